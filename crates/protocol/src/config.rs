@@ -1,0 +1,80 @@
+//! What is configured, with the defaults.
+
+use crate::time::Span;
+
+/// How copies are placed and carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The conventional store: the first targets of the hash ranking, unicast, no negotiation.
+    Hash,
+    /// Negotiated; one multicast transfer to all chosen targets. Becomes `ReplicastH` where there is no multicast.
+    ReplicastM,
+    /// Negotiated; consecutive unicast transfers.
+    ReplicastH,
+}
+
+/// Settings of both machines. The same values in daemon and simulator give the same behaviour.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How copies are placed and carried.
+    pub transport: Transport,
+    /// Whether multicast works on this network (daemons probe it).
+    pub multicast: bool,
+    /// Puts and gets that an initiator works on at once.
+    pub depth: usize,
+    /// Port rate to begin with, bytes per second; what transfers really took replaces it.
+    pub link_rate: u64,
+    /// Disk rate to begin with, bytes per second; what writes really took replaces it.
+    pub disk_rate: u64,
+    /// Payload bytes in one datagram: the path's MTU less the headers.
+    pub per_datagram: usize,
+    /// Payload bytes handed to the driver at once; the next follow when the rate allows.
+    pub quantum: usize,
+    /// Bytes of chunks that a target holds in memory at once (reserved, arriving or being written).
+    pub receive_buffer: u64,
+    /// Smallest time kept free after each window; grows with the lateness that is measured.
+    pub guard: Span,
+    /// How long a tentative window is kept when nobody accepts it.
+    pub tentative: Span,
+    /// A bid that could not begin within this is answered with `Busy`.
+    pub max_wait: Span,
+    /// Window length asked of a bid in percent of the transfer, Replicast-M.
+    pub stretch_m: u16,
+    /// The same for Replicast-H, whose transfers follow each other: per copy.
+    pub stretch_h: u16,
+    /// The initiator never waits longer than this for bids before it asks again.
+    pub bid_timeout: Span,
+    /// Silence after which an expected datagram or acknowledgement is asked for.
+    pub late: Span,
+    /// A put, get or list that takes longer fails.
+    pub give_up: Span,
+    /// How often a target scrubs a stretch; zero is never.
+    pub scrub_interval: Span,
+    /// Bytes in a stretch.
+    pub scrub_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            transport: Transport::ReplicastM,
+            multicast: true,
+            depth: 4,
+            link_rate: 1_250_000_000,
+            disk_rate: 400_000_000,
+            per_datagram: 8_192,
+            quantum: 256 << 10,
+            receive_buffer: 32 << 20,
+            guard: Span::from_micros(20),
+            tentative: Span::from_millis(20),
+            max_wait: Span::from_secs(2),
+            stretch_m: 140,
+            stretch_h: 110,
+            bid_timeout: Span::from_millis(50),
+            late: Span::from_millis(20),
+            give_up: Span::from_secs(30),
+            scrub_interval: Span::from_secs(1),
+            scrub_bytes: 1 << 20,
+        }
+    }
+}

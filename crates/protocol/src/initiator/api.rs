@@ -1,0 +1,236 @@
+//! What an initiator is asked, and what it tells.
+
+use core::fmt;
+
+use bytes::Bytes;
+
+use crate::id::{ChunkId, Epoch, NodeId};
+use crate::map::ClusterMap;
+use crate::time::Span;
+
+/// What the local application asks of an initiator. Each put, get, list and ping is answered by exactly one event
+/// with the same `handle`.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Store a chunk on as many targets as the map says.
+    Put {
+        /// The caller's name for this request.
+        handle: u64,
+        /// The chunk's id.
+        id: ChunkId,
+        /// Its bytes: 1 to [`limits::CHUNK_BYTES`](crate::limits::CHUNK_BYTES).
+        payload: Bytes,
+    },
+    /// Fetch a chunk.
+    Get {
+        /// The caller's name for this request.
+        handle: u64,
+        /// The chunk's id.
+        id: ChunkId,
+    },
+    /// The chunks that some targets hold, by prefix of the encoded id.
+    List {
+        /// The caller's name for this request.
+        handle: u64,
+        /// Whom to ask.
+        scope: Scope,
+        /// First bytes of the encoded ids.
+        prefix: Vec<u8>,
+    },
+    /// Ask every target for its state.
+    Ping {
+        /// The caller's name for this request.
+        handle: u64,
+    },
+    /// Use this cluster map from now on (ignored when it is older than the present one).
+    Map(ClusterMap),
+    /// Whether multicast works.
+    Multicast(bool),
+}
+
+/// Whom a list asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every target of the cluster.
+    Cluster,
+    /// The group of the chunks with this id (for a manifest: of its name).
+    GroupOf(ChunkId),
+}
+
+/// What an initiator tells.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A put is over.
+    Put {
+        /// Of which request.
+        handle: u64,
+        /// Where the copies are, or why there are too few.
+        result: Result<Stored, PutError>,
+    },
+    /// A get is over.
+    Get {
+        /// Of which request.
+        handle: u64,
+        /// The verified bytes in order, or why there are none.
+        result: Result<Fetched, GetError>,
+    },
+    /// A list is over.
+    List {
+        /// Of which request.
+        handle: u64,
+        /// Ids in ascending order, each once, and the targets that did not answer.
+        result: Result<Found, Busy>,
+    },
+    /// A ping is over.
+    Ping {
+        /// Of which request.
+        handle: u64,
+        /// One entry for each target of the map.
+        targets: Vec<TargetState>,
+    },
+    /// A target uses a newer cluster map: fetch it and hand it in with [`Request::Map`].
+    NeedMap {
+        /// The epoch that was seen.
+        epoch: Epoch,
+    },
+    /// A copy did not match its id when it arrived.
+    CorruptCopy {
+        /// The chunk.
+        id: ChunkId,
+        /// Who sent it.
+        target: NodeId,
+    },
+}
+
+/// A finished put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Targets with a durable copy, in distinct failure domains.
+    pub holders: Vec<NodeId>,
+    /// From the request to the last needed acknowledgement.
+    pub took: Span,
+    /// Negotiations that it needed (1 is the normal case; 0 when every copy was there already).
+    pub rounds: u32,
+}
+
+/// A finished get.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The chunk's bytes in order.
+    pub pieces: Vec<Bytes>,
+    /// Who sent them.
+    pub from: NodeId,
+    /// From the request to the verified bytes.
+    pub took: Span,
+}
+
+/// A finished list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Every id that somebody holds, with its holders.
+    pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
+    /// Who did not answer: what only they hold is not listed.
+    pub silent: Vec<NodeId>,
+}
+
+/// One target, as it answered a ping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetState {
+    /// Who.
+    pub target: NodeId,
+    /// `None` when it was silent.
+    pub answer: Option<Alive>,
+}
+
+/// What a live target says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// Bytes that new chunks may take.
+    pub free: u64,
+    /// Chunks held.
+    pub chunks: u64,
+}
+
+/// Too much is waiting already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// Why a put failed. Copies that were made stay; the put can be repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutError {
+    /// Too much is waiting already.
+    Busy,
+    /// The chunk is empty or too large.
+    Size(usize),
+    /// Not enough targets could be had in time.
+    TooFewCopies {
+        /// Copies made durable.
+        have: Vec<NodeId>,
+        /// Copies wanted.
+        want: u8,
+        /// Members that did not answer.
+        silent: Vec<NodeId>,
+        /// Members without room.
+        full: Vec<NodeId>,
+    },
+}
+
+/// Why a get failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetError {
+    /// Too much is waiting already.
+    Busy,
+    /// Every member of the group said that it does not hold the chunk.
+    NotFound,
+    /// No good copy could be had in time, but not everybody could be asked.
+    Unavailable {
+        /// Members that did not answer.
+        silent: Vec<NodeId>,
+        /// Members whose copy was bad.
+        corrupt: Vec<NodeId>,
+    },
+}
+
+fn names(nodes: &[NodeId]) -> String {
+    match nodes {
+        [] => "none".to_owned(),
+        nodes => nodes.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl fmt::Display for PutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("the initiator has too much waiting: try again later"),
+            Self::Size(n) => write!(f, "a chunk of {n} bytes: 1 to {} are possible", crate::limits::CHUNK_BYTES),
+            Self::TooFewCopies { have, want, silent, full } => write!(
+                f,
+                "{} of {want} copies are durable (targets with one: {}; silent targets: {}; full targets: {}): start or \
+                 add targets, or free space, then put again",
+                have.len(),
+                names(have),
+                names(silent),
+                names(full)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for GetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("the initiator has too much waiting: try again later"),
+            Self::NotFound => f.write_str("no target of its group holds the chunk"),
+            Self::Unavailable { silent, corrupt } => write!(
+                f,
+                "no good copy could be had (silent targets: {}; targets with a damaged copy: {}): start the silent \
+                 targets, then get again",
+                names(silent),
+                names(corrupt)
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PutError {}
+impl core::error::Error for GetError {}

@@ -1,0 +1,22 @@
+//! The protocol of Reservoir as pure state machines.
+//!
+//! Nothing here opens a socket or a file, reads a clock, starts a thread, draws randomness or awaits: time, seeds,
+//! datagrams and completions come in as arguments, and everything to be done goes out as values (see [`machine`]).
+//! The daemon and the simulator are two drivers of this one code.
+//!
+//! Where to look: [`id`], [`time`] and [`map`] for the words; [`wire`] for datagrams, byte by byte; [`calendar`] for
+//! reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound.
+
+pub mod calendar;
+pub mod config;
+pub mod estimate;
+pub mod id;
+pub mod initiator;
+pub mod limits;
+pub mod machine;
+pub mod map;
+pub mod rng;
+pub mod target;
+pub mod time;
+pub mod transfer;
+pub mod wire;

@@ -1,0 +1,26 @@
+//! Every bound, in one place. What happens at a bound is said beside it.
+
+/// Largest chunk, in bytes. Larger requests are refused.
+pub const CHUNK_BYTES: u32 = 8 << 20;
+/// Most targets in a negotiating group: a [`MemberSet`](crate::map::MemberSet) has 32 bits.
+pub const GROUP_MEMBERS: usize = 32;
+/// Most copies of a chunk: what an accept message can name.
+pub const COPIES: usize = 8;
+/// Reservations that a target keeps at once; further requests get `Busy`.
+pub const RESERVATIONS: usize = 256;
+/// Reads that a target serves at once; further get requests get `Busy`.
+pub const SERVINGS: usize = 64;
+/// Effects a target has under way for lookups and lists; further requests are dropped (the initiator asks again).
+pub const LOOKUPS: usize = 1_024;
+/// Finished transactions that a target remembers, to acknowledge again when asked.
+pub const FINISHED: usize = 1_024;
+/// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.
+pub const WAITING: usize = 4_096;
+/// Times a transaction negotiates before it fails.
+pub const ROUNDS: u8 = 200;
+/// Missing ranges named in one repair message; the rest follow in the next.
+pub const RANGES: usize = 8;
+/// Chunk ids in one list answer.
+pub const LISTED: usize = 30;
+/// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.
+pub const SENDERS: usize = 4_096;

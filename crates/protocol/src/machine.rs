@@ -1,0 +1,218 @@
+//! The contract between a machine and its driver.
+//!
+//! 1. Mutate, drain, mutate: after every [`Machine::handle_input`] the driver calls [`Machine::poll_output`] until it
+//!    answers [`Output::Idle`], whose deadline is the latest moment for the next [`Input::Wake`].
+//! 2. `now` never decreases on one node. An early or repeated `Wake` does nothing.
+//! 3. `handle_input` returns nothing. Bad bytes are counted and dropped; refusals are events; a broken invariant panics.
+//! 4. Disk and hashing are [`Effect`]s with an [`OpId`]: the daemon runs them on a pool, the simulator charges them
+//!    time. Each is answered by exactly one [`Input::Done`], in any order.
+//! 5. An acknowledgement leaves only while handling the `Done` that made it true.
+//! 6. Nodes and groups have ids, not addresses: the driver owns the mapping.
+
+use bytes::Bytes;
+
+use crate::id::{ChunkId, NodeId, OpId};
+use crate::map::MemberSet;
+use crate::time::Instant;
+
+/// A protocol state machine: an [`Initiator`](crate::initiator::Initiator) or a [`Target`](crate::target::Target).
+pub trait Machine {
+    /// What the local application asks of it.
+    type Request;
+    /// What it tells the local application.
+    type Event;
+
+    /// Takes one input; `now` must not be earlier than in the call before.
+    fn handle_input(&mut self, now: Instant, input: Input<Self::Request>);
+
+    /// The next thing to do; `Idle` is always the last.
+    #[must_use]
+    fn poll_output(&mut self) -> Output<Self::Event>;
+}
+
+/// What a driver hands to a machine.
+#[derive(Debug)]
+pub enum Input<R> {
+    /// The deadline of the last `Idle` has come (or not: harmless).
+    Wake,
+    /// A datagram, already opened by [`wire::Opener`](crate::wire::Opener) (control) or of the data kind (unsealed).
+    Datagram(Bytes),
+    /// An effect is finished.
+    Done {
+        /// Which effect.
+        op: OpId,
+        /// How it ended.
+        completion: Completion,
+    },
+    /// A request of the local application.
+    Request(R),
+}
+
+/// What a machine wants of its driver.
+#[derive(Debug)]
+pub enum Output<E> {
+    /// Send this.
+    Transmit(Transmit),
+    /// Do this, and answer with [`Input::Done`].
+    Effect {
+        /// To be given back with the completion.
+        op: OpId,
+        /// What to do.
+        effect: Effect,
+    },
+    /// Tell the local application.
+    Event(E),
+    /// Nothing more for now. Wake at the deadline, if there is one.
+    Idle(Option<Deadline>),
+}
+
+/// When to wake a machine, and why (for traces).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// The moment, on this node's clock.
+    pub at: Instant,
+    /// Which timer it is.
+    pub why: &'static str,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Destination {
+    /// One node.
+    Node(NodeId),
+    /// Several targets at once, by multicast. Only used while the initiator is told that multicast works.
+    Members(MemberSet),
+}
+
+/// Something to send.
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// To whom.
+    pub to: Destination,
+    /// What.
+    pub body: Body,
+}
+
+/// The two kinds of datagrams.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// One encoded control message without its tag: the driver seals it ([`wire::Sealer`](crate::wire::Sealer)).
+    Control(Bytes),
+    /// A run of payload, to be cut into datagrams.
+    Data(DataRun),
+}
+
+/// Consecutive payload of one transfer: the driver sends it as datagrams of at most `per_datagram` payload bytes, each
+/// behind its own header (see [`wire::DataHeader`](crate::wire::DataHeader)).
+#[derive(Clone, Debug)]
+pub struct DataRun {
+    /// The header of the first datagram; the offset of the others follows.
+    pub header: crate::wire::DataHeader,
+    /// The bytes.
+    pub payload: Bytes,
+    /// Payload bytes per datagram, at least 1.
+    pub per_datagram: usize,
+}
+
+/// Work that is not protocol: done by the driver.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Is the chunk durable here? Answered with [`Completion::Found`].
+    Lookup {
+        /// Which.
+        id: ChunkId,
+    },
+    /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].
+    Write {
+        /// Which chunk.
+        id: ChunkId,
+        /// Its bytes, in order.
+        pieces: Vec<Bytes>,
+        /// Whether to check the hash first. Always true outside planted bugs.
+        verify: bool,
+    },
+    /// Read a whole chunk from disk. [`Completion::Read`].
+    Read {
+        /// Which.
+        id: ChunkId,
+    },
+    /// Check the pieces against the id. [`Completion::Verified`].
+    Verify {
+        /// Which chunk they should be.
+        id: ChunkId,
+        /// Its bytes, in order.
+        pieces: Vec<Bytes>,
+    },
+    /// The durable chunks whose encoded id begins with `prefix`, in order. [`Completion::Listed`].
+    List {
+        /// First bytes of [`ChunkId::encode`].
+        prefix: Vec<u8>,
+        /// Begin after this one.
+        after: Option<ChunkId>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Verify what is on disk, from `after` on, about `max_bytes` of it. [`Completion::Scrubbed`].
+    Scrub {
+        /// Begin after this chunk; `None` is the beginning.
+        after: Option<ChunkId>,
+        /// Stop after about so many bytes.
+        max_bytes: u64,
+    },
+}
+
+/// How an effect ended.
+#[derive(Clone, Debug)]
+pub enum Completion {
+    /// The chunk's size in bytes if it is durable here.
+    Found(Option<u32>),
+    /// The write, with the bytes still free on this target.
+    Written {
+        /// Durable, or why not.
+        result: Result<(), WriteFailure>,
+        /// Bytes that new chunks may still take.
+        free: u64,
+    },
+    /// The chunk's bytes.
+    Read(Result<Bytes, ReadFailure>),
+    /// Whether the pieces are what the id names.
+    Verified(bool),
+    /// The ids, and whether there are more behind them.
+    Listed {
+        /// In ascending order.
+        ids: Vec<ChunkId>,
+        /// Whether the limit cut the list.
+        more: bool,
+    },
+    /// One stretch of a scrub.
+    Scrubbed {
+        /// Where to go on; `None` when the end was reached.
+        next: Option<ChunkId>,
+        /// Bytes read.
+        bytes: u64,
+        /// Chunks whose copy here was bad, and is now forgotten.
+        bad: Vec<ChunkId>,
+    },
+}
+
+/// Why a write did not become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteFailure {
+    /// The bytes are not those that the id names.
+    BadHash,
+    /// No room.
+    NoSpace,
+    /// The disk failed.
+    Disk,
+}
+
+/// Why a read gave nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFailure {
+    /// Not here (any more).
+    Missing,
+    /// Here, but damaged.
+    Corrupt,
+    /// The disk failed.
+    Disk,
+}

@@ -1,0 +1,287 @@
+//! The cluster map and what follows from it: cells, negotiating groups, and the ranking of a group for one chunk.
+//!
+//! Targets are dealt into cells of (at least) as many targets as copies, in distinct failure domains as far as the map
+//! allows; a negotiating group is a few consecutive cells of the ring of cells. All of it is computed from the map, so
+//! nobody stores or looks up where a chunk is.
+
+use core::fmt;
+
+use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId};
+use crate::limits;
+use crate::rng::mix;
+
+/// One target as the map knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetEntry {
+    /// Its id, below [`NodeId::FIRST_INITIATOR`].
+    pub id: NodeId,
+    /// The failure domain: copies of one chunk are kept in distinct ones.
+    pub domain: u16,
+    /// Bytes it may hold, which weighs its group in the placement.
+    pub capacity: u64,
+}
+
+/// The targets of a cluster and how chunks are laid over them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterMap {
+    /// Which cluster.
+    pub cluster: ClusterId,
+    /// Version of this map: a larger one is newer.
+    pub epoch: Epoch,
+    /// Copies of every chunk.
+    pub copies: u8,
+    cells: Vec<Vec<TargetEntry>>,
+    /// Cells in a group.
+    group_cells: usize,
+    /// Places of a cell in a member mask: the size of the largest cell.
+    stride: u32,
+}
+
+/// Some targets, named by their places in consecutive cells: bit `stride * i + j` is member `j` of cell `cell + i`.
+/// The address of a multicast group is computed from this; nothing is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberSet {
+    /// The first cell.
+    pub cell: u32,
+    /// The members, relative to the first cell.
+    pub mask: u32,
+}
+
+/// Why a map cannot serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// Copies must be 1 to [`limits::COPIES`].
+    Copies(u8),
+    /// Two targets have one id.
+    DuplicateId(NodeId),
+    /// An id at or above [`NodeId::FIRST_INITIATOR`].
+    IdTooLarge(NodeId),
+    /// Fewer failure domains with a target than copies.
+    TooFewDomains {
+        /// Copies asked for.
+        copies: u8,
+        /// Targets in the map.
+        targets: usize,
+        /// Distinct domains among them.
+        domains: usize,
+    },
+    /// More members in a group than a mask has bits.
+    GroupTooLarge {
+        /// Cells to a group.
+        cells: usize,
+        /// Targets in the largest cell.
+        stride: u32,
+    },
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Copies(n) => write!(f, "copies = {n}: choose 1 to {}", limits::COPIES),
+            Self::DuplicateId(id) => write!(f, "two targets have the id {}: give each its own", id.0),
+            Self::IdTooLarge(id) => {
+                write!(f, "target id {} is too large: choose one below {}", id.0, NodeId::FIRST_INITIATOR)
+            }
+            Self::TooFewDomains { copies, targets, domains } => write!(
+                f,
+                "{copies} copies need {copies} failure domains, but the {targets} targets of the map are in {domains}: \
+                 add targets or domains, or ask for fewer copies"
+            ),
+            Self::GroupTooLarge { cells, stride } => write!(
+                f,
+                "a group of {cells} cells of up to {stride} targets is larger than {}: lower group_cells",
+                limits::GROUP_MEMBERS
+            ),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+impl ClusterMap {
+    /// Lays `targets` out in cells of about `copies` targets and groups of (at most) `group_cells` cells.
+    ///
+    /// # Errors
+    /// When the targets cannot hold the copies apart; see [`MapError`].
+    pub fn new(
+        cluster: ClusterId,
+        epoch: Epoch,
+        copies: u8,
+        group_cells: usize,
+        mut targets: Vec<TargetEntry>,
+    ) -> Result<Self, MapError> {
+        if copies == 0 || usize::from(copies) > limits::COPIES {
+            return Err(MapError::Copies(copies));
+        }
+        targets.sort_by_key(|t| t.id);
+        if let Some(pair) = targets.windows(2).find(|pair| pair[0].id == pair[1].id) {
+            return Err(MapError::DuplicateId(pair[0].id));
+        }
+        if let Some(t) = targets.iter().find(|t| t.id.is_initiator()) {
+            return Err(MapError::IdTooLarge(t.id));
+        }
+        let cells = deal(targets, copies)?;
+        let stride = cells.iter().map(Vec::len).max().unwrap_or(0) as u32;
+        let group_cells = group_cells.clamp(1, cells.len().max(1));
+        if group_cells as u32 * stride > limits::GROUP_MEMBERS as u32 {
+            return Err(MapError::GroupTooLarge { cells: group_cells, stride });
+        }
+        Ok(Self { cluster, epoch, copies, cells, group_cells, stride })
+    }
+
+    /// Every target, cell by cell.
+    pub fn targets(&self) -> impl Iterator<Item = &TargetEntry> {
+        self.cells.iter().flatten()
+    }
+
+    /// The entry of one target.
+    #[must_use]
+    pub fn target(&self, id: NodeId) -> Option<&TargetEntry> {
+        self.targets().find(|t| t.id == id)
+    }
+
+    /// How many groups there are: one for each cell, or a single one when it spans every cell.
+    #[must_use]
+    pub fn groups(&self) -> u32 {
+        if self.group_cells == self.cells.len() { 1 } else { self.cells.len() as u32 }
+    }
+
+    /// Number of cells in the ring.
+    #[must_use]
+    pub fn cells(&self) -> u32 {
+        self.cells.len() as u32
+    }
+
+    /// Bits of a mask that a whole group takes.
+    #[must_use]
+    pub fn mask_bits(&self) -> u32 {
+        self.stride * self.group_cells as u32
+    }
+
+    /// The negotiating group of a chunk: rendezvous hashing over the groups, weighted by capacity (a group draws once
+    /// for each sixteenth of the largest group's capacity; the highest draw wins).
+    #[must_use]
+    pub fn group_of(&self, chunk: &ChunkId) -> GroupId {
+        let groups = self.groups();
+        if groups == 1 {
+            return GroupId(0);
+        }
+        let weights: Vec<u64> = (0..groups)
+            .map(|g| self.members(GroupId(g)).map(|t| t.capacity >> 20).fold(0, u64::saturating_add))
+            .collect();
+        let largest = weights.iter().copied().max().unwrap_or(0).max(1);
+        let key = fold(chunk.placement_key());
+        let score = |g: u32| {
+            let draws = (u128::from(weights[g as usize]) * 16).div_ceil(u128::from(largest)).max(1) as u64;
+            (0..draws).map(|d| mix(key ^ mix(u64::from(g) << 8 | d))).max()
+        };
+        GroupId((0..groups).max_by_key(|g| score(*g)).unwrap_or(0))
+    }
+
+    /// The targets of a group.
+    pub fn members(&self, group: GroupId) -> impl Iterator<Item = &TargetEntry> {
+        let count = self.cells.len().max(1);
+        (0..self.group_cells).flat_map(move |i| self.cells[(group.0 as usize + i) % count].iter())
+    }
+
+    /// A whole group as a member set.
+    #[must_use]
+    pub fn group_set(&self, group: GroupId) -> MemberSet {
+        self.set_of(group, |_| true).unwrap_or(MemberSet { cell: group.0, mask: 0 })
+    }
+
+    /// The members of `group` that `keep` takes, in normal form: the first cell has a member, so that overlapping
+    /// groups name the same targets alike. `None` when nobody is kept.
+    #[must_use]
+    pub fn set_of(&self, group: GroupId, keep: impl Fn(NodeId) -> bool) -> Option<MemberSet> {
+        let count = self.cells.len();
+        let mut first = None;
+        let mut mask = 0;
+        for i in 0..self.group_cells {
+            let cell = (group.0 as usize + i) % count.max(1);
+            for (j, target) in self.cells[cell].iter().enumerate() {
+                if keep(target.id) {
+                    let start = *first.get_or_insert(i);
+                    mask |= 1_u32 << ((i - start) as u32 * self.stride + j as u32);
+                }
+            }
+        }
+        let start = first?;
+        Some(MemberSet { cell: ((group.0 as usize + start) % count) as u32, mask })
+    }
+
+    /// The targets that a member set names, in the order of its bits.
+    pub fn resolve(&self, set: MemberSet) -> impl Iterator<Item = NodeId> + '_ {
+        let count = self.cells.len() as u32;
+        (0..32_u32).filter(move |bit| set.mask >> bit & 1 == 1).filter_map(move |bit| {
+            let cell = (set.cell.checked_add(bit / self.stride.max(1))?).checked_rem(count)?;
+            self.cells.get(cell as usize)?.get((bit % self.stride.max(1)) as usize).map(|t| t.id)
+        })
+    }
+
+    /// Every multicast set that `target` must listen to: each group it is in, and each subset of 2 to `copies`
+    /// members of a group that it belongs to.
+    #[must_use]
+    pub fn memberships(&self, target: NodeId) -> Vec<MemberSet> {
+        let mut sets = std::collections::BTreeSet::new();
+        for group in (0..self.groups()).map(GroupId) {
+            let members: Vec<NodeId> = self.members(group).map(|t| t.id).collect();
+            if !members.contains(&target) {
+                continue;
+            }
+            sets.insert(self.group_set(group));
+            for mask in 0_u32..1 << members.len().min(16) {
+                let chosen = |id: NodeId| members.iter().position(|m| *m == id).is_some_and(|p| mask >> p & 1 == 1);
+                if (2..=u32::from(self.copies)).contains(&mask.count_ones()) && chosen(target) {
+                    sets.extend(self.set_of(group, chosen));
+                }
+            }
+        }
+        sets.into_iter().collect()
+    }
+
+    /// The targets of the chunk's group in the order in which consistent hashing prefers them for it.
+    #[must_use]
+    pub fn ranked(&self, chunk: &ChunkId) -> Vec<NodeId> {
+        let key = fold(chunk.placement_key());
+        let mut members: Vec<NodeId> = self.members(self.group_of(chunk)).map(|t| t.id).collect();
+        members.sort_by_key(|id| (core::cmp::Reverse(mix(key ^ mix(u64::from(id.0) | 1 << 40))), *id));
+        members
+    }
+
+    /// The failure domain of a target, `None` when the map does not know it.
+    #[must_use]
+    pub fn domain(&self, id: NodeId) -> Option<u16> {
+        self.target(id).map(|t| t.domain)
+    }
+}
+
+/// Deals targets into `len / copies` cells: domain by domain, largest first, round the cells, so that a cell has two
+/// targets of one domain only when the domain is larger than the number of cells.
+fn deal(targets: Vec<TargetEntry>, copies: u8) -> Result<Vec<Vec<TargetEntry>>, MapError> {
+    let count = targets.len();
+    let mut domains: std::collections::BTreeMap<u16, Vec<TargetEntry>> = std::collections::BTreeMap::new();
+    for target in targets {
+        domains.entry(target.domain).or_default().push(target);
+    }
+    if domains.len() < usize::from(copies) {
+        return Err(MapError::TooFewDomains { copies, targets: count, domains: domains.len() });
+    }
+    let mut cells: Vec<Vec<TargetEntry>> = vec![Vec::new(); count / usize::from(copies)];
+    let mut order: Vec<Vec<TargetEntry>> = domains.into_values().collect();
+    order.sort_by_key(|d| core::cmp::Reverse(d.len()));
+    let ring = cells.len();
+    for (at, target) in order.into_iter().flatten().enumerate() {
+        cells[at % ring].push(target);
+    }
+    Ok(cells)
+}
+
+/// A placement key in 64 bits. Ids are hashes already, so any eight bytes serve.
+fn fold(key: &[u8]) -> u64 {
+    key.chunks(8).fold(0, |acc, part| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        mix(acc ^ u64::from_le_bytes(word))
+    })
+}

@@ -1,0 +1,98 @@
+//! What a target tells its driver, and how it is set up.
+
+use crate::id::{ChunkId, ClusterId, Epoch, NodeId};
+use crate::time::Span;
+
+/// A target has no local application; it is told these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A newer cluster map has come.
+    Epoch(Epoch),
+}
+
+/// What a target starts with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Its id in the map.
+    pub id: NodeId,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The map's epoch.
+    pub epoch: Epoch,
+    /// Bytes that new chunks may take.
+    pub free: u64,
+    /// Chunks held.
+    pub chunks: u64,
+    /// A defect to plant, to prove that the checkers find it. `None` in every daemon.
+    pub bug: Option<Bug>,
+}
+
+/// What a target tells, for metrics, logs and checkers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A window was offered.
+    BidSent,
+    /// A window was accepted: this transfer has the port from `start` for `length`, on this node's clock.
+    Accepted {
+        /// Which chunk.
+        id: ChunkId,
+        /// Nanoseconds of this node's clock.
+        start: crate::time::Instant,
+        /// How long.
+        length: Span,
+    },
+    /// The first payload of a reserved transfer came this long after (or before) the promised moment.
+    Started {
+        /// Nanoseconds late; negative is early.
+        late_nanos: i64,
+    },
+    /// The last payload of a reserved transfer came this long after its window ended.
+    Overrun {
+        /// How long.
+        by: Span,
+    },
+    /// A tentative window was not accepted in time.
+    Expired,
+    /// A copy became durable.
+    Stored {
+        /// Which chunk.
+        id: ChunkId,
+        /// Its bytes.
+        bytes: u32,
+        /// From handing the write to the disk to its completion.
+        took: Span,
+    },
+    /// Missing ranges were asked for.
+    RepairAsked,
+    /// Missing ranges were sent again.
+    RepairSent,
+    /// Payload arrived that belongs to no known transfer.
+    Unsolicited,
+    /// A copy on this disk is damaged and was dropped.
+    Corrupt {
+        /// Which chunk.
+        id: ChunkId,
+    },
+    /// A datagram could not be decoded, or made no sense here.
+    BadDatagram,
+    /// An initiator uses a newer cluster map.
+    NeedMap {
+        /// Its epoch.
+        epoch: Epoch,
+    },
+}
+
+/// Defects that can be planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Acknowledge when the write is handed to the disk.
+    AckBeforeDurable,
+    /// Never send acknowledgements.
+    DropAck,
+    /// Store without checking the hash.
+    SkipHashCheck,
+    /// Offer and accept windows that overlap accepted ones.
+    OverlapWindows,
+    /// Keep tentative windows for ever.
+    NeverExpire,
+}

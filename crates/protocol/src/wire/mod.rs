@@ -1,0 +1,47 @@
+//! Datagrams, byte by byte (`docs/wire.md`): a sealed control message, or a piece of payload behind a short header.
+//!
+//! Control: 24 bytes of header, the message, 16 bytes of tag (BLAKE3 keyed with the cluster's key). Data: 32 bytes of
+//! header, then payload, which the chunk's hash protects.
+
+mod codec;
+mod data;
+mod message;
+mod seal;
+
+pub use data::{DataHeader, datagrams};
+pub use message::{
+    Ack, Answer, Bid, Granted, Leg, Message, PutRequest, Repair, Slot, decode_message, encode_message,
+};
+pub use seal::{DropReason, KEY_LEN, Opener, Sealer};
+
+use crate::id::{ClusterId, Epoch, NodeId};
+
+/// Version of the wire format; another one is refused.
+pub const VERSION: u8 = 1;
+/// First byte of every datagram.
+pub const MAGIC: u8 = 0x52;
+/// Length of the header of a control datagram.
+pub const CONTROL_HEADER: usize = 24;
+/// Length of the tag at the end of a control datagram.
+pub const TAG: usize = 16;
+/// Length of the header of a data datagram.
+pub const DATA_HEADER: usize = 32;
+/// Longest control datagram: it fits any path that carries IPv4 without fragments.
+pub const MAX_CONTROL: usize = 1_200;
+
+/// What stands at the head of every control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Which cluster.
+    pub cluster: ClusterId,
+    /// The sender's cluster map.
+    pub epoch: Epoch,
+    /// The sender.
+    pub from: NodeId,
+}
+
+/// Which of the two kinds a datagram is, without looking further.
+#[must_use]
+pub fn is_data(datagram: &[u8]) -> bool {
+    datagram.get(2) == Some(&data::DATA_TYPE)
+}
