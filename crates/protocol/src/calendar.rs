@@ -1,1 +1,118 @@
-//! calendar
+//! A port's reservations: who has it when. One transfer at a time; holes are found and reused.
+
+use crate::id::TxnId;
+use crate::time::{Instant, Span};
+
+/// The windows of one port in one direction, in order and without overlaps.
+#[derive(Clone, Debug, Default)]
+pub struct Calendar {
+    windows: Vec<Window>,
+}
+
+/// One reserved stretch of time: `start` is in it, `end` is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// First moment.
+    pub start: Instant,
+    /// First moment after it.
+    pub end: Instant,
+    /// Whose it is.
+    pub txn: TxnId,
+}
+
+impl Calendar {
+    /// The earliest hole of at least `length` that begins at or after `from`: its begin and its end (which is
+    /// [`Instant::FAR`] behind the last window).
+    #[must_use]
+    pub fn hole(&self, from: Instant, length: Span) -> (Instant, Instant) {
+        let mut start = from;
+        for window in &self.windows {
+            if window.start >= start + length {
+                return (start, window.start);
+            }
+            start = start.max(window.end);
+        }
+        (start, Instant::FAR)
+    }
+
+    /// Reserves a window. It must lie in a hole.
+    pub fn insert(&mut self, window: Window) {
+        assert!(window.start <= window.end, "a window ends before it begins: {window:?}");
+        let at = self.windows.partition_point(|w| w.start < window.start);
+        assert!(at == 0 || self.windows[at - 1].end <= window.start, "overlaps the window before: {window:?}");
+        assert!(self.windows.get(at).is_none_or(|w| window.end <= w.start), "overlaps the next window: {window:?}");
+        self.windows.insert(at, window);
+    }
+
+    /// Reserves a window that may overlap others. Only for planted bugs.
+    pub fn insert_overlapping(&mut self, window: Window) {
+        let at = self.windows.partition_point(|w| w.start < window.start);
+        self.windows.insert(at, window);
+    }
+
+    /// Frees whatever `txn` has.
+    pub fn remove(&mut self, txn: TxnId) {
+        self.windows.retain(|w| w.txn != txn);
+    }
+
+    /// Shrinks the window of `txn` to the part from `start` to `end`.
+    pub fn trim(&mut self, txn: TxnId, start: Instant, end: Instant) {
+        for window in self.windows.iter_mut().filter(|w| w.txn == txn) {
+            window.start = window.start.max(start).min(window.end);
+            window.end = window.end.min(end).max(window.start);
+        }
+    }
+
+    /// Forgets windows that are over.
+    pub fn prune(&mut self, now: Instant) {
+        self.windows.retain(|w| w.end > now);
+    }
+
+    /// Windows in order of time.
+    pub fn windows(&self) -> impl Iterator<Item = &Window> {
+        self.windows.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(n: u64) -> Instant {
+        Instant::from_nanos(n)
+    }
+
+    fn window(start: u64, end: u64, txn: u64) -> Window {
+        Window { start: at(start), end: at(end), txn: TxnId(txn) }
+    }
+
+    #[test]
+    fn a_freed_hole_is_offered_again() {
+        let mut calendar = Calendar::default();
+        for n in 0..3 {
+            calendar.insert(window(n * 100, n * 100 + 100, n));
+        }
+        calendar.remove(TxnId(1));
+        assert_eq!(calendar.hole(at(0), Span::from_nanos(100)), (at(100), at(200)));
+        assert_eq!(calendar.hole(at(0), Span::from_nanos(101)), (at(300), Instant::FAR));
+        calendar.trim(TxnId(0), at(0), at(40));
+        assert_eq!(calendar.hole(at(0), Span::from_nanos(101)), (at(40), at(200)));
+    }
+
+    proptest! {
+        #[test]
+        fn holes_are_free_and_earliest(lengths in prop::collection::vec((0_u64..500, 1_u64..80), 1..40)) {
+            let mut calendar = Calendar::default();
+            for (txn, (from, length)) in lengths.iter().enumerate() {
+                let (start, end) = calendar.hole(at(*from), Span::from_nanos(*length));
+                prop_assert!(start >= at(*from) && start + Span::from_nanos(*length) <= end);
+                for earlier in *from..start.as_nanos() {
+                    let taken = calendar.windows().any(|w| w.start < at(earlier + length) && at(earlier) < w.end);
+                    prop_assert!(taken, "a hole at {} was missed", earlier);
+                }
+                calendar.insert(window(start.as_nanos(), start.as_nanos() + length, txn as u64));
+            }
+        }
+    }
+}

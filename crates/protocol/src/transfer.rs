@@ -1,1 +1,190 @@
-//! transfer
+//! The two ends of a payload transfer, the same for puts and gets.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::limits;
+use crate::machine::{Body, DataRun, Destination, Transmit};
+use crate::time::{Instant, Span};
+use crate::wire::{DataHeader, Leg};
+
+/// The sending end: hands out its ranges in quanta, at its rate.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    to: Destination,
+    header: DataHeader,
+    payload: Bytes,
+    ranges: VecDeque<Leg>,
+    rate: u64,
+    next: Instant,
+}
+
+impl Outgoing {
+    /// The whole of `payload`, from `start` on. `header` names the transfer; its offset is ignored.
+    #[must_use]
+    pub fn whole(to: Destination, header: DataHeader, payload: Bytes, start: Instant, rate: u64) -> Self {
+        let all = Leg { offset: 0, len: payload.len() as u32 };
+        Self { to, header, payload, ranges: VecDeque::from([all]), rate: rate.max(1), next: start }
+    }
+
+    /// Only `ranges` of it. Ranges that are empty or outside the payload are left out.
+    #[must_use]
+    pub fn ranges(mut self, ranges: &[Leg]) -> Self {
+        let size = self.payload.len() as u64;
+        let inside = |leg: &&Leg| leg.len > 0 && u64::from(leg.offset) + u64::from(leg.len) <= size;
+        self.ranges = ranges.iter().filter(inside).take(limits::RANGES).copied().collect();
+        self
+    }
+
+    /// What to send now, if it is time.
+    pub fn poll(&mut self, now: Instant, quantum: usize, per_datagram: usize) -> Option<Transmit> {
+        if now < self.next {
+            return None;
+        }
+        let leg = self.ranges.front_mut()?;
+        let step = (quantum / per_datagram.max(1)).max(1) * per_datagram.max(1);
+        let take = leg.len.min(u32::try_from(step).unwrap_or(u32::MAX));
+        let (from, to) = (leg.offset as usize, (leg.offset + take) as usize);
+        let header = DataHeader { offset: leg.offset, ..self.header };
+        leg.offset += take;
+        leg.len -= take;
+        if leg.len == 0 {
+            self.ranges.pop_front();
+        }
+        self.next = now + Span::of_transfer(u64::from(take), self.rate);
+        let run = DataRun { header, payload: self.payload.slice(from..to), per_datagram };
+        Some(Transmit { to: self.to, body: Body::Data(run) })
+    }
+
+    /// When there is more to send, or `None` when all is sent.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        (!self.ranges.is_empty()).then_some(self.next)
+    }
+
+    /// To whom it goes.
+    #[must_use]
+    pub const fn to(&self) -> Destination {
+        self.to
+    }
+}
+
+/// The receiving end: keeps what came, knows what is missing.
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    size: u32,
+    pieces: BTreeMap<u32, Bytes>,
+    received: u32,
+}
+
+impl Incoming {
+    /// Nothing of `size` bytes yet.
+    #[must_use]
+    pub const fn new(size: u32) -> Self {
+        Self { size, pieces: BTreeMap::new(), received: 0 }
+    }
+
+    /// The size of the whole.
+    #[must_use]
+    pub const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Takes payload in; what is there already is left alone. Returns how many bytes were new. Confetti (far more
+    /// pieces than any path's datagrams make) is refused, so that headers cannot exhaust memory.
+    pub fn insert(&mut self, offset: u32, payload: &Bytes) -> u32 {
+        let Some(end) = offset.checked_add(payload.len() as u32).filter(|end| *end <= self.size) else { return 0 };
+        let before = self.received;
+        let mut at = offset;
+        while at < end && self.pieces.len() < 64 + self.size as usize / 256 {
+            if let Some((start, piece)) = self.pieces.range(..=at).next_back() {
+                let covered = start + piece.len() as u32;
+                if covered > at {
+                    at = covered;
+                    continue;
+                }
+            }
+            let next = self.pieces.range(at..end).next().map_or(end, |(start, _)| *start);
+            let fresh = payload.slice((at - offset) as usize..(next - offset) as usize);
+            self.pieces.insert(at, fresh);
+            self.received += next - at;
+            at = next;
+        }
+        self.received - before
+    }
+
+    /// Whether every byte is here.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.received == self.size
+    }
+
+    /// Whether nothing is here.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.received == 0
+    }
+
+    /// The first missing ranges, at most [`limits::RANGES`].
+    #[must_use]
+    pub fn missing(&self) -> Vec<Leg> {
+        let mut missing = Vec::new();
+        let mut at = 0;
+        for (start, piece) in &self.pieces {
+            if *start > at {
+                missing.push(Leg { offset: at, len: start - at });
+            }
+            at = start + piece.len() as u32;
+        }
+        if at < self.size {
+            missing.push(Leg { offset: at, len: self.size - at });
+        }
+        missing.truncate(limits::RANGES);
+        missing
+    }
+
+    /// The pieces in order, leaving nothing.
+    pub fn take(&mut self) -> Vec<Bytes> {
+        self.received = 0;
+        core::mem::take(&mut self.pieces).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_order_of_overlapping_pieces_gives_the_bytes(
+            size in 1_u32..2_000,
+            cuts in prop::collection::vec((0_u32..2_000, 1_u32..700), 0..60),
+        ) {
+            let bytes: Vec<u8> = (0..size).map(|n| (n * 7 % 251) as u8).collect();
+            let whole = Bytes::from(bytes.clone());
+            let mut incoming = Incoming::new(size);
+            for (offset, len) in cuts {
+                let (offset, end) = (offset.min(size - 1), (offset.min(size - 1) + len).min(size));
+                incoming.insert(offset, &whole.slice(offset as usize..end as usize));
+            }
+            while !incoming.is_complete() {
+                for leg in incoming.missing() {
+                    let end = (leg.offset + leg.len) as usize;
+                    prop_assert_eq!(incoming.insert(leg.offset, &whole.slice(leg.offset as usize..end)), leg.len);
+                }
+            }
+            prop_assert!(incoming.missing().is_empty());
+            prop_assert_eq!(incoming.take().concat(), bytes);
+        }
+    }
+
+    #[test]
+    fn payload_outside_the_chunk_is_left_alone() {
+        let mut incoming = Incoming::new(10);
+        assert_eq!(incoming.insert(8, &Bytes::from_static(b"abc")), 0);
+        assert_eq!(incoming.insert(u32::MAX, &Bytes::from_static(b"abc")), 0);
+        assert!(incoming.is_empty());
+    }
+}

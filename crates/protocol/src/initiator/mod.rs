@@ -1,25 +1,362 @@
-//! The initiator.
+//! The initiator: negotiates, sends in the reserved windows, counts durable copies; fetches and verifies.
+//!
+//! One file a transaction kind ([`put`], [`get`], [`ask`] for lists and pings), [`choose`] for picking among bids. The
+//! parent holds all control flow: it routes inputs, and starts what waits when something ends.
+
 mod api;
+mod ask;
+mod choose;
+mod get;
+mod put;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
 pub use api::*;
-use crate::config::Config;
-use crate::id::NodeId;
-use crate::machine::{Input, Machine, Output};
+use ask::Ask;
+use get::Get;
+use put::Put;
+
+use crate::calendar::Calendar;
+use crate::config::{Config, Transport};
+use crate::estimate::Typical;
+use crate::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
+use crate::limits;
+use crate::machine::{Body, Completion, Deadline, Destination, Effect, Input, Machine, Output, Transmit};
 use crate::map::ClusterMap;
-use crate::time::Instant;
-/// The initiator machine.
-pub struct Initiator {}
-impl Initiator {
-    /// An initiator called `id`; `seed` decides its transaction numbers.
-    #[must_use]
-    pub fn new(_id: NodeId, _map: ClusterMap, _config: Config, _seed: u64) -> Self {
-        Self {}
+use crate::rng::Rng;
+use crate::time::{Instant, Span};
+use crate::wire::{DataHeader, Head, Message, decode_message, encode_message, is_data};
+
+/// Rounds that a member may miss before others no longer wait for its bid.
+const SUSPECT: u8 = 2;
+
+/// What all transactions of one initiator share.
+#[derive(Debug)]
+struct Shared {
+    id: NodeId,
+    map: ClusterMap,
+    config: Config,
+    rng: Rng,
+    now: Instant,
+    out: VecDeque<Output<Event>>,
+    next_op: u64,
+    effects: BTreeMap<OpId, TxnId>,
+    /// Our own port, outwards and inwards.
+    uplink: Calendar,
+    downlink: Calendar,
+    /// From a request to a bid.
+    bids: Typical,
+    /// Rounds that each member has missed in a row.
+    missed: BTreeMap<NodeId, u8>,
+}
+
+impl Shared {
+    fn head(&self) -> Head {
+        Head { cluster: self.map.cluster, epoch: self.map.epoch, from: self.id }
+    }
+
+    fn send(&mut self, to: Destination, message: &Message) {
+        let body = Body::Control(encode_message(self.head(), message));
+        self.out.push_back(Output::Transmit(Transmit { to, body }));
+    }
+
+    /// To a whole group by multicast, or to each of `members` where there is none.
+    fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message) {
+        if self.config.multicast && self.config.transport != Transport::Hash && members.len() > 1 {
+            let set = self.map.group_set(group);
+            self.send(Destination::Members(set), message);
+        } else {
+            for member in members {
+                self.send(Destination::Node(*member), message);
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        self.out.push_back(Output::Event(event));
+    }
+
+    fn start(&mut self, txn: TxnId, effect: Effect) {
+        self.next_op += 1;
+        let op = OpId(self.next_op);
+        self.effects.insert(op, txn);
+        self.out.push_back(Output::Effect { op, effect });
+    }
+
+    fn data_header(&self, txn: TxnId, size: usize) -> DataHeader {
+        DataHeader { cluster: self.map.cluster, from: self.id, txn, offset: 0, size: size as u32 }
+    }
+
+    /// How long to wait for bids before going on without the silent ones.
+    fn patience(&self) -> Span {
+        let shortest = Span::from_micros(200).min(self.config.bid_timeout);
+        self.bids.late().unwrap_or(self.config.bid_timeout).clamp(shortest, self.config.bid_timeout)
+    }
+
+    /// When the beginning of a bid's window is, on this node's clock. The bid was half a round trip under way, and so
+    /// will be the payload: both are taken off, by the smallest round trip seen.
+    fn window_start(&self, start: Span) -> Instant {
+        self.now + start.less(self.bids.smallest())
+    }
+
+    fn is_suspect(&self, node: NodeId) -> bool {
+        self.missed.get(&node).is_some_and(|n| *n >= SUSPECT)
+    }
+
+    fn heard(&mut self, node: NodeId) {
+        self.missed.remove(&node);
+    }
+
+    fn miss(&mut self, node: NodeId) {
+        let missed = self.missed.entry(node).or_insert(0);
+        *missed = missed.saturating_add(1);
+    }
+
+    /// How many distinct failure domains these targets are in.
+    fn domains(&self, targets: &[NodeId]) -> usize {
+        let mut seen: Vec<u16> = targets.iter().filter_map(|t| self.map.domain(*t)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen.len()
     }
 }
+
+/// One transaction under way.
+#[derive(Debug)]
+enum Txn {
+    Put(Put),
+    Get(Get),
+    Ask(Ask),
+}
+
+/// Whether a transaction goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Continue,
+    Over,
+}
+
+/// The initiator machine.
+#[derive(Debug)]
+pub struct Initiator {
+    shared: Shared,
+    active: BTreeMap<TxnId, Txn>,
+    /// Transactions of `active` that count against the depth.
+    transfers: usize,
+    waiting: VecDeque<(Instant, Request)>,
+}
+
+impl Initiator {
+    /// An initiator called `id`; `seed` decides its transaction numbers and must differ from run to run.
+    #[must_use]
+    pub fn new(id: NodeId, map: ClusterMap, config: Config, seed: u64) -> Self {
+        assert!(id.is_initiator(), "{id:?} is a target's id");
+        let shared = Shared {
+            id,
+            map,
+            config,
+            rng: Rng::new(seed),
+            now: Instant::ZERO,
+            out: VecDeque::new(),
+            next_op: 0,
+            effects: BTreeMap::new(),
+            uplink: Calendar::default(),
+            downlink: Calendar::default(),
+            bids: Typical::default(),
+            missed: BTreeMap::new(),
+        };
+        Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }
+    }
+
+    /// Puts, gets, lists and pings that are not answered yet.
+    #[must_use]
+    pub fn in_progress(&self) -> usize {
+        self.active.len() + self.waiting.len()
+    }
+
+    fn request(&mut self, request: Request) {
+        let full = self.in_progress() >= limits::WAITING;
+        match request {
+            Request::Map(map) => self.new_map(map),
+            Request::Multicast(works) => self.shared.config.multicast = works,
+            Request::Put { handle, payload, .. }
+                if payload.is_empty() || payload.len() > limits::CHUNK_BYTES as usize =>
+            {
+                self.shared.event(Event::Put { handle, result: Err(PutError::Size(payload.len())) });
+            }
+            Request::Put { handle, .. } if full => {
+                self.shared.event(Event::Put { handle, result: Err(PutError::Busy) });
+            }
+            Request::Get { handle, .. } if full => {
+                self.shared.event(Event::Get { handle, result: Err(GetError::Busy) });
+            }
+            Request::List { handle, .. } if full => self.shared.event(Event::List { handle, result: Err(Busy) }),
+            Request::Ping { handle } if full => self.shared.event(Event::Ping { handle, targets: Vec::new() }),
+            request @ (Request::Put { .. } | Request::Get { .. }) => {
+                self.waiting.push_back((self.shared.now, request));
+            }
+            Request::List { handle, scope, prefix } => {
+                let (txn, cx) = (self.new_txn(), &mut self.shared);
+                let ask = Ask::list(cx, txn, handle, &scope, prefix);
+                self.active.insert(txn, Txn::Ask(ask));
+            }
+            Request::Ping { handle } => {
+                let (txn, cx) = (self.new_txn(), &mut self.shared);
+                let ask = Ask::ping(cx, txn, handle);
+                self.active.insert(txn, Txn::Ask(ask));
+            }
+        }
+    }
+
+    fn new_txn(&mut self) -> TxnId {
+        loop {
+            let txn = TxnId(self.shared.rng.next_u64());
+            if !self.active.contains_key(&txn) {
+                return txn;
+            }
+        }
+    }
+
+    fn new_map(&mut self, map: ClusterMap) {
+        if map.epoch > self.shared.map.epoch && map.cluster == self.shared.map.cluster {
+            self.shared.map = map;
+        }
+    }
+
+    /// Starts what waits while there is room.
+    fn begin(&mut self) {
+        while self.transfers < self.shared.config.depth.max(1) {
+            let Some((asked, request)) = self.waiting.pop_front() else { return };
+            let txn = self.new_txn();
+            let cx = &mut self.shared;
+            let begun = match request {
+                Request::Put { handle, id, payload } => Txn::Put(Put::new(cx, txn, handle, id, payload, asked)),
+                Request::Get { handle, id } => Txn::Get(Get::new(cx, txn, handle, id, asked)),
+                Request::List { .. } | Request::Ping { .. } | Request::Map(_) | Request::Multicast(_) => continue,
+            };
+            self.active.insert(txn, begun);
+            self.transfers += 1;
+        }
+    }
+
+    fn step(&mut self, txn: TxnId, with: impl FnOnce(&mut Txn, &mut Shared) -> Step) {
+        let Some(active) = self.active.get_mut(&txn) else { return };
+        if with(active, &mut self.shared) == Step::Over {
+            if !matches!(active, Txn::Ask(_)) {
+                self.transfers -= 1;
+            }
+            self.active.remove(&txn);
+            self.shared.uplink.remove(txn);
+            self.shared.downlink.remove(txn);
+        }
+    }
+
+    fn message(&mut self, datagram: &Bytes) {
+        let Some((head, message)) = decode_message(datagram) else { return };
+        let from = head.from;
+        self.shared.heard(from);
+        if head.epoch > self.shared.map.epoch {
+            self.shared.event(Event::NeedMap { epoch: head.epoch });
+        }
+        let txn = match &message {
+            Message::Bid(bid) => bid.txn,
+            Message::Ack { txn, .. } | Message::Listed { txn, .. } | Message::Pong { txn, .. } => *txn,
+            Message::Repair(repair) => repair.txn,
+            Message::PutRequest(_)
+            | Message::Accept { .. }
+            | Message::GetRequest { .. }
+            | Message::Probe { .. }
+            | Message::Suspect { .. }
+            | Message::List { .. }
+            | Message::Ping { .. } => return,
+        };
+        self.step(txn, |active, cx| match (active, message) {
+            (Txn::Put(put), Message::Bid(bid)) => put.bid(cx, from, bid),
+            (Txn::Put(put), Message::Ack { ack, .. }) => put.ack(cx, from, ack),
+            (Txn::Put(put), Message::Repair(repair)) => put.repair(cx, from, &repair.ranges),
+            (Txn::Get(get), Message::Bid(bid)) => get.bid(cx, from, bid),
+            (Txn::Get(get), Message::Ack { .. }) => get.refused(cx, from),
+            (Txn::Ask(ask), Message::Listed { ids, more, .. }) => ask.listed(cx, from, &ids, more),
+            (Txn::Ask(ask), Message::Pong { free, chunks, .. }) => ask.pong(cx, from, Alive { free, chunks }),
+            _ => Step::Continue,
+        });
+    }
+
+    fn wake(&mut self) {
+        let now = self.shared.now;
+        self.shared.uplink.prune(now);
+        self.shared.downlink.prune(now);
+        self.begin();
+        let due: Vec<TxnId> = self
+            .active
+            .iter()
+            .filter(|(_, active)| active.next_deadline().is_some_and(|d| d.at <= now))
+            .map(|(txn, _)| *txn)
+            .collect();
+        for txn in due {
+            self.step(txn, |active, cx| match active {
+                Txn::Put(put) => put.wake(cx),
+                Txn::Get(get) => get.wake(cx),
+                Txn::Ask(ask) => ask.wake(cx),
+            });
+        }
+        self.begin();
+    }
+}
+
+impl Txn {
+    fn next_deadline(&self) -> Option<Deadline> {
+        match self {
+            Self::Put(put) => Some(put.next_deadline()),
+            Self::Get(get) => Some(get.next_deadline()),
+            Self::Ask(ask) => Some(ask.next_deadline()),
+        }
+    }
+}
+
 impl Machine for Initiator {
     type Request = Request;
     type Event = Event;
-    fn handle_input(&mut self, _now: Instant, _input: Input<Request>) {}
+
+    fn handle_input(&mut self, now: Instant, input: Input<Request>) {
+        assert!(now >= self.shared.now, "time went backwards, from {} to {now}", self.shared.now);
+        self.shared.now = now;
+        match input {
+            Input::Wake => {}
+            Input::Datagram(datagram) if is_data(&datagram) => {
+                if let Some((header, payload)) = DataHeader::decode(&datagram) {
+                    self.step(header.txn, |active, cx| match active {
+                        Txn::Get(get) => get.data(cx, &header, &payload),
+                        Txn::Put(_) | Txn::Ask(_) => Step::Continue,
+                    });
+                }
+            }
+            Input::Datagram(datagram) => self.message(&datagram),
+            Input::Done { op, completion } => {
+                if let (Some(txn), Completion::Verified(good)) = (self.shared.effects.remove(&op), completion) {
+                    self.step(txn, |active, cx| match active {
+                        Txn::Get(get) => get.verified(cx, good),
+                        Txn::Put(_) | Txn::Ask(_) => Step::Continue,
+                    });
+                }
+            }
+            Input::Request(request) => self.request(request),
+        }
+        self.wake();
+    }
+
     fn poll_output(&mut self) -> Output<Event> {
-        Output::Idle(None)
+        self.shared.out.pop_front().unwrap_or_else(|| {
+            Output::Idle(self.active.values().filter_map(Txn::next_deadline).min_by_key(|deadline| deadline.at))
+        })
     }
 }
+
+/// A chunk's group and its targets.
+fn members(map: &ClusterMap, id: &ChunkId) -> (GroupId, Vec<NodeId>) {
+    let group = map.group_of(id);
+    (group, map.members(group).map(|t| t.id).collect())
+}
+

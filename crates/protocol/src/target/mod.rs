@@ -1,23 +1,281 @@
-//! The target.
+//! The target: one disk with its own calendar. It bids, receives, makes durable, acknowledges, and serves.
+//!
+//! All control flow is here; [`receive`] knows what a copy on its way in is, [`serve`] what one on its way out is.
+
 mod api;
-pub use api::*;
+mod receive;
+mod serve;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+pub use api::{Bug, Event, Request, Setup};
+use receive::Reservation;
+use serve::Serving;
+
+use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::machine::{Input, Machine, Output};
-use crate::time::Instant;
+use crate::estimate::{DiskTime, Rate, Typical};
+use crate::id::{ChunkId, NodeId, OpId, TxnId};
+use crate::limits;
+use crate::machine::{
+    Body, Completion, Deadline, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
+};
+use crate::time::{Instant, Span};
+use crate::wire::{
+    Ack, Answer, Bid, DataHeader, Granted, Head, Message, PutRequest, Repair, Slot, decode_message, encode_message,
+    is_data,
+};
+
+/// What an effect under way was started for.
+#[derive(Clone, Debug)]
+enum Pending {
+    Put { from: NodeId, request: PutRequest },
+    Get { from: NodeId, txn: TxnId, round: u8, id: ChunkId, unreserved: bool, earliest: Span },
+    Probe { from: NodeId, txn: TxnId },
+    List { from: NodeId, txn: TxnId },
+    Write { txn: TxnId, id: ChunkId, size: u32, begun: Instant },
+    Read { txn: TxnId },
+    Scrub { background: bool },
+}
+
 /// The target machine.
-pub struct Target {}
+#[derive(Debug)]
+pub struct Target {
+    setup: Setup,
+    config: Config,
+    out: VecDeque<Output<Event>>,
+    now: Instant,
+    next_op: u64,
+    pending: BTreeMap<OpId, Pending>,
+    /// Copies on their way in.
+    reservations: BTreeMap<TxnId, Reservation>,
+    /// Copies on their way out.
+    servings: BTreeMap<TxnId, Serving>,
+    /// The port, inwards and outwards.
+    inward: Calendar,
+    outward: Calendar,
+    link: Rate,
+    disk: DiskTime,
+    last_write_done: Instant,
+    lateness: Typical,
+    /// How recent transactions ended, oldest first.
+    finished: VecDeque<(TxnId, Ack)>,
+    scrub_at: Instant,
+    scrub_cursor: Option<ChunkId>,
+}
+
 impl Target {
     /// A target as `setup` says.
     #[must_use]
-    pub fn new(_setup: Setup, _config: Config) -> Self {
-        Self {}
+    pub fn new(setup: Setup, config: Config) -> Self {
+        let scrub_at = if config.scrub_interval == Span::ZERO { Instant::FAR } else { Instant::ZERO };
+        Self {
+            link: Rate::new(config.link_rate),
+            disk: DiskTime::new(config.disk_rate),
+            setup,
+            config,
+            out: VecDeque::new(),
+            now: Instant::ZERO,
+            next_op: 0,
+            pending: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            servings: BTreeMap::new(),
+            inward: Calendar::default(),
+            outward: Calendar::default(),
+            last_write_done: Instant::ZERO,
+            lateness: Typical::default(),
+            finished: VecDeque::new(),
+            scrub_at,
+            scrub_cursor: None,
+        }
+    }
+
+    fn head(&self) -> Head {
+        Head { cluster: self.setup.cluster, epoch: self.setup.epoch, from: self.setup.id }
+    }
+
+    fn send(&mut self, to: NodeId, message: &Message) {
+        let body = Body::Control(encode_message(self.head(), message));
+        self.out.push_back(Output::Transmit(Transmit { to: Destination::Node(to), body }));
+    }
+
+    fn bid(&mut self, to: NodeId, txn: TxnId, round: u8, answer: Answer) {
+        self.send(to, &Message::Bid(Bid { txn, round, answer }));
+    }
+
+    fn event(&mut self, event: Event) {
+        self.out.push_back(Output::Event(event));
+    }
+
+    fn start(&mut self, effect: Effect, pending: Pending) -> OpId {
+        self.next_op += 1;
+        let op = OpId(self.next_op);
+        self.pending.insert(op, pending);
+        self.out.push_back(Output::Effect { op, effect });
+        op
+    }
+
+    /// Starts a question to the index, unless too many are open: the initiator asks again.
+    fn look(&mut self, effect: Effect, pending: Pending) {
+        if self.pending.len() < limits::LOOKUPS {
+            self.start(effect, pending);
+        }
+    }
+
+    fn message(&mut self, datagram: &Bytes) {
+        let Some((head, message)) = decode_message(datagram) else { return self.event(Event::BadDatagram) };
+        if head.epoch > self.setup.epoch {
+            self.event(Event::NeedMap { epoch: head.epoch });
+        }
+        let from = head.from;
+        match message {
+            Message::PutRequest(request) if head.epoch < self.setup.epoch => {
+                self.bid(from, request.txn, request.round, Answer::Stale);
+            }
+            Message::GetRequest { txn, round, .. } if head.epoch < self.setup.epoch => {
+                self.bid(from, txn, round, Answer::Stale);
+            }
+            Message::PutRequest(request) => self.put_request(from, request),
+            Message::GetRequest { txn, round, id, unreserved, earliest } => {
+                let pending = Pending::Get { from, txn, round, id, unreserved, earliest };
+                self.look(Effect::Lookup { id }, pending);
+            }
+            Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
+            Message::Repair(repair) => self.repair_asked(&repair),
+            Message::Probe { txn, id } => self.probe(from, txn, id),
+            Message::Suspect { id } => {
+                let effect = Effect::Scrub { after: predecessor(&id), max_bytes: 1 };
+                self.look(effect, Pending::Scrub { background: false });
+            }
+            Message::List { txn, prefix, after } => {
+                let effect = Effect::List { prefix, after, limit: limits::LISTED };
+                self.look(effect, Pending::List { from, txn });
+            }
+            Message::Ping { txn } => {
+                let pong = Message::Pong { txn, free: self.free(), chunks: self.setup.chunks };
+                self.send(from, &pong);
+            }
+            Message::Bid(_) | Message::Ack { .. } | Message::Listed { .. } | Message::Pong { .. } => {
+                self.event(Event::BadDatagram);
+            }
+        }
+    }
+
+    fn accept(&mut self, from: NodeId, txn: TxnId, round: u8, granted: &[Granted]) {
+        let mine = granted.iter().find(|g| g.target == self.setup.id).map(|g| g.offset);
+        if self.reservations.contains_key(&txn) {
+            self.put_accepted(txn, round, mine);
+        } else if self.servings.contains_key(&txn) {
+            self.get_accepted(txn, round, mine);
+        } else if mine.is_some() && !self.finished.iter().any(|(t, _)| *t == txn) {
+            // The window expired before it was accepted: say so at once, rather than let the transfer run late.
+            self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
+        }
+    }
+
+    fn done(&mut self, op: OpId, completion: Completion) {
+        let Some(pending) = self.pending.remove(&op) else { return };
+        match (pending, completion) {
+            (Pending::Put { from, request }, Completion::Found(found)) => self.put_looked_up(from, request, found),
+            (Pending::Get { from, txn, round, id, unreserved, earliest }, Completion::Found(found)) => match found {
+                Some(size) => self.offer_get(from, txn, round, id, size, unreserved, earliest),
+                None => self.bid(from, txn, round, Answer::NotHere),
+            },
+            (Pending::Probe { from, txn }, Completion::Found(found)) => {
+                let ack = if found.is_some() { Ack::Durable } else { Ack::Unknown };
+                self.send(from, &Message::Ack { txn, ack });
+            }
+            (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
+                self.send(from, &Message::Listed { txn, ids, more });
+            }
+            (Pending::Write { txn, id, size, begun }, Completion::Written { result, free }) => {
+                self.setup.free = free;
+                self.written(txn, id, size, begun, result);
+            }
+            (Pending::Read { txn }, Completion::Read(result)) => self.read(txn, result),
+            (Pending::Scrub { background }, Completion::Scrubbed { next, bad, .. }) => {
+                if background {
+                    self.scrub_cursor = next;
+                    self.scrub_at = self.now + self.config.scrub_interval;
+                }
+                for id in bad {
+                    self.setup.chunks = self.setup.chunks.saturating_sub(1);
+                    self.event(Event::Corrupt { id });
+                }
+            }
+            (pending, completion) => panic!("{completion:?} does not answer {pending:?}"),
+        }
+    }
+
+    fn remember(&mut self, txn: TxnId, ack: Ack) {
+        if self.finished.len() >= limits::FINISHED {
+            self.finished.pop_front();
+        }
+        self.finished.push_back((txn, ack));
+    }
+
+    /// Bytes that new chunks may take, less what is promised already.
+    fn free(&self) -> u64 {
+        self.setup.free.saturating_sub(self.held())
+    }
+
+    fn wake(&mut self) {
+        self.inward.prune(self.now);
+        self.outward.prune(self.now);
+        self.check_reservations();
+        self.pump_servings();
+        if self.now >= self.scrub_at && self.reservations.is_empty() && self.servings.is_empty() {
+            let effect = Effect::Scrub { after: self.scrub_cursor, max_bytes: self.config.scrub_bytes };
+            self.scrub_at = Instant::FAR;
+            self.start(effect, Pending::Scrub { background: true });
+        } else if self.now >= self.scrub_at {
+            self.scrub_at = self.now + self.config.scrub_interval;
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        let receive = self.reservations.values().filter_map(Reservation::next_deadline).min();
+        let serve = self.servings.values().filter_map(Serving::next_deadline).min();
+        let scrub = (self.scrub_at < Instant::FAR).then_some(self.scrub_at);
+        [(receive, "reservation"), (serve, "serving"), (scrub, "scrub")]
+            .into_iter()
+            .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))
+            .min_by_key(|deadline| deadline.at)
     }
 }
+
 impl Machine for Target {
     type Request = Request;
     type Event = Event;
-    fn handle_input(&mut self, _now: Instant, _input: Input<Request>) {}
-    fn poll_output(&mut self) -> Output<Event> {
-        Output::Idle(None)
+
+    fn handle_input(&mut self, now: Instant, input: Input<Request>) {
+        assert!(now >= self.now, "time went backwards, from {} to {now}", self.now);
+        self.now = now;
+        match input {
+            Input::Wake => {}
+            Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
+                Some((header, payload)) => self.data(&header, &payload),
+                None => self.event(Event::BadDatagram),
+            },
+            Input::Datagram(datagram) => self.message(&datagram),
+            Input::Done { op, completion } => self.done(op, completion),
+            Input::Request(Request::Epoch(epoch)) => self.setup.epoch = self.setup.epoch.max(epoch),
+        }
+        self.wake();
     }
+
+    fn poll_output(&mut self) -> Output<Event> {
+        self.out.pop_front().unwrap_or_else(|| Output::Idle(self.next_deadline()))
+    }
+}
+
+/// The greatest possible id before `id`, so that a scrub "after" it begins with `id`.
+fn predecessor(id: &ChunkId) -> Option<ChunkId> {
+    let mut bytes = id.encode();
+    let last = bytes.iter().rposition(|b| *b > 0)?;
+    bytes[last] -= 1;
+    bytes[last + 1..].fill(u8::MAX);
+    ChunkId::decode(&bytes)
 }

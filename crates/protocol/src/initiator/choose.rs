@@ -1,0 +1,162 @@
+//! Picking among bids: which targets, and when.
+
+use std::collections::BTreeMap;
+
+use crate::calendar::Calendar;
+use crate::id::NodeId;
+use crate::time::{Instant, Span};
+
+/// A bid's window on this node's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) start: Instant,
+    pub(super) end: Instant,
+    pub(super) transfer: Span,
+    /// When the copy should be durable if the transfer begins with the window.
+    pub(super) done: Instant,
+    pub(super) rate: u64,
+    pub(super) domain: u16,
+}
+
+impl Offer {
+    /// When the copy should be durable if the transfer begins at `at`.
+    fn finish(&self, at: Instant) -> Instant {
+        self.done + at.since(self.start)
+    }
+
+    fn fits(&self, at: Instant) -> bool {
+        self.start <= at && at + self.transfer <= self.end
+    }
+}
+
+/// Targets that one transmission serves, from `start` on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) start: Instant,
+    pub(super) targets: Vec<NodeId>,
+    pub(super) length: Span,
+    pub(super) rate: u64,
+}
+
+/// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
+/// that are not in `taken`. One transmission for all: Replicast-M.
+pub(super) fn common(
+    offers: &BTreeMap<NodeId, Offer>,
+    taken: &[u16],
+    need: usize,
+    now: Instant,
+    uplink: &Calendar,
+) -> Option<Choice> {
+    let mut best: Option<(usize, Instant, Choice)> = None;
+    for candidate in offers.values() {
+        let (start, _) = uplink.hole(candidate.start.max(now), candidate.transfer);
+        let mut fitting: Vec<(Instant, NodeId)> =
+            offers.iter().filter(|(_, o)| o.fits(start)).map(|(id, o)| (o.finish(start), *id)).collect();
+        fitting.sort_unstable();
+        let mut domains = taken.to_vec();
+        let mut targets = Vec::new();
+        let mut last = start;
+        for (finish, id) in fitting {
+            let domain = offers[&id].domain;
+            if targets.len() < need && !domains.contains(&domain) {
+                domains.push(domain);
+                targets.push(id);
+                last = last.max(finish);
+            }
+        }
+        let Some(rate) = targets.iter().map(|id| offers[id].rate).min() else { continue };
+        let length = targets.iter().map(|id| offers[id].transfer).max().unwrap_or(Span::ZERO);
+        if uplink.hole(start, length).0 != start {
+            continue;
+        }
+        let better = best.as_ref().is_none_or(|(count, finish, _)| {
+            targets.len() > *count || (targets.len() == *count && last < *finish)
+        });
+        if better {
+            best = Some((targets.len(), last, Choice { start, targets, length, rate }));
+        }
+    }
+    best.map(|(_, _, choice)| choice)
+}
+
+/// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
+/// Replicast-H. Greedy: always the one that is durable first.
+pub(super) fn consecutive(
+    offers: &BTreeMap<NodeId, Offer>,
+    taken: &[u16],
+    need: usize,
+    now: Instant,
+    uplink: &Calendar,
+) -> Vec<Choice> {
+    let mut uplink = uplink.clone();
+    let mut domains = taken.to_vec();
+    let mut choices: Vec<Choice> = Vec::new();
+    while choices.len() < need {
+        let next = offers
+            .iter()
+            .filter(|(_, offer)| !domains.contains(&offer.domain))
+            .filter_map(|(id, offer)| {
+                let (start, _) = uplink.hole(offer.start.max(now), offer.transfer);
+                offer.fits(start).then_some((offer.finish(start), start, *id, offer))
+            })
+            .min_by_key(|(finish, start, id, _)| (*finish, *start, *id));
+        let Some((_, start, id, offer)) = next else { break };
+        domains.push(offer.domain);
+        let txn = crate::id::TxnId(0);
+        uplink.insert(crate::calendar::Window { start, end: start + offer.transfer, txn });
+        choices.push(Choice { start, targets: vec![id], length: offer.transfer, rate: offer.rate });
+    }
+    choices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(start: u64, end: u64, done: u64, domain: u16) -> Offer {
+        let at = Instant::from_nanos;
+        Offer {
+            start: at(start),
+            end: at(end),
+            transfer: Span::from_nanos(100),
+            done: at(done),
+            rate: 1_000,
+            domain,
+        }
+    }
+
+    fn offers(list: &[Offer]) -> BTreeMap<NodeId, Offer> {
+        list.iter().enumerate().map(|(n, o)| (NodeId(n as u32), *o)).collect()
+    }
+
+    #[test]
+    fn the_common_window_avoids_the_slow_disk() {
+        let bids = offers(&[
+            offer(0, 140, 9_000, 0),
+            offer(10, 150, 300, 1),
+            offer(20, 160, 300, 2),
+            offer(40, 180, 300, 3),
+        ]);
+        let choice = common(&bids, &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
+        assert_eq!(choice.targets, [NodeId(1), NodeId(2), NodeId(3)]);
+        assert_eq!(choice.start, Instant::from_nanos(40));
+    }
+
+    #[test]
+    fn domains_are_kept_apart() {
+        let bids = offers(&[offer(0, 500, 200, 7), offer(0, 500, 200, 7), offer(0, 500, 200, 8)]);
+        let choice = common(&bids, &[8], 3, Instant::ZERO, &Calendar::default()).expect("one fits");
+        assert_eq!(choice.targets, [NodeId(0)]);
+        assert_eq!(consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default()).len(), 2);
+    }
+
+    #[test]
+    fn consecutive_windows_follow_each_other_on_the_uplink() {
+        let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
+        let starts: Vec<u64> = consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default())
+            .iter()
+            .map(|c| c.start.as_nanos())
+            .collect();
+        assert_eq!(starts, [0, 100, 200]);
+    }
+}

@@ -1,0 +1,300 @@
+//! One get: ask who has the chunk, accept the first good bid, receive, verify; the next holder when anything fails.
+
+use bytes::Bytes;
+
+use super::{
+    ChunkId, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, Instant, NodeId, Shared, Span, Step,
+    TxnId, members,
+};
+use crate::calendar::Window;
+use crate::config::Transport;
+use crate::id::GroupId;
+use crate::transfer::Incoming;
+use crate::wire::{Answer, Bid, Granted, Message, Repair, Slot};
+
+/// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
+const REPAIRS: u8 = 5;
+/// Rounds in which nobody offered anything, with somebody silent, before the get fails.
+const FRUITLESS: u8 = 8;
+
+#[derive(Debug)]
+pub(super) struct Get {
+    txn: TxnId,
+    handle: u64,
+    id: ChunkId,
+    asked: Instant,
+    give_up_at: Instant,
+    round: u8,
+    fruitless: u8,
+    group: GroupId,
+    asked_of: Vec<NodeId>,
+    answered: Vec<NodeId>,
+    absent: Vec<NodeId>,
+    offers: Vec<(NodeId, Slot, Instant)>,
+    /// Holders that failed this get; asked again when there is nobody else.
+    tried: Vec<NodeId>,
+    corrupt: Vec<NodeId>,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Asking { since: Instant, soft: Instant, hard: Instant },
+    Resting { until: Instant },
+    Receiving { from: NodeId, incoming: Incoming, due: Instant, repairs: u8 },
+    Verifying { from: NodeId, pieces: Vec<Bytes> },
+}
+
+impl Get {
+    pub(super) fn new(cx: &mut Shared, txn: TxnId, handle: u64, id: ChunkId, asked: Instant) -> Self {
+        let mut get = Self {
+            txn,
+            handle,
+            id,
+            asked,
+            give_up_at: asked + cx.config.give_up,
+            round: 0,
+            fruitless: 0,
+            group: GroupId(0),
+            asked_of: Vec::new(),
+            answered: Vec::new(),
+            absent: Vec::new(),
+            offers: Vec::new(),
+            tried: Vec::new(),
+            corrupt: Vec::new(),
+            phase: Phase::Resting { until: cx.now },
+        };
+        get.ask(cx);
+        get
+    }
+
+    fn ask(&mut self, cx: &mut Shared) {
+        cx.downlink.remove(self.txn);
+        self.round = self.round.wrapping_add(1);
+        self.offers.clear();
+        self.answered.clear();
+        let (group, all) = members(&cx.map, &self.id);
+        self.group = group;
+        let unreserved = cx.config.transport == Transport::Hash;
+        let usable = |n: &NodeId| !self.tried.contains(n) && !self.corrupt.contains(n) && !self.absent.contains(n);
+        let mut asked = if unreserved { cx.map.ranked(&self.id) } else { all };
+        asked.retain(usable);
+        if unreserved {
+            // The conventional store asks one after the other; those that were silent last come last.
+            asked.sort_by_key(|n| cx.is_suspect(*n));
+            asked.truncate(1);
+        }
+        if asked.is_empty() {
+            // Everybody failed once: begin again.
+            self.tried.clear();
+            self.absent.clear();
+            return self.rest(cx);
+        }
+        self.asked_of = asked;
+        let earliest = cx.downlink.hole(cx.now, Span::ZERO).0.since(cx.now);
+        let request =
+            Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
+        cx.send_group(group, &self.asked_of, &request);
+        self.phase =
+            Phase::Asking { since: cx.now, soft: cx.now + cx.patience(), hard: cx.now + cx.config.bid_timeout };
+    }
+
+    fn rest(&mut self, cx: &mut Shared) {
+        let span = cx.config.late;
+        let jitter = Span::from_nanos(cx.rng.below(span.as_nanos() / 2 + 1));
+        self.phase = Phase::Resting { until: cx.now + span + jitter };
+    }
+
+    fn fail(&mut self, cx: &mut Shared, error: GetError) -> Step {
+        cx.event(Event::Get { handle: self.handle, result: Err(error) });
+        Step::Over
+    }
+
+    fn unavailable(&mut self, cx: &mut Shared) -> Step {
+        let (_, all) = members(&cx.map, &self.id);
+        let known = |n: &NodeId| self.answered.contains(n) || self.absent.contains(n) || self.corrupt.contains(n);
+        let silent = all.into_iter().filter(|n| !known(n)).collect();
+        let corrupt = core::mem::take(&mut self.corrupt);
+        self.fail(cx, GetError::Unavailable { silent, corrupt })
+    }
+
+    pub(super) fn bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
+        if bid.round != self.round {
+            return Step::Continue;
+        }
+        if let Phase::Receiving { from: serving, .. } = &self.phase {
+            // The holder found that it cannot serve after all.
+            if *serving == from && bid.answer == Answer::NotHere {
+                self.tried.push(from);
+                self.ask(cx);
+            }
+            return Step::Continue;
+        }
+        let Phase::Asking { since, .. } = self.phase else { return Step::Continue };
+        if !self.asked_of.contains(&from) || self.answered.contains(&from) {
+            return Step::Continue;
+        }
+        self.answered.push(from);
+        cx.bids.sample(cx.now.since(since));
+        match bid.answer {
+            Answer::Window(slot) => self.offers.push((from, slot, cx.now)),
+            Answer::NotHere => self.absent.push(from),
+            Answer::Busy(_) | Answer::NoSpace | Answer::Stale | Answer::HaveIt => {}
+        }
+        self.choose(cx)
+    }
+
+    /// Takes the first offer that is good (soon, by the standard of the transfer itself); at the soft deadline, or when
+    /// everybody has answered, the best one.
+    fn choose(&mut self, cx: &mut Shared) -> Step {
+        let Phase::Asking { since, soft, hard } = self.phase else { return Step::Continue };
+        let all = self.asked_of.iter().all(|n| self.answered.contains(n));
+        let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
+        if let Some((from, slot, at)) = best {
+            let soon = slot.done <= slot.transfer.times(3) + cx.config.guard.times(10);
+            if soon || all || cx.now >= soft {
+                self.accept(cx, from, slot, at);
+                return Step::Continue;
+            }
+        } else if all || cx.now >= hard {
+            return self.nobody(cx);
+        }
+        if cx.now >= soft {
+            self.phase = Phase::Asking { since, soft: hard, hard };
+        }
+        Step::Continue
+    }
+
+    /// A round without an offer.
+    fn nobody(&mut self, cx: &mut Shared) -> Step {
+        let (_, all) = members(&cx.map, &self.id);
+        let asked_of = core::mem::take(&mut self.asked_of);
+        for node in asked_of.iter().filter(|n| !self.answered.contains(n)) {
+            cx.miss(*node);
+            if cx.config.transport == Transport::Hash {
+                self.tried.push(*node);
+            }
+        }
+        if all.iter().all(|n| self.absent.contains(n)) {
+            return self.fail(cx, GetError::NotFound);
+        }
+        if cx.config.transport == Transport::Hash && asked_of.iter().all(|n| self.answered.contains(n) || self.tried.contains(n)) && self.fruitless < u8::MAX
+        {
+            // On to the next of the ranking, at once.
+            let left = all.iter().any(|n| !self.absent.contains(n) && !self.tried.contains(n) && !self.corrupt.contains(n));
+            if left {
+                self.ask(cx);
+                return Step::Continue;
+            }
+        }
+        self.fruitless = self.fruitless.saturating_add(1);
+        if self.fruitless >= FRUITLESS {
+            return self.unavailable(cx);
+        }
+        // Those who do not have it now may have it in a moment (a put under way), so everybody is asked again.
+        self.absent.clear();
+        self.tried.clear();
+        self.rest(cx);
+        Step::Continue
+    }
+
+    fn accept(&mut self, cx: &mut Shared, from: NodeId, slot: Slot, at: Instant) {
+        let unreserved = cx.config.transport == Transport::Hash;
+        let window = at + slot.start;
+        let (start, _) = cx.downlink.hole(window.max(cx.now), slot.transfer);
+        let offset = start.since(window).min(slot.length.less(slot.transfer));
+        if !unreserved {
+            cx.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
+        }
+        let bidders: Vec<NodeId> =
+            self.asked_of.iter().copied().filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.config.multicast).collect();
+        let granted = vec![Granted { target: from, offset }];
+        cx.send_group(self.group, &bidders, &Message::Accept { txn: self.txn, round: self.round, granted });
+        let due = start + slot.transfer + slot.done.less(slot.start + slot.transfer) + cx.config.late;
+        self.fruitless = 0;
+        self.phase = Phase::Receiving { from, incoming: Incoming::new(slot.size), due, repairs: 0 };
+    }
+
+    /// The accept came too late for the holder's offer.
+    pub(super) fn refused(&mut self, cx: &mut Shared, from: NodeId) -> Step {
+        if matches!(&self.phase, Phase::Receiving { from: serving, incoming, .. } if *serving == from && incoming.is_empty())
+        {
+            self.ask(cx);
+        }
+        Step::Continue
+    }
+
+    pub(super) fn data(&mut self, cx: &mut Shared, header: &DataHeader, payload: &Bytes) -> Step {
+        let Phase::Receiving { from, incoming, due, repairs } = &mut self.phase else { return Step::Continue };
+        if header.from != *from || header.size != incoming.size() {
+            return Step::Continue;
+        }
+        if incoming.insert(header.offset, payload) > 0 {
+            *repairs = 0;
+        }
+        *due = (*due).max(cx.now + cx.config.late.div(4));
+        if incoming.is_complete() {
+            let (from, pieces) = (*from, incoming.take());
+            cx.downlink.remove(self.txn);
+            cx.start(self.txn, Effect::Verify { id: self.id, pieces: pieces.clone() });
+            self.phase = Phase::Verifying { from, pieces };
+        }
+        Step::Continue
+    }
+
+    pub(super) fn verified(&mut self, cx: &mut Shared, good: bool) -> Step {
+        let Phase::Verifying { from, pieces } = &mut self.phase else { return Step::Continue };
+        let from = *from;
+        if good {
+            let pieces = core::mem::take(pieces);
+            let fetched = Fetched { pieces, from, took: cx.now.since(self.asked) };
+            cx.event(Event::Get { handle: self.handle, result: Ok(fetched) });
+            return Step::Over;
+        }
+        cx.send(Destination::Node(from), &Message::Suspect { id: self.id });
+        cx.event(Event::CorruptCopy { id: self.id, target: from });
+        // Damaged on the way, or on its disk: others first, it once more when there is nobody else.
+        self.tried.push(from);
+        self.ask(cx);
+        Step::Continue
+    }
+
+    pub(super) fn wake(&mut self, cx: &mut Shared) -> Step {
+        if cx.now >= self.give_up_at && !matches!(self.phase, Phase::Verifying { .. }) {
+            return self.unavailable(cx);
+        }
+        match &mut self.phase {
+            Phase::Asking { .. } => self.choose(cx),
+            Phase::Resting { until } if cx.now >= *until => {
+                self.ask(cx);
+                Step::Continue
+            }
+            Phase::Receiving { from, incoming, due, repairs } if cx.now >= *due => {
+                let from = *from;
+                let give_up = if incoming.is_empty() { 2 } else { REPAIRS };
+                if *repairs >= give_up {
+                    self.tried.push(from);
+                    cx.miss(from);
+                    self.ask(cx);
+                    return Step::Continue;
+                }
+                *repairs += 1;
+                *due = cx.now + cx.config.late;
+                let ranges = incoming.missing();
+                cx.send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, ranges }));
+                Step::Continue
+            }
+            Phase::Resting { .. } | Phase::Receiving { .. } | Phase::Verifying { .. } => Step::Continue,
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Deadline {
+        let deadline = match &self.phase {
+            Phase::Asking { soft, .. } => Deadline { at: *soft, why: "bids" },
+            Phase::Resting { until } => Deadline { at: *until, why: "rest" },
+            Phase::Receiving { due, .. } => Deadline { at: *due, why: "payload" },
+            Phase::Verifying { .. } => return Deadline { at: Instant::FAR, why: "hash" },
+        };
+        if deadline.at > self.give_up_at { Deadline { at: self.give_up_at, why: "give up" } } else { deadline }
+    }
+}

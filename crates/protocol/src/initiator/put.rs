@@ -1,0 +1,454 @@
+//! One put: ask, choose, send, count durable copies; again for what is missing.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::choose::{Choice, Offer, common, consecutive};
+use super::{Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
+use crate::calendar::Window;
+use crate::config::Transport;
+use crate::id::{ChunkId, GroupId};
+use crate::limits;
+use crate::transfer::Outgoing;
+use crate::wire::{Ack, Answer, Bid, Granted, Leg, Message, PutRequest};
+
+/// Unanswered questions after a late acknowledgement before a target is given up.
+const PROBES: u8 = 3;
+
+#[derive(Debug)]
+pub(super) struct Put {
+    txn: TxnId,
+    handle: u64,
+    id: ChunkId,
+    payload: Bytes,
+    asked: Instant,
+    give_up_at: Instant,
+    rounds: u32,
+    round: u8,
+    group: GroupId,
+    /// Whom this round asked, and who has answered.
+    asked_of: Vec<NodeId>,
+    answered: Vec<NodeId>,
+    offers: BTreeMap<NodeId, Offer>,
+    /// Targets with a durable copy.
+    holders: Vec<NodeId>,
+    /// Targets that failed this put; asked again only when there is nobody else.
+    failed: Vec<NodeId>,
+    full: Vec<NodeId>,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Waiting for bids since `since`: choose at `soft` if there are enough, at `hard` with what there is.
+    Asking { since: Instant, soft: Instant, hard: Instant },
+    /// Nothing to be had just now.
+    Resting { until: Instant },
+    /// Payload on its way, acknowledgements outstanding.
+    Transferring { outgoing: Vec<Outgoing>, waiting: BTreeMap<NodeId, Waiting> },
+}
+
+/// An acknowledgement that is outstanding.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    due: Instant,
+    probes: u8,
+    rate: u64,
+    resends: u8,
+}
+
+impl Put {
+    pub(super) fn new(
+        cx: &mut Shared,
+        txn: TxnId,
+        handle: u64,
+        id: ChunkId,
+        payload: Bytes,
+        asked: Instant,
+    ) -> Self {
+        let mut put = Self {
+            txn,
+            handle,
+            id,
+            payload,
+            asked,
+            give_up_at: asked + cx.config.give_up,
+            rounds: 0,
+            round: 0,
+            group: GroupId(0),
+            asked_of: Vec::new(),
+            answered: Vec::new(),
+            offers: BTreeMap::new(),
+            holders: Vec::new(),
+            failed: Vec::new(),
+            full: Vec::new(),
+            phase: Phase::Resting { until: cx.now },
+        };
+        put.ask(cx);
+        put
+    }
+
+    fn size(&self) -> u32 {
+        self.payload.len() as u32
+    }
+
+    fn need(&self, cx: &Shared) -> usize {
+        usize::from(cx.map.copies).saturating_sub(cx.domains(&self.holders))
+    }
+
+    fn taken(&self, cx: &Shared) -> Vec<u16> {
+        self.holders.iter().filter_map(|t| cx.map.domain(*t)).collect()
+    }
+
+    /// Whether there are enough copies; if so, says so.
+    fn finish_if_enough(&mut self, cx: &mut Shared) -> Step {
+        if self.need(cx) > 0 {
+            return Step::Continue;
+        }
+        let mut holders = core::mem::take(&mut self.holders);
+        holders.sort_unstable();
+        let stored = Stored { holders, took: cx.now.since(self.asked), rounds: self.rounds };
+        cx.event(Event::Put { handle: self.handle, result: Ok(stored) });
+        Step::Over
+    }
+
+    fn give_up(&mut self, cx: &mut Shared) -> Step {
+        let silent = self.asked_of.iter().copied().filter(|n| !self.answered.contains(n)).collect();
+        let (have, full) = (core::mem::take(&mut self.holders), core::mem::take(&mut self.full));
+        let error = PutError::TooFewCopies { have, want: cx.map.copies, silent, full };
+        cx.event(Event::Put { handle: self.handle, result: Err(error) });
+        Step::Over
+    }
+
+    /// Asks the group (or, without negotiation, the targets that the hash names) for the copies that are missing.
+    fn ask(&mut self, cx: &mut Shared) {
+        self.round += 1;
+        self.rounds += 1;
+        self.offers.clear();
+        self.answered.clear();
+        let (group, all) = members(&cx.map, &self.id);
+        self.group = group;
+        let unreserved = cx.config.transport == Transport::Hash;
+        let usable = |n: &NodeId| !self.holders.contains(n) && !self.failed.contains(n);
+        let mut asked: Vec<NodeId> = if unreserved { self.ranked(cx) } else { all };
+        asked.retain(usable);
+        if cx.domains(&asked) < self.need(cx) && !self.failed.is_empty() {
+            self.failed.clear();
+            return self.rest(cx, cx.config.late);
+        }
+        self.asked_of = asked;
+        let h = cx.config.transport == Transport::ReplicastH || !cx.config.multicast;
+        let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
+        let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
+        let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now) + cx.bids.smallest();
+        let request = PutRequest {
+            txn: self.txn,
+            round: self.round,
+            id: self.id,
+            size: self.size(),
+            group,
+            earliest,
+            stretch,
+            unreserved,
+        };
+        cx.send_group(group, &self.asked_of, &Message::PutRequest(request));
+        let (soft, hard) = (cx.now + cx.patience(), cx.now + cx.config.bid_timeout);
+        self.phase = Phase::Asking { since: cx.now, soft, hard };
+    }
+
+    /// The targets that consistent hashing names for the missing copies: first come the live ones.
+    fn ranked(&self, cx: &Shared) -> Vec<NodeId> {
+        let mut taken = self.taken(cx);
+        let mut named = Vec::new();
+        let ranked = cx.map.ranked(&self.id);
+        let (live, silent): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|n| !cx.is_suspect(*n));
+        for node in live.into_iter().chain(silent) {
+            let Some(domain) = cx.map.domain(node) else { continue };
+            let skip = self.failed.contains(&node) || taken.contains(&domain);
+            if named.len() < self.need(cx) && !skip {
+                taken.push(domain);
+                named.push(node);
+            }
+        }
+        named
+    }
+
+    fn rest(&mut self, cx: &mut Shared, span: Span) {
+        // A little randomness keeps initiators that were refused together from returning together.
+        let jitter = Span::from_nanos(cx.rng.below(span.as_nanos() / 2 + 1));
+        self.phase = Phase::Resting { until: cx.now + span + jitter };
+    }
+
+    pub(super) fn bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
+        let Phase::Asking { since, .. } = self.phase else { return Step::Continue };
+        if bid.round != self.round || !self.asked_of.contains(&from) || self.answered.contains(&from) {
+            return Step::Continue;
+        }
+        self.answered.push(from);
+        cx.bids.sample(cx.now.since(since));
+        match bid.answer {
+            Answer::Window(slot) => {
+                if let Some(domain) = cx.map.domain(from) {
+                    let start = cx.window_start(slot.start);
+                    let offer = Offer {
+                        start,
+                        end: start + slot.length,
+                        transfer: slot.transfer,
+                        done: start + slot.done.less(slot.start),
+                        rate: u64::from(slot.rate),
+                        domain,
+                    };
+                    self.offers.insert(from, offer);
+                }
+            }
+            Answer::HaveIt => {
+                if !self.holders.contains(&from) {
+                    self.holders.push(from);
+                }
+                if self.finish_if_enough(cx) == Step::Over {
+                    self.cancel(cx);
+                    return Step::Over;
+                }
+            }
+            Answer::NoSpace => {
+                if !self.full.contains(&from) {
+                    self.full.push(from);
+                }
+            }
+            Answer::Busy(_) | Answer::NotHere | Answer::Stale => {}
+        }
+        self.choose(cx)
+    }
+
+    /// Tells every bidder that it is free again.
+    fn cancel(&mut self, cx: &mut Shared) {
+        if !self.offers.is_empty() && cx.config.transport != Transport::Hash {
+            let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
+            let accept = Message::Accept { txn: self.txn, round: self.round, granted: Vec::new() };
+            cx.send_group(self.group, &bidders, &accept);
+        }
+    }
+
+    /// Chooses when enough is known: everybody who can be expected to has answered, or patience is over and there are
+    /// enough offers, or all patience is over.
+    fn choose(&mut self, cx: &mut Shared) -> Step {
+        let Phase::Asking { since, soft, hard } = self.phase else { return Step::Continue };
+        let need = self.need(cx);
+        let outstanding = |n: &&NodeId| !self.answered.contains(n);
+        let all = self.asked_of.iter().find(outstanding).is_none();
+        let expected = !self.asked_of.iter().filter(outstanding).any(|n| !cx.is_suspect(*n));
+        let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
+        let mut apart = self.holders.clone();
+        apart.extend(bidders);
+        let enough = cx.domains(&apart) >= cx.domains(&self.holders) + need;
+        let over = all || cx.now >= hard;
+        if !(over || enough && (expected || cx.now >= soft)) {
+            if cx.now >= soft {
+                // Patience did not help: now only more bids, or the hard deadline, change anything.
+                self.phase = Phase::Asking { since, soft: hard, hard };
+            }
+            return Step::Continue;
+        }
+        let silent: Vec<NodeId> = self.asked_of.iter().filter(outstanding).copied().collect();
+        silent.into_iter().for_each(|n| cx.miss(n));
+        let choices = self.pick(cx, need);
+        if choices.is_empty() {
+            self.cancel(cx);
+            self.rest(cx, cx.config.late);
+            return Step::Continue;
+        }
+        self.accept(cx, &choices);
+        self.send(cx, choices);
+        Step::Continue
+    }
+
+    fn pick(&self, cx: &Shared, need: usize) -> Vec<Choice> {
+        let taken = self.taken(cx);
+        match cx.config.transport {
+            Transport::Hash => self
+                .offers
+                .iter()
+                .map(|(id, o)| Choice { start: cx.now, targets: vec![*id], length: o.transfer, rate: o.rate })
+                .collect(),
+            Transport::ReplicastM if cx.config.multicast => {
+                common(&self.offers, &taken, need, cx.now, &cx.uplink).into_iter().collect()
+            }
+            Transport::ReplicastM | Transport::ReplicastH => {
+                consecutive(&self.offers, &taken, need, cx.now, &cx.uplink)
+            }
+        }
+    }
+
+    fn accept(&self, cx: &mut Shared, choices: &[Choice]) {
+        if cx.config.transport == Transport::Hash {
+            return;
+        }
+        let granted = choices
+            .iter()
+            .flat_map(|c| c.targets.iter().map(move |t| (c.start, *t)))
+            .filter_map(|(at, target)| Some(Granted { target, offset: at.since(self.offers.get(&target)?.start) }))
+            .collect();
+        let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
+        cx.send_group(self.group, &bidders, &Message::Accept { txn: self.txn, round: self.round, granted });
+    }
+
+    fn send(&mut self, cx: &mut Shared, choices: Vec<Choice>) {
+        let header = cx.data_header(self.txn, self.payload.len());
+        let mut outgoing = Vec::new();
+        let mut waiting = BTreeMap::new();
+        for choice in choices {
+            if cx.config.transport != Transport::Hash {
+                let end = choice.start + choice.length;
+                cx.uplink.insert(Window { start: choice.start, end, txn: self.txn });
+            }
+            for target in &choice.targets {
+                let done = self.offers.get(target).map_or(choice.start, |o| o.done + choice.start.since(o.start));
+                let due = done.max(choice.start + choice.length) + cx.config.late.times(2);
+                waiting.insert(*target, Waiting { due, probes: 0, rate: choice.rate, resends: 0 });
+            }
+            let set = match choice.targets.as_slice() {
+                [single] => Some(Destination::Node(*single)),
+                many => cx.map.set_of(self.group, |n| many.contains(&n)).map(Destination::Members),
+            };
+            let Some(to) = set else { continue };
+            outgoing.push(Outgoing::whole(to, header, self.payload.clone(), choice.start, choice.rate));
+        }
+        self.phase = Phase::Transferring { outgoing, waiting };
+        self.pump(cx);
+    }
+
+    /// Sends what is due.
+    fn pump(&mut self, cx: &mut Shared) {
+        let Phase::Transferring { outgoing, .. } = &mut self.phase else { return };
+        for sending in outgoing.iter_mut() {
+            while let Some(transmit) = sending.poll(cx.now, cx.config.quantum, cx.config.per_datagram) {
+                cx.out.push_back(super::Output::Transmit(transmit));
+            }
+        }
+        outgoing.retain(|sending| sending.next_deadline().is_some());
+    }
+
+    pub(super) fn ack(&mut self, cx: &mut Shared, from: NodeId, ack: Ack) -> Step {
+        if ack == Ack::Durable {
+            if !self.holders.contains(&from) && cx.map.domain(from).is_some() {
+                self.holders.push(from);
+            }
+            if let Phase::Transferring { waiting, .. } = &mut self.phase {
+                waiting.remove(&from);
+            }
+            if self.finish_if_enough(cx) == Step::Over {
+                return Step::Over;
+            }
+            return self.go_on(cx);
+        }
+        let (now, late) = (cx.now, cx.config.late);
+        let Phase::Transferring { waiting, .. } = &mut self.phase else { return Step::Continue };
+        let Some(entry) = waiting.get_mut(&from) else { return Step::Continue };
+        match ack {
+            Ack::Pending => *entry = Waiting { due: now + late.times(2), probes: 0, ..*entry },
+            Ack::BadHash if entry.resends < PROBES => {
+                entry.resends += 1;
+                let whole = Leg { offset: 0, len: self.payload.len() as u32 };
+                return self.repair(cx, from, &[whole]);
+            }
+            Ack::NoSpace => {
+                waiting.remove(&from);
+                self.full.push(from);
+                self.failed.push(from);
+            }
+            Ack::Unknown => {
+                waiting.remove(&from);
+            }
+            Ack::BadHash | Ack::DiskFailed | Ack::Durable => {
+                waiting.remove(&from);
+                self.failed.push(from);
+            }
+        }
+        self.go_on(cx)
+    }
+
+    pub(super) fn repair(&mut self, cx: &mut Shared, from: NodeId, ranges: &[Leg]) -> Step {
+        let header = cx.data_header(self.txn, self.payload.len());
+        let late = cx.config.late;
+        let Phase::Transferring { outgoing, waiting } = &mut self.phase else { return Step::Continue };
+        let Some(entry) = waiting.get_mut(&from) else { return Step::Continue };
+        let to = Destination::Node(from);
+        if outgoing.iter().any(|sending| sending.to() == to) {
+            return Step::Continue;
+        }
+        let length = Span::of_transfer(u64::from(self.payload.len() as u32), entry.rate);
+        *entry = Waiting { due: cx.now + length + late.times(2), probes: 0, ..*entry };
+        outgoing.push(Outgoing::whole(to, header, self.payload.clone(), cx.now, entry.rate).ranges(ranges));
+        self.pump(cx);
+        Step::Continue
+    }
+
+    /// When nothing is outstanding any more and copies are missing: the next round.
+    fn go_on(&mut self, cx: &mut Shared) -> Step {
+        if let Phase::Transferring { waiting, .. } = &self.phase
+            && waiting.is_empty()
+        {
+            if self.round >= limits::ROUNDS {
+                return self.give_up(cx);
+            }
+            cx.uplink.remove(self.txn);
+            self.ask(cx);
+        }
+        Step::Continue
+    }
+
+    pub(super) fn wake(&mut self, cx: &mut Shared) -> Step {
+        if cx.now >= self.give_up_at {
+            return self.give_up(cx);
+        }
+        match &self.phase {
+            Phase::Asking { .. } => self.choose(cx),
+            Phase::Resting { until } if cx.now >= *until => {
+                if self.round >= limits::ROUNDS {
+                    return self.give_up(cx);
+                }
+                self.ask(cx);
+                Step::Continue
+            }
+            Phase::Resting { .. } => Step::Continue,
+            Phase::Transferring { .. } => {
+                self.pump(cx);
+                self.check_late(cx);
+                self.go_on(cx)
+            }
+        }
+    }
+
+    /// Asks after late acknowledgements; gives up on targets that stay silent.
+    fn check_late(&mut self, cx: &mut Shared) {
+        let Phase::Transferring { waiting, .. } = &mut self.phase else { return };
+        let late: Vec<NodeId> = waiting.iter().filter(|(_, w)| w.due <= cx.now).map(|(n, _)| *n).collect();
+        for node in late {
+            let Some(entry) = waiting.get_mut(&node) else { continue };
+            if entry.probes >= PROBES {
+                waiting.remove(&node);
+                self.failed.push(node);
+                cx.miss(node);
+                continue;
+            }
+            entry.probes += 1;
+            entry.due = cx.now + cx.config.late.times(u64::from(entry.probes));
+            cx.send(Destination::Node(node), &Message::Probe { txn: self.txn, id: self.id });
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Deadline {
+        let deadline = match &self.phase {
+            Phase::Asking { soft, .. } => Deadline { at: *soft, why: "bids" },
+            Phase::Resting { until } => Deadline { at: *until, why: "rest" },
+            Phase::Transferring { outgoing, waiting } => {
+                let send = outgoing.iter().filter_map(Outgoing::next_deadline).min();
+                let late = waiting.values().map(|w| w.due).min();
+                let at = send.into_iter().chain(late).min().unwrap_or(Instant::ZERO);
+                Deadline { at, why: "transfer" }
+            }
+        };
+        if deadline.at > self.give_up_at { Deadline { at: self.give_up_at, why: "give up" } } else { deadline }
+    }
+}

@@ -1,0 +1,371 @@
+//! Copies on their way in: bid, window, payload, write, acknowledgement.
+
+use bytes::Bytes;
+
+use super::{
+    Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Pending, PutRequest, Repair, Slot,
+    Span, Target, TxnId, Window, WriteFailure, limits,
+};
+use crate::transfer::Incoming;
+
+/// Times that missing ranges are asked for without anything new arriving, before the copy is given up.
+const REPAIRS: u8 = 6;
+
+/// One copy on its way in.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    from: NodeId,
+    id: ChunkId,
+    round: u8,
+    answer: Slot,
+    /// When the answer was sent; its spans count from here.
+    bid_at: Instant,
+    window: (Instant, Instant),
+    reserved: bool,
+    pub(super) stage: Stage,
+    incoming: Incoming,
+    first: Option<Instant>,
+    /// When to expire (tentative) or to ask for what is missing.
+    timer: Instant,
+    repairs: u8,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Offered.
+    Tentative,
+    /// The window is ours; payload may be arriving.
+    Accepted,
+    /// With the disk.
+    Writing,
+}
+
+impl Reservation {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        (self.stage != Stage::Writing && self.timer < Instant::FAR).then_some(self.timer)
+    }
+}
+
+impl Target {
+    /// Bytes held in memory or promised.
+    pub(super) fn held(&self) -> u64 {
+        self.reservations.values().map(|r| u64::from(r.incoming.size())).sum()
+    }
+
+    pub(super) fn put_request(&mut self, from: NodeId, request: PutRequest) {
+        if let Some((_, ack)) = self.finished.iter().rev().find(|(txn, _)| *txn == request.txn)
+            && *ack == Ack::Durable
+        {
+            return self.bid(from, request.txn, request.round, Answer::HaveIt);
+        }
+        match self.reservations.get(&request.txn) {
+            Some(r) if r.stage == Stage::Writing || r.from != from => return,
+            // The same request again: the same answer, as it stands now.
+            Some(r) if r.round >= request.round => return,
+            Some(_) => self.drop_reservation(request.txn),
+            None => {}
+        }
+        self.look(Effect::Lookup { id: request.id }, Pending::Put { from, request });
+    }
+
+    pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, found: Option<u32>) {
+        let (txn, round) = (request.txn, request.round);
+        if found.is_some() {
+            return self.bid(from, txn, round, Answer::HaveIt);
+        }
+        if self.reservations.contains_key(&txn) {
+            return;
+        }
+        if self.free() < u64::from(request.size) {
+            return self.bid(from, txn, round, Answer::NoSpace);
+        }
+        if self.reservations.len() >= limits::RESERVATIONS {
+            return self.bid(from, txn, round, Answer::Busy(self.config.late));
+        }
+        let offer = if request.unreserved { self.offer_share(&request) } else { self.offer_window(&request) };
+        let (slot, window) = match offer {
+            Ok(offer) => offer,
+            Err(wait) => return self.bid(from, txn, round, Answer::Busy(wait)),
+        };
+        let reserved = !request.unreserved;
+        let (stage, timer) = if reserved {
+            (Stage::Tentative, self.now + self.config.tentative)
+        } else {
+            (Stage::Accepted, window.1 + self.config.late)
+        };
+        let never = self.setup.bug == Some(Bug::NeverExpire) && reserved;
+        self.reservations.insert(
+            txn,
+            Reservation {
+                from,
+                id: request.id,
+                round,
+                answer: slot,
+                bid_at: self.now,
+                window,
+                reserved,
+                stage,
+                incoming: Incoming::new(request.size),
+                first: None,
+                timer: if never { Instant::FAR } else { timer },
+                repairs: 0,
+            },
+        );
+        self.event(Event::BidSent);
+        self.bid(from, txn, round, Answer::Window(slot));
+    }
+
+    /// The conventional answer: start now, with a share of the link.
+    fn offer_share(&self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
+        let size = u64::from(request.size);
+        if self.held() + size > self.config.receive_buffer {
+            return Err(self.config.late);
+        }
+        let flows = self.reservations.values().filter(|r| r.stage != Stage::Writing).count() as u64 + 1;
+        let rate = u32::try_from(self.link.get() / flows).unwrap_or(u32::MAX).max(1);
+        let transfer = Span::of_transfer(size, u64::from(rate));
+        let done = transfer + self.disk_done(self.now + transfer, request.size).since(self.now + transfer);
+        let slot = Slot { start: Span::ZERO, length: transfer, transfer, done, rate, size: request.size };
+        Ok((slot, (self.now, self.now + transfer)))
+    }
+
+    /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
+    fn offer_window(&mut self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
+        let rate = u32::try_from(self.link.get()).unwrap_or(u32::MAX).max(1);
+        let transfer = self.link.span(u64::from(request.size)) + self.guard();
+        let mut earliest = self.now + request.earliest;
+        earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
+        let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
+            (earliest, Instant::FAR)
+        } else {
+            self.inward.hole(earliest, transfer)
+        };
+        let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
+        let wait = start.since(self.now);
+        let done = self.disk_done(start + transfer, request.size).since(self.now);
+        let length = end.since(start);
+        let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
+        if wait > self.config.max_wait || !fits {
+            return Err(wait.min(self.config.max_wait));
+        }
+        let window = Window { start, end, txn: request.txn };
+        if self.setup.bug == Some(Bug::OverlapWindows) {
+            self.inward.insert_overlapping(window);
+        } else {
+            self.inward.insert(window);
+        }
+        Ok((Slot { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
+    }
+
+    /// Time kept free after a window: what transfers were late by, within bounds.
+    fn guard(&self) -> Span {
+        self.lateness.late().unwrap_or(Span::ZERO).clamp(self.config.guard, self.config.guard.times(20))
+    }
+
+    /// From when on `size` bytes more fit into the receive buffer; `None` when they never do.
+    fn buffer_free(&self, size: u64) -> Option<Instant> {
+        let mut held = self.held();
+        if held + size <= self.config.receive_buffer {
+            return Some(self.now);
+        }
+        let mut ends: Vec<(Instant, u64)> = self
+            .reservations
+            .values()
+            .map(|r| (r.bid_at + r.answer.done.max(r.answer.length), u64::from(r.incoming.size())))
+            .collect();
+        ends.sort_unstable();
+        ends.into_iter().find_map(|(at, bytes)| {
+            held -= bytes;
+            (held + size <= self.config.receive_buffer).then_some(at.max(self.now))
+        })
+    }
+
+    /// When a write of `size` that is handed over at `at` should be durable, behind those before it.
+    fn disk_done(&self, at: Instant, size: u32) -> Instant {
+        let ahead = self
+            .reservations
+            .values()
+            .filter(|r| r.stage == Stage::Writing || r.window.0 <= at)
+            .fold(Span::ZERO, |sum, r| sum + self.disk.expect(r.incoming.size()));
+        at.max(self.now + ahead) + self.disk.expect(size)
+    }
+
+    /// `offset` into the offered window the transfer begins; `None` when others were chosen.
+    pub(super) fn put_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
+        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        if r.round != round || !r.reserved || r.stage != Stage::Tentative {
+            return;
+        }
+        let Some(offset) = offset else { return self.drop_reservation(txn) };
+        let start = (r.window.0 + offset).min(r.window.1);
+        r.window = (start, r.window.1.min(start + r.answer.transfer));
+        self.grant(txn);
+    }
+
+    fn grant(&mut self, txn: TxnId) {
+        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let (start, end) = r.window;
+        r.stage = Stage::Accepted;
+        r.timer = end.max(self.now) + self.config.late;
+        let accepted = Event::Accepted { id: r.id, start, length: end.since(start) };
+        self.inward.trim(txn, start, end);
+        self.event(accepted);
+    }
+
+    pub(super) fn data(&mut self, header: &DataHeader, payload: &Bytes) {
+        let txn = header.txn;
+        match self.reservations.get(&txn) {
+            Some(r) if header.size != r.incoming.size() => return self.event(Event::BadDatagram),
+            // Payload that comes on an offer says that the acceptance was lost on the way.
+            Some(r) if r.stage == Stage::Tentative => self.grant(txn),
+            Some(_) => {}
+            None if self.finished.iter().any(|(t, _)| *t == txn) => return,
+            None => return self.event(Event::Unsolicited),
+        }
+        let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else { return };
+        if r.incoming.insert(header.offset, payload) > 0 {
+            r.repairs = 0;
+        }
+        let first = r.first.is_none();
+        let begun = *r.first.get_or_insert(self.now);
+        // What comes after a pause is asked for soon; what is still promised, only when the window is over.
+        r.timer = r.timer.max(self.now + self.config.late.div(4));
+        let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
+        let size = r.incoming.size();
+        if first && reserved {
+            self.note_start(window.0);
+        }
+        if complete {
+            self.complete(txn, begun, window, reserved, size, payload.len());
+        }
+    }
+
+    fn note_start(&mut self, promised: Instant) {
+        self.lateness.sample(self.now.since(promised) + Span::from_nanos(1));
+        let (now, promised) = (self.now.as_nanos() as i64, promised.as_nanos() as i64);
+        self.event(Event::Started { late_nanos: now - promised });
+    }
+
+    fn complete(
+        &mut self,
+        txn: TxnId,
+        begun: Instant,
+        window: (Instant, Instant),
+        reserved: bool,
+        size: u32,
+        last: usize,
+    ) {
+        let took = self.now.since(begun);
+        let rest = u64::from(size).saturating_sub(last as u64);
+        if rest >= u64::from(size) / 2 && took > Span::ZERO && reserved {
+            self.link.sample(rest, took);
+        }
+        if reserved && self.now > window.1 {
+            self.event(Event::Overrun { by: self.now.since(window.1) });
+        }
+        self.inward.remove(txn);
+        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        r.stage = Stage::Writing;
+        let (id, from, pieces) = (r.id, r.from, r.incoming.take());
+        let verify = self.setup.bug != Some(Bug::SkipHashCheck);
+        let pending = Pending::Write { txn, id, size, begun: self.now };
+        self.start(Effect::Write { id, pieces, verify }, pending);
+        if self.setup.bug == Some(Bug::AckBeforeDurable) {
+            self.send(from, &Message::Ack { txn, ack: Ack::Durable });
+        }
+    }
+
+    pub(super) fn written(
+        &mut self,
+        txn: TxnId,
+        id: ChunkId,
+        size: u32,
+        begun: Instant,
+        result: Result<(), WriteFailure>,
+    ) {
+        let busy_from = begun.max(self.last_write_done);
+        self.last_write_done = self.now;
+        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let from = r.from;
+        let ack = match result {
+            Ok(()) => Ack::Durable,
+            Err(WriteFailure::NoSpace) => Ack::NoSpace,
+            Err(WriteFailure::Disk) => Ack::DiskFailed,
+            Err(WriteFailure::BadHash) => {
+                // The initiator sends it again into the same place.
+                r.stage = Stage::Accepted;
+                r.first = None;
+                r.timer = self.now + self.config.late;
+                return self.send(from, &Message::Ack { txn, ack: Ack::BadHash });
+            }
+        };
+        self.reservations.remove(&txn);
+        if ack == Ack::Durable {
+            self.disk.sample(size, self.now.since(busy_from));
+            self.setup.chunks += 1;
+            self.event(Event::Stored { id, bytes: size, took: self.now.since(begun) });
+        }
+        self.remember(txn, ack);
+        if self.setup.bug != Some(Bug::DropAck) {
+            self.send(from, &Message::Ack { txn, ack });
+        }
+    }
+
+    pub(super) fn probe(&mut self, from: NodeId, txn: TxnId, id: ChunkId) {
+        if self.setup.bug == Some(Bug::DropAck) {
+            return;
+        }
+        if let Some(ack) = self.finished.iter().rev().find(|(t, _)| *t == txn).map(|(_, ack)| *ack) {
+            return self.send(from, &Message::Ack { txn, ack });
+        }
+        match self.reservations.get(&txn) {
+            Some(r) if r.from == from && r.stage == Stage::Writing => {
+                self.send(from, &Message::Ack { txn, ack: Ack::Pending });
+            }
+            Some(r) if r.from == from => {
+                if r.stage == Stage::Tentative {
+                    self.grant(txn);
+                }
+                self.ask_repair(txn);
+            }
+            _ => self.look(Effect::Lookup { id }, Pending::Probe { from, txn }),
+        }
+    }
+
+    fn ask_repair(&mut self, txn: TxnId) {
+        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        r.timer = self.now + self.config.late;
+        let (from, ranges) = (r.from, r.incoming.missing());
+        self.send(from, &Message::Repair(Repair { txn, ranges }));
+        self.event(Event::RepairAsked);
+    }
+
+    pub(super) fn drop_reservation(&mut self, txn: TxnId) {
+        self.reservations.remove(&txn);
+        self.inward.remove(txn);
+    }
+
+    /// Expires what nobody accepted; asks for what is late.
+    pub(super) fn check_reservations(&mut self) {
+        let now = self.now;
+        let due: Vec<TxnId> = self
+            .reservations
+            .iter()
+            .filter(|(_, r)| r.next_deadline().is_some_and(|at| at <= now))
+            .map(|(txn, _)| *txn)
+            .collect();
+        for txn in due {
+            let Some(r) = self.reservations.get_mut(&txn) else { continue };
+            if r.stage == Stage::Tentative {
+                self.event(Event::Expired);
+                self.drop_reservation(txn);
+            } else if r.repairs >= REPAIRS {
+                self.drop_reservation(txn);
+            } else {
+                r.repairs += 1;
+                self.ask_repair(txn);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Copies on their way out: bid, window, read, payload, repair.
+
+use bytes::Bytes;
+
+use super::{
+    Answer, ChunkId, DataHeader, Effect, Event, Instant, NodeId, Output, Pending, ReadFailure, Repair, Slot, Span,
+    Target, TxnId, Window, limits,
+};
+use crate::machine::Destination;
+use crate::transfer::Outgoing;
+
+/// One copy on its way out.
+#[derive(Debug)]
+pub(super) struct Serving {
+    from: NodeId,
+    id: ChunkId,
+    round: u8,
+    size: u32,
+    rate: u64,
+    start: Instant,
+    transfer: Span,
+    state: State,
+    /// When it is forgotten.
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum State {
+    Tentative,
+    Reading,
+    Sending { payload: Bytes, outgoing: Outgoing },
+}
+
+impl Serving {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Sending { outgoing, .. } => Some(outgoing.next_deadline().map_or(self.until, |at| at.min(self.until))),
+            State::Tentative => Some(self.until),
+            State::Reading => None,
+        }
+    }
+}
+
+impl Target {
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of one message")]
+    pub(super) fn offer_get(
+        &mut self,
+        from: NodeId,
+        txn: TxnId,
+        round: u8,
+        id: ChunkId,
+        size: u32,
+        unreserved: bool,
+        earliest: Span,
+    ) {
+        match self.servings.get(&txn) {
+            Some(serving) if serving.round >= round || serving.from != from => return,
+            Some(_) => self.drop_serving(txn),
+            None => {}
+        }
+        let held: u64 = self.servings.values().map(|s| u64::from(s.size)).sum();
+        if self.servings.len() >= limits::SERVINGS || held + u64::from(size) > self.config.receive_buffer.max(u64::from(size)) {
+            return self.bid(from, txn, round, Answer::Busy(self.config.late));
+        }
+        let reading = self.disk.expect(size).min(self.config.late);
+        let transfer = self.link.span(u64::from(size)) + self.config.guard;
+        let flows = self.servings.len() as u64 + 1;
+        let (start, rate) = if unreserved {
+            (self.now, self.link.get() / flows)
+        } else {
+            (self.outward.hole(self.now + earliest, transfer).0, self.link.get())
+        };
+        let wait = start.since(self.now);
+        if wait > self.config.max_wait {
+            return self.bid(from, txn, round, Answer::Busy(self.config.max_wait));
+        }
+        if !unreserved {
+            self.outward.insert(Window { start, end: start + transfer, txn });
+        }
+        let until = self.now + self.config.tentative.max(wait);
+        let serving =
+            Serving { from, id, round, size, rate, start, transfer, state: State::Tentative, until };
+        self.servings.insert(txn, serving);
+        let rate = u32::try_from(rate).unwrap_or(u32::MAX);
+        let slot = Slot { start: wait, length: transfer.times(2), transfer, done: wait + reading + transfer, rate, size };
+        self.bid(from, txn, round, Answer::Window(slot));
+    }
+
+    pub(super) fn get_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
+        let Some(serving) = self.servings.get_mut(&txn) else { return };
+        if serving.round != round || !matches!(serving.state, State::Tentative) {
+            return;
+        }
+        let Some(offset) = offset else { return self.drop_serving(txn) };
+        serving.start += offset.min(serving.transfer);
+        serving.state = State::Reading;
+        let id = serving.id;
+        self.start(Effect::Read { id }, Pending::Read { txn });
+    }
+
+    pub(super) fn read(&mut self, txn: TxnId, result: Result<Bytes, ReadFailure>) {
+        let cluster = self.setup.cluster;
+        let own = self.setup.id;
+        let Some(serving) = self.servings.get_mut(&txn) else { return };
+        match result {
+            Ok(payload) => {
+                let header = DataHeader { cluster, from: own, txn, offset: 0, size: payload.len() as u32 };
+                let start = serving.start.max(self.now);
+                let to = Destination::Node(serving.from);
+                let outgoing = Outgoing::whole(to, header, payload.clone(), start, serving.rate);
+                serving.until = start + serving.transfer.times(2) + self.config.late.times(4);
+                serving.state = State::Sending { payload, outgoing };
+            }
+            Err(failure) => {
+                let (from, round, id) = (serving.from, serving.round, serving.id);
+                self.drop_serving(txn);
+                if failure == ReadFailure::Corrupt {
+                    self.event(Event::Corrupt { id });
+                }
+                self.bid(from, txn, round, Answer::NotHere);
+            }
+        }
+    }
+
+    pub(super) fn repair_asked(&mut self, repair: &Repair) {
+        let header = DataHeader {
+            cluster: self.setup.cluster,
+            from: self.setup.id,
+            txn: repair.txn,
+            offset: 0,
+            size: 0,
+        };
+        let Some(serving) = self.servings.get_mut(&repair.txn) else { return };
+        let State::Sending { payload, outgoing } = &mut serving.state else { return };
+        if outgoing.next_deadline().is_some() {
+            return;
+        }
+        let header = DataHeader { size: serving.size, ..header };
+        let to = Destination::Node(serving.from);
+        *outgoing = Outgoing::whole(to, header, payload.clone(), self.now, serving.rate).ranges(&repair.ranges);
+        serving.until = self.now + serving.transfer.times(2) + self.config.late.times(4);
+        self.event(Event::RepairSent);
+    }
+
+    pub(super) fn drop_serving(&mut self, txn: TxnId) {
+        self.servings.remove(&txn);
+        self.outward.remove(txn);
+    }
+
+    /// Sends what is due; forgets what is over.
+    pub(super) fn pump_servings(&mut self) {
+        let now = self.now;
+        let mut over = Vec::new();
+        for (txn, serving) in &mut self.servings {
+            if let State::Sending { outgoing, .. } = &mut serving.state {
+                while let Some(transmit) = outgoing.poll(now, self.config.quantum, self.config.per_datagram) {
+                    self.out.push_back(Output::Transmit(transmit));
+                }
+            }
+            if now >= serving.until && !matches!(serving.state, State::Reading) {
+                over.push(*txn);
+            }
+        }
+        for txn in over {
+            self.drop_serving(txn);
+        }
+    }
+}
