@@ -78,7 +78,9 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Copies(n) => write!(f, "copies = {n}: choose 1 to {}", limits::COPIES),
-            Self::DuplicateId(id) => write!(f, "two targets have the id {}: give each its own", id.0),
+            Self::DuplicateId(id) => {
+                write!(f, "two targets have the id {}: give each its own", id.0)
+            }
             Self::IdTooLarge(id) => {
                 write!(f, "target id {} is too large: choose one below {}", id.0, NodeId::FIRST_INITIATOR)
             }

@@ -94,7 +94,9 @@ impl Incoming {
     /// Takes payload in; what is there already is left alone. Returns how many bytes were new. Confetti (far more
     /// pieces than any path's datagrams make) is refused, so that headers cannot exhaust memory.
     pub fn insert(&mut self, offset: u32, payload: &Bytes) -> u32 {
-        let Some(end) = offset.checked_add(payload.len() as u32).filter(|end| *end <= self.size) else { return 0 };
+        let Some(end) = offset.checked_add(payload.len() as u32).filter(|end| *end <= self.size) else {
+            return 0;
+        };
         let before = self.received;
         let mut at = offset;
         while at < end && self.pieces.len() < 64 + self.size as usize / 256 {

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Alive, Deadline, Destination, Event, Found, Instant, NodeId, Scope, Shared, Step, TargetState, TxnId, members};
+use super::{
+    Alive, Deadline, Destination, Event, Found, Instant, NodeId, Scope, Shared, Step, TargetState, TxnId, members,
+};
 use crate::id::ChunkId;
 use crate::wire::Message;
 
@@ -60,8 +62,12 @@ impl Ask {
     }
 
     pub(super) fn listed(&mut self, cx: &mut Shared, from: NodeId, ids: &[ChunkId], more: bool) -> Step {
-        let Some((asked, after)) = self.open.get_mut(&from) else { return Step::Continue };
-        let Question::List { found, .. } = &mut self.question else { return Step::Continue };
+        let Some((asked, after)) = self.open.get_mut(&from) else {
+            return Step::Continue;
+        };
+        let Question::List { found, .. } = &mut self.question else {
+            return Step::Continue;
+        };
         // An answer to an earlier page of the same list (asked twice) begins before the cursor.
         if ids.first().is_some_and(|first| after.is_some_and(|cursor| *first <= cursor)) {
             return Step::Continue;
@@ -83,7 +89,9 @@ impl Ask {
     }
 
     pub(super) fn pong(&mut self, cx: &mut Shared, from: NodeId, state: Alive) -> Step {
-        let Question::Ping { alive } = &mut self.question else { return Step::Continue };
+        let Question::Ping { alive } = &mut self.question else {
+            return Step::Continue;
+        };
         if self.open.remove(&from).is_some() {
             alive.insert(from, state);
         }
@@ -119,7 +127,9 @@ impl Ask {
         self.again = cx.now + cx.config.bid_timeout;
         let late: Vec<NodeId> = self.open.keys().copied().collect();
         for node in late {
-            let Some((asked, after)) = self.open.get_mut(&node) else { continue };
+            let Some((asked, after)) = self.open.get_mut(&node) else {
+                continue;
+            };
             if *asked >= ASKED {
                 self.open.remove(&node);
                 self.silent.push(node);

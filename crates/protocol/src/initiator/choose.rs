@@ -64,14 +64,16 @@ pub(super) fn common(
                 last = last.max(finish);
             }
         }
-        let Some(rate) = targets.iter().map(|id| offers[id].rate).min() else { continue };
+        let Some(rate) = targets.iter().map(|id| offers[id].rate).min() else {
+            continue;
+        };
         let length = targets.iter().map(|id| offers[id].transfer).max().unwrap_or(Span::ZERO);
         if uplink.hole(start, length).0 != start {
             continue;
         }
-        let better = best.as_ref().is_none_or(|(count, finish, _)| {
-            targets.len() > *count || (targets.len() == *count && last < *finish)
-        });
+        let better = best
+            .as_ref()
+            .is_none_or(|(count, finish, _)| targets.len() > *count || (targets.len() == *count && last < *finish));
         if better {
             best = Some((targets.len(), last, Choice { start, targets, length, rate }));
         }
@@ -100,7 +102,9 @@ pub(super) fn consecutive(
                 offer.fits(start).then_some((offer.finish(start), start, *id, offer))
             })
             .min_by_key(|(finish, start, id, _)| (*finish, *start, *id));
-        let Some((_, start, id, offer)) = next else { break };
+        let Some((_, start, id, offer)) = next else {
+            break;
+        };
         domains.push(offer.domain);
         let txn = crate::id::TxnId(0);
         uplink.insert(crate::calendar::Window { start, end: start + offer.transfer, txn });
@@ -115,14 +119,7 @@ mod tests {
 
     fn offer(start: u64, end: u64, done: u64, domain: u16) -> Offer {
         let at = Instant::from_nanos;
-        Offer {
-            start: at(start),
-            end: at(end),
-            transfer: Span::from_nanos(100),
-            done: at(done),
-            rate: 1_000,
-            domain,
-        }
+        Offer { start: at(start), end: at(end), transfer: Span::from_nanos(100), done: at(done), rate: 1_000, domain }
     }
 
     fn offers(list: &[Offer]) -> BTreeMap<NodeId, Offer> {
@@ -131,13 +128,10 @@ mod tests {
 
     #[test]
     fn the_common_window_avoids_the_slow_disk() {
-        let bids = offers(&[
-            offer(0, 140, 9_000, 0),
-            offer(10, 150, 300, 1),
-            offer(20, 160, 300, 2),
-            offer(40, 180, 300, 3),
-        ]);
-        let choice = common(&bids, &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
+        let bids =
+            offers(&[offer(0, 140, 9_000, 0), offer(10, 150, 300, 1), offer(20, 160, 300, 2), offer(40, 180, 300, 3)]);
+        let mut choice = common(&bids, &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
+        choice.targets.sort_unstable();
         assert_eq!(choice.targets, [NodeId(1), NodeId(2), NodeId(3)]);
         assert_eq!(choice.start, Instant::from_nanos(40));
     }

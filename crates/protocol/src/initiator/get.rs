@@ -92,8 +92,7 @@ impl Get {
         }
         self.asked_of = asked;
         let earliest = cx.downlink.hole(cx.now, Span::ZERO).0.since(cx.now);
-        let request =
-            Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
+        let request = Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
         cx.send_group(group, &self.asked_of, &request);
         self.phase =
             Phase::Asking { since: cx.now, soft: cx.now + cx.patience(), hard: cx.now + cx.config.bid_timeout };
@@ -130,7 +129,9 @@ impl Get {
             }
             return Step::Continue;
         }
-        let Phase::Asking { since, .. } = self.phase else { return Step::Continue };
+        let Phase::Asking { since, .. } = self.phase else {
+            return Step::Continue;
+        };
         if !self.asked_of.contains(&from) || self.answered.contains(&from) {
             return Step::Continue;
         }
@@ -147,7 +148,9 @@ impl Get {
     /// Takes the first offer that is good (soon, by the standard of the transfer itself); at the soft deadline, or when
     /// everybody has answered, the best one.
     fn choose(&mut self, cx: &mut Shared) -> Step {
-        let Phase::Asking { since, soft, hard } = self.phase else { return Step::Continue };
+        let Phase::Asking { since, soft, hard } = self.phase else {
+            return Step::Continue;
+        };
         let all = self.asked_of.iter().all(|n| self.answered.contains(n));
         let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
         if let Some((from, slot, at)) = best {
@@ -178,10 +181,13 @@ impl Get {
         if all.iter().all(|n| self.absent.contains(n)) {
             return self.fail(cx, GetError::NotFound);
         }
-        if cx.config.transport == Transport::Hash && asked_of.iter().all(|n| self.answered.contains(n) || self.tried.contains(n)) && self.fruitless < u8::MAX
+        if cx.config.transport == Transport::Hash
+            && asked_of.iter().all(|n| self.answered.contains(n) || self.tried.contains(n))
+            && self.fruitless < u8::MAX
         {
             // On to the next of the ranking, at once.
-            let left = all.iter().any(|n| !self.absent.contains(n) && !self.tried.contains(n) && !self.corrupt.contains(n));
+            let left =
+                all.iter().any(|n| !self.absent.contains(n) && !self.tried.contains(n) && !self.corrupt.contains(n));
             if left {
                 self.ask(cx);
                 return Step::Continue;
@@ -206,8 +212,12 @@ impl Get {
         if !unreserved {
             cx.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
         }
-        let bidders: Vec<NodeId> =
-            self.asked_of.iter().copied().filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.config.multicast).collect();
+        let bidders: Vec<NodeId> = self
+            .asked_of
+            .iter()
+            .copied()
+            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.config.multicast)
+            .collect();
         let granted = vec![Granted { target: from, offset }];
         cx.send_group(self.group, &bidders, &Message::Accept { txn: self.txn, round: self.round, granted });
         let due = start + slot.transfer + slot.done.less(slot.start + slot.transfer) + cx.config.late;
@@ -225,7 +235,9 @@ impl Get {
     }
 
     pub(super) fn data(&mut self, cx: &mut Shared, header: &DataHeader, payload: &Bytes) -> Step {
-        let Phase::Receiving { from, incoming, due, repairs } = &mut self.phase else { return Step::Continue };
+        let Phase::Receiving { from, incoming, due, repairs } = &mut self.phase else {
+            return Step::Continue;
+        };
         if header.from != *from || header.size != incoming.size() {
             return Step::Continue;
         }
@@ -243,7 +255,9 @@ impl Get {
     }
 
     pub(super) fn verified(&mut self, cx: &mut Shared, good: bool) -> Step {
-        let Phase::Verifying { from, pieces } = &mut self.phase else { return Step::Continue };
+        let Phase::Verifying { from, pieces } = &mut self.phase else {
+            return Step::Continue;
+        };
         let from = *from;
         if good {
             let pieces = core::mem::take(pieces);
@@ -293,7 +307,9 @@ impl Get {
             Phase::Asking { soft, .. } => Deadline { at: *soft, why: "bids" },
             Phase::Resting { until } => Deadline { at: *until, why: "rest" },
             Phase::Receiving { due, .. } => Deadline { at: *due, why: "payload" },
-            Phase::Verifying { .. } => return Deadline { at: Instant::FAR, why: "hash" },
+            Phase::Verifying { .. } => {
+                return Deadline { at: Instant::FAR, why: "hash" };
+            }
         };
         if deadline.at > self.give_up_at { Deadline { at: self.give_up_at, why: "give up" } } else { deadline }
     }

@@ -228,7 +228,9 @@ impl Initiator {
     /// Starts what waits while there is room.
     fn begin(&mut self) {
         while self.transfers < self.shared.config.depth.max(1) {
-            let Some((asked, request)) = self.waiting.pop_front() else { return };
+            let Some((asked, request)) = self.waiting.pop_front() else {
+                return;
+            };
             let txn = self.new_txn();
             let cx = &mut self.shared;
             let begun = match request {
@@ -242,7 +244,9 @@ impl Initiator {
     }
 
     fn step(&mut self, txn: TxnId, with: impl FnOnce(&mut Txn, &mut Shared) -> Step) {
-        let Some(active) = self.active.get_mut(&txn) else { return };
+        let Some(active) = self.active.get_mut(&txn) else {
+            return;
+        };
         if with(active, &mut self.shared) == Step::Over {
             if !matches!(active, Txn::Ask(_)) {
                 self.transfers -= 1;
@@ -254,7 +258,9 @@ impl Initiator {
     }
 
     fn message(&mut self, datagram: &Bytes) {
-        let Some((head, message)) = decode_message(datagram) else { return };
+        let Some((head, message)) = decode_message(datagram) else {
+            return;
+        };
         let from = head.from;
         self.shared.heard(from);
         if head.epoch > self.shared.map.epoch {
@@ -359,4 +365,3 @@ fn members(map: &ClusterMap, id: &ChunkId) -> (GroupId, Vec<NodeId>) {
     let group = map.group_of(id);
     (group, map.members(group).map(|t| t.id).collect())
 }
-

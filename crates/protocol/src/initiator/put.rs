@@ -59,14 +59,7 @@ struct Waiting {
 }
 
 impl Put {
-    pub(super) fn new(
-        cx: &mut Shared,
-        txn: TxnId,
-        handle: u64,
-        id: ChunkId,
-        payload: Bytes,
-        asked: Instant,
-    ) -> Self {
+    pub(super) fn new(cx: &mut Shared, txn: TxnId, handle: u64, id: ChunkId, payload: Bytes, asked: Instant) -> Self {
         let mut put = Self {
             txn,
             handle,
@@ -140,7 +133,8 @@ impl Put {
         self.asked_of = asked;
         let h = cx.config.transport == Transport::ReplicastH || !cx.config.multicast;
         let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
-        let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
+        let transfers = if h { u64::from(cx.map.copies) } else { 1 };
+        let length = Span::of_transfer(u64::from(self.size()) * transfers, cx.config.link_rate);
         let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now) + cx.bids.smallest();
         let request = PutRequest {
             txn: self.txn,
@@ -164,7 +158,9 @@ impl Put {
         let ranked = cx.map.ranked(&self.id);
         let (live, silent): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|n| !cx.is_suspect(*n));
         for node in live.into_iter().chain(silent) {
-            let Some(domain) = cx.map.domain(node) else { continue };
+            let Some(domain) = cx.map.domain(node) else {
+                continue;
+            };
             let skip = self.failed.contains(&node) || taken.contains(&domain);
             if named.len() < self.need(cx) && !skip {
                 taken.push(domain);
@@ -181,7 +177,9 @@ impl Put {
     }
 
     pub(super) fn bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
-        let Phase::Asking { since, .. } = self.phase else { return Step::Continue };
+        let Phase::Asking { since, .. } = self.phase else {
+            return Step::Continue;
+        };
         if bid.round != self.round || !self.asked_of.contains(&from) || self.answered.contains(&from) {
             return Step::Continue;
         }
@@ -233,7 +231,9 @@ impl Put {
     /// Chooses when enough is known: everybody who can be expected to has answered, or patience is over and there are
     /// enough offers, or all patience is over.
     fn choose(&mut self, cx: &mut Shared) -> Step {
-        let Phase::Asking { since, soft, hard } = self.phase else { return Step::Continue };
+        let Phase::Asking { since, soft, hard } = self.phase else {
+            return Step::Continue;
+        };
         let need = self.need(cx);
         let outstanding = |n: &&NodeId| !self.answered.contains(n);
         let all = self.asked_of.iter().find(outstanding).is_none();
@@ -271,13 +271,28 @@ impl Put {
                 .iter()
                 .map(|(id, o)| Choice { start: cx.now, targets: vec![*id], length: o.transfer, rate: o.rate })
                 .collect(),
-            Transport::ReplicastM if cx.config.multicast => {
-                common(&self.offers, &taken, need, cx.now, &cx.uplink).into_iter().collect()
-            }
+            Transport::ReplicastM if cx.config.multicast => self.pick_common(cx, taken, need),
             Transport::ReplicastM | Transport::ReplicastH => {
                 consecutive(&self.offers, &taken, need, cx.now, &cx.uplink)
             }
         }
+    }
+
+    /// One multicast to as many as share a window; the rest, whose windows lie elsewhere, one by one.
+    fn pick_common(&self, cx: &Shared, mut taken: Vec<u16>, need: usize) -> Vec<Choice> {
+        let Some(first) = common(&self.offers, &taken, need, cx.now, &cx.uplink) else {
+            return Vec::new();
+        };
+        let rest = need - first.targets.len();
+        let mut choices = vec![first];
+        if rest > 0 {
+            let first = &choices[0];
+            taken.extend(first.targets.iter().filter_map(|t| cx.map.domain(*t)));
+            let mut uplink = cx.uplink.clone();
+            uplink.insert(Window { start: first.start, end: first.start + first.length, txn: self.txn });
+            choices.extend(consecutive(&self.offers, &taken, rest, cx.now, &uplink));
+        }
+        choices
     }
 
     fn accept(&self, cx: &mut Shared, choices: &[Choice]) {
@@ -320,7 +335,9 @@ impl Put {
 
     /// Sends what is due.
     fn pump(&mut self, cx: &mut Shared) {
-        let Phase::Transferring { outgoing, .. } = &mut self.phase else { return };
+        let Phase::Transferring { outgoing, .. } = &mut self.phase else {
+            return;
+        };
         for sending in outgoing.iter_mut() {
             while let Some(transmit) = sending.poll(cx.now, cx.config.quantum, cx.config.per_datagram) {
                 cx.out.push_back(super::Output::Transmit(transmit));
@@ -343,8 +360,12 @@ impl Put {
             return self.go_on(cx);
         }
         let (now, late) = (cx.now, cx.config.late);
-        let Phase::Transferring { waiting, .. } = &mut self.phase else { return Step::Continue };
-        let Some(entry) = waiting.get_mut(&from) else { return Step::Continue };
+        let Phase::Transferring { waiting, .. } = &mut self.phase else {
+            return Step::Continue;
+        };
+        let Some(entry) = waiting.get_mut(&from) else {
+            return Step::Continue;
+        };
         match ack {
             Ack::Pending => *entry = Waiting { due: now + late.times(2), probes: 0, ..*entry },
             Ack::BadHash if entry.resends < PROBES => {
@@ -371,8 +392,12 @@ impl Put {
     pub(super) fn repair(&mut self, cx: &mut Shared, from: NodeId, ranges: &[Leg]) -> Step {
         let header = cx.data_header(self.txn, self.payload.len());
         let late = cx.config.late;
-        let Phase::Transferring { outgoing, waiting } = &mut self.phase else { return Step::Continue };
-        let Some(entry) = waiting.get_mut(&from) else { return Step::Continue };
+        let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
+            return Step::Continue;
+        };
+        let Some(entry) = waiting.get_mut(&from) else {
+            return Step::Continue;
+        };
         let to = Destination::Node(from);
         if outgoing.iter().any(|sending| sending.to() == to) {
             return Step::Continue;
@@ -422,10 +447,14 @@ impl Put {
 
     /// Asks after late acknowledgements; gives up on targets that stay silent.
     fn check_late(&mut self, cx: &mut Shared) {
-        let Phase::Transferring { waiting, .. } = &mut self.phase else { return };
+        let Phase::Transferring { waiting, .. } = &mut self.phase else {
+            return;
+        };
         let late: Vec<NodeId> = waiting.iter().filter(|(_, w)| w.due <= cx.now).map(|(n, _)| *n).collect();
         for node in late {
-            let Some(entry) = waiting.get_mut(&node) else { continue };
+            let Some(entry) = waiting.get_mut(&node) else {
+                continue;
+            };
             if entry.probes >= PROBES {
                 waiting.remove(&node);
                 self.failed.push(node);

@@ -125,7 +125,9 @@ impl Target {
     }
 
     fn message(&mut self, datagram: &Bytes) {
-        let Some((head, message)) = decode_message(datagram) else { return self.event(Event::BadDatagram) };
+        let Some((head, message)) = decode_message(datagram) else {
+            return self.event(Event::BadDatagram);
+        };
         if head.epoch > self.setup.epoch {
             self.event(Event::NeedMap { epoch: head.epoch });
         }
@@ -176,7 +178,9 @@ impl Target {
     }
 
     fn done(&mut self, op: OpId, completion: Completion) {
-        let Some(pending) = self.pending.remove(&op) else { return };
+        let Some(pending) = self.pending.remove(&op) else {
+            return;
+        };
         match (pending, completion) {
             (Pending::Put { from, request }, Completion::Found(found)) => self.put_looked_up(from, request, found),
             (Pending::Get { from, txn, round, id, unreserved, earliest }, Completion::Found(found)) => match found {

@@ -193,18 +193,24 @@ impl Target {
 
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
     pub(super) fn put_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
-        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let Some(r) = self.reservations.get_mut(&txn) else {
+            return;
+        };
         if r.round != round || !r.reserved || r.stage != Stage::Tentative {
             return;
         }
-        let Some(offset) = offset else { return self.drop_reservation(txn) };
+        let Some(offset) = offset else {
+            return self.drop_reservation(txn);
+        };
         let start = (r.window.0 + offset).min(r.window.1);
         r.window = (start, r.window.1.min(start + r.answer.transfer));
         self.grant(txn);
     }
 
     fn grant(&mut self, txn: TxnId) {
-        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let Some(r) = self.reservations.get_mut(&txn) else {
+            return;
+        };
         let (start, end) = r.window;
         r.stage = Stage::Accepted;
         r.timer = end.max(self.now) + self.config.late;
@@ -223,7 +229,9 @@ impl Target {
             None if self.finished.iter().any(|(t, _)| *t == txn) => return,
             None => return self.event(Event::Unsolicited),
         }
-        let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else { return };
+        let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else {
+            return;
+        };
         if r.incoming.insert(header.offset, payload) > 0 {
             r.repairs = 0;
         }
@@ -265,7 +273,9 @@ impl Target {
             self.event(Event::Overrun { by: self.now.since(window.1) });
         }
         self.inward.remove(txn);
-        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let Some(r) = self.reservations.get_mut(&txn) else {
+            return;
+        };
         r.stage = Stage::Writing;
         let (id, from, pieces) = (r.id, r.from, r.incoming.take());
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
@@ -286,7 +296,9 @@ impl Target {
     ) {
         let busy_from = begun.max(self.last_write_done);
         self.last_write_done = self.now;
-        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let Some(r) = self.reservations.get_mut(&txn) else {
+            return;
+        };
         let from = r.from;
         let ack = match result {
             Ok(()) => Ack::Durable,
@@ -334,7 +346,9 @@ impl Target {
     }
 
     fn ask_repair(&mut self, txn: TxnId) {
-        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let Some(r) = self.reservations.get_mut(&txn) else {
+            return;
+        };
         r.timer = self.now + self.config.late;
         let (from, ranges) = (r.from, r.incoming.missing());
         self.send(from, &Message::Repair(Repair { txn, ranges }));
@@ -356,7 +370,9 @@ impl Target {
             .map(|(txn, _)| *txn)
             .collect();
         for txn in due {
-            let Some(r) = self.reservations.get_mut(&txn) else { continue };
+            let Some(r) = self.reservations.get_mut(&txn) else {
+                continue;
+            };
             if r.stage == Stage::Tentative {
                 self.event(Event::Expired);
                 self.drop_reservation(txn);

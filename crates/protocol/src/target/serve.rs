@@ -34,7 +34,9 @@ enum State {
 impl Serving {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Sending { outgoing, .. } => Some(outgoing.next_deadline().map_or(self.until, |at| at.min(self.until))),
+            State::Sending { outgoing, .. } => {
+                Some(outgoing.next_deadline().map_or(self.until, |at| at.min(self.until)))
+            }
             State::Tentative => Some(self.until),
             State::Reading => None,
         }
@@ -59,7 +61,9 @@ impl Target {
             None => {}
         }
         let held: u64 = self.servings.values().map(|s| u64::from(s.size)).sum();
-        if self.servings.len() >= limits::SERVINGS || held + u64::from(size) > self.config.receive_buffer.max(u64::from(size)) {
+        if self.servings.len() >= limits::SERVINGS
+            || held + u64::from(size) > self.config.receive_buffer.max(u64::from(size))
+        {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
         }
         let reading = self.disk.expect(size).min(self.config.late);
@@ -78,20 +82,24 @@ impl Target {
             self.outward.insert(Window { start, end: start + transfer, txn });
         }
         let until = self.now + self.config.tentative.max(wait);
-        let serving =
-            Serving { from, id, round, size, rate, start, transfer, state: State::Tentative, until };
+        let serving = Serving { from, id, round, size, rate, start, transfer, state: State::Tentative, until };
         self.servings.insert(txn, serving);
         let rate = u32::try_from(rate).unwrap_or(u32::MAX);
-        let slot = Slot { start: wait, length: transfer.times(2), transfer, done: wait + reading + transfer, rate, size };
+        let slot =
+            Slot { start: wait, length: transfer.times(2), transfer, done: wait + reading + transfer, rate, size };
         self.bid(from, txn, round, Answer::Window(slot));
     }
 
     pub(super) fn get_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
-        let Some(serving) = self.servings.get_mut(&txn) else { return };
+        let Some(serving) = self.servings.get_mut(&txn) else {
+            return;
+        };
         if serving.round != round || !matches!(serving.state, State::Tentative) {
             return;
         }
-        let Some(offset) = offset else { return self.drop_serving(txn) };
+        let Some(offset) = offset else {
+            return self.drop_serving(txn);
+        };
         serving.start += offset.min(serving.transfer);
         serving.state = State::Reading;
         let id = serving.id;
@@ -101,7 +109,9 @@ impl Target {
     pub(super) fn read(&mut self, txn: TxnId, result: Result<Bytes, ReadFailure>) {
         let cluster = self.setup.cluster;
         let own = self.setup.id;
-        let Some(serving) = self.servings.get_mut(&txn) else { return };
+        let Some(serving) = self.servings.get_mut(&txn) else {
+            return;
+        };
         match result {
             Ok(payload) => {
                 let header = DataHeader { cluster, from: own, txn, offset: 0, size: payload.len() as u32 };
@@ -123,15 +133,14 @@ impl Target {
     }
 
     pub(super) fn repair_asked(&mut self, repair: &Repair) {
-        let header = DataHeader {
-            cluster: self.setup.cluster,
-            from: self.setup.id,
-            txn: repair.txn,
-            offset: 0,
-            size: 0,
+        let header =
+            DataHeader { cluster: self.setup.cluster, from: self.setup.id, txn: repair.txn, offset: 0, size: 0 };
+        let Some(serving) = self.servings.get_mut(&repair.txn) else {
+            return;
         };
-        let Some(serving) = self.servings.get_mut(&repair.txn) else { return };
-        let State::Sending { payload, outgoing } = &mut serving.state else { return };
+        let State::Sending { payload, outgoing } = &mut serving.state else {
+            return;
+        };
         if outgoing.next_deadline().is_some() {
             return;
         }

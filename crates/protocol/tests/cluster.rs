@@ -1,0 +1,376 @@
+//! Whole conversations on a perfect network with a fixed delay: the machines alone, without a driver's tricks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use protocol::config::{Config, Transport};
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
+use protocol::initiator::{Event, GetError, Initiator, PutError, Request, Scope};
+use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit, WriteFailure};
+use protocol::map::{ClusterMap, TargetEntry};
+use protocol::target::{Setup, Target};
+use protocol::time::{Instant, Span};
+use protocol::wire::datagrams;
+
+const DELAY: Span = Span::from_micros(10);
+const DISK: Span = Span::from_micros(300);
+const INITIATOR: NodeId = NodeId(NodeId::FIRST_INITIATOR + 1);
+
+enum Item {
+    Datagram(Bytes),
+    Done(protocol::id::OpId, Completion),
+}
+
+struct Cluster {
+    map: ClusterMap,
+    now: Instant,
+    initiator: Initiator,
+    targets: BTreeMap<NodeId, Target>,
+    disks: BTreeMap<NodeId, BTreeMap<ChunkId, Bytes>>,
+    queue: BTreeMap<(Instant, u64), (NodeId, Item)>,
+    sequence: u64,
+    wakes: BTreeMap<NodeId, Instant>,
+    dead: BTreeSet<NodeId>,
+    events: Vec<Event>,
+    sent: BTreeMap<&'static str, usize>,
+}
+
+fn map(targets: u32, copies: u8) -> ClusterMap {
+    let entries = (1..=targets).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
+    ClusterMap::new(ClusterId(7), Epoch(1), copies, 3, entries).expect("a good map")
+}
+
+impl Cluster {
+    fn new(config: &Config) -> Self {
+        let map = map(9, 3);
+        let initiator = Initiator::new(INITIATOR, map.clone(), config.clone(), 42);
+        let setup = |id| Setup { id, cluster: map.cluster, epoch: map.epoch, free: 1 << 30, chunks: 0, bug: None };
+        let targets = map.targets().map(|t| (t.id, Target::new(setup(t.id), config.clone()))).collect();
+        let disks = map.targets().map(|t| (t.id, BTreeMap::new())).collect();
+        Self {
+            map,
+            now: Instant::from_nanos(1),
+            initiator,
+            targets,
+            disks,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            wakes: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            events: Vec::new(),
+            sent: BTreeMap::new(),
+        }
+    }
+
+    fn push(&mut self, delay: Span, to: NodeId, item: Item) {
+        self.sequence += 1;
+        self.queue.insert((self.now + delay, self.sequence), (to, item));
+    }
+
+    fn transmit(&mut self, transmit: &Transmit) {
+        let receivers: Vec<NodeId> = match transmit.to {
+            Destination::Node(node) => vec![node],
+            Destination::Members(set) => self.map.resolve(set).collect(),
+        };
+        let bodies: Vec<Bytes> = match &transmit.body {
+            Body::Control(message) => {
+                let (_, decoded) = protocol::wire::decode_message(message).expect("our own message");
+                *self.sent.entry(decoded.name()).or_default() += 1;
+                vec![message.clone()]
+            }
+            Body::Data(run) => {
+                *self.sent.entry("data").or_default() += 1;
+                datagrams(run).map(|(header, payload)| [&header[..], &payload[..]].concat().into()).collect()
+            }
+        };
+        for to in receivers {
+            for body in &bodies {
+                self.push(DELAY, to, Item::Datagram(body.clone()));
+            }
+        }
+    }
+
+    fn effect(&mut self, node: NodeId, op: protocol::id::OpId, effect: Effect) {
+        let disk = self.disks.entry(node).or_default();
+        let (delay, completion) = match effect {
+            Effect::Lookup { id } => (Span::ZERO, Completion::Found(disk.get(&id).map(|b| b.len() as u32))),
+            Effect::Write { id, pieces, verify } => {
+                let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
+                if good {
+                    disk.insert(id, pieces.concat().into());
+                }
+                let result = if good { Ok(()) } else { Err(WriteFailure::BadHash) };
+                (DISK, Completion::Written { result, free: 1 << 30 })
+            }
+            Effect::Read { id } => {
+                (DISK, Completion::Read(disk.get(&id).cloned().ok_or(protocol::machine::ReadFailure::Missing)))
+            }
+            Effect::Verify { id, pieces } => {
+                (Span::ZERO, Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
+            }
+            Effect::List { prefix, after, limit } => {
+                let all = disk.keys().filter(|id| id.encode().starts_with(&prefix) && Some(**id) > after);
+                let mut ids: Vec<ChunkId> = all.copied().collect();
+                let more = ids.len() > limit;
+                ids.truncate(limit);
+                (Span::ZERO, Completion::Listed { ids, more })
+            }
+            Effect::Scrub { .. } => (Span::ZERO, Completion::Scrubbed { next: None, bytes: 0, bad: Vec::new() }),
+        };
+        self.push(delay, node, Item::Done(op, completion));
+    }
+
+    fn handle(&mut self, node: NodeId, item: Option<Item>) {
+        if self.dead.contains(&node) {
+            return;
+        }
+        let mut out = Vec::new();
+        let now = self.now;
+        let deadline = if node == INITIATOR {
+            let input = match item {
+                None => Input::Wake,
+                Some(Item::Datagram(d)) => Input::Datagram(d),
+                Some(Item::Done(op, completion)) => Input::Done { op, completion },
+            };
+            self.initiator.handle_input(now, input);
+            self.drain_initiator(&mut out)
+        } else {
+            let Some(target) = self.targets.get_mut(&node) else {
+                return;
+            };
+            let input = match item {
+                None => Input::Wake,
+                Some(Item::Datagram(d)) => Input::Datagram(d),
+                Some(Item::Done(op, completion)) => Input::Done { op, completion },
+            };
+            target.handle_input(now, input);
+            loop {
+                match target.poll_output() {
+                    Output::Transmit(t) => out.push((None, Some(t))),
+                    Output::Effect { op, effect } => out.push((Some((op, effect)), None)),
+                    Output::Event(_) => {}
+                    Output::Idle(deadline) => break deadline,
+                }
+            }
+        };
+        self.wakes.remove(&node);
+        if let Some(deadline) = deadline.filter(|d| d.at < Instant::FAR) {
+            self.wakes.insert(node, deadline.at.max(now));
+        }
+        for (effect, transmit) in out {
+            if let Some((op, effect)) = effect {
+                self.effect(node, op, effect);
+            }
+            if let Some(transmit) = transmit {
+                self.transmit(&transmit);
+            }
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "a local list of two kinds of work")]
+    fn drain_initiator(
+        &mut self,
+        out: &mut Vec<(Option<(protocol::id::OpId, Effect)>, Option<Transmit>)>,
+    ) -> Option<protocol::machine::Deadline> {
+        loop {
+            match self.initiator.poll_output() {
+                Output::Transmit(t) => out.push((None, Some(t))),
+                Output::Effect { op, effect } => out.push((Some((op, effect)), None)),
+                Output::Event(event) => self.events.push(event),
+                Output::Idle(deadline) => return deadline,
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request) {
+        self.initiator.handle_input(self.now, Input::Request(request));
+        let mut out = Vec::new();
+        let deadline = self.drain_initiator(&mut out);
+        if let Some(deadline) = deadline {
+            self.wakes.insert(INITIATOR, deadline.at);
+        }
+        for (effect, transmit) in out {
+            if let Some((op, effect)) = effect {
+                self.effect(INITIATOR, op, effect);
+            }
+            if let Some(transmit) = transmit {
+                self.transmit(&transmit);
+            }
+        }
+    }
+
+    /// Runs until the initiator has nothing left to do.
+    fn run(&mut self) -> Vec<Event> {
+        for _ in 0..2_000_000 {
+            if self.initiator.in_progress() == 0 {
+                return core::mem::take(&mut self.events);
+            }
+            let wake = self.wakes.iter().map(|(node, at)| (*at, *node)).min();
+            let next = self.queue.keys().next().copied();
+            match (next, wake) {
+                (Some(key), wake) if wake.is_none_or(|(at, _)| key.0 <= at) => {
+                    self.now = self.now.max(key.0);
+                    let (node, item) = self.queue.remove(&key).expect("just seen");
+                    self.handle(node, Some(item));
+                }
+                (_, Some((at, node))) => {
+                    self.now = self.now.max(at);
+                    self.wakes.remove(&node);
+                    self.handle(node, None);
+                }
+                (_, None) => panic!("nothing left to happen, but {} unfinished", self.initiator.in_progress()),
+            }
+        }
+        panic!("no end in sight after {}", self.now);
+    }
+
+    fn holders(&self, id: &ChunkId) -> Vec<NodeId> {
+        self.disks.iter().filter(|(_, disk)| disk.contains_key(id)).map(|(n, _)| *n).collect()
+    }
+}
+
+fn payload(seed: u64, len: usize) -> Bytes {
+    let mut rng = protocol::rng::Rng::new(seed);
+    (0..len).map(|_| rng.next_u64() as u8).collect()
+}
+
+fn configs() -> Vec<Config> {
+    let base = Config { scrub_interval: Span::ZERO, ..Config::default() };
+    vec![
+        Config { transport: Transport::ReplicastM, ..base.clone() },
+        Config { transport: Transport::ReplicastM, multicast: false, ..base.clone() },
+        Config { transport: Transport::ReplicastH, ..base.clone() },
+        Config { transport: Transport::ReplicastH, multicast: false, ..base.clone() },
+        Config { transport: Transport::Hash, ..base.clone() },
+        Config { transport: Transport::ReplicastM, depth: 1, ..base.clone() },
+        Config { transport: Transport::ReplicastH, depth: 1, ..base.clone() },
+        Config { transport: Transport::Hash, depth: 1, ..base },
+    ]
+}
+
+#[test]
+fn what_is_put_comes_back_with_every_transport() {
+    for config in configs() {
+        let mut cluster = Cluster::new(&config);
+        let chunks: Vec<Bytes> = [1, 100, 16 << 10, 128 << 10, 1 << 20].map(|n| payload(n as u64, n)).to_vec();
+        for (handle, chunk) in chunks.iter().enumerate() {
+            let id = ChunkId::of_payload(chunk);
+            cluster.request(Request::Put { handle: handle as u64, id, payload: chunk.clone() });
+        }
+        for event in cluster.run() {
+            let Event::Put { handle, result: Ok(stored) } = event else { panic!("{config:?}: {event:?}") };
+            assert_eq!(stored.holders.len(), 3, "{config:?}");
+            assert!(config.depth > 1 || stored.rounds == 1, "{config:?}: {} rounds", stored.rounds);
+            assert_eq!(stored.holders, cluster.holders(&ChunkId::of_payload(&chunks[handle as usize])));
+        }
+        for (handle, chunk) in chunks.iter().enumerate() {
+            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk) });
+        }
+        for event in cluster.run() {
+            let Event::Get { handle, result: Ok(fetched) } = event else { panic!("{config:?}: {event:?}") };
+            assert_eq!(fetched.pieces.concat(), chunks[handle as usize]);
+        }
+        assert_eq!(cluster.sent.get("repair"), None, "{config:?}: {:?}", cluster.sent);
+    }
+}
+
+#[test]
+fn two_dead_targets_hinder_nothing() {
+    for config in configs() {
+        let mut cluster = Cluster::new(&config);
+        cluster.dead.extend([NodeId(2), NodeId(7)]);
+        for n in 0..40 {
+            let chunk = payload(n, 5_000);
+            cluster.request(Request::Put { handle: n, id: ChunkId::of_payload(&chunk), payload: chunk });
+        }
+        for event in cluster.run() {
+            let Event::Put { result: Ok(stored), .. } = event else { panic!("{config:?}: {event:?}") };
+            assert!(stored.holders.iter().all(|n| !cluster.dead.contains(n)));
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_is_there_is_not_sent_again() {
+    for config in configs() {
+        let mut cluster = Cluster::new(&config);
+        let chunk = payload(3, 20_000);
+        let id = ChunkId::of_payload(&chunk);
+        cluster.request(Request::Put { handle: 1, id, payload: chunk.clone() });
+        cluster.run();
+        let sent = cluster.sent.get("data").copied();
+        cluster.request(Request::Put { handle: 2, id, payload: chunk });
+        let events = cluster.run();
+        assert!(matches!(&events[..], [Event::Put { result: Ok(s), .. }] if s.holders.len() == 3));
+        assert_eq!(cluster.sent.get("data").copied(), sent, "{config:?}");
+    }
+}
+
+#[test]
+fn what_was_never_put_is_not_found() {
+    for config in configs() {
+        let mut cluster = Cluster::new(&config);
+        cluster.request(Request::Get { handle: 1, id: ChunkId::of_payload(b"nobody has this") });
+        let events = cluster.run();
+        assert!(matches!(&events[..], [Event::Get { result: Err(GetError::NotFound), .. }]), "{config:?}: {events:?}");
+    }
+}
+
+#[test]
+fn too_few_live_targets_fail_with_names() {
+    let config = Config { give_up: Span::from_millis(500), ..configs().remove(0) };
+    let mut cluster = Cluster::new(&config);
+    cluster.dead.extend((1..=7).map(NodeId));
+    let chunk = payload(1, 1_000);
+    cluster.request(Request::Put { handle: 1, id: ChunkId::of_payload(&chunk), payload: chunk });
+    let events = cluster.run();
+    let [Event::Put { result: Err(PutError::TooFewCopies { have, silent, .. }), .. }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(have.len() <= 2 && silent.len() >= 7, "{have:?} {silent:?}");
+}
+
+#[test]
+fn lists_merge_what_many_hold_page_by_page() {
+    let mut cluster = Cluster::new(&configs()[0]);
+    let mut ids = BTreeSet::new();
+    for n in 0..200 {
+        let chunk = payload(n, 64);
+        ids.insert(ChunkId::of_payload(&chunk));
+        cluster.request(Request::Put { handle: n, id: ChunkId::of_payload(&chunk), payload: chunk });
+    }
+    cluster.run();
+    cluster.request(Request::List { handle: 1, scope: Scope::Cluster, prefix: vec![0] });
+    let events = cluster.run();
+    let [Event::List { result: Ok(found), .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(found.chunks.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), ids);
+    assert!(found.chunks.iter().all(|(_, by)| by.len() == 3) && found.silent.is_empty());
+}
+
+#[test]
+fn control_messages_of_a_put_stay_below_128_bytes() {
+    use protocol::wire::{Answer, Bid, Granted, Head, Message, PutRequest, Slot, TAG, encode_message};
+    let head = Head { cluster: ClusterId(1), epoch: Epoch(1), from: NodeId(1) };
+    let span = Span::from_micros(5);
+    let txn = protocol::id::TxnId(1);
+    let slot = Slot { start: span, length: span, transfer: span, done: span, rate: 1, size: 1 };
+    let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span }).collect();
+    let request = PutRequest {
+        txn,
+        round: 1,
+        id: ChunkId::of_payload(b"x"),
+        size: 1,
+        group: protocol::id::GroupId(0),
+        earliest: span,
+        stretch: 140,
+        unreserved: false,
+    };
+    for message in [
+        Message::PutRequest(request),
+        Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }),
+        Message::Accept { txn, round: 1, granted },
+    ] {
+        let length = encode_message(head, &message).len() + TAG;
+        assert!(length <= 128, "{} takes {length} bytes", message.name());
+    }
+}
