@@ -7,6 +7,14 @@
 //! Where to look: [`id`], [`time`] and [`map`] for the words; [`wire`] for datagrams, byte by byte; [`calendar`] for
 //! reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound.
 
+#![deny(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    clippy::iter_over_hash_type,
+    clippy::float_arithmetic,
+    reason = "the machines must be deterministic on every build; clippy.toml beside this crate gives each reason"
+)]
+
 pub mod calendar;
 pub mod config;
 pub mod estimate;

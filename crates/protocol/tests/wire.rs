@@ -1,0 +1,154 @@
+//! The wire format is frozen here: a changed byte is a new version.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
+use protocol::machine::DataRun;
+use protocol::time::Span;
+use protocol::wire::{
+    Ack, Answer, Bid, DataHeader, DropReason, Granted, Head, Leg, Message, Opener, PutRequest, Repair, Sealer, Slot,
+    TAG, datagrams, decode_message, encode_message,
+};
+
+const KEY: [u8; 32] = [9; 32];
+
+fn head() -> Head {
+    Head { cluster: ClusterId(0x0403_0201), epoch: Epoch(5), from: NodeId(6) }
+}
+
+fn span(n: u64) -> Span {
+    Span::from_nanos(n)
+}
+
+fn messages() -> Vec<(Message, &'static str, usize)> {
+    let txn = TxnId(0x1122_3344_5566_7788);
+    let id = ChunkId::of_payload(b"reservoir");
+    let slot = Slot { start: span(1), length: span(2), transfer: span(3), done: span(4), rate: 5, size: 6 };
+    let request = PutRequest {
+        txn,
+        round: 1,
+        id,
+        size: 1 << 20,
+        group: GroupId(2),
+        earliest: span(3),
+        stretch: 140,
+        unreserved: false,
+    };
+    let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();
+    let get = Message::GetRequest { txn, round: 1, id, unreserved: true, earliest: span(9) };
+    let ranges = vec![Leg { offset: 1, len: 2 }, Leg { offset: 5, len: 6 }];
+    vec![
+        (Message::PutRequest(request), "put-request", 97),
+        (Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }), "bid", 74),
+        (Message::Bid(Bid { txn, round: 1, answer: Answer::Busy(span(7)) }), "busy", 54),
+        (Message::Accept { txn, round: 1, granted }, "accept", 74),
+        (get, "get-request", 87),
+        (Message::Ack { txn, ack: Ack::Durable }, "ack", 49),
+        (Message::Repair(Repair { txn, ranges }), "repair", 65),
+        (Message::Probe { txn, id }, "probe", 81),
+        (Message::Suspect { id }, "suspect", 73),
+        (Message::List { txn, prefix: vec![1, 2], after: Some(id) }, "list", 85),
+        (Message::Listed { txn, ids: vec![id, id], more: true }, "listed", 116),
+        (Message::Ping { txn }, "ping", 48),
+        (Message::Pong { txn, free: 1, chunks: 2 }, "pong", 64),
+    ]
+}
+
+#[test]
+fn every_message_has_its_frozen_bytes() {
+    let mut lines = String::new();
+    for (message, name, length) in messages() {
+        let encoded = encode_message(head(), &message);
+        assert_eq!(encoded.len() + TAG, length, "{name}");
+        assert_eq!(decode_message(&encoded), Some((head(), message)), "{name}");
+        let hex: String = encoded.iter().map(|b| format!("{b:02x}")).collect();
+        lines.push_str(&format!("{name} {hex}\n"));
+    }
+    let sealed = Sealer::new(KEY, 40).seal(&encode_message(head(), &Message::Ping { txn: TxnId(1) }));
+    let hex: String = sealed.iter().map(|b| format!("{b:02x}")).collect();
+    lines.push_str(&format!("sealed-ping {hex}\n"));
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v1.txt");
+    if std::env::var_os("RESERVOIR_FREEZE").is_some() {
+        std::fs::write(&fixture, &lines).expect("the fixture can be written");
+    }
+    let frozen = std::fs::read_to_string(&fixture).expect("the fixture is there");
+    assert_eq!(lines, frozen, "the wire format changed: that needs a new version");
+}
+
+#[test]
+fn forged_replayed_and_foreign_datagrams_are_dropped() {
+    let message = encode_message(head(), &Message::Ping { txn: TxnId(1) });
+    let mut sealer = Sealer::new(KEY, 1_000);
+    let mut opener = Opener::new(KEY, head().cluster);
+    let first = sealer.seal(&message);
+    let second = sealer.seal(&message);
+    assert!(opener.open(second).is_ok(), "overtaking is allowed");
+    let opened = opener.open(first.clone()).expect("the older one still counts");
+    assert!(decode_message(&opened).is_some());
+    assert_eq!(opener.open(first.clone()), Err(DropReason::Replayed));
+    let stranger = Sealer::new([8; 32], 5_000).seal(&message);
+    assert_eq!(opener.open(stranger), Err(DropReason::Forged));
+    let mut flipped = first.to_vec();
+    flipped[30] ^= 1;
+    assert_eq!(opener.open(flipped.into()), Err(DropReason::Forged));
+    let mut version = first.to_vec();
+    version[1] = 2;
+    assert_eq!(opener.open(version.into()), Err(DropReason::Version));
+    let foreign = Sealer::new(KEY, 9_000)
+        .seal(&encode_message(Head { cluster: ClusterId(1), ..head() }, &Message::Ping { txn: TxnId(1) }));
+    assert_eq!(opener.open(foreign), Err(DropReason::OtherCluster));
+    for _ in 0..2_000 {
+        assert!(opener.open(sealer.seal(&message)).is_ok());
+    }
+    assert_eq!(opener.open(Sealer::new(KEY, 1_005).seal(&message)), Err(DropReason::Replayed), "too old to tell");
+}
+
+#[test]
+fn a_run_is_cut_into_datagrams_that_decode() {
+    let payload: Bytes = (0..10_000_u32).map(|n| n as u8).collect();
+    let header = DataHeader { cluster: ClusterId(1), from: NodeId(2), txn: TxnId(3), offset: 0, size: 10_000 };
+    let run = DataRun { header, payload: payload.clone(), per_datagram: 1_400 };
+    let mut seen = Vec::new();
+    for (head, part) in datagrams(&run) {
+        let datagram = Bytes::from([&head[..], &part[..]].concat());
+        let (header, body) = DataHeader::decode(&datagram).expect("decodes");
+        assert_eq!(header.offset as usize, seen.len());
+        seen.extend_from_slice(&body);
+    }
+    assert_eq!(seen, payload);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), code in 0_u8..20) {
+        let mut bytes = bytes;
+        if bytes.len() > 3 {
+            bytes[..3].copy_from_slice(&[0x52, 1, code]);
+        }
+        if let Some((head, message)) = decode_message(&bytes) {
+            let again = encode_message(head, &message);
+            prop_assert_eq!(decode_message(&again), Some((head, message)));
+        }
+        let bytes = Bytes::from(bytes);
+        let _ = DataHeader::decode(&bytes);
+        let _ = Opener::new(KEY, ClusterId(1)).open(bytes);
+    }
+
+    #[test]
+    fn machines_survive_any_message(noise in prop::collection::vec((any::<[u8; 8]>(), 1_u8..13, prop::collection::vec(any::<u8>(), 0..90)), 1..40)) {
+        use protocol::config::Config;
+        use protocol::machine::{Input, Machine, Output};
+        use protocol::target::{Setup, Target};
+        use protocol::time::Instant;
+        let setup = Setup { id: NodeId(1), cluster: ClusterId(1), epoch: Epoch(1), free: 1 << 30, chunks: 0, bug: None };
+        let mut target = Target::new(setup, Config::default());
+        for (n, (head, code, body)) in noise.into_iter().enumerate() {
+            let mut datagram = vec![0x52, 1, code, 0, 1, 0, 0, 0, 1, 0, 0, 0];
+            datagram.extend_from_slice(&head);
+            datagram.extend_from_slice(&[0; 4]);
+            datagram.extend_from_slice(&body);
+            target.handle_input(Instant::from_nanos(n as u64), Input::Datagram(datagram.into()));
+            while !matches!(target.poll_output(), Output::Idle(_)) {}
+        }
+    }
+}

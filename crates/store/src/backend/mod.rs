@@ -1,0 +1,49 @@
+//! What a store needs of a disk: six methods over a flat directory of files.
+
+mod crash;
+mod file;
+
+use std::fmt::Debug;
+use std::io;
+
+pub use crash::CrashBackend;
+pub use file::FileBackend;
+
+/// A flat directory of files.
+pub trait Backend: Debug + Send + Sync + 'static {
+    /// Names and lengths of all files.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn list(&self) -> io::Result<Vec<(String, u64)>>;
+
+    /// A new file of `len` zeros; its name and its blocks are durable on return.
+    ///
+    /// # Errors
+    /// When it exists, there is no room, or the disk fails.
+    fn create(&self, name: &str, len: u64) -> io::Result<()>;
+
+    /// Fills `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` behind the end; or the disk fails.
+    fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes the pieces one after the other. Not durable before [`Backend::sync`].
+    ///
+    /// # Errors
+    /// When there is no room, or the disk fails.
+    fn write_at(&self, name: &str, offset: u64, pieces: &[&[u8]]) -> io::Result<()>;
+
+    /// Makes every write to the file durable.
+    ///
+    /// # Errors
+    /// When the disk fails; then nothing is known of the writes since the last sync.
+    fn sync(&self, name: &str) -> io::Result<()>;
+
+    /// Removes a file, durably.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn remove(&self, name: &str) -> io::Result<()>;
+}

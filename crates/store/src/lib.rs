@@ -1,0 +1,647 @@
+//! Chunks on one disk.
+//!
+//! Payload is appended to preallocated segment files, checksummed per record, and made durable by group commit: one
+//! `fdatasync` for everything appended since the last. The index from ids to places is kept in memory, so that a bid
+//! never waits for the disk, and is rebuilt by reading the record headers. `docs/disk.md` has every offset.
+
+pub mod backend;
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+
+use backend::Backend;
+use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+
+/// Version of the disk format; another one is refused.
+pub const FORMAT: u32 = 1;
+/// The file that says whose directory this is.
+const IDENTITY: &str = "identity";
+
+/// How a store is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes that the store may fill, the reserve included.
+    pub capacity: u64,
+    /// Bytes of it that are kept free for compaction and tombstones.
+    pub reserve: u64,
+    /// Length of a segment file; at least one largest record.
+    pub segment_size: u64,
+    /// The cluster, [`ClusterId`](protocol::id::ClusterId).
+    pub cluster: u32,
+    /// The target, [`NodeId`](protocol::id::NodeId).
+    pub target: u32,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory belongs to somebody else.
+    #[error(
+        "the data directory belongs to cluster {found_cluster:08x}, target {found_target}, not to cluster {cluster:08x}, \
+         target {target}: correct `data` or `id` in the cluster map, or use an empty directory"
+    )]
+    Other {
+        /// Cluster found on disk.
+        found_cluster: u32,
+        /// Target found on disk.
+        found_target: u32,
+        /// Cluster expected.
+        cluster: u32,
+        /// Target expected.
+        target: u32,
+    },
+    /// Written by another version.
+    #[error("the data directory has format {found}, this build reads {FORMAT}: use the build that wrote it")]
+    Format {
+        /// Format found on disk.
+        found: u32,
+    },
+    /// The file with the identity cannot be read.
+    #[error("the file `{IDENTITY}` of the data directory is damaged, but there are segments: restore it from a copy")]
+    Identity,
+    /// The disk failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// How it failed.
+        source: io::Error,
+    },
+}
+
+/// Why a write failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// No room.
+    #[error("the disk is full: raise `capacity`, or free space")]
+    NoSpace,
+    /// The disk failed; after a failed sync nothing more is written until the store is opened again.
+    #[error("the disk failed: {0}")]
+    Io(String),
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Not here.
+    #[error("the chunk is not on this disk")]
+    Missing,
+    /// Here, but not what was written.
+    #[error("the chunk is damaged on this disk")]
+    Corrupt,
+    /// The disk failed.
+    #[error("the disk failed: {0}")]
+    Io(String),
+}
+
+/// What was found when a store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records of the last run that were not complete, and were struck out. None of them was acknowledged.
+    pub torn: u64,
+}
+
+/// Fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that may be filled.
+    pub capacity: u64,
+    /// Bytes written, dead ones included.
+    pub used: u64,
+    /// Bytes written that nothing refers to any more.
+    pub dead: u64,
+    /// Bytes that new chunks may take: the reserve is left out.
+    pub free: u64,
+}
+
+/// What a stretch of a scrub found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Where to go on; `None` when the end was reached.
+    pub next: Option<ChunkId>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Chunks whose copy was bad: forgotten, durably.
+    pub bad: Vec<ChunkId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    segment: u32,
+    offset: u64,
+    len: u32,
+    sequence: u64,
+}
+
+impl Place {
+    fn record_len(self) -> u64 {
+        record::span(self.len)
+    }
+}
+
+/// The part that only one thread may use at a time.
+#[derive(Debug)]
+struct Writer {
+    segment: u32,
+    offset: u64,
+    spare: bool,
+    sequence: u64,
+    pending: Vec<(ChunkId, Option<Place>)>,
+    failed: bool,
+}
+
+/// A store. Reads, look-ups and one writer may work at the same time.
+#[derive(Debug)]
+pub struct Store {
+    backend: Box<dyn Backend>,
+    options: Options,
+    index: RwLock<BTreeMap<ChunkId, Place>>,
+    usage: Mutex<Usage>,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    written: BTreeMap<u32, u64>,
+    live: BTreeMap<u32, u64>,
+}
+
+impl Usage {
+    fn used(&self) -> u64 {
+        self.written.values().sum()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while the lock was held left data that recovery could read as well: go on.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn segment_name(segment: u32) -> String {
+    format!("segment-{segment:08}")
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Io { what, source }
+}
+
+fn write_error(error: &io::Error) -> WriteError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteError::NoSpace,
+        _ => WriteError::Io(error.to_string()),
+    }
+}
+
+impl Store {
+    /// Opens the store on `backend`, or makes a new one when it is empty.
+    ///
+    /// # Errors
+    /// When the directory belongs to another target or version, or the disk fails.
+    pub fn open(backend: Box<dyn Backend>, options: Options) -> Result<(Self, Recovery), StoreError> {
+        let files = backend.list().map_err(io_error("listing the data directory"))?;
+        let mut segments: Vec<(u32, u64)> =
+            files.iter().filter_map(|(name, len)| Some((name.strip_prefix("segment-")?.parse().ok()?, *len))).collect();
+        segments.sort_unstable();
+        identify(backend.as_ref(), &options, &files, segments.is_empty())?;
+        let mut found = Found::default();
+        let last = segments.last().map(|(segment, _)| *segment);
+        for (segment, len) in &segments {
+            found.scan(backend.as_ref(), &options, *segment, *len, Some(*segment) == last)?;
+        }
+        let next = last.map_or(1, |segment| segment + 1);
+        let (index, usage, recovery) = found.finish();
+        let sequence = recovery.1;
+        let store = Self {
+            backend,
+            options,
+            index: RwLock::new(index),
+            usage: Mutex::new(usage),
+            writer: Mutex::new(Writer {
+                segment: next,
+                offset: 0,
+                spare: false,
+                sequence,
+                pending: Vec::new(),
+                failed: false,
+            }),
+        };
+        Ok((store, recovery.0))
+    }
+
+    fn index(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ChunkId, Place>> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The size of a chunk that is durable here.
+    #[must_use]
+    pub fn contains(&self, id: &ChunkId) -> Option<u32> {
+        self.index().get(id).map(|place| place.len)
+    }
+
+    /// How many chunks are durable here.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        self.index().len() as u64
+    }
+
+    /// Durable chunks whose encoded id begins with `prefix`, after `after`, in order; and whether there are more.
+    #[must_use]
+    pub fn list(&self, prefix: &[u8], after: Option<&ChunkId>, limit: usize) -> (Vec<ChunkId>, bool) {
+        let index = self.index();
+        let mut first = [0; ChunkId::LEN];
+        let len = prefix.len().min(ChunkId::LEN);
+        first[..len].copy_from_slice(&prefix[..len]);
+        let begin = ChunkId::decode(&first).into_iter().chain(after.copied()).max();
+        let Some(begin) = begin else { return (Vec::new(), false) };
+        let mut matching = index
+            .range(begin..)
+            .map(|(id, _)| *id)
+            .filter(|id| after != Some(id))
+            .take_while(|id| id.encode().starts_with(prefix));
+        let ids: Vec<ChunkId> = matching.by_ref().take(limit).collect();
+        let more = matching.next().is_some();
+        (ids, more)
+    }
+
+    /// Fill.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        let usage = lock(&self.usage);
+        let (used, live) = (usage.used(), usage.live.values().sum::<u64>());
+        let capacity = self.options.capacity;
+        Space { capacity, used, dead: used - live, free: capacity.saturating_sub(self.options.reserve + used) }
+    }
+
+    /// Appends a chunk. It is neither durable nor visible before [`Store::sync`]. A chunk that is here already is not
+    /// written twice.
+    ///
+    /// # Errors
+    /// No room, or the disk failed: then nothing of it is visible.
+    pub fn append(&self, id: &ChunkId, pieces: &[Bytes]) -> Result<(), WriteError> {
+        let mut writer = lock(&self.writer);
+        if self.contains(id).is_some() || writer.pending.iter().any(|(other, place)| other == id && place.is_some()) {
+            return Ok(());
+        }
+        let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
+        let room = self.space().free;
+        if room < record::span(len) {
+            return Err(WriteError::NoSpace);
+        }
+        let place = self.write(&mut writer, Kind::Chunk, id, pieces)?;
+        writer.pending.push((*id, Some(place)));
+        Ok(())
+    }
+
+    /// Forgets a chunk, durably.
+    ///
+    /// # Errors
+    /// The disk failed: the chunk may be there or not after the next start.
+    pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
+        let mut writer = lock(&self.writer);
+        self.write(&mut writer, Kind::Tombstone, id, &[])?;
+        writer.pending.push((*id, None));
+        self.sync_locked(&mut writer)
+    }
+
+    fn write(&self, writer: &mut Writer, kind: Kind, id: &ChunkId, pieces: &[Bytes]) -> Result<Place, WriteError> {
+        if writer.failed {
+            return Err(WriteError::Io("an earlier sync failed: restart the target when the disk is well".to_owned()));
+        }
+        let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
+        let span = record::span(len);
+        if writer.offset == 0 || writer.offset + span > self.options.segment_size {
+            self.roll(writer, span)?;
+        }
+        writer.sequence += 1;
+        let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence };
+        let header = Header { kind, id: *id, len, segment: place.segment, sequence: place.sequence, crc: 0 };
+        let header = Header { crc: record::checksum(pieces.iter().map(|p| &p[..])), ..header }.encode();
+        let mut parts: Vec<&[u8]> = vec![&header];
+        parts.extend(pieces.iter().map(|p| &p[..]));
+        self.backend
+            .write_at(&segment_name(place.segment), place.offset, &parts)
+            .map_err(|error| write_error(&error))?;
+        writer.offset += span;
+        *lock(&self.usage).written.entry(place.segment).or_default() += span;
+        Ok(place)
+    }
+
+    /// Goes on to a new segment. What the old one holds is made durable first, so that only the last segment of a run
+    /// can have torn records.
+    fn roll(&self, writer: &mut Writer, span: u64) -> Result<(), WriteError> {
+        if writer.offset > 0 {
+            self.sync_locked(writer)?;
+            writer.segment += 1;
+            writer.offset = 0;
+        }
+        if !writer.spare {
+            self.create_segment(writer.segment, span)?;
+        }
+        writer.spare = false;
+        let (cluster, target) = (self.options.cluster, self.options.target);
+        let header = record::segment_header(cluster, target, writer.segment);
+        let name = segment_name(writer.segment);
+        self.backend.write_at(&name, 0, &[&header]).map_err(|error| write_error(&error))?;
+        writer.offset = SEGMENT_HEADER;
+        Ok(())
+    }
+
+    fn create_segment(&self, segment: u32, span: u64) -> Result<(), WriteError> {
+        let size = self.options.segment_size.max(SEGMENT_HEADER + span);
+        self.backend.create(&segment_name(segment), size).map_err(|error| write_error(&error))
+    }
+
+    /// Creates the next segment ahead of time, so that no write has to wait for it. Call it when idle.
+    ///
+    /// # Errors
+    /// No room, or the disk failed.
+    pub fn prepare_segment(&self) -> Result<(), WriteError> {
+        let mut writer = lock(&self.writer);
+        if writer.offset == 0 && !writer.spare {
+            self.create_segment(writer.segment, 0)?;
+            writer.spare = true;
+        }
+        Ok(())
+    }
+
+    /// Makes everything appended so far durable, and visible.
+    ///
+    /// # Errors
+    /// The disk failed: nothing of it becomes visible, and the store takes no more writes.
+    pub fn sync(&self) -> Result<(), WriteError> {
+        self.sync_locked(&mut lock(&self.writer))
+    }
+
+    fn sync_locked(&self, writer: &mut Writer) -> Result<(), WriteError> {
+        if writer.pending.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.backend.sync(&segment_name(writer.segment)) {
+            // What the kernel dropped after a failed sync is unknown: never call it durable later.
+            writer.failed = true;
+            writer.pending.clear();
+            return Err(write_error(&error));
+        }
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let mut usage = lock(&self.usage);
+        for (id, place) in writer.pending.drain(..) {
+            let old = match place {
+                Some(place) => {
+                    *usage.live.entry(place.segment).or_default() += place.record_len();
+                    index.insert(id, place)
+                }
+                None => index.remove(&id),
+            };
+            if let Some(old) = old {
+                *usage.live.entry(old.segment).or_default() -= old.record_len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a chunk and checks its checksum.
+    ///
+    /// # Errors
+    /// Not here, damaged, or the disk failed.
+    pub fn read(&self, id: &ChunkId) -> Result<Bytes, ReadError> {
+        let place = *self.index().get(id).ok_or(ReadError::Missing)?;
+        let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
+        match self.backend.read_at(&segment_name(place.segment), place.offset, &mut buffer) {
+            Ok(()) => {}
+            // Compaction may have moved it just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ReadError::Missing),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ReadError::Corrupt),
+            Err(error) => return Err(ReadError::Io(error.to_string())),
+        }
+        let bytes = Bytes::from(buffer);
+        let payload = bytes.slice(RECORD_HEADER as usize..);
+        let good = Header::decode(&bytes).is_some_and(|header| {
+            header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])
+        });
+        if good { Ok(payload) } else { Err(ReadError::Corrupt) }
+    }
+
+    /// Verifies checksum and hash of the chunks after `after`, about `max_bytes` of them, and forgets bad ones durably.
+    #[must_use]
+    pub fn scrub(&self, after: Option<ChunkId>, max_bytes: u64) -> Scrubbed {
+        let mut scrubbed = Scrubbed { next: after, ..Scrubbed::default() };
+        loop {
+            let next = {
+                let index = self.index();
+                let mut ids = index.keys();
+                match scrubbed.next {
+                    None => ids.next().copied(),
+                    Some(last) => index.range(last..).map(|(id, _)| *id).find(|id| *id != last),
+                }
+            };
+            let Some(id) = next else {
+                scrubbed.next = None;
+                return scrubbed;
+            };
+            scrubbed.next = Some(id);
+            let good = match self.read(&id) {
+                Ok(payload) => {
+                    scrubbed.bytes += payload.len() as u64;
+                    id.matches([&payload[..]])
+                }
+                Err(ReadError::Corrupt) => false,
+                // Gone meanwhile, or the disk cannot say: not proof of damage.
+                Err(ReadError::Missing | ReadError::Io(_)) => true,
+            };
+            if !good && self.remove(&id).is_ok() {
+                scrubbed.bad.push(id);
+            }
+            if scrubbed.bytes >= max_bytes {
+                return scrubbed;
+            }
+        }
+    }
+
+    /// Empties the segment with the most dead bytes, if more than half of it is dead: its live records are appended
+    /// again and made durable, then the file goes. Returns the bytes won.
+    ///
+    /// # Errors
+    /// No room, or the disk failed: nothing is lost.
+    pub fn compact(&self) -> Result<Option<u64>, WriteError> {
+        let mut writer = lock(&self.writer);
+        self.sync_locked(&mut writer)?;
+        let victim = {
+            let usage = lock(&self.usage);
+            let dead = |segment: &u32, written: u64| written - usage.live.get(segment).copied().unwrap_or(0);
+            let closed = usage.written.iter().filter(|(segment, _)| **segment != writer.segment);
+            closed
+                .map(|(segment, written)| (dead(segment, *written), *segment, *written))
+                .filter(|(dead, _, written)| dead * 2 > *written)
+                .max()
+        };
+        let Some((_, segment, written)) = victim else { return Ok(None) };
+        let live: Vec<ChunkId> =
+            self.index().iter().filter(|(_, place)| place.segment == segment).map(|(id, _)| *id).collect();
+        for id in live {
+            match self.read(&id) {
+                Ok(payload) => {
+                    let place = self.write(&mut writer, Kind::Chunk, &id, &[payload])?;
+                    writer.pending.push((id, Some(place)));
+                }
+                // Damaged: the scrub reports it; until then the segment stays.
+                Err(_) => return Ok(None),
+            }
+        }
+        self.keep_tombstones(&mut writer, segment)?;
+        self.sync_locked(&mut writer)?;
+        self.backend.remove(&segment_name(segment)).map_err(|error| write_error(&error))?;
+        let mut usage = lock(&self.usage);
+        usage.written.remove(&segment);
+        usage.live.remove(&segment);
+        Ok(Some(written))
+    }
+
+    /// A tombstone outlives its segment, or an older record of its chunk in another segment would come back.
+    fn keep_tombstones(&self, writer: &mut Writer, segment: u32) -> Result<(), WriteError> {
+        let len = self
+            .backend
+            .list()
+            .map_err(|error| write_error(&error))?
+            .into_iter()
+            .find_map(|(name, len)| (name == segment_name(segment)).then_some(len))
+            .unwrap_or(0);
+        let mut found = Found::default();
+        found
+            .scan(self.backend.as_ref(), &self.options, segment, len, false)
+            .map_err(|error| WriteError::Io(error.to_string()))?;
+        for (id, (_, place)) in found.newest {
+            if place.is_none() && self.contains(&id).is_none() {
+                self.write(writer, Kind::Tombstone, &id, &[])?;
+                writer.pending.push((id, None));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes who this is into an empty directory, or checks it.
+fn identify(backend: &dyn Backend, options: &Options, files: &[(String, u64)], empty: bool) -> Result<(), StoreError> {
+    let mut stored = [0; record::IDENTITY_LEN];
+    if files.iter().any(|(name, len)| name == IDENTITY && *len >= record::IDENTITY_LEN as u64) {
+        backend.read_at(IDENTITY, 0, &mut stored).map_err(io_error("reading the identity"))?;
+    }
+    match record::decode_identity(&stored) {
+        Some((format, ..)) if format != FORMAT => Err(StoreError::Format { found: format }),
+        Some((_, cluster, target)) if (cluster, target) == (options.cluster, options.target) => Ok(()),
+        Some((_, cluster, target)) => Err(StoreError::Other {
+            found_cluster: cluster,
+            found_target: target,
+            cluster: options.cluster,
+            target: options.target,
+        }),
+        None if !empty => Err(StoreError::Identity),
+        None => {
+            // Nothing stored yet: a torn identity is that of a first start that was cut off.
+            if files.iter().any(|(name, _)| name == IDENTITY) {
+                backend.remove(IDENTITY).map_err(io_error("removing a torn identity"))?;
+            }
+            let identity = record::encode_identity(FORMAT, options.cluster, options.target);
+            backend.create(IDENTITY, identity.len() as u64).map_err(io_error("creating the identity"))?;
+            backend.write_at(IDENTITY, 0, &[&identity]).map_err(io_error("writing the identity"))?;
+            backend.sync(IDENTITY).map_err(io_error("syncing the identity"))
+        }
+    }
+}
+
+/// What the segments say, while they are read.
+#[derive(Default)]
+struct Found {
+    newest: BTreeMap<ChunkId, (u64, Option<Place>)>,
+    written: BTreeMap<u32, u64>,
+    torn: u64,
+    sequence: u64,
+}
+
+impl Found {
+    /// Reads the record headers of a segment. In the `last` one, payload is checked too, and records that are not
+    /// complete are struck out: they were never acknowledged, and must not be taken for copies later.
+    fn scan(
+        &mut self,
+        backend: &dyn Backend,
+        options: &Options,
+        segment: u32,
+        len: u64,
+        last: bool,
+    ) -> Result<(), StoreError> {
+        let name = segment_name(segment);
+        let failed = || io_error("reading a segment");
+        let mut offset = SEGMENT_HEADER;
+        let mut block = vec![0; 64 << 10];
+        let mut end = SEGMENT_HEADER;
+        while offset + RECORD_HEADER <= len {
+            let take = (len - offset).min(block.len() as u64) as usize;
+            backend.read_at(&name, offset, &mut block[..take]).map_err(failed())?;
+            let mut at = 0;
+            while at + RECORD_HEADER as usize <= take {
+                let header = Header::decode(&block[at..]).filter(|h| h.segment == segment);
+                let here = offset + at as u64;
+                let Some(header) = header.filter(|h| here + record::span(h.len) <= len.next_multiple_of(ALIGN)) else {
+                    at += ALIGN as usize;
+                    continue;
+                };
+                if last && !is_whole(backend, &name, here, &header).map_err(failed())? {
+                    self.torn += 1;
+                    backend.write_at(&name, here, &[&[0; 8]]).map_err(failed())?;
+                    at += ALIGN as usize;
+                    continue;
+                }
+                self.take(&header, segment, here);
+                end = here + record::span(header.len);
+                at += record::span(header.len) as usize;
+            }
+            offset += at as u64;
+        }
+        if last && self.torn > 0 {
+            backend.sync(&name).map_err(failed())?;
+        }
+        self.written.insert(segment, end - SEGMENT_HEADER);
+        let _ = options;
+        Ok(())
+    }
+
+    fn take(&mut self, header: &Header, segment: u32, offset: u64) {
+        self.sequence = self.sequence.max(header.sequence);
+        let place = Place { segment, offset, len: header.len, sequence: header.sequence };
+        let place = (header.kind == Kind::Chunk).then_some(place);
+        let newest = self.newest.entry(header.id).or_insert((header.sequence, place));
+        if header.sequence >= newest.0 {
+            *newest = (header.sequence, place);
+        }
+    }
+
+    fn finish(self) -> (BTreeMap<ChunkId, Place>, Usage, (Recovery, u64)) {
+        let index: BTreeMap<ChunkId, Place> =
+            self.newest.into_iter().filter_map(|(id, (_, place))| Some((id, place?))).collect();
+        let mut usage = Usage { written: self.written, live: BTreeMap::new() };
+        for place in index.values() {
+            *usage.live.entry(place.segment).or_default() += place.record_len();
+        }
+        let bytes = index.values().map(|place| u64::from(place.len)).sum();
+        let recovery = Recovery { chunks: index.len() as u64, bytes, torn: self.torn };
+        (index, usage, (recovery, self.sequence))
+    }
+}
+
+/// Whether a record's payload is what its header says.
+fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header) -> io::Result<bool> {
+    let mut payload = vec![0; header.len as usize];
+    match backend.read_at(name, offset + RECORD_HEADER, &mut payload) {
+        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}

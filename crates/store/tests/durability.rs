@@ -1,0 +1,182 @@
+//! What was synced survives every crash; what is damaged is never returned.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+use protocol::rng::Rng;
+use store::backend::{Backend, CrashBackend, FileBackend};
+use store::{Options, ReadError, Store, StoreError, WriteError};
+
+fn options() -> Options {
+    Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 }
+}
+
+fn payload(rng: &mut Rng, longest: u64) -> Bytes {
+    (0..rng.below(longest) + 1).map(|_| rng.next_u64() as u8).collect()
+}
+
+fn open(disk: &CrashBackend) -> Store {
+    Store::open(Box::new(disk.clone()), options()).expect("opens").0
+}
+
+#[test]
+fn synced_chunks_survive_crashes_in_every_seed() {
+    for seed in 0..400 {
+        let mut rng = Rng::new(seed);
+        let disk = CrashBackend::new();
+        let mut durable: BTreeMap<ChunkId, Bytes> = BTreeMap::new();
+        for life in 0..4 {
+            let store = open(&disk);
+            for (id, bytes) in &durable {
+                assert_eq!(store.read(id).as_ref(), Ok(bytes), "seed {seed}, life {life}");
+            }
+            let mut pending = BTreeMap::new();
+            for _ in 0..rng.below(60) {
+                match rng.below(10) {
+                    0 => {
+                        store.sync().expect("syncs");
+                        durable.append(&mut pending);
+                    }
+                    1 => {
+                        if let Some(id) = durable.keys().nth(rng.below(durable.len() as u64) as usize).copied() {
+                            store.remove(&id).expect("removes");
+                            durable.remove(&id);
+                            durable.append(&mut pending);
+                        }
+                    }
+                    2 => {
+                        store.compact().expect("compacts");
+                        durable.append(&mut pending);
+                    }
+                    _ => {
+                        let bytes = payload(&mut rng, 3_000);
+                        let id = ChunkId::of_payload(&bytes);
+                        match store.append(&id, &[bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..)]) {
+                            Ok(()) => drop(pending.insert(id, bytes)),
+                            Err(error) => assert_eq!(error, WriteError::NoSpace, "seed {seed}"),
+                        }
+                    }
+                }
+            }
+            for id in pending.keys() {
+                // Rolling to a new segment syncs the old one, so some may be visible; none may be wrong.
+                assert!(matches!(store.read(id), Ok(_) | Err(ReadError::Missing)), "seed {seed}");
+            }
+            drop(store);
+            disk.crash(rng.next_u64());
+            let store = open(&disk);
+            for (id, bytes) in &pending {
+                match store.read(id) {
+                    Ok(read) => assert_eq!(read, *bytes, "seed {seed}"),
+                    Err(error) => assert_eq!(error, ReadError::Missing, "seed {seed}"),
+                }
+            }
+            for id in pending.keys().filter(|id| store.contains(id).is_some()).copied().collect::<Vec<_>>() {
+                durable.insert(id, pending.remove(&id).expect("it is there"));
+            }
+            assert_eq!(store.chunks(), durable.len() as u64, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_never_returned() {
+    for seed in 0..100 {
+        let mut rng = Rng::new(seed);
+        let disk = CrashBackend::new();
+        let store = open(&disk);
+        let chunks: Vec<Bytes> = (0..20).map(|_| payload(&mut rng, 2_000)).collect();
+        for bytes in &chunks {
+            store.append(&ChunkId::of_payload(bytes), std::slice::from_ref(bytes)).expect("room");
+        }
+        store.sync().expect("syncs");
+        assert!(disk.flip_byte(seed));
+        let mut bad = 0;
+        for bytes in &chunks {
+            match store.read(&ChunkId::of_payload(bytes)) {
+                Ok(read) => assert_eq!(read, bytes, "seed {seed}"),
+                Err(error) => {
+                    assert_eq!(error, ReadError::Corrupt, "seed {seed}");
+                    bad += 1;
+                }
+            }
+        }
+        let scrubbed = store.scrub(None, u64::MAX);
+        assert_eq!((scrubbed.bad.len(), scrubbed.next), (bad, None), "seed {seed}");
+        for id in scrubbed.bad {
+            assert_eq!(store.contains(&id), None);
+        }
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_keeps_what_it_has() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let mut rng = Rng::new(1);
+    let mut kept = Vec::new();
+    loop {
+        let bytes: Bytes = (0..9_000).map(|_| rng.next_u64() as u8).collect();
+        let id = ChunkId::of_payload(&bytes);
+        match store.append(&id, std::slice::from_ref(&bytes)) {
+            Ok(()) => kept.push((id, bytes)),
+            Err(error) => {
+                assert_eq!(error, WriteError::NoSpace);
+                break;
+            }
+        }
+    }
+    store.sync().expect("syncs");
+    assert!(kept.len() > 50 && store.space().free < 9_064);
+    assert!(kept.iter().all(|(id, bytes)| store.read(id).as_ref() == Ok(bytes)));
+    for (id, _) in &kept {
+        store.remove(id).expect("tombstones use the reserve");
+    }
+    while store.compact().expect("compacts").is_some() {}
+    assert!(store.space().used < 128 << 10, "{:?}", store.space());
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_called_durable() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let bytes = Bytes::from_static(b"never acknowledged");
+    let id = ChunkId::of_payload(&bytes);
+    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    disk.set_fail_sync(true);
+    assert!(matches!(store.sync(), Err(WriteError::Io(_))));
+    disk.set_fail_sync(false);
+    assert!(matches!(store.append(&id, &[bytes]), Err(WriteError::Io(_))));
+    assert_eq!(store.contains(&id), None);
+}
+
+#[test]
+fn a_directory_of_another_target_is_refused() {
+    let disk = CrashBackend::new();
+    drop(open(&disk));
+    let other = Store::open(Box::new(disk.clone()), Options { target: 4, ..options() });
+    assert!(matches!(other, Err(StoreError::Other { found_target: 3, target: 4, .. })));
+    let other = Store::open(Box::new(disk), Options { cluster: 8, ..options() });
+    assert!(matches!(other, Err(StoreError::Other { found_cluster: 7, cluster: 8, .. })));
+}
+
+#[test]
+fn real_files_are_found_again_and_locked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = Bytes::from(vec![5; 10_000]);
+    let id = ChunkId::of_payload(&bytes);
+    let backend = FileBackend::open(dir.path()).expect("opens");
+    assert!(FileBackend::open(dir.path()).is_err(), "two stores in one directory");
+    let (store, _) = Store::open(Box::new(backend), options()).expect("opens");
+    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.sync().expect("syncs");
+    assert_eq!(store.list(&id.encode()[..3], None, 10), (vec![id], false));
+    assert_eq!(store.list(&id.encode()[..3], Some(&id), 10), (Vec::new(), false));
+    drop(store);
+    let backend = FileBackend::open(dir.path()).expect("opens");
+    assert!(backend.list().expect("lists").len() >= 2);
+    let (store, recovery) = Store::open(Box::new(backend), options()).expect("opens");
+    assert_eq!((recovery.chunks, recovery.bytes, recovery.torn), (1, 10_000, 0));
+    assert_eq!(store.read(&id), Ok(bytes));
+}
