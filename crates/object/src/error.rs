@@ -1,0 +1,90 @@
+//! Why a file could not be put or got.
+
+use protocol::id::ChunkId;
+
+use crate::service::ServiceError;
+
+/// Why a file could not be put, got or found. Each message says what failed, on what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name cannot be used.
+    #[error("the name {0:?} cannot be stored: use 1 to {max} bytes without control characters", max = crate::manifest::NAME_BYTES)]
+    Name(String),
+    /// The chunk size cannot be used.
+    #[error("a chunk size of {0} bytes is not possible: choose 1 to {max}", max = protocol::limits::CHUNK_BYTES)]
+    ChunkSize(usize),
+    /// The name has no version.
+    #[error("there is no file named {0:?}: `reservoir ls` shows the names")]
+    NotFound(String),
+    /// Too many targets are silent to know which version is the newest.
+    #[error("{name:?}: a newer version may be on silent targets ({silent}): start them, then try again")]
+    Silent {
+        /// The name.
+        name: String,
+        /// Who is silent.
+        silent: String,
+    },
+    /// A version was found, but is not readable by this program or was damaged before it was stored.
+    #[error("the manifest {id} cannot be read: {why}")]
+    Manifest {
+        /// The manifest's chunk.
+        id: ChunkId,
+        /// What is wrong.
+        why: crate::manifest::Malformed,
+    },
+    /// The chunks are good, but together they are not the file that was put.
+    #[error("{name:?}: the bytes read are not the file that was put ({what}): put the file again")]
+    Mismatch {
+        /// The name.
+        name: String,
+        /// Length or hash.
+        what: &'static str,
+    },
+    /// More chunks than a manifest with an indirect level can name.
+    #[error("{0:?} is too large for its chunk size: choose larger chunks")]
+    TooLarge(String),
+    /// A chunk could not be stored.
+    #[error("chunk {id} of {name:?} was not stored: {source}")]
+    Put {
+        /// The file.
+        name: String,
+        /// The chunk.
+        id: ChunkId,
+        /// Why.
+        source: ServiceError,
+    },
+    /// A chunk could not be fetched.
+    #[error("chunk {id} of {name:?} was not read: {source}")]
+    Get {
+        /// The file.
+        name: String,
+        /// The chunk.
+        id: ChunkId,
+        /// Why.
+        source: ServiceError,
+    },
+    /// The targets could not be asked for versions.
+    #[error("the versions of {name:?} could not be listed: {source}")]
+    List {
+        /// The file, or what was asked for.
+        name: String,
+        /// Why.
+        source: ServiceError,
+    },
+    /// The source could not be read.
+    #[error("the data for {name:?} could not be read: {source}")]
+    Read {
+        /// The file.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The destination could not be written.
+    #[error("the data of {name:?} could not be written: {source}")]
+    Write {
+        /// The file.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,18 @@
+//! Files as chunks.
+//!
+//! A file is split into payload chunks; a manifest chunk names them, and is the only thing that makes a version of a
+//! name visible: it is put last. All versions of a name live in one negotiating group, and their ids sort by time, so
+//! one question to one group finds the newest ([`newest`]). Nothing else is stored, so nothing else can disagree.
+//!
+//! This crate knows no sockets: whoever has a [`ChunkService`] can store files. The format of a manifest is documented
+//! byte by byte in `docs/manifest.md` and made in [`manifest`].
+
+mod error;
+pub mod file;
+pub mod manifest;
+mod service;
+
+pub use error::Error;
+pub use file::{Listing, PutOptions, Version, get_file, list, newest, open, put_file};
+pub use manifest::{Entry, Manifest};
+pub use service::{ChunkService, Pending, ServiceError};

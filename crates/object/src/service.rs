@@ -1,0 +1,50 @@
+//! What files need of whoever stores chunks.
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+use protocol::initiator::{Fetched, Found, GetError, PutError, Scope, Stored};
+
+/// An answer that is on its way.
+pub struct Pending<T>(Box<dyn FnOnce() -> T + Send>);
+
+impl<T> Pending<T> {
+    /// An answer that `wait` blocks for.
+    pub fn new(wait: impl FnOnce() -> T + Send + 'static) -> Self {
+        Self(Box::new(wait))
+    }
+
+    /// Blocks until it is there.
+    #[must_use]
+    pub fn wait(self) -> T {
+        (self.0)()
+    }
+}
+
+/// Why a chunk service did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The protocol's put failed.
+    #[error(transparent)]
+    Put(#[from] PutError),
+    /// The protocol's get failed.
+    #[error(transparent)]
+    Get(#[from] GetError),
+    /// Too much is waiting.
+    #[error("too much is waiting already: try again later")]
+    Busy,
+    /// The service has ended.
+    #[error("the chunk service has stopped: {0}")]
+    Stopped(String),
+}
+
+/// Stores and finds chunks. Calls return at once; the answers are waited for.
+pub trait ChunkService: Sync {
+    /// Starts to store a chunk on [`copies`](Self::copies) targets.
+    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
+    /// Starts to fetch a chunk; its bytes are verified against its id.
+    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>>;
+    /// Starts to list ids by prefix.
+    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
+    /// Copies of each chunk.
+    fn copies(&self) -> usize;
+}

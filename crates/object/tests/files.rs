@@ -1,0 +1,160 @@
+//! Files over an in-memory chunk service.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use object::{ChunkService, Error, Pending, PutOptions, ServiceError, get_file, list, newest, put_file};
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{Fetched, Found, GetError, Scope, Stored};
+use protocol::time::Span;
+
+#[derive(Default)]
+struct Memory {
+    chunks: Mutex<BTreeMap<ChunkId, Bytes>>,
+    silent: Vec<NodeId>,
+    flying: std::sync::Arc<AtomicUsize>,
+    most: AtomicUsize,
+}
+
+impl ChunkService for Memory {
+    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        assert!(id.matches([&payload[..]]));
+        self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        self.chunks.lock().unwrap().insert(id, payload);
+        let flying = self.flying.clone();
+        Pending::new(move || {
+            flying.fetch_sub(1, Ordering::SeqCst);
+            Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
+        })
+    }
+
+    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
+        let found = self.chunks.lock().unwrap().get(&id).cloned();
+        Pending::new(move || {
+            let mut bytes = found.ok_or(GetError::NotFound)?;
+            let first = bytes.split_to(bytes.len() / 2);
+            Ok(Fetched { pieces: vec![first, bytes], from: NodeId(1), took: Span::from_millis(1) })
+        })
+    }
+
+    fn list(&self, _: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+        let chunks = self.chunks.lock().unwrap();
+        let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
+        let found = Found { chunks: ids.map(|id| (*id, vec![NodeId(1)])).collect(), silent: self.silent.clone() };
+        Pending::new(move || Ok(found))
+    }
+
+    fn copies(&self) -> usize {
+        3
+    }
+}
+
+fn small(entries: usize) -> PutOptions {
+    PutOptions { chunk_size: 100, pipeline: 4, entries }
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+#[test]
+fn every_size_comes_back() {
+    // Three entries fit a manifest: up to 300 bytes direct, up to 900 indirect.
+    for length in [0, 1, 99, 100, 101, 200, 299, 300, 301, 600, 601, 899, 900] {
+        let memory = Memory::default();
+        let data = content(length);
+        let mut count = 0;
+        let version = put_file(&memory, "f", &mut &data[..], &small(3), &mut |_| count += 1).unwrap();
+        assert_eq!(version.manifest.size, length as u64);
+        assert_eq!(version.manifest.indirect, length > 300, "{length}");
+        assert!(count >= version.manifest.chunks() + 1);
+        assert!(memory.most.load(Ordering::SeqCst) <= 5, "more in flight than the pipeline allows");
+        let mut back = vec![];
+        let read = get_file(&memory, "f", &mut back, 3).unwrap();
+        assert_eq!(back, data, "{length}");
+        assert_eq!(read.id, version.id);
+    }
+}
+
+#[test]
+fn too_large_for_one_level_is_refused() {
+    let memory = Memory::default();
+    let outcome = put_file(&memory, "f", &mut &content(901)[..], &small(3), &mut |_| ());
+    assert!(matches!(outcome, Err(Error::TooLarge(_))), "{outcome:?}");
+    assert!(matches!(newest(&memory, "f"), Err(Error::NotFound(_))), "a failed put is visible");
+}
+
+#[test]
+fn versions_increase_and_the_newest_is_read() {
+    let memory = Memory::default();
+    let mut last = 0;
+    for round in 0..20_u8 {
+        let data = vec![round; 150];
+        let version = put_file(&memory, "f", &mut &data[..], &small(9), &mut |_| ()).unwrap();
+        assert!(version.manifest.created_ms > last);
+        last = version.manifest.created_ms;
+        let mut back = vec![];
+        get_file(&memory, "f", &mut back, 2).unwrap();
+        assert_eq!(back, data);
+    }
+    put_file(&memory, "other", &mut &b"x"[..], &small(9), &mut |_| ()).unwrap();
+    let listing = list(&memory, 2).unwrap();
+    assert_eq!(listing.files.keys().collect::<Vec<_>>(), ["f", "other"]);
+    assert_eq!(listing.files["f"].manifest.created_ms, last);
+    assert!(!listing.incomplete && listing.unreadable.is_empty());
+}
+
+#[test]
+fn as_many_silent_targets_as_copies_refuse() {
+    let mut memory = Memory::default();
+    put_file(&memory, "f", &mut &b"abc"[..], &small(9), &mut |_| ()).unwrap();
+    memory.silent = vec![NodeId(4), NodeId(5)];
+    newest(&memory, "f").unwrap();
+    memory.silent.push(NodeId(6));
+    assert!(matches!(newest(&memory, "f"), Err(Error::Silent { .. })));
+    assert!(list(&memory, 2).unwrap().incomplete);
+}
+
+#[test]
+fn a_missing_chunk_and_a_foreign_manifest_are_errors() {
+    let memory = Memory::default();
+    let version = put_file(&memory, "f", &mut &content(250)[..], &small(9), &mut |_| ()).unwrap();
+    memory.chunks.lock().unwrap().remove(&version.manifest.entries[1].id);
+    let outcome = get_file(&memory, "f", &mut std::io::sink(), 2);
+    assert!(matches!(outcome, Err(Error::Get { .. })), "{outcome:?}");
+    let junk = Bytes::from_static(b"not a manifest");
+    let id = ChunkId::of_manifest("g", 5, &junk);
+    memory.chunks.lock().unwrap().insert(id, junk);
+    assert!(matches!(newest(&memory, "g"), Err(Error::Manifest { .. })));
+    assert_eq!(list(&memory, 2).unwrap().unreadable.len(), 1);
+}
+
+#[test]
+fn a_wrong_whole_file_hash_is_found() {
+    let memory = Memory::default();
+    let version = put_file(&memory, "f", &mut &content(250)[..], &small(9), &mut |_| ()).unwrap();
+    let mut lying = version.manifest;
+    lying.entries.swap(0, 1);
+    lying.created_ms += 1;
+    let bytes = Bytes::from(lying.encode());
+    memory.chunks.lock().unwrap().insert(ChunkId::of_manifest("f", lying.created_ms, &bytes), bytes);
+    let outcome = get_file(&memory, "f", &mut std::io::sink(), 2);
+    assert!(matches!(outcome, Err(Error::Mismatch { .. })), "{outcome:?}");
+}
+
+#[test]
+fn unusable_names_and_chunk_sizes_are_refused() {
+    let memory = Memory::default();
+    for name in ["", "a\nb", &"x".repeat(1025)] {
+        assert!(matches!(newest(&memory, name), Err(Error::Name(_))), "{name:?}");
+    }
+    for chunk_size in [0, (8 << 20) + 1] {
+        let options = PutOptions { chunk_size, ..PutOptions::default() };
+        let outcome = put_file(&memory, "f", &mut &b"x"[..], &options, &mut |_| ());
+        assert!(matches!(outcome, Err(Error::ChunkSize(_))));
+    }
+}
