@@ -1,0 +1,282 @@
+//! An initiator for applications: requests from any thread, tickets to wait on.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use protocol::config::Transport;
+use protocol::id::{ChunkId, NodeId, OpId};
+use protocol::initiator::{
+    Busy, Event, Fetched, Found, GetError, Initiator, PutError, Request, Scope, Stored, TargetState,
+};
+use protocol::machine::{Completion, Effect};
+use protocol::time::Instant;
+
+use crate::config::{ClusterConfig, MulticastChoice};
+use crate::net::{Net, has_addresses};
+use crate::port::{self, Host, Mail, Mailbox};
+use crate::{NodeError, io};
+
+/// Chunks below this are hashed by the loop itself: cheaper than a hop to another thread.
+const INLINE: usize = 32 << 10;
+
+/// What a client may choose for itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientOptions {
+    /// Instead of the map's transport.
+    pub transport: Option<Transport>,
+    /// Instead of probing.
+    pub multicast: Option<bool>,
+    /// Instead of the map's depth.
+    pub depth: Option<usize>,
+}
+
+/// A running initiator. Clones share it; the last one to go stops it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    mailbox: Mailbox<Request>,
+    waiting: Arc<Mutex<Waiting>>,
+    multicast: bool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The answer to a request, when it comes.
+#[derive(Debug)]
+pub struct Ticket<T>(Receiver<T>);
+
+impl<T> Ticket<T> {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// When the client has stopped.
+    pub fn wait(self) -> Result<T, NodeError> {
+        self.0.recv().map_err(|_| NodeError::Stopped)
+    }
+}
+
+/// Who waits for which handle.
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    open: BTreeMap<u64, Reply>,
+}
+
+#[derive(Debug)]
+enum Reply {
+    Put(std::sync::mpsc::SyncSender<Result<Stored, PutError>>),
+    Get(std::sync::mpsc::SyncSender<Result<Fetched, GetError>>),
+    List(std::sync::mpsc::SyncSender<Result<Found, Busy>>),
+    Ping(std::sync::mpsc::SyncSender<Vec<TargetState>>),
+}
+
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct ClientHost {
+    waiting: Arc<Mutex<Waiting>>,
+    hashes: Sender<(OpId, ChunkId, Vec<Bytes>)>,
+    config: ClusterConfig,
+    mailbox: Mailbox<Request>,
+}
+
+impl ClientHost {
+    fn reload(&self, epoch: u32) {
+        match ClusterConfig::load(&self.config.path).and_then(|config| config.map()) {
+            Ok(map) if map.epoch.0 >= epoch => drop(self.mailbox.send(Mail::Request(Request::Map(map)))),
+            Ok(map) => tracing::warn!(
+                "targets use the cluster map of epoch {epoch}, {} has {}: bring it up to date",
+                self.config.path.display(),
+                map.epoch.0
+            ),
+            Err(error) => tracing::warn!("targets use a newer cluster map, but {error}"),
+        }
+    }
+}
+
+impl Host<Initiator> for ClientHost {
+    fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion> {
+        match effect {
+            Effect::Verify { id, pieces } if pieces.iter().map(Bytes::len).sum::<usize>() < INLINE => {
+                Some(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
+            }
+            Effect::Verify { id, pieces } => {
+                drop(self.hashes.send((op, id, pieces)));
+                None
+            }
+            other => {
+                tracing::error!("an initiator has no disk for {other:?}");
+                None
+            }
+        }
+    }
+
+    fn event(&mut self, _now: Instant, event: Event) {
+        let handle = match &event {
+            Event::Put { handle, .. }
+            | Event::Get { handle, .. }
+            | Event::List { handle, .. }
+            | Event::Ping { handle, .. } => *handle,
+            Event::NeedMap { epoch } => return self.reload(epoch.0),
+            Event::CorruptCopy { id, target } => {
+                return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
+            }
+        };
+        let reply = lock(&self.waiting).open.remove(&handle);
+        // Whoever dropped the ticket does not care for the answer.
+        match (reply, event) {
+            (Some(Reply::Put(reply)), Event::Put { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Get(reply)), Event::Get { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::List(reply)), Event::List { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Ping(reply)), Event::Ping { targets, .. }) => drop(reply.try_send(targets)),
+            _ => {}
+        }
+    }
+}
+
+/// 64 bits that no other process has.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}
+
+impl Client {
+    /// Starts an initiator on the interface of the map.
+    ///
+    /// # Errors
+    /// When no socket or thread can be had.
+    pub fn start(config: &ClusterConfig, options: ClientOptions) -> Result<Self, NodeError> {
+        let map = config.map()?;
+        let mut protocol = config.protocol();
+        protocol.transport = options.transport.unwrap_or(protocol.transport);
+        protocol.depth = options.depth.unwrap_or(protocol.depth);
+        protocol.multicast = match (options.multicast, config.network.multicast) {
+            (Some(chosen), _) => chosen,
+            (None, MulticastChoice::On) => true,
+            (None, MulticastChoice::Off) => false,
+            (None, MulticastChoice::Auto) => probe(config),
+        } && has_addresses(&map);
+        let multicast = protocol.multicast;
+        let id = NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1);
+        let net = Net::open(config, SocketAddrV4::new(config.network.interface, 0), id)?;
+        let machine = Initiator::new(id, map, protocol, random());
+        let advice = "lower the load on this host, or raise its limits";
+        let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
+        let waiting = Arc::new(Mutex::new(Waiting::default()));
+        let (hashes, queue) = channel();
+        let (own, done) = (mailbox.clone(), mailbox.clone());
+        let mut host =
+            ClientHost { waiting: Arc::clone(&waiting), hashes, config: config.clone(), mailbox: mailbox.clone() };
+        let hasher = std::thread::Builder::new().name("hash".into()).spawn(move || hash_loop(&queue, &done));
+        hasher.map_err(io("starting a thread", advice))?;
+        let open = Arc::clone(&waiting);
+        let port = std::thread::Builder::new().name("initiator".into()).spawn(move || {
+            if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
+                tracing::error!("the client's loop ended: {error}");
+            }
+            // Nobody will answer any more: whoever waits is told by the closed channel.
+            lock(&open).open.clear();
+        });
+        let thread = Mutex::new(Some(port.map_err(io("starting a thread", advice))?));
+        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, multicast, thread }) })
+    }
+
+    /// Whether multicast is used.
+    #[must_use]
+    pub fn multicast(&self) -> bool {
+        self.shared.multicast
+    }
+
+    fn ask<T>(
+        &self,
+        reply: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Reply,
+        request: impl FnOnce(u64) -> Request,
+    ) -> Ticket<T> {
+        let (sender, receiver) = sync_channel(1);
+        let handle = {
+            let mut waiting = lock(&self.shared.waiting);
+            waiting.next += 1;
+            let handle = waiting.next;
+            waiting.open.insert(handle, reply(sender));
+            handle
+        };
+        if !self.shared.mailbox.send(Mail::Request(request(handle))) {
+            lock(&self.shared.waiting).open.remove(&handle);
+        }
+        Ticket(receiver)
+    }
+
+    /// Stores a chunk.
+    #[must_use]
+    pub fn put(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
+        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload })
+    }
+
+    /// Fetches a chunk.
+    #[must_use]
+    pub fn get(&self, id: ChunkId) -> Ticket<Result<Fetched, GetError>> {
+        self.ask(Reply::Get, |handle| Request::Get { handle, id })
+    }
+
+    /// Asks targets which chunks they hold.
+    #[must_use]
+    pub fn list(&self, scope: Scope, prefix: Vec<u8>) -> Ticket<Result<Found, Busy>> {
+        self.ask(Reply::List, |handle| Request::List { handle, scope, prefix })
+    }
+
+    /// Asks every target for its state.
+    #[must_use]
+    pub fn ping(&self) -> Ticket<Vec<TargetState>> {
+        self.ask(Reply::Ping, |handle| Request::Ping { handle })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.mailbox.send(Mail::Stop);
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn hash_loop(queue: &Receiver<(OpId, ChunkId, Vec<Bytes>)>, mailbox: &Mailbox<Request>) {
+    while let Ok((op, id, pieces)) = queue.recv() {
+        let good = id.matches(pieces.iter().map(|p| &p[..]));
+        mailbox.send(Mail::Done(op, Completion::Verified(good)));
+    }
+}
+
+/// Whether a multicast ping to some group is answered: then the path carries multicast.
+fn probe(config: &ClusterConfig) -> bool {
+    use protocol::id::{GroupId, TxnId};
+    use protocol::machine::{Body, Destination, Transmit};
+    use protocol::wire::{Head, Message, decode_message, encode_message};
+    let (Ok(map), id) = (config.map(), NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1)) else { return false };
+    let Ok(mut net) = Net::open(config, SocketAddrV4::new(config.network.interface, 0), id) else { return false };
+    let head = Head { cluster: map.cluster, epoch: map.epoch, from: id };
+    for _ in 0..10 {
+        for group in (0..map.groups().min(4)).map(GroupId) {
+            let body = Body::Control(encode_message(head, &Message::Ping { txn: TxnId(1) }));
+            net.send(&Transmit { to: Destination::Members(map.group_set(group)), body });
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        while let Some(datagram) = net.receive(0) {
+            if matches!(decode_message(&datagram), Some((_, Message::Pong { .. }))) {
+                return true;
+            }
+        }
+    }
+    tracing::warn!("no target answers to multicast on {}: negotiating by unicast", config.network.interface);
+    false
+}

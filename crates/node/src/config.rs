@@ -1,0 +1,311 @@
+//! The cluster map as a file: who is where. One TOML file serves every role.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+
+use protocol::config::{Config, Transport};
+use protocol::id::{ClusterId, Epoch, NodeId};
+use protocol::map::{ClusterMap, MapError, TargetEntry};
+use protocol::wire::{DATA_HEADER, KEY_LEN};
+use serde::{Deserialize, Serialize};
+
+/// Headers of IPv4 and UDP.
+const IP_UDP: u32 = 28;
+
+/// The file `cluster.toml`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Name of the cluster; datagrams of others are dropped.
+    pub cluster: String,
+    /// Version of this map: raise it with every change.
+    pub epoch: u32,
+    /// Copies of every chunk.
+    #[serde(default = "three")]
+    pub copies: u8,
+    /// Cells (of as many targets as copies) in a negotiating group.
+    #[serde(default = "three_cells")]
+    pub group_cells: usize,
+    /// File with the cluster's key, 64 hexadecimal digits; relative to this file.
+    pub key_file: PathBuf,
+    /// The network.
+    #[serde(default)]
+    pub network: Network,
+    /// Choices of the protocol.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// The targets.
+    #[serde(rename = "target")]
+    pub targets: Vec<TargetConfig>,
+    /// Where this was read from.
+    #[serde(skip)]
+    pub path: PathBuf,
+}
+
+/// Section `[network]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// IPv4 address of the interface on which this host's initiators and multicast are.
+    pub interface: Ipv4Addr,
+    /// Whether to use multicast.
+    pub multicast: MulticastChoice,
+    /// UDP port of all multicast groups.
+    pub multicast_port: u16,
+    /// The path's MTU, bytes.
+    pub mtu: u32,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { interface: Ipv4Addr::LOCALHOST, multicast: MulticastChoice::Auto, multicast_port: 7400, mtu: 1_500 }
+    }
+}
+
+/// Whether multicast is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MulticastChoice {
+    /// Found out at start.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Section `[protocol]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Protocol {
+    /// `hash`, `replicast-m` or `replicast-h`.
+    pub transport: TransportName,
+    /// Chunks that an initiator works on at once.
+    pub depth: usize,
+    /// Port rate to begin with, megabits per second.
+    pub link_mbps: u64,
+}
+
+impl Default for Protocol {
+    fn default() -> Self {
+        Self { transport: TransportName::ReplicastM, depth: 4, link_mbps: 10_000 }
+    }
+}
+
+/// A transport by its name in files and on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportName {
+    /// Consistent hashing, unicast, no negotiation.
+    Hash,
+    /// Negotiated, multicast.
+    ReplicastM,
+    /// Negotiated, unicast.
+    ReplicastH,
+}
+
+impl From<TransportName> for Transport {
+    fn from(name: TransportName) -> Self {
+        match name {
+            TransportName::Hash => Self::Hash,
+            TransportName::ReplicastM => Self::ReplicastM,
+            TransportName::ReplicastH => Self::ReplicastH,
+        }
+    }
+}
+
+/// Section `[[target]]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetConfig {
+    /// Its id, unique in the cluster, below 16,777,216.
+    pub id: u32,
+    /// The failure domain; copies of a chunk are kept in distinct ones.
+    pub domain: String,
+    /// Where it listens.
+    pub address: SocketAddrV4,
+    /// Its directory, relative to this file.
+    pub data: PathBuf,
+    /// Bytes that it may fill, with an optional unit: `500MiB`, `10GiB`, `2TiB`.
+    pub capacity: String,
+    /// For experiments: its disk takes so many milliseconds longer for every sync.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub write_delay_ms: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+fn three() -> u8 {
+    3
+}
+
+fn three_cells() -> usize {
+    3
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}; create it with `reservoir up`, or name another with --config")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{path}: {problem}")]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Line, and what is wrong in it.
+        problem: String,
+    },
+    /// The map cannot serve.
+    #[error("{path}: {source}")]
+    Map {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: MapError,
+    },
+    /// A value is wrong.
+    #[error("{path}: {problem}")]
+    Value {
+        /// Which file.
+        path: PathBuf,
+        /// What, and what to write instead.
+        problem: String,
+    },
+}
+
+/// Bytes of `10GiB`, `500 MiB`, `1048576`.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let shift = match text[digits..].trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+impl ClusterConfig {
+    /// Reads and checks a cluster map.
+    ///
+    /// # Errors
+    /// One line that says where and what.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        let mut config: Self = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let message = error.message().lines().collect::<Vec<_>>().join(" ");
+            ConfigError::Syntax { path: path.to_owned(), problem: format!("line {line}: {message}") }
+        })?;
+        config.path = path.to_owned();
+        config.map()?;
+        for target in &config.targets {
+            config.capacity(target)?;
+        }
+        Ok(config)
+    }
+
+    /// The directory that relative paths count from.
+    #[must_use]
+    pub fn base(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// The capacity of a target in bytes.
+    ///
+    /// # Errors
+    /// When it is no size, or less than 64 MiB.
+    pub fn capacity(&self, target: &TargetConfig) -> Result<u64, ConfigError> {
+        parse_size(&target.capacity).filter(|n| *n >= 64 << 20).ok_or_else(|| ConfigError::Value {
+            path: self.path.clone(),
+            problem: format!(
+                "target {}: capacity = \"{}\": write a size of at least 64MiB, like \"10GiB\"",
+                target.id, target.capacity
+            ),
+        })
+    }
+
+    /// The map for the protocol. Domains are numbered in alphabetical order.
+    ///
+    /// # Errors
+    /// When it cannot keep the copies apart.
+    pub fn map(&self) -> Result<ClusterMap, ConfigError> {
+        let mut domains: BTreeMap<&str, u16> = self.targets.iter().map(|t| (t.domain.as_str(), 0)).collect();
+        domains.values_mut().enumerate().for_each(|(n, number)| *number = n as u16);
+        let targets = self.targets.iter().map(|t| TargetEntry {
+            id: NodeId(t.id),
+            domain: domains.get(t.domain.as_str()).copied().unwrap_or(0),
+            capacity: parse_size(&t.capacity).unwrap_or(0),
+        });
+        let cluster = ClusterId::of_name(&self.cluster);
+        ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
+            .map_err(|source| ConfigError::Map { path: self.path.clone(), source })
+    }
+
+    /// The cluster's key.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no key.
+    pub fn key(&self) -> Result<[u8; KEY_LEN], ConfigError> {
+        let path = self.base().join(&self.key_file);
+        let read = |source| ConfigError::Read { path: path.clone(), source };
+        let text = std::fs::read_to_string(&path).map_err(read)?;
+        let text = text.trim();
+        let mut key = [0; KEY_LEN];
+        let good = text.len() == 2 * KEY_LEN
+            && text.is_ascii()
+            && key
+                .iter_mut()
+                .enumerate()
+                .all(|(n, byte)| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).map(|value| *byte = value).is_ok());
+        if good {
+            return Ok(key);
+        }
+        let problem = format!("a key is {} hexadecimal digits: restore the file from another server", 2 * KEY_LEN);
+        Err(ConfigError::Value { path, problem })
+    }
+
+    /// The machines' configuration.
+    #[must_use]
+    pub fn protocol(&self) -> Config {
+        let datagram = self.network.mtu.clamp(576, 65_535) - IP_UDP;
+        Config {
+            transport: self.protocol.transport.into(),
+            multicast: self.network.multicast != MulticastChoice::Off,
+            depth: self.protocol.depth,
+            link_rate: self.protocol.link_mbps * 125_000,
+            per_datagram: datagram as usize - DATA_HEADER,
+            ..Config::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("10GiB"), Some(10 << 30));
+        assert_eq!(parse_size(" 64 MiB "), Some(64 << 20));
+        assert_eq!(parse_size("7"), Some(7));
+        assert_eq!(parse_size("7 GB"), None);
+        assert_eq!(parse_size("99999999TiB"), None);
+    }
+}

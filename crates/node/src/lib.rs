@@ -1,0 +1,50 @@
+//! The driver of the daemons: sockets, timers and disks around the machines of `protocol`.
+//!
+//! A node is one thread with one loop ([`port`]): it receives, hands to the machine, and does what the machine says.
+//! Disk and hashing run on threads beside it ([`target`], [`client`]). Nothing here decides anything about the protocol.
+
+pub mod client;
+pub mod config;
+pub mod net;
+pub mod port;
+pub mod target;
+
+pub use client::{Client, ClientOptions, Ticket};
+pub use config::{ClusterConfig, ConfigError};
+
+/// Why a node could not start or go on. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store cannot be opened.
+    #[error("target {id}: {source}")]
+    Store {
+        /// Which target.
+        id: u32,
+        /// Why.
+        source: store::StoreError,
+    },
+    /// A directory, socket or thread could not be had.
+    #[error("{what}: {source}; {advice}")]
+    Io {
+        /// What was being done, on what.
+        what: String,
+        /// How it failed.
+        source: std::io::Error,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The map has no such target.
+    #[error("the cluster map has no target {0}: use an id that it has, or add the target to it")]
+    NoSuchTarget(u32),
+    /// The node has stopped.
+    #[error("the node has stopped: start it again")]
+    Stopped,
+}
+
+pub(crate) fn io(what: impl Into<String>, advice: &'static str) -> impl FnOnce(std::io::Error) -> NodeError {
+    let what = what.into();
+    move |source| NodeError::Io { what, source, advice }
+}

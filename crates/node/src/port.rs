@@ -1,0 +1,181 @@
+//! The loop of a node: one thread, woken by datagrams, by a timer with microseconds, or by another thread.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use protocol::id::OpId;
+use protocol::machine::{Completion, Effect, Input, Machine, Output};
+use protocol::time::Instant;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::net::Net;
+
+const TIMER: u64 = 1_000;
+const MAILBOX: u64 = 1_001;
+/// Datagrams taken from one socket before the others and the timer have their turn.
+const BUDGET: usize = 64;
+
+/// What other threads tell the loop.
+#[derive(Debug)]
+pub enum Mail<R> {
+    /// A request of the application.
+    Request(R),
+    /// An effect is done.
+    Done(OpId, Completion),
+    /// Stop.
+    Stop,
+}
+
+/// Sends mail to a loop and wakes it.
+#[derive(Debug)]
+pub struct Mailbox<R> {
+    sender: Sender<Mail<R>>,
+    bell: Arc<OwnedFd>,
+}
+
+impl<R> Clone for Mailbox<R> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
+impl<R> Mailbox<R> {
+    /// A mailbox and its other end.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn new() -> std::io::Result<(Self, Receiver<Mail<R>>)> {
+        let (sender, receiver) = channel();
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        Ok((Self { sender, bell }, receiver))
+    }
+
+    /// Whether the loop is still there to take it.
+    pub fn send(&self, mail: Mail<R>) -> bool {
+        let taken = self.sender.send(mail).is_ok();
+        // A full counter means that the bell is ringing already.
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        taken
+    }
+}
+
+/// The node's side of a loop: runs effects, hears events.
+pub trait Host<M: Machine> {
+    /// Does it and answers at once, or starts it and answers later by mail.
+    fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion>;
+    /// The machine said something.
+    fn event(&mut self, now: Instant, event: M::Event);
+}
+
+/// Monotonic time of this host.
+#[must_use]
+pub fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// When the kernel refuses descriptors or timers.
+pub fn run<M: Machine>(
+    mut machine: M,
+    mut net: Net,
+    mail: &Receiver<Mail<M::Request>>,
+    mailbox: &Mailbox<M::Request>,
+    host: &mut impl Host<M>,
+) -> std::io::Result<()> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let sockets = net.sockets().count();
+    for (n, socket) in net.sockets().enumerate() {
+        epoll::add(&poll, socket, EventData::new_u64(n as u64), EventFlags::IN)?;
+    }
+    epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+    epoll::add(&poll, &mailbox.bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
+    let mut armed = None;
+    let mut writable = false;
+    let mut events = Vec::with_capacity(sockets + 2);
+    drain(&mut machine, &mut net, host);
+    loop {
+        if writable != net.is_waiting() {
+            writable = net.is_waiting();
+            let flags = if writable { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            if let Some(socket) = net.sockets().next() {
+                epoll::modify(&poll, socket, EventData::new_u64(0), flags)?;
+            }
+        }
+        events.clear();
+        match epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut deadline = None;
+        for event in &events {
+            match event.data.u64() {
+                TIMER => {
+                    let _ = rustix::io::read(&timer, &mut [0_u8; 8]);
+                    armed = None;
+                }
+                MAILBOX => {
+                    let _ = rustix::io::read(&*mailbox.bell, &mut [0_u8; 8]);
+                    for letter in mail.try_iter() {
+                        let input = match letter {
+                            Mail::Request(request) => Input::Request(request),
+                            Mail::Done(op, completion) => Input::Done { op, completion },
+                            Mail::Stop => return Ok(()),
+                        };
+                        machine.handle_input(now(), input);
+                        drain(&mut machine, &mut net, host);
+                    }
+                }
+                socket => {
+                    net.flush();
+                    for _ in 0..BUDGET {
+                        let Some(datagram) = net.receive(socket as usize) else { break };
+                        machine.handle_input(now(), Input::Datagram(datagram));
+                        drain(&mut machine, &mut net, host);
+                    }
+                }
+            }
+        }
+        machine.handle_input(now(), Input::Wake);
+        deadline = drain(&mut machine, &mut net, host).or(deadline);
+        if deadline != armed {
+            armed = deadline;
+            arm(&timer, deadline)?;
+        }
+    }
+}
+
+/// Sets the timer to `deadline`, or off.
+fn arm(timer: &OwnedFd, deadline: Option<Instant>) -> std::io::Result<()> {
+    // Zero would switch the timer off.
+    let nanos = deadline.map_or(0, |at| at.as_nanos().max(1));
+    let value = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
+    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+    timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once)?;
+    Ok(())
+}
+
+/// Does what the machine says until it is idle; returns when to wake it.
+fn drain<M: Machine>(machine: &mut M, net: &mut Net, host: &mut impl Host<M>) -> Option<Instant> {
+    loop {
+        match machine.poll_output() {
+            Output::Transmit(transmit) => net.send(&transmit),
+            Output::Effect { op, effect } => {
+                if let Some(completion) = host.effect(op, effect) {
+                    machine.handle_input(now(), Input::Done { op, completion });
+                }
+            }
+            Output::Event(event) => host.event(now(), event),
+            Output::Idle(deadline) => return deadline.map(|d| d.at).filter(|at| *at < Instant::FAR),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A target as a process: its store behind two threads (one commits in groups, one reads), its loop in front.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::id::{ChunkId, NodeId, OpId};
+use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
+use protocol::target::{Event, Request, Setup, Target};
+use protocol::time::Instant;
+use store::backend::FileBackend;
+use store::{Options, ReadError, Store, WriteError};
+
+use crate::config::{ClusterConfig, TargetConfig};
+use crate::net::Net;
+use crate::port::{self, Host, Mail, Mailbox};
+use crate::{NodeError, io};
+
+/// Writes that share one sync at most.
+const GROUP: usize = 64;
+/// Segments are this long, or a sixteenth of the capacity.
+const SEGMENT: u64 = 64 << 20;
+
+/// A running target.
+#[derive(Debug)]
+pub struct TargetNode {
+    mailbox: Mailbox<Request>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Write {
+    op: OpId,
+    id: ChunkId,
+    pieces: Vec<Bytes>,
+    verify: bool,
+}
+
+enum Read {
+    Chunk { op: OpId, id: ChunkId },
+    Scrub { op: OpId, after: Option<ChunkId>, max_bytes: u64 },
+}
+
+struct TargetHost {
+    id: NodeId,
+    store: Arc<Store>,
+    writes: Sender<Write>,
+    reads: Sender<Read>,
+}
+
+impl Host<Target> for TargetHost {
+    fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion> {
+        match effect {
+            Effect::Lookup { id } => return Some(Completion::Found(self.store.contains(&id))),
+            Effect::List { prefix, after, limit } => {
+                let (ids, more) = self.store.list(&prefix, after.as_ref(), limit);
+                return Some(Completion::Listed { ids, more });
+            }
+            // The threads end only after this one: their ends of the channels are there.
+            Effect::Write { id, pieces, verify } => drop(self.writes.send(Write { op, id, pieces, verify })),
+            Effect::Read { id } => drop(self.reads.send(Read::Chunk { op, id })),
+            Effect::Scrub { after, max_bytes } => drop(self.reads.send(Read::Scrub { op, after, max_bytes })),
+            Effect::Verify { id, pieces } => {
+                return Some(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))));
+            }
+        }
+        None
+    }
+
+    fn event(&mut self, _now: Instant, event: Event) {
+        match event {
+            Event::Corrupt { id } => tracing::error!("target {}: the copy of {id} is damaged; dropped it", self.id.0),
+            Event::NeedMap { epoch } => {
+                tracing::warn!(
+                    "target {}: others use the cluster map of epoch {}; restart me with it",
+                    self.id.0,
+                    epoch.0
+                );
+            }
+            other => tracing::trace!("target {}: {other:?}", self.id.0),
+        }
+    }
+}
+
+impl TargetNode {
+    /// Opens the store and starts the target's threads.
+    ///
+    /// # Errors
+    /// The directory, the store, or the address cannot be had.
+    pub fn start(config: &ClusterConfig, id: u32) -> Result<Self, NodeError> {
+        let target = config.targets.iter().find(|t| t.id == id).ok_or(NodeError::NoSuchTarget(id))?;
+        let map = config.map()?;
+        let (store, chunks) = open_store(config, target)?;
+        let net = Net::open(config, target.address, NodeId(id))?;
+        let free = store.space().free;
+        let setup = Setup { id: NodeId(id), cluster: map.cluster, epoch: map.epoch, free, chunks, bug: None };
+        let machine = Target::new(setup, config.protocol());
+        let threads = "lower the load on this host, or raise its limits";
+        let (mailbox, mail) = Mailbox::new().map_err(io("starting a target", threads))?;
+        let (writes, write_queue) = channel();
+        let (reads, read_queue) = channel();
+        let delay = Duration::from_millis(target.write_delay_ms);
+        let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name).spawn(work).map_err(io("starting a thread", threads))
+        };
+        let (writer, reader) = (Arc::clone(&store), Arc::clone(&store));
+        let (write_mail, read_mail, own) = (mailbox.clone(), mailbox.clone(), mailbox.clone());
+        let mut host = TargetHost { id: NodeId(id), store, writes, reads };
+        let port = Box::new(move || {
+            if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
+                tracing::error!("target {id}: its loop ended: {error}; restart it");
+            }
+        });
+        let threads = vec![
+            spawn(format!("port-{id}"), port)?,
+            spawn(format!("write-{id}"), Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay)))?,
+            spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
+        ];
+        tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
+        Ok(Self { mailbox, threads })
+    }
+
+    /// Finishes the writes under way and ends.
+    pub fn stop(self) {
+        self.mailbox.send(Mail::Stop);
+        for thread in self.threads {
+            // A thread that panicked has printed why.
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether its loop still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.threads.iter().all(|thread| !thread.is_finished())
+    }
+}
+
+fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, u64), NodeError> {
+    let dir = config.base().join(&target.data);
+    if !dir.is_dir() {
+        make_dir(&dir, target.id)?;
+    }
+    let advice = "make it writable for this user; if another process has it, stop that one";
+    let backend = FileBackend::open(&dir)
+        .map_err(io(format!("target {}: opening its directory {}", target.id, dir.display()), advice))?;
+    let capacity = config.capacity(target)?;
+    let options = Options {
+        capacity,
+        reserve: capacity / 32,
+        segment_size: SEGMENT.min(capacity / 16).max(16 << 20),
+        cluster: config.map()?.cluster.0,
+        target: target.id,
+    };
+    let store_error = |source| NodeError::Store { id: target.id, source };
+    let (store, recovery) = Store::open(Box::new(backend), options).map_err(store_error)?;
+    if recovery.torn > 0 {
+        tracing::info!("target {}: struck out {} records that a crash had cut off", target.id, recovery.torn);
+    }
+    Ok((Arc::new(store), recovery.chunks))
+}
+
+/// Makes a target's directory, but not the tree above it: that is missing when a disk is not mounted.
+fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
+    std::fs::create_dir(dir).map_err(io(
+        format!("target {id}: making its directory {}", dir.display()),
+        "mount its disk or make the directory above it",
+    ))
+}
+
+/// Commits in groups: everything that waits is appended, and one sync makes all of it durable.
+fn write_loop(store: &Store, queue: &Receiver<Write>, mailbox: &Mailbox<Request>, delay: Duration) {
+    if let Err(error) = store.prepare_segment() {
+        tracing::warn!("cannot prepare a segment: {error}");
+    }
+    while let Ok(first) = queue.recv() {
+        let mut group: Vec<Write> = std::iter::once(first).chain(queue.try_iter().take(GROUP - 1)).collect();
+        let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
+        for write in group.drain(..) {
+            let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
+            let result = if good {
+                store.append(&write.id, &write.pieces).map_err(|error| failure(&error))
+            } else {
+                Err(WriteFailure::BadHash)
+            };
+            results.push((write.op, result));
+        }
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        let synced = store.sync().map_err(|error| failure(&error));
+        let free = store.space().free;
+        for (op, result) in results {
+            mailbox.send(Mail::Done(op, Completion::Written { result: result.and(synced), free }));
+        }
+    }
+}
+
+fn failure(error: &WriteError) -> WriteFailure {
+    match error {
+        WriteError::NoSpace => WriteFailure::NoSpace,
+        WriteError::Io(problem) => {
+            tracing::error!("a write failed: {problem}; check the disk");
+            WriteFailure::Disk
+        }
+    }
+}
+
+fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) {
+    while let Ok(read) = queue.recv() {
+        let (op, completion) = match read {
+            Read::Chunk { op, id } => {
+                let result = store.read(&id).map_err(|error| match error {
+                    ReadError::Missing => ReadFailure::Missing,
+                    ReadError::Corrupt => ReadFailure::Corrupt,
+                    ReadError::Io(problem) => {
+                        tracing::error!("reading {id} failed: {problem}; check the disk");
+                        ReadFailure::Disk
+                    }
+                });
+                (op, Completion::Read(result))
+            }
+            Read::Scrub { op, after, max_bytes } => {
+                let scrubbed = store.scrub(after, max_bytes);
+                let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
+                (op, Completion::Scrubbed { next, bytes, bad })
+            }
+        };
+        mailbox.send(Mail::Done(op, completion));
+    }
+}
