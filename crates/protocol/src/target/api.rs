@@ -53,6 +53,11 @@ pub enum Event {
     },
     /// A tentative window was not accepted in time.
     Expired,
+    /// An accepted window was given up: its payload did not come, or its initiator asked anew.
+    Released {
+        /// Which chunk.
+        id: ChunkId,
+    },
     /// A copy became durable.
     Stored {
         /// Which chunk.

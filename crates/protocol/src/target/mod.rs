@@ -92,6 +92,12 @@ impl Target {
         }
     }
 
+    /// Copies on their way in or out: none when the cluster is quiet.
+    #[must_use]
+    pub fn in_progress(&self) -> usize {
+        self.reservations.len() + self.servings.len()
+    }
+
     fn head(&self) -> Head {
         Head { cluster: self.setup.cluster, epoch: self.setup.epoch, from: self.setup.id }
     }

@@ -356,8 +356,11 @@ impl Target {
     }
 
     pub(super) fn drop_reservation(&mut self, txn: TxnId) {
-        self.reservations.remove(&txn);
+        let dropped = self.reservations.remove(&txn);
         self.inward.remove(txn);
+        if let Some(r) = dropped.filter(|r| r.stage == Stage::Accepted) {
+            self.event(Event::Released { id: r.id });
+        }
     }
 
     /// Expires what nobody accepted; asks for what is late.

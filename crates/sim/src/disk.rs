@@ -1,0 +1,172 @@
+//! One target's disk: the real store over a backend that tears what was not synced, with time charged.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use protocol::id::{ChunkId, OpId};
+use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
+use protocol::time::{Instant, Span};
+use store::backend::CrashBackend;
+use store::{Options, ReadError, Store, WriteError};
+
+/// A write that waits for its group.
+struct Write {
+    op: OpId,
+    id: ChunkId,
+    pieces: Vec<Bytes>,
+    verify: bool,
+}
+
+pub(crate) struct Disk {
+    pub(crate) backend: CrashBackend,
+    options: Options,
+    store: Option<Store>,
+    rate: u64,
+    sync: Span,
+    queue: Vec<Write>,
+    /// The group that is being made durable.
+    group: Vec<(OpId, ChunkId, Result<(), WriteFailure>)>,
+    /// Chunks in the order in which they became durable.
+    order: Vec<ChunkId>,
+    reads_done: Instant,
+}
+
+/// What a disk answers to an effect.
+pub(crate) enum Answer {
+    /// At once.
+    Now(Completion),
+    /// At this time.
+    At(Instant, Completion),
+    /// A group is being made durable: call [`Disk::commit`] at this time.
+    CommitAt(Instant),
+    /// With a later group.
+    Queued,
+}
+
+impl Disk {
+    pub(crate) fn new(options: Options, rate: u64, sync: Span) -> Self {
+        let mut disk = Self {
+            backend: CrashBackend::new(),
+            options,
+            store: None,
+            rate,
+            sync,
+            queue: Vec::new(),
+            group: Vec::new(),
+            order: Vec::new(),
+            reads_done: Instant::ZERO,
+        };
+        disk.open(false);
+        disk
+    }
+
+    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect).
+    pub(crate) fn open(&mut self, forget: bool) {
+        match Store::open(Box::new(self.backend.clone()), self.options.clone()) {
+            Ok((store, _)) => {
+                if forget {
+                    for id in self.order.iter().rev().take(5) {
+                        let _ = store.remove(id);
+                    }
+                }
+                self.store = Some(store);
+            }
+            Err(error) => panic!("a store does not open again: {error}"),
+        }
+    }
+
+    /// The power fails.
+    pub(crate) fn crash(&mut self, seed: u64) {
+        self.store = None;
+        self.queue.clear();
+        self.group.clear();
+        self.backend.crash(seed);
+    }
+
+    pub(crate) fn chunks(&self) -> (u64, u64) {
+        self.store.as_ref().map_or((0, 0), |store| (store.chunks(), store.space().free))
+    }
+
+    /// The durable bytes of a chunk, if they are good.
+    pub(crate) fn durable(&self, id: &ChunkId) -> Option<Bytes> {
+        self.store.as_ref()?.read(id).ok()
+    }
+
+    pub(crate) fn run(&mut self, now: Instant, op: OpId, effect: Effect) -> Answer {
+        let Some(store) = &self.store else { panic!("an effect for a disk without power") };
+        match effect {
+            Effect::Lookup { id } => Answer::Now(Completion::Found(store.contains(&id))),
+            Effect::List { prefix, after, limit } => {
+                let (ids, more) = store.list(&prefix, after.as_ref(), limit);
+                Answer::Now(Completion::Listed { ids, more })
+            }
+            Effect::Verify { id, pieces } => {
+                Answer::Now(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
+            }
+            Effect::Write { id, pieces, verify } => {
+                self.queue.push(Write { op, id, pieces, verify });
+                if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
+            }
+            Effect::Read { id } => {
+                let result = store.read(&id).map_err(|error| match error {
+                    ReadError::Missing => ReadFailure::Missing,
+                    ReadError::Corrupt => ReadFailure::Corrupt,
+                    ReadError::Io(_) => ReadFailure::Disk,
+                });
+                let bytes = result.as_ref().map_or(0, |b| b.len() as u64);
+                self.reads_done = self.reads_done.max(now) + Span::of_transfer(bytes, self.rate);
+                Answer::At(self.reads_done, Completion::Read(result))
+            }
+            Effect::Scrub { after, max_bytes } => {
+                let scrubbed = store.scrub(after, max_bytes);
+                let at = now + Span::of_transfer(scrubbed.bytes, self.rate);
+                let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
+                Answer::At(at, Completion::Scrubbed { next, bytes, bad })
+            }
+        }
+    }
+
+    /// Appends everything that waits; it is durable only at the commit, so a crash in between tears it.
+    fn begin(&mut self, now: Instant) -> Answer {
+        let Some(store) = &self.store else { return Answer::Queued };
+        let mut bytes = 0;
+        for write in self.queue.drain(..) {
+            let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
+            let result = if good {
+                store.append(&write.id, &write.pieces).map_err(|error| failure(&error))
+            } else {
+                Err(WriteFailure::BadHash)
+            };
+            bytes += write.pieces.iter().map(Bytes::len).sum::<usize>() as u64;
+            self.group.push((write.op, write.id, result));
+        }
+        Answer::CommitAt(now + self.sync + Span::of_transfer(bytes, self.rate))
+    }
+
+    /// Makes the group durable: its completions, and what follows for the next group.
+    pub(crate) fn commit(&mut self, now: Instant) -> (Vec<(OpId, Completion)>, Answer) {
+        let Some(store) = &self.store else { return (Vec::new(), Answer::Queued) };
+        let synced = store.sync().map_err(|error| failure(&error));
+        let free = store.space().free;
+        let mut done = Vec::new();
+        for (op, id, result) in self.group.drain(..) {
+            let result = result.and(synced);
+            if result.is_ok() {
+                self.order.push(id);
+            }
+            done.push((op, Completion::Written { result, free }));
+        }
+        let next = if self.queue.is_empty() { Answer::Queued } else { self.begin(now) };
+        (done, next)
+    }
+}
+
+fn failure(error: &WriteError) -> WriteFailure {
+    match error {
+        WriteError::NoSpace => WriteFailure::NoSpace,
+        WriteError::Io(_) => WriteFailure::Disk,
+    }
+}
+
+/// Which bytes each acknowledged chunk must have.
+pub(crate) type Acknowledged = BTreeMap<ChunkId, Bytes>;

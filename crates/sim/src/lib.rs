@@ -1,0 +1,29 @@
+//! The second driver of the machines: whole clusters on an event queue, with faults, from one seed.
+//!
+//! [`swarm`] draws a scenario from a seed, [`world`] runs it over the same machines, the same encoded and sealed
+//! messages and the same store as the daemons, [`check`] judges from outside. `docs/simulation.md` explains the output.
+
+pub mod check;
+mod disk;
+mod net;
+mod runner;
+pub mod swarm;
+mod world;
+
+pub use runner::{Report, check_seeds, replay, run_seed};
+pub use swarm::{Planted, Scenario};
+
+/// How one seed ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// A rolling hash of everything that happened: equal for equal seeds, on every build.
+    pub digest: u64,
+    /// Puts acknowledged.
+    pub puts: u32,
+    /// Gets that returned the right bytes.
+    pub gets: u32,
+    /// Events handled.
+    pub events: u64,
+    /// What went wrong, if anything.
+    pub failure: Option<String>,
+}

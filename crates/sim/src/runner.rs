@@ -1,0 +1,66 @@
+//! Many seeds on all cores, or one seed step by step.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Outcome;
+use crate::swarm::{Planted, Scenario};
+use crate::world::World;
+
+/// What a run of many seeds found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Puts acknowledged, over all.
+    pub puts: u64,
+    /// Gets that returned the right bytes, over all.
+    pub gets: u64,
+    /// Events handled, over all.
+    pub events: u64,
+    /// Seeds that failed, and why; in order of the seed.
+    pub failures: Vec<(u64, String)>,
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
+    World::new(&Scenario::draw(seed, planted), None).run()
+}
+
+/// Runs one seed and tells every step.
+pub fn replay(seed: u64, tell: &mut dyn FnMut(&str)) -> Outcome {
+    let scenario = Scenario::draw(seed, None);
+    tell(&format!("{scenario:#?}"));
+    World::new(&scenario, Some(tell)).run()
+}
+
+/// Runs `count` seeds from `first` on `threads` threads; `progress` hears how many are done.
+pub fn check_seeds(first: u64, count: u64, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Report {
+    let (next, done) = (AtomicU64::new(first), AtomicU64::new(0));
+    let report = Mutex::new(Report::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first.saturating_add(count) {
+                        return;
+                    }
+                    let outcome = run_seed(seed, None);
+                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                    report.seeds += 1;
+                    report.puts += u64::from(outcome.puts);
+                    report.gets += u64::from(outcome.gets);
+                    report.events += outcome.events;
+                    report.failures.extend(outcome.failure.map(|why| (seed, why)));
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+                }
+            });
+        }
+    });
+    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.failures.sort();
+    report
+}

@@ -1,0 +1,138 @@
+//! Drawing a whole scenario from a seed. Some faults are switched off entirely in some seeds, so that each also runs
+//! without the noise of the others.
+
+use protocol::config::{Config, Transport};
+use protocol::rng::Rng;
+use protocol::target::Bug;
+use protocol::time::Span;
+
+/// A defect that is planted to prove that the checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A defect of the target machine.
+    Target(Bug),
+    /// A restart forgets the newest records of the index.
+    LoseIndexTail,
+}
+
+impl Planted {
+    /// Every defect.
+    pub const ALL: [Self; 6] = [
+        Self::Target(Bug::AckBeforeDurable),
+        Self::Target(Bug::DropAck),
+        Self::Target(Bug::SkipHashCheck),
+        Self::Target(Bug::OverlapWindows),
+        Self::Target(Bug::NeverExpire),
+        Self::LoseIndexTail,
+    ];
+}
+
+/// Chances of network faults, per thousand datagrams.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Lost.
+    pub loss: u64,
+    /// Delivered twice.
+    pub duplicate: u64,
+    /// Delayed by up to a millisecond more.
+    pub reorder: u64,
+    /// One bit flipped.
+    pub corrupt: u64,
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Targets.
+    pub targets: u32,
+    /// Initiators.
+    pub initiators: u32,
+    /// Copies of a chunk.
+    pub copies: u8,
+    /// Puts in all, and as many gets.
+    pub operations: u32,
+    /// Largest chunk, bytes.
+    pub largest: u64,
+    /// Settings of the machines.
+    pub config: Config,
+    /// Link rate, bytes per second.
+    pub link: u64,
+    /// Disk rate, bytes per second, and the time of a sync.
+    pub disk: (u64, Span),
+    /// A target whose disk is so many times slower.
+    pub slow: Option<(u32, u64)>,
+    /// Largest clock drift, parts per million.
+    pub drift: u64,
+    /// Network faults before the heal.
+    pub faults: Faults,
+    /// Crashes of targets before the heal.
+    pub crashes: u32,
+    /// Crashes of initiators before the heal.
+    pub initiator_crashes: u32,
+    /// Partitions of one target before the heal.
+    pub partitions: u32,
+    /// Bytes flipped on the disk of one target.
+    pub flips: u32,
+    /// Bytes that a target may hold.
+    pub capacity: u64,
+    /// A planted defect.
+    pub planted: Option<Planted>,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn draw(seed: u64, planted: Option<Planted>) -> Self {
+        let mut rng = Rng::new(seed).fork(1);
+        let transports = [Transport::ReplicastM, Transport::ReplicastM, Transport::ReplicastH, Transport::Hash];
+        let link = [50_000_000, 125_000_000, 1_250_000_000][rng.below(3) as usize];
+        let disk_rate = [20_000_000, 100_000_000, 400_000_000][rng.below(3) as usize];
+        let per_datagram = [500, 1_400, 8_900][rng.below(3) as usize];
+        let config = Config {
+            transport: transports[rng.below(4) as usize],
+            multicast: rng.chance(3, 4),
+            depth: 1 + rng.below(4) as usize,
+            link_rate: link,
+            disk_rate,
+            per_datagram,
+            quantum: per_datagram * (1 + rng.below(16) as usize),
+            receive_buffer: 64 << 10 << rng.below(3),
+            guard: Span::from_micros(5 + rng.below(30)),
+            tentative: Span::from_millis(5 + rng.below(10)),
+            max_wait: Span::from_millis(200),
+            bid_timeout: Span::from_millis(5 + rng.below(10)),
+            late: Span::from_millis(2 + rng.below(8)),
+            give_up: Span::from_secs(4),
+            scrub_interval: Span::from_millis(20 + rng.below(200)),
+            scrub_bytes: 16 << 10,
+            ..Config::default()
+        };
+        let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
+        let faults = Faults { loss: some(40), duplicate: some(40), reorder: some(100), corrupt: some(30) };
+        let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
+        let (partitions, flips, drift) = (some(4) as u32, some(4) as u32, some(200));
+        let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
+        Self {
+            seed,
+            targets: if rng.chance(1, 4) { 5 + rng.below(8) as u32 } else { 9 },
+            initiators: 3,
+            copies: if rng.chance(1, 6) { 2 } else { 3 },
+            operations: 200,
+            largest: [1_000, 4_000, 9_000][rng.below(3) as usize],
+            config,
+            link,
+            disk: (disk_rate, Span::from_micros(50 + rng.below(400))),
+            slow,
+            drift,
+            faults,
+            crashes,
+            initiator_crashes,
+            partitions,
+            flips,
+            capacity: 8 << 20,
+            planted,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Whole clusters with faults: no seed may fail, every seed repeats, every planted defect is found.
+
+use sim::{Planted, run_seed};
+
+fn repeat(seed: u64) -> String {
+    format!("repeat it with: reservoir sim replay {seed}")
+}
+
+#[test]
+fn no_seed_fails() {
+    let report = sim::check_seeds(1, 300, 2, &|_| ());
+    if let Some((seed, why)) = report.failures.first() {
+        panic!("{} of {} seeds failed; seed {seed}: {why}; {}", report.failures.len(), report.seeds, repeat(*seed));
+    }
+    assert!(report.puts > 300 * 100 && report.gets > 300 * 100, "{report:?}");
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    for seed in 1..20 {
+        assert_eq!(run_seed(seed, None), run_seed(seed, None), "{}", repeat(seed));
+    }
+}
+
+#[test]
+fn every_planted_defect_is_found() {
+    for planted in Planted::ALL {
+        let found = (1..=200).find_map(|seed| Some((seed, run_seed(seed, Some(planted)).failure?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} was not found in 200 seeds"));
+        println!("{planted:?}: seed {seed}: {why}");
+    }
+}
