@@ -1,19 +1,29 @@
-# Thin: every target is one or two cargo commands.
-.PHONY: run test verify fix
+# Thin on purpose: each target is one or two commands that can be typed by hand.
 
-run:
-	cargo build --release --locked
+.PHONY: run test verify fix rust
+
+# A cluster on this machine, with a demonstration; data in ./data. Ctrl-C stops it.
+run: rust
+	cargo build --locked --release --package reservoir-cli
 	target/release/reservoir up --demo
 
-test:
-	cargo test --release --workspace --locked
+# Every test. In release, because the simulator's seeds are most of the work.
+test: rust
+	cargo test --locked --workspace --release
 
-# Read-only: changes nothing, fails on anything that `make fix` or a person must mend.
-verify:
+# The gate: reads, never writes sources.
+verify: rust
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	$(MAKE) test
+	cargo clippy --locked --workspace --all-targets -- --deny warnings
+	cargo test --locked --workspace --release
+	cargo run --locked --release --package reservoir-cli -- sim check
 
-fix:
+# What can be put right by machine.
+fix: rust
+	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
-	cargo clippy --workspace --all-targets --fix --allow-dirty
+
+rust:
+	@command -v cargo >/dev/null 2>&1 || { \
+	  echo "Rust is missing: install it from https://rustup.rs (rust-toolchain.toml picks the version), then run make again" >&2; \
+	  exit 1; }

@@ -48,3 +48,9 @@ pub trait ChunkService: Sync {
     /// Copies of each chunk.
     fn copies(&self) -> usize;
 }
+
+impl From<protocol::initiator::Busy> for ServiceError {
+    fn from(_: protocol::initiator::Busy) -> Self {
+        Self::Busy
+    }
+}

@@ -1,0 +1,219 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// A scale-out object store that negotiates reservations.
+///
+/// Start with `reservoir up --demo`: a whole cluster on this machine, a file put, read back, and read again after a
+/// loss.
+#[derive(Debug, Parser)]
+#[command(name = "reservoir", version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a whole cluster on this machine until Ctrl-C: targets and a gateway.
+    Up(UpArgs),
+    /// Run one target of a cluster.
+    Target(TargetArgs),
+    /// Run a gateway: files over HTTP.
+    Gateway(GatewayArgs),
+    /// Store a file.
+    Put(PutArgs),
+    /// Read a file back, verified.
+    Get(GetArgs),
+    /// Show what is stored under a name.
+    Stat(StatArgs),
+    /// List the files of the cluster.
+    Ls(TableArgs),
+    /// Show the cluster at a glance.
+    Status(TableArgs),
+    /// Measure this machine's ceilings and what the cluster reaches of them.
+    Bench(BenchArgs),
+    /// Run the protocol in the simulator.
+    #[command(subcommand)]
+    Sim(SimCommand),
+}
+
+/// How copies are placed and carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportArg {
+    /// Consistent hashing and unicast, no negotiation: the conventional store.
+    Hash,
+    /// Negotiated; one multicast transfer to all chosen targets.
+    ReplicastM,
+    /// Negotiated; consecutive unicast transfers.
+    ReplicastH,
+}
+
+impl TransportArg {
+    /// As configuration files and tables write it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Hash => "hash",
+            Self::ReplicastM => "replicast-m",
+            Self::ReplicastH => "replicast-h",
+        }
+    }
+}
+
+/// Settings of `up`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UpArgs {
+    /// Directory of the cluster: its configuration, key, logs and all data. Made at the first start.
+    #[arg(long, value_name = "DIR", default_value = "./data")]
+    pub(crate) data: PathBuf,
+    /// Targets of a new cluster; an existing one keeps its own.
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub(crate) targets: u32,
+    /// Put a file of 64 MiB, read it back, stop one target, read it again, and show what was measured.
+    #[arg(long)]
+    pub(crate) demo: bool,
+    /// Exit when the cluster answered (with --demo: when the demonstration is over; success only when every
+    /// comparison held).
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How copies are placed and carried (default: as the configuration says).
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<TransportArg>,
+    /// Do not use multicast, even where it works.
+    #[arg(long)]
+    pub(crate) no_multicast: bool,
+    /// Print the demonstration's table as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings of `target`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TargetArgs {
+    /// The cluster's configuration.
+    #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
+    pub(crate) config: PathBuf,
+    /// Which target of the configuration to be.
+    #[arg(long, value_name = "N")]
+    pub(crate) id: u32,
+    /// Stop when the process that started this one is gone.
+    #[arg(long, hide = true)]
+    pub(crate) with_parent: bool,
+}
+
+/// Settings of `gateway`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GatewayArgs {
+    /// The cluster's configuration.
+    #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
+    pub(crate) config: PathBuf,
+    /// How copies are placed and carried (default: as the configuration says).
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<TransportArg>,
+    /// Do not use multicast, even where it works.
+    #[arg(long)]
+    pub(crate) no_multicast: bool,
+    /// Stop when the process that started this one is gone.
+    #[arg(long, hide = true)]
+    pub(crate) with_parent: bool,
+}
+
+/// Which cluster, and how to print.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TableArgs {
+    /// The cluster's configuration, which names its gateway.
+    #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
+    pub(crate) config: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings of `put`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PutArgs {
+    /// The file to store; `-` reads standard input (then --name is needed).
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Store it under this name (default: the last part of FILE).
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
+/// Settings of `get`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GetArgs {
+    /// The name to read.
+    pub(crate) name: String,
+    /// Where to write it (default: NAME's last part, in this directory); `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
+/// Settings of `stat`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct StatArgs {
+    /// The name to show.
+    pub(crate) name: String,
+    /// Which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
+/// Settings of `bench`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BenchArgs {
+    /// Seconds for each size, direction and transport.
+    #[arg(long, value_name = "S", default_value_t = 3)]
+    pub(crate) seconds: u64,
+    /// Chunk sizes, with KiB or MiB.
+    #[arg(long, value_delimiter = ',', default_value = "16KiB,128KiB,1MiB", value_parser = crate::numbers::parse_size)]
+    pub(crate) sizes: Vec<u64>,
+    /// Transports to compare.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "hash,replicast-m,replicast-h")]
+    pub(crate) transports: Vec<TransportArg>,
+    /// Puts or gets in flight.
+    #[arg(long, default_value_t = 16)]
+    pub(crate) depth: usize,
+    /// Directory under which a cluster for the benchmark is made and removed (it should be on the disk to measure).
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) data: PathBuf,
+    /// Use this running cluster instead of one made for the benchmark.
+    #[arg(long, value_name = "FILE", conflicts_with = "slow_target")]
+    pub(crate) config: Option<PathBuf>,
+    /// Compare put latency with one slow target (20 ms a write) among nine to that with none.
+    #[arg(long)]
+    pub(crate) slow_target: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What to simulate.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// Run whole clusters with faults, one for each seed, and check that nothing acknowledged is lost.
+    Check {
+        /// How many seeds.
+        #[arg(long, value_name = "N", default_value_t = 1000)]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, value_name = "SEED", default_value_t = 1)]
+        start: u64,
+    },
+    /// Run one seed again and show what happened, step by step.
+    Replay {
+        /// The seed.
+        seed: u64,
+    },
+}

@@ -1,0 +1,313 @@
+//! Benchmarks: the machine's ceilings, and what the cluster reaches of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use node::{Client, ClusterConfig, Ticket};
+use protocol::id::ChunkId;
+use serde::Serialize;
+use tempfile::TempDir;
+
+use crate::args::{BenchArgs, TransportArg};
+use crate::layout::{self, Cluster, Shape};
+use crate::output::{self, json, line, step_bar};
+use crate::process::{Family, cpu_seconds};
+use crate::service::NodeCluster;
+use crate::{numbers, up};
+
+mod ceiling;
+mod slow;
+
+/// Targets of a cluster made for a benchmark.
+const TARGETS: u32 = 9;
+/// Put chunks that are remembered to be got.
+const REMEMBERED: usize = 4_096;
+/// Samples kept for the quantiles.
+const SAMPLES: usize = 1 << 20;
+
+#[derive(Debug, Serialize)]
+struct Report {
+    ceilings: Ceilings,
+    copies: u8,
+    targets: usize,
+    depth: usize,
+    seconds_each: u64,
+    results: Vec<Row>,
+    /// Largest resident memory of a target after the load, bytes.
+    largest_target_resident: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ceilings {
+    /// What the raw socket carries, bytes (10^6) per second.
+    socket_mb_per_s: f64,
+    /// What the raw disk takes by append and `fdatasync`, bytes (10^6) per second.
+    disk_mb_per_s: f64,
+    /// The most that a put can reach here: the socket, or the disk shared by all copies.
+    put_mb_per_s: f64,
+    /// The most that a get can reach here.
+    get_mb_per_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    transport: &'static str,
+    multicast: bool,
+    size: u64,
+    direction: &'static str,
+    mb_per_s: f64,
+    /// 0 to 1 of the lower ceiling.
+    share: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// Of the whole cluster's processes and this one; of this one alone on a cluster that runs elsewhere.
+    cpu_s_per_gib: f64,
+}
+
+/// Runs `reservoir bench`.
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    ensure!(args.seconds > 0 && args.depth > 0, "--seconds and --depth must be at least 1");
+    let largest = u64::from(protocol::limits::CHUNK_BYTES);
+    if let Some(size) = args.sizes.iter().find(|size| !(16..=largest).contains(*size)) {
+        bail!("--sizes {size}: choose 16 bytes to {}", numbers::size(largest));
+    }
+    if args.slow_target {
+        return slow::run(args);
+    }
+    let mut bench = match &args.config {
+        Some(path) => Bench::running(path)?,
+        None => Bench::temporary(&args.data, None)?,
+    };
+    let ceilings = bench.ceilings(&args.data)?;
+    let mut results = Vec::new();
+    let bar = step_bar("bench", (args.transports.len() * args.sizes.len()) as u64);
+    for transport in &args.transports {
+        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(args.depth))?;
+        for size in &args.sizes {
+            results.extend(bench.one(&cluster, *transport, *size, args, &ceilings)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let largest_target_resident = bench.family.as_ref().map(Family::largest_resident);
+    let report = Report {
+        ceilings,
+        copies: bench.config.copies,
+        targets: bench.config.targets.len(),
+        depth: args.depth,
+        seconds_each: args.seconds,
+        results,
+        largest_target_resident,
+    };
+    if args.json { json(&report) } else { print(&report) }
+}
+
+/// A cluster to measure.
+struct Bench {
+    config: ClusterConfig,
+    /// The targets, when they were started here.
+    family: Option<Family>,
+    /// Removed at the end, after the family: fields are dropped in order.
+    _directory: Option<TempDir>,
+}
+
+impl Bench {
+    fn running(config: &Path) -> anyhow::Result<Self> {
+        let bench = Self { config: layout::load(config)?, family: None, _directory: None };
+        let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
+        ensure!(status.targets.iter().any(|t| t.alive), "no target answers: start the cluster with `reservoir up`");
+        Ok(bench)
+    }
+
+    /// Makes a cluster in a directory of its own, and starts its targets.
+    fn temporary(place: &Path, slow: Option<(u32, u64)>) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(place).with_context(|| format!("the directory {} cannot be made", place.display()))?;
+        let directory = tempfile::Builder::new().prefix("reservoir-bench-").tempdir_in(place).with_context(|| {
+            format!("no directory can be made in {}: choose another place with --data", place.display())
+        })?;
+        layout::create(directory.path(), &Shape { targets: TARGETS, transport: None, slow })?;
+        let cluster = Cluster::open(directory.path())?;
+        let family = up::start_targets(&cluster, &AtomicBool::new(false))?;
+        Ok(Self { config: layout::load(&cluster.config_path)?, family: Some(family), _directory: Some(directory) })
+    }
+
+    fn ceilings(&mut self, place: &Path) -> anyhow::Result<Ceilings> {
+        let socket = ceiling::socket(self.config.network.mtu.clamp(576, 65_535) as usize - 28)?;
+        let disk = ceiling::disk(place)?;
+        let put = socket.min(disk / f64::from(self.config.copies));
+        Ok(Ceilings { socket_mb_per_s: socket, disk_mb_per_s: disk, put_mb_per_s: put, get_mb_per_s: socket })
+    }
+
+    fn cpu(&self) -> f64 {
+        cpu_seconds("/proc/self/stat") + self.family.as_ref().map_or(0.0, Family::cpu_seconds)
+    }
+
+    /// Puts for a while, then gets what was put.
+    fn one(
+        &mut self,
+        cluster: &NodeCluster,
+        transport: TransportArg,
+        size: u64,
+        args: &BenchArgs,
+        ceilings: &Ceilings,
+    ) -> anyhow::Result<[Row; 2]> {
+        let limit = Duration::from_secs(args.seconds);
+        let row = |direction, ceiling: f64, run: &Run, cpu: f64| Row {
+            transport: transport.name(),
+            multicast: cluster.client().multicast(),
+            size,
+            direction,
+            mb_per_s: run.mb_per_s(),
+            share: if ceiling > 0.0 { (run.mb_per_s() / ceiling).min(1.0) } else { 0.0 },
+            p50_ms: numbers::quantile(&run.samples, 50.0),
+            p99_ms: numbers::quantile(&run.samples, 99.0),
+            cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
+        };
+        let before = self.cpu();
+        let (put, ids) = put_for(cluster.client(), size as usize, args.depth, limit)?;
+        let between = self.cpu();
+        let get = get_for(cluster.client(), &ids, args.depth, limit)?;
+        let after = self.cpu();
+        if let Some(family) = &mut self.family {
+            family.check()?;
+        }
+        Ok([
+            row("put", ceilings.put_mb_per_s, &put, between - before),
+            row("get", ceilings.get_mb_per_s, &get, after - between),
+        ])
+    }
+}
+
+/// What was measured.
+struct Run {
+    bytes: u64,
+    seconds: f64,
+    /// Milliseconds of each request, sorted.
+    samples: Vec<f64>,
+}
+
+impl Run {
+    fn mb_per_s(&self) -> f64 {
+        numbers::mb_per_s(self.bytes, self.seconds)
+    }
+}
+
+/// Keeps `depth` requests in flight until `limit` has passed, and waits for all.
+fn pump<T, E: std::error::Error + Send + Sync + 'static>(
+    depth: usize,
+    limit: Duration,
+    mut start: impl FnMut() -> Ticket<Result<T, E>>,
+    mut done: impl FnMut(T) -> (u64, f64),
+) -> anyhow::Result<Run> {
+    let begin = Instant::now();
+    let mut run = Run { bytes: 0, seconds: 0.0, samples: Vec::new() };
+    let mut flight = VecDeque::new();
+    loop {
+        while flight.len() < depth && begin.elapsed() < limit {
+            flight.push_back(start());
+        }
+        let Some(ticket) = flight.pop_front() else { break };
+        let (bytes, ms) = done(ticket.wait()??);
+        run.bytes += bytes;
+        if run.samples.len() < SAMPLES {
+            run.samples.push(ms);
+        }
+    }
+    run.seconds = begin.elapsed().as_secs_f64();
+    run.samples.sort_by(f64::total_cmp);
+    Ok(run)
+}
+
+fn put_for(client: &Client, size: usize, depth: usize, limit: Duration) -> anyhow::Result<(Run, Vec<ChunkId>)> {
+    let mut base = vec![0; size];
+    // Different in each run, so that nothing is there already.
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    std::io::Read::read_exact(&mut crate::demo::Content::new(seed), &mut base).context("no content could be made")?;
+    let mut ids = Vec::new();
+    let mut count = 0_u64;
+    let start = || {
+        count += 1;
+        base[..8].copy_from_slice(&count.to_le_bytes());
+        let payload = Bytes::copy_from_slice(&base);
+        let id = ChunkId::of_payload(&payload);
+        if ids.len() < REMEMBERED {
+            ids.push(id);
+        }
+        client.put(id, payload)
+    };
+    let run = pump(depth, limit, start, |stored| (size as u64, stored.took.as_nanos() as f64 / 1e6))
+        .context("a put of the benchmark failed")?;
+    Ok((run, ids))
+}
+
+fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration) -> anyhow::Result<Run> {
+    ensure!(!ids.is_empty(), "the benchmark stored nothing to read: raise --seconds");
+    let mut turn = ids.iter().cycle().copied();
+    let start = || client.get(turn.next().unwrap_or(ids[0]));
+    pump(depth, limit, start, |fetched| {
+        let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
+        (bytes as u64, fetched.took.as_nanos() as f64 / 1e6)
+    })
+    .context("a get of the benchmark failed")
+}
+
+fn print(report: &Report) -> anyhow::Result<()> {
+    let ceilings = &report.ceilings;
+    line(&format!(
+        "raw socket {:.0} MB/s, raw disk (append and fdatasync) {:.0} MB/s; with {} copies on this machine a put can \
+         reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
+        ceilings.socket_mb_per_s,
+        ceilings.disk_mb_per_s,
+        report.copies,
+        ceilings.put_mb_per_s,
+        ceilings.get_mb_per_s,
+        report.depth
+    ))?;
+    let row = |row: &Row| {
+        vec![
+            row.transport.to_owned(),
+            numbers::size(row.size),
+            row.direction.to_owned(),
+            format!("{:.1}", row.mb_per_s),
+            format!("{:.0} %", row.share * 100.0),
+            format!("{:.2}", row.p50_ms),
+            format!("{:.2}", row.p99_ms),
+            format!("{:.2}", row.cpu_s_per_gib),
+        ]
+    };
+    let header = ["transport", "chunk", "", "MB/s", "share", "p50 ms", "p99 ms", "CPU s/GiB"];
+    output::table(&header, report.results.iter().map(row).collect())?;
+    if let Some(bytes) = report.largest_target_resident {
+        line(&format!("largest target process after the load: {} resident", numbers::size(bytes)))?;
+    }
+    side_by_side(report)
+}
+
+/// The transports beside each other.
+fn side_by_side(report: &Report) -> anyhow::Result<()> {
+    let mut transports: Vec<&str> = report.results.iter().map(|r| r.transport).collect();
+    transports.dedup();
+    if transports.len() < 2 {
+        return Ok(());
+    }
+    let mut rows: BTreeMap<(u64, &str), Vec<String>> = BTreeMap::new();
+    for result in &report.results {
+        let cell = format!("{:.1} ({:.1})", result.mb_per_s, result.p99_ms);
+        rows.entry((result.size, result.direction)).or_default().push(cell);
+    }
+    let header: Vec<String> = ["chunk", ""]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(transports.iter().map(|t| format!("{t}: MB/s (p99 ms)")))
+        .collect();
+    let rows = rows.into_iter().map(|((size, direction), cells)| {
+        let mut row = vec![numbers::size(size), direction.to_owned()];
+        row.extend(cells);
+        row
+    });
+    output::table(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows.collect())
+}

@@ -1,0 +1,73 @@
+//! One slow target among nine: how much it costs with negotiation, and without.
+
+use super::{Bench, Duration, put_for};
+use crate::args::{BenchArgs, TransportArg};
+use crate::numbers;
+use crate::output::{self, json, step_bar};
+use crate::service::NodeCluster;
+use serde::Serialize;
+
+/// The slow target and the milliseconds that each of its writes takes longer.
+const SLOW: (u32, u64) = (5, 20);
+/// Bytes of each chunk.
+const SIZE: usize = 128 << 10;
+
+#[derive(Debug, Serialize)]
+struct Row {
+    transport: &'static str,
+    p50_ms: f64,
+    p99_ms: f64,
+    slow_p50_ms: f64,
+    slow_p99_ms: f64,
+    /// p99 with the slow target over p99 without.
+    p99_ratio: f64,
+}
+
+/// Runs `reservoir bench --slow-target`.
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let bar = step_bar("bench", 2 * args.transports.len() as u64);
+    let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
+        let bench = Bench::temporary(&args.data, slow)?;
+        let one = |transport: &TransportArg| {
+            let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(args.depth))?;
+            // A first, short run teaches the rates, which are measured and not configured.
+            put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(1))?;
+            let (run, _) = put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(args.seconds))?;
+            bar.inc(1);
+            Ok((numbers::quantile(&run.samples, 50.0), numbers::quantile(&run.samples, 99.0)))
+        };
+        args.transports.iter().map(one).collect()
+    };
+    let (even, slow) = (measure(None)?, measure(Some(SLOW))?);
+    bar.finish_and_clear();
+    let rows: Vec<Row> = args
+        .transports
+        .iter()
+        .zip(even.into_iter().zip(slow))
+        .map(|(transport, ((p50_ms, p99_ms), (slow_p50_ms, slow_p99_ms)))| Row {
+            transport: transport.name(),
+            p50_ms,
+            p99_ms,
+            slow_p50_ms,
+            slow_p99_ms,
+            p99_ratio: if p99_ms > 0.0 { slow_p99_ms / p99_ms } else { 0.0 },
+        })
+        .collect();
+    if args.json {
+        return json(&rows);
+    }
+    output::line(&format!(
+        "puts of {} with {} in flight, nine even targets beside one of them {} ms slower a write (times in ms)",
+        numbers::size(SIZE as u64),
+        args.depth,
+        SLOW.1
+    ))?;
+    let cells = |row: &Row| {
+        let mut cells = vec![row.transport.to_owned()];
+        cells.extend([row.p50_ms, row.p99_ms, row.slow_p50_ms, row.slow_p99_ms].map(|ms| format!("{ms:.2}")));
+        cells.push(format!("{:.2}", row.p99_ratio));
+        cells
+    };
+    let header = ["transport", "p50", "p99", "p50 with slow", "p99 with slow", "p99 ratio"];
+    output::table(&header, rows.iter().map(cells).collect())
+}

@@ -1,0 +1,151 @@
+//! What each command does.
+
+use anyhow::Context;
+use tracing_subscriber::EnvFilter;
+
+use crate::api::FileInfo;
+use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
+use crate::client::{Gateway, open_source};
+use crate::output::{self, byte_bar, json, line};
+use crate::{bench, layout, numbers, roles, simulate, up};
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
+    start_log(if quiet { "warn" } else { "info" });
+    match args.command {
+        Command::Up(args) => up::run(&args),
+        Command::Target(args) => roles::target(&args),
+        Command::Gateway(args) => roles::gateway(&args),
+        Command::Put(args) => put(&args),
+        Command::Get(args) => get(&args),
+        Command::Stat(args) => stat(&args),
+        Command::Ls(args) => list(&args),
+        Command::Status(args) => status(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Sim(command) => simulate::run(&command),
+    }
+}
+
+/// Logs go to standard error; `RUST_LOG` says what.
+fn start_log(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {
+    Ok(Gateway::at(&layout::gateway_address(&table.config)?))
+}
+
+fn put(args: &PutArgs) -> anyhow::Result<()> {
+    let default = args.file.file_name().filter(|name| *name != "-").and_then(|name| name.to_str());
+    let name = args.name.as_deref().or(default).context("what is read has no name: give one with --name")?;
+    let gateway = gateway(&args.table)?;
+    let (source, size) = open_source(&args.file)?;
+    let bar = byte_bar(name, size);
+    let report = gateway.put(name, &mut bar.wrap_read(source), size)?;
+    bar.finish_and_clear();
+    if args.table.json {
+        return json(&report);
+    }
+    let file = &report.file;
+    line(&format!(
+        "stored {:?}: {} in {} chunks, {:.1} MB/s, chunk p50 {:.1} ms, p99 {:.1} ms",
+        file.name,
+        numbers::size(file.size),
+        file.chunks,
+        report.mb_per_s,
+        report.chunk_p50_ms,
+        report.chunk_p99_ms
+    ))
+}
+
+fn get(args: &GetArgs) -> anyhow::Result<()> {
+    let gateway = gateway(&args.table)?;
+    let bar = byte_bar(&args.name, None);
+    let default = args.name.rsplit('/').next().filter(|last| !last.is_empty()).unwrap_or(&args.name);
+    let path = args.output.clone().unwrap_or_else(|| default.into());
+    let to_stdout = path.as_os_str() == "-";
+    let report = if to_stdout {
+        gateway.get(&args.name, &mut std::io::stdout().lock(), &bar)?
+    } else {
+        gateway.get_to(&args.name, &path, &bar)?
+    };
+    bar.finish_and_clear();
+    if args.table.json && !to_stdout {
+        return json(&report);
+    }
+    let text = format!(
+        "read {:?}: {} verified, {:.1} MB/s, in {}",
+        report.file.name,
+        numbers::size(report.file.size),
+        report.mb_per_s,
+        path.display()
+    );
+    if to_stdout { Ok(()) } else { line(&text) }
+}
+
+fn stat(args: &StatArgs) -> anyhow::Result<()> {
+    let file = gateway(&args.table)?.stat(&args.name)?;
+    if args.table.json {
+        return json(&file);
+    }
+    let rows = [
+        ("name", file.name.clone()),
+        ("size", format!("{} bytes ({})", file.size, numbers::size(file.size))),
+        ("stored", format!("{} UTC", numbers::date(file.created_ms))),
+        ("version", file.created_ms.to_string()),
+        ("chunks", format!("{} of up to {}", file.chunks, numbers::size(file.chunk_size.into()))),
+        ("BLAKE3", file.blake3.clone()),
+        ("manifest", file.manifest.clone()),
+        ("manifest on targets", join(&file.holders)),
+    ];
+    output::pairs(rows)
+}
+
+fn list(args: &TableArgs) -> anyhow::Result<()> {
+    let list = gateway(args)?.list()?;
+    if args.json {
+        return json(&list);
+    }
+    let row = |file: &FileInfo| {
+        vec![file.name.clone(), numbers::size(file.size), numbers::date(file.created_ms), file.chunks.to_string()]
+    };
+    output::table(&["name", "size", "stored (UTC)", "chunks"], list.files.iter().map(row).collect())?;
+    for (id, why) in &list.unreadable {
+        eprintln!("reservoir: the manifest {id} is not shown: {why}");
+    }
+    if list.incomplete {
+        let silent = join(&list.silent);
+        eprintln!("reservoir: targets {silent} are silent: files or newer versions may be missing here; start them");
+    }
+    Ok(())
+}
+
+fn status(args: &TableArgs) -> anyhow::Result<()> {
+    let gateway = gateway(args)?;
+    let status = gateway.status()?;
+    if args.json {
+        return json(&status);
+    }
+    let multicast = if status.multicast { "with multicast" } else { "without multicast" };
+    line(&format!(
+        "cluster {:?}, map epoch {}, {} copies, {} {multicast}, gateway {}",
+        status.cluster,
+        status.epoch,
+        status.copies,
+        status.transport,
+        gateway.base()
+    ))?;
+    let row = |target: &crate::api::TargetInfo| {
+        let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
+        let state = if target.alive { "up" } else { "silent" };
+        let free = target.free.map_or("-".to_owned(), numbers::size);
+        vec![target.id.to_string(), state.to_owned(), target.domain.to_string(), number(target.chunks), free]
+    };
+    output::table(&["target", "state", "domain", "chunks", "free"], status.targets.iter().map(row).collect())
+}
+
+fn join(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,274 @@
+//! Files over HTTP. Bodies stream in both directions; each file in work holds a bounded number of chunks in memory.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures_util::{StreamExt, stream};
+use object::{ChunkService, Error, PutOptions, ServiceError, Version};
+use protocol::initiator::{GetError, Stored};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::api::{FileInfo, FileList, HASH_HEADER, INFO_HEADER, PutReport, Refusal, Status, hex};
+use crate::numbers;
+
+mod metrics;
+pub(crate) use metrics::Metrics;
+
+/// Files that are put or read at once; further requests are answered with 503.
+const FILES: usize = 32;
+/// Chunks of one file that are on their way at once.
+const PIPELINE: usize = 8;
+/// Latencies kept for the quantiles of one put; later ones replace earlier ones.
+const LATENCIES: usize = 1 << 16;
+
+/// What the gateway needs of the cluster.
+pub(crate) trait Cluster: ChunkService + Send + Sync + 'static {
+    /// Asks every target for its state. Blocks.
+    fn status(&self) -> anyhow::Result<Status>;
+    /// Metrics of the protocol's driver, in Prometheus' text format.
+    fn metrics(&self) -> String;
+}
+
+struct Gateway {
+    cluster: Arc<dyn Cluster>,
+    permits: Arc<Semaphore>,
+    metrics: Metrics,
+}
+
+/// The gateway's pages.
+pub(crate) fn router(cluster: Arc<dyn Cluster>) -> Router {
+    let gateway = Gateway { cluster, permits: Arc::new(Semaphore::new(FILES)), metrics: Metrics::default() };
+    Router::new()
+        .route("/v1/files", get(list))
+        .route("/v1/files/{name}", get(read).put(write))
+        .route("/v1/status", get(status))
+        .route("/metrics", get(metrics_page))
+        .with_state(Arc::new(gateway))
+}
+
+/// An answer that says what went wrong.
+struct Failure(StatusCode, String);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, axum::Json(Refusal { error: self.1 })).into_response()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match &error {
+            Error::NotFound(_) => StatusCode::NOT_FOUND,
+            Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
+            Error::Manifest { .. } | Error::Mismatch { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Error::Put { source, .. } | Error::Get { source, .. } | Error::List { source, .. } => match source {
+                ServiceError::Get(GetError::NotFound) => StatusCode::INTERNAL_SERVER_ERROR,
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            },
+            Error::Silent { .. } | Error::Write { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+impl Gateway {
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
+            let text = format!("the gateway works on {FILES} files already: try again later");
+            Failure(StatusCode::SERVICE_UNAVAILABLE, text)
+        })
+    }
+}
+
+/// Runs blocking work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Failure(StatusCode::INTERNAL_SERVER_ERROR, format!("the request's work ended early: {e}")))
+}
+
+async fn write(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<axum::Json<PutReport>, Failure> {
+    let permit = gateway.permit()?;
+    let (sender, receiver) = mpsc::channel(4);
+    // Reads on when the blocking side has taken what was read; ends when that side is gone.
+    let pump = async move {
+        let mut body = body.into_data_stream();
+        while let Some(part) = body.next().await {
+            if sender.send(part.map_err(io::Error::other)).await.is_err() {
+                break;
+            }
+        }
+    };
+    let put = blocking(move || {
+        let _permit = permit;
+        put(&gateway, &name, Incoming { receiver, part: Bytes::new() })
+    });
+    let (outcome, ()) = tokio::join!(put, pump);
+    Ok(axum::Json(outcome??))
+}
+
+/// Puts a file and measures it.
+fn put(gateway: &Gateway, name: &str, mut source: Incoming) -> Result<PutReport, Error> {
+    let begin = Instant::now();
+    let mut latencies = Vec::new();
+    let mut count = 0;
+    let mut copies_by_target = BTreeMap::new();
+    let options = PutOptions { pipeline: PIPELINE, ..PutOptions::default() };
+    let outcome = object::put_file(&*gateway.cluster, name, &mut source, &options, &mut |stored: &Stored| {
+        let ms = stored.took.as_nanos() as f64 / 1e6;
+        gateway.metrics.chunk_put(ms / 1e3);
+        if latencies.len() < LATENCIES {
+            latencies.push(ms);
+        } else {
+            latencies[count % LATENCIES] = ms;
+        }
+        count += 1;
+        for holder in &stored.holders {
+            *copies_by_target.entry(holder.0).or_insert(0) += 1;
+        }
+    });
+    gateway.metrics.put(outcome.as_ref().ok().map(|v| v.manifest.size));
+    let version = outcome?;
+    let seconds = begin.elapsed().as_secs_f64();
+    latencies.sort_by(f64::total_cmp);
+    Ok(PutReport {
+        file: FileInfo::from(&version),
+        seconds,
+        mb_per_s: numbers::mb_per_s(version.manifest.size, seconds),
+        chunk_p50_ms: numbers::quantile(&latencies, 50.0),
+        chunk_p99_ms: numbers::quantile(&latencies, 99.0),
+        copies_by_target,
+    })
+}
+
+/// A request's body, read on a blocking thread.
+struct Incoming {
+    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    part: Bytes,
+}
+
+impl Read for Incoming {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.part.is_empty() {
+            match self.receiver.blocking_recv() {
+                Some(part) => self.part = part?,
+                None => return Ok(0),
+            }
+        }
+        let part = self.part.split_to(self.part.len().min(buffer.len()));
+        buffer[..part.len()].copy_from_slice(&part);
+        Ok(part.len())
+    }
+}
+
+/// GET and HEAD.
+async fn read(
+    State(gateway): State<Arc<Gateway>>,
+    method: Method,
+    Path(name): Path<String>,
+) -> Result<Response, Failure> {
+    let permit = gateway.permit()?;
+    let cluster = Arc::clone(&gateway.cluster);
+    let version = blocking(move || object::newest(&*cluster, &name)).await??;
+    let length = version.manifest.size;
+    let mut response = if method == Method::HEAD {
+        Response::new(Body::empty())
+    } else {
+        Response::new(outgoing(gateway, version.clone(), permit))
+    };
+    let info = serde_json::to_string(&FileInfo::from(&version)).unwrap_or_default();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    for (name, text) in [(HASH_HEADER, hex(&version.manifest.hash)), (INFO_HEADER, info)] {
+        if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
+            headers.insert(name, value);
+        }
+    }
+    Ok(response)
+}
+
+/// The bytes of a version as a body. It ends short, with an error, when they cannot all be had and verified.
+fn outgoing(gateway: Arc<Gateway>, version: Version, permit: OwnedSemaphorePermit) -> Body {
+    let (sender, receiver) = mpsc::channel(4);
+    tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        let mut sink = Outgoing { sender: sender.clone(), held: None };
+        let outcome = object::file::read_version(&*gateway.cluster, &version, &mut sink, PIPELINE);
+        gateway.metrics.get(outcome.as_ref().ok().map(|()| version.manifest.size));
+        if let Err(error) = outcome {
+            tracing::warn!(name = version.manifest.name, %error, "a file could not be read");
+            // Whoever reads has gone when this fails.
+            let _ = sender.blocking_send(Err(io::Error::other(error.to_string())));
+        }
+    });
+    Body::from_stream(stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|part: io::Result<Bytes>| (part, receiver))
+    }))
+}
+
+/// Hands parts to the response, the last only when the whole was verified: then `flush` is called.
+struct Outgoing {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    held: Option<Bytes>,
+}
+
+impl Outgoing {
+    fn send(&mut self) -> io::Result<()> {
+        match self.held.take() {
+            Some(part) => self.sender.blocking_send(Ok(part)).map_err(|_| io::ErrorKind::BrokenPipe.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Write for Outgoing {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.send()?;
+        self.held = Some(Bytes::copy_from_slice(buffer));
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send()
+    }
+}
+
+async fn list(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<FileList>, Failure> {
+    let _permit = gateway.permit()?;
+    let cluster = Arc::clone(&gateway.cluster);
+    let listing = blocking(move || object::list(&*cluster, PIPELINE)).await??;
+    Ok(axum::Json(FileList {
+        files: listing.files.values().map(FileInfo::from).collect(),
+        unreadable: listing.unreadable.into_iter().map(|(id, why)| (id.to_string(), why)).collect(),
+        silent: listing.silent.iter().map(|n| n.0).collect(),
+        incomplete: listing.incomplete,
+    }))
+}
+
+async fn status(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<Status>, Failure> {
+    let status = blocking(move || gateway.cluster.status()).await?;
+    status.map(axum::Json).map_err(|error| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")))
+}
+
+async fn metrics_page(State(gateway): State<Arc<Gateway>>) -> String {
+    let mut text = gateway.metrics.text();
+    let driver = gateway.cluster.metrics();
+    if !driver.is_empty() {
+        // One exposition has one end mark.
+        text = text.trim_end_matches("# EOF\n").to_owned() + &driver;
+    }
+    text
+}

@@ -1,0 +1,218 @@
+//! A cluster's directory: made once, found again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use node::ClusterConfig;
+use node::config::{MulticastChoice, Network, Protocol, TargetConfig, TransportName};
+use serde::{Deserialize, Serialize};
+
+use crate::args::{TransportArg, UpArgs};
+
+/// Where a cluster lives and what it consists of.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// Its directory.
+    pub(crate) directory: PathBuf,
+    /// Its configuration file.
+    pub(crate) config_path: PathBuf,
+    /// The ids of its targets.
+    pub(crate) targets: Vec<u32>,
+    /// The gateway's HTTP address.
+    pub(crate) gateway: String,
+    /// Whether it was made just now.
+    pub(crate) created: bool,
+}
+
+impl Cluster {
+    /// The cluster in `directory`, which must hold one.
+    pub(crate) fn open(directory: &Path) -> anyhow::Result<Self> {
+        let directory = fs::canonicalize(directory)
+            .with_context(|| format!("the directory {} cannot be examined", directory.display()))?;
+        let config_path = directory.join("cluster.toml");
+        let config = load(&config_path)?;
+        let gateway = gateway_address(&config_path)?;
+        for target in &config.targets {
+            ensure_free(target)?;
+        }
+        let targets = config.targets.iter().map(|t| t.id).collect();
+        Ok(Self { directory, config_path, targets, gateway, created: false })
+    }
+
+    /// Whether commands find it without `--config`.
+    pub(crate) fn default_directory(&self) -> bool {
+        let default = fs::canonicalize("./data").ok();
+        default.is_some() && default == fs::canonicalize(&self.directory).ok()
+    }
+}
+
+/// What is not the protocol's business: the file `gateway.toml` beside `cluster.toml`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GatewayFile {
+    /// Where the gateway listens for HTTP.
+    http: SocketAddr,
+}
+
+/// Smallest and largest capacity that a new target gets.
+const CAPACITY: (u64, u64) = (256 << 20, 64 << 30);
+
+/// Reads a cluster's configuration.
+pub(crate) fn load(path: &Path) -> anyhow::Result<ClusterConfig> {
+    Ok(ClusterConfig::load(path)?)
+}
+
+/// The HTTP address of the gateway of the cluster whose configuration is `config`.
+pub(crate) fn gateway_address(config: &Path) -> anyhow::Result<String> {
+    let path = config.with_file_name("gateway.toml");
+    let text = fs::read_to_string(&path).with_context(|| {
+        format!("cannot read {}: start a cluster with `reservoir up`, or name one with --config", path.display())
+    })?;
+    let file: GatewayFile = toml::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("{}: {}: write http = \"ADDRESS:PORT\"", path.display(), error.message()))?;
+    Ok(file.http.to_string())
+}
+
+/// The cluster in the data directory; a new one when there is none.
+pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
+    let created = !args.data.join("cluster.toml").exists();
+    if created {
+        create(&args.data, &Shape { targets: args.targets, transport: args.transport, slow: None })?;
+    }
+    let cluster = Cluster { created, ..Cluster::open(&args.data)? };
+    let count = cluster.targets.len();
+    if count != args.targets as usize {
+        let (directory, asked) = (cluster.directory.display(), args.targets);
+        eprintln!("reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})");
+    }
+    TcpListener::bind(&cluster.gateway).with_context(|| {
+        let address = &cluster.gateway;
+        format!("the gateway's address {address} is in use: stop what uses it, or change http in gateway.toml")
+    })?;
+    Ok(cluster)
+}
+
+/// What a new cluster looks like.
+pub(crate) struct Shape {
+    /// How many targets.
+    pub(crate) targets: u32,
+    /// How copies are placed and carried, if not by default.
+    pub(crate) transport: Option<TransportArg>,
+    /// A target with this many milliseconds added to each write.
+    pub(crate) slow: Option<(u32, u64)>,
+}
+
+/// Writes key, gateway file and, last, the configuration: with it the cluster exists.
+pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
+    ensure!(shape.targets > 0, "a cluster of 0 targets cannot store anything: ask for at least 3 with --targets");
+    ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
+    let config = new_config(directory, shape)?;
+    // Checked before anything is written.
+    config.map().map_err(|error| match error {
+        node::ConfigError::Map { source, .. } => anyhow::anyhow!("{source} (--targets {})", shape.targets),
+        other => other.into(),
+    })?;
+    let targets = directory.join("targets");
+    fs::create_dir_all(&targets).with_context(|| format!("the directory {} cannot be made", targets.display()))?;
+    write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
+    let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .context("no free TCP port was found for the gateway")?;
+    let text = toml::to_string(&GatewayFile { http: gateway }).context("gateway.toml cannot be made")?;
+    write_file(&directory.join("gateway.toml"), 0o644, &text)?;
+    let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
+    write_file(&directory.join("cluster.toml"), 0o644, &format!("{HEADER}{text}"))
+}
+
+const HEADER: &str = "# A Reservoir cluster on one machine. docs/operate.md explains each line.\n";
+
+fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> {
+    // All sockets are held until every port is chosen, so that none is chosen twice.
+    let mut held = Vec::new();
+    let mut port = || -> anyhow::Result<u16> {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no free UDP port was found")?;
+        let port = socket.local_addr().context("a UDP socket has no address")?.port();
+        held.push(socket);
+        Ok(port)
+    };
+    let capacity = capacity(directory, shape.targets)?;
+    let mut targets = Vec::new();
+    for id in 1..=shape.targets {
+        targets.push(TargetConfig {
+            id,
+            domain: format!("disk-{id:03}"),
+            address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port()?),
+            data: format!("targets/{id}").into(),
+            capacity: format!("{}MiB", capacity >> 20),
+            write_delay_ms: shape.slow.filter(|(slow, _)| *slow == id).map_or(0, |(_, ms)| ms),
+        });
+    }
+    let transport = match shape.transport {
+        Some(TransportArg::Hash) => TransportName::Hash,
+        None | Some(TransportArg::ReplicastM) => TransportName::ReplicastM,
+        Some(TransportArg::ReplicastH) => TransportName::ReplicastH,
+    };
+    Ok(ClusterConfig {
+        cluster: format!("local-{}", &crate::api::hex(&random_bytes()?)[..8]),
+        epoch: 1,
+        copies: 3,
+        group_cells: 3,
+        key_file: "cluster.key".into(),
+        network: Network {
+            interface: Ipv4Addr::LOCALHOST,
+            multicast: MulticastChoice::Auto,
+            multicast_port: port()?,
+            mtu: 9_000,
+        },
+        protocol: Protocol { transport, ..Protocol::default() },
+        targets,
+        path: directory.join("cluster.toml"),
+    })
+}
+
+/// Half of the free space, shared by the targets.
+fn capacity(directory: &Path, targets: u32) -> anyhow::Result<u64> {
+    let space = rustix::fs::statvfs(directory)
+        .with_context(|| format!("the free space of {} cannot be found out", directory.display()))?;
+    let share = space.f_bavail.saturating_mul(space.f_frsize) / 2 / u64::from(targets);
+    if share < CAPACITY.0 {
+        bail!(
+            "{} has too little free space: {targets} targets need {} MiB each twice over; free some, or choose another \
+             directory with --data",
+            directory.display(),
+            CAPACITY.0 >> 20
+        );
+    }
+    Ok(share.min(CAPACITY.1))
+}
+
+fn random_bytes() -> anyhow::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes)).context("/dev/urandom cannot be read")?;
+    Ok(bytes)
+}
+
+/// Writes a whole file or none.
+fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
+    let partial = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    write().with_context(|| format!("{} cannot be written: choose another directory with --data", path.display()))
+}
+
+fn ensure_free(target: &TargetConfig) -> anyhow::Result<()> {
+    std::net::UdpSocket::bind(target.address).map(drop).with_context(|| {
+        format!(
+            "target {}: its address {} cannot be had: stop what uses it, or change the address in cluster.toml",
+            target.id, target.address
+        )
+    })
+}

@@ -1,0 +1,34 @@
+//! The `reservoir` command: one binary for every role.
+
+mod api;
+mod args;
+mod bench;
+mod client;
+mod commands;
+mod demo;
+mod gateway;
+mod layout;
+mod numbers;
+mod output;
+mod process;
+mod roles;
+mod service;
+mod simulate;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    match commands::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line: what failed, then why, from the outside inwards.
+            let line = format!("{error:#}").replace('\n', " ");
+            eprintln!("reservoir: {line}");
+            ExitCode::FAILURE
+        }
+    }
+}

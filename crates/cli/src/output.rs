@@ -1,0 +1,71 @@
+//! Tables, JSON and progress.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Context;
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+/// Writes a value as JSON to standard output.
+pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("the answer could not be written as JSON")?;
+    line(&text)
+}
+
+/// Writes a line to standard output; a reader that has gone away is no error.
+pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("standard output could not be written")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes pairs of a name and a value to standard output.
+pub(crate) fn pairs<const N: usize>(rows: [(&str, String); N]) -> anyhow::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY);
+    for (what, value) in rows {
+        table.add_row([what.to_owned(), value]);
+    }
+    line(&table.to_string())
+}
+
+/// Writes a table to standard output; what begins with a digit is a number and stands to the right.
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row.into_iter().map(|text| {
+            let number = text.starts_with(|c: char| c.is_ascii_digit());
+            let cell = Cell::new(text);
+            if number { cell.set_alignment(CellAlignment::Right) } else { cell }
+        }));
+    }
+    line(&table.to_string())
+}
+
+/// A progress bar for bytes; nothing where nobody watches.
+pub(crate) fn byte_bar(what: &str, total: Option<u64>) -> ProgressBar {
+    let form = "{msg} {bytes} of {total_bytes} {wide_bar} {binary_bytes_per_sec}";
+    bar(what, total, form)
+}
+
+/// A progress bar for steps; nothing where nobody watches.
+pub(crate) fn step_bar(what: &str, total: u64) -> ProgressBar {
+    bar(what, Some(total), "{msg} {pos} of {len} {wide_bar} {elapsed}")
+}
+
+fn bar(what: &str, total: Option<u64>, form: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template(form) {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_owned());
+    bar
+}

@@ -1,0 +1,173 @@
+//! Child processes: started with a log file, watched, and stopped in order.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal};
+
+/// How long a process may take to stop before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// One role of the cluster as a child process.
+pub(crate) struct Role {
+    what: String,
+    args: Vec<String>,
+    log: PathBuf,
+    child: Child,
+}
+
+impl Role {
+    /// Starts this program with `args`; what it says goes to `log`.
+    pub(crate) fn start(what: &str, args: Vec<String>, log: PathBuf) -> anyhow::Result<Self> {
+        let child = spawn(what, &args, &log)?;
+        Ok(Self { what: what.to_owned(), args, log, child })
+    }
+
+    /// Starts it again after it ended.
+    pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
+        self.child = spawn(&self.what, &self.args, &self.log)?;
+        Ok(())
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error when it has ended, with the last thing that it said.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        let status = self.child.try_wait().with_context(|| format!("{} cannot be watched", self.what))?;
+        match status {
+            None => Ok(()),
+            Some(status) => bail!("{}", self.obituary(status)),
+        }
+    }
+
+    fn obituary(&self, status: ExitStatus) -> String {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let last = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: "));
+        match last {
+            Some(last) => format!("{} stopped: {last}", self.what),
+            None => format!("{} stopped with {status}: see {}", self.what, self.log.display()),
+        }
+    }
+
+    /// Kills it at once, as a crash would.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill().with_context(|| format!("{} cannot be killed", self.what))?;
+        self.child.wait().with_context(|| format!("{} cannot be waited for", self.what))?;
+        Ok(())
+    }
+
+    /// Asks it to stop.
+    fn ask_to_stop(&mut self) {
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id() as i32)) {
+            // It may have ended in between.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Waits until it ended; kills it at the deadline.
+    fn wait_until(&mut self, deadline: Instant) {
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() >= deadline {
+                tracing::warn!(role = self.what, "did not stop in time and is killed");
+                let _ = self.kill();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Processes that are stopped when this is dropped: all asked at once, then waited for.
+#[derive(Default)]
+pub(crate) struct Family(pub(crate) Vec<Role>);
+
+impl Family {
+    /// An error when one has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        self.0.iter_mut().try_for_each(Role::check)
+    }
+
+    /// Stops all of them.
+    pub(crate) fn stop(&mut self) {
+        let deadline = Instant::now() + GRACE;
+        self.0.iter_mut().for_each(Role::ask_to_stop);
+        self.0.iter_mut().for_each(|role| role.wait_until(deadline));
+        self.0.clear();
+    }
+
+    /// CPU seconds that the living ones have used.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.0.iter().map(|role| cpu_seconds(&format!("/proc/{}/stat", role.pid()))).sum()
+    }
+
+    /// Largest resident memory of the living ones, in bytes, now.
+    pub(crate) fn largest_resident(&self) -> u64 {
+        self.0.iter().map(|role| resident(role.pid())).max().unwrap_or(0)
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(what: &str, args: &[String], log: &Path) -> anyhow::Result<Child> {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().context("this program's own file cannot be found: start it by its path")?;
+    let output: File = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .open(log)
+        .with_context(|| format!("the log {} cannot be written", log.display()))?;
+    let errors = output.try_clone().with_context(|| format!("the log {} cannot be shared", log.display()))?;
+    Command::new(program)
+        .args(args)
+        .arg("--with-parent")
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        // Ctrl-C reaches this process only, which stops the others in order.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("{what} cannot be started"))
+}
+
+/// User and system time of a process from its `stat` file; 0 when it is gone.
+pub(crate) fn cpu_seconds(stat: &str) -> f64 {
+    let text = std::fs::read_to_string(stat).unwrap_or_default();
+    // The name in parentheses may hold spaces; utime and stime are the 12th and 13th field behind it.
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    (ticks(11) + ticks(12)) as f64 / per_second as f64
+}
+
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = text.split_whitespace().nth(1).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+/// Ends this process in order when its parent is gone, by asking itself as an operator would.
+pub(crate) fn stop_with_parent() -> anyhow::Result<()> {
+    let parent = rustix::process::getppid();
+    let watch = move || {
+        while rustix::process::getppid() == parent {
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
+    };
+    std::thread::Builder::new()
+        .name("parent-watch".to_owned())
+        .spawn(watch)
+        .context("the thread that watches the parent process cannot be started")?;
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The simulator's commands.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{bail, ensure};
+
+use crate::args::SimCommand;
+use crate::output::{line, step_bar};
+
+/// Runs `reservoir sim`.
+pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
+    match *command {
+        SimCommand::Check { seeds, start } => check(start, seeds),
+        SimCommand::Replay { seed } => replay(seed),
+    }
+}
+
+/// How often one who does not watch a terminal hears of the progress, in parts of the whole.
+const PARTS: u64 = 10;
+
+fn check(start: u64, seeds: u64) -> anyhow::Result<()> {
+    ensure!(seeds > 0, "--seeds 0 checks nothing: ask for at least 1");
+    let begin = Instant::now();
+    let bar = step_bar("seeds", seeds);
+    let (watched, told) = (std::io::stderr().is_terminal(), AtomicU64::new(0));
+    let progress = |done: u64| {
+        bar.set_position(done);
+        let part = done.saturating_mul(PARTS) / seeds;
+        if !watched && part > told.fetch_max(part, Ordering::Relaxed) {
+            eprintln!("{done} of {seeds} seeds, {:.1} s", begin.elapsed().as_secs_f64());
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let report = sim::check_seeds(start, seeds, threads, &progress);
+    bar.finish_and_clear();
+    line(&format!(
+        "{} seeds from {start}: {} puts, {} gets, {} events in {:.1} s, {} failed",
+        report.seeds,
+        report.puts,
+        report.gets,
+        report.events,
+        begin.elapsed().as_secs_f64(),
+        report.failures.len()
+    ))?;
+    for (seed, why) in report.failures.iter().take(20) {
+        line(&format!("seed {seed}: {why}\n  again, step by step: reservoir sim replay {seed}"))?;
+    }
+    match report.failures.first() {
+        None => Ok(()),
+        Some((seed, _)) => bail!("seed {seed} failed: repeat it with `reservoir sim replay {seed}`"),
+    }
+}
+
+fn replay(seed: u64) -> anyhow::Result<()> {
+    let mut broken = None;
+    let outcome = sim::replay(seed, &mut |step| {
+        if broken.is_none() {
+            broken = line(step).err();
+        }
+    });
+    if let Some(error) = broken {
+        return Err(error);
+    }
+    line(&format!(
+        "seed {seed}: {} puts, {} gets, {} events, digest {:016x}",
+        outcome.puts, outcome.gets, outcome.events, outcome.digest
+    ))?;
+    match outcome.failure {
+        None => Ok(()),
+        Some(why) => bail!("seed {seed} failed: {why}"),
+    }
+}

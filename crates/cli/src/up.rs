@@ -1,0 +1,250 @@
+//! A whole cluster on this machine.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::args::UpArgs;
+use crate::client::Gateway;
+use crate::layout::{self, Cluster};
+use crate::output::line;
+use crate::process::{Family, Role};
+use crate::service::NodeCluster;
+use crate::{api, demo, gateway, numbers};
+
+/// How long targets and gateway may take until all of them answer. Recovery of a large store is part of it.
+const START: Duration = Duration::from_secs(90);
+
+/// A running cluster. Its processes stop when this is dropped.
+pub(crate) struct Running {
+    /// The targets in the order of the configuration, then the gateway.
+    pub(crate) family: Family,
+    /// Where files are put.
+    pub(crate) gateway: Gateway,
+    /// What is configured.
+    pub(crate) cluster: Cluster,
+    /// Set by Ctrl-C.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// Held while this cluster runs.
+    _lock: File,
+}
+
+/// Runs `reservoir up`.
+pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
+    let stop = watch_signals()?;
+    let mut running = start(args, stop)?;
+    summary(&running, args)?;
+    if args.demo {
+        match demo::run(&mut running, args.json) {
+            Err(_) if running.stop.load(Ordering::SeqCst) => return Ok(()),
+            outcome => outcome?,
+        }
+    }
+    if args.once {
+        return Ok(());
+    }
+    what_next(&running)?;
+    let mut dead = vec![false; running.family.0.len()];
+    while !running.stop.load(Ordering::SeqCst) {
+        for (role, dead) in running.family.0.iter_mut().zip(&mut dead) {
+            if !*dead && let Err(error) = role.check() {
+                *dead = true;
+                eprintln!("reservoir: {error:#} (the others go on)");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    eprintln!("reservoir: stopping; the data stays in {}", running.cluster.directory.display());
+    Ok(())
+}
+
+/// Makes or opens the cluster in the data directory, starts its processes and waits until all answer.
+pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Running> {
+    fs::create_dir_all(&args.data)
+        .with_context(|| format!("the directory {} cannot be made: choose another with --data", args.data.display()))?;
+    let lock = lock(&args.data)?;
+    let cluster = layout::open_or_create(args)?;
+    let mut family = start_targets(&cluster, &stop)?;
+    let logs = cluster.directory.join("logs");
+    let config = cluster.config_path.display().to_string();
+    let mut role = vec![String::from("gateway"), "--config".into(), config];
+    if let Some(transport) = args.transport {
+        role.extend(["--transport".into(), transport.name().into()]);
+    }
+    if args.no_multicast {
+        role.push("--no-multicast".into());
+    }
+    family.0.push(Role::start("the gateway", role, logs.join("gateway.log"))?);
+    let gateway = Gateway::at(&cluster.gateway);
+    let mut running = Running { family, gateway, cluster, stop, _lock: lock };
+    running.wait_ready()?;
+    Ok(running)
+}
+
+/// Starts the targets of a cluster and waits until all of them answer: a gateway looks for multicast when it starts,
+/// and finds it only when targets are there.
+pub(crate) fn start_targets(cluster: &Cluster, stop: &AtomicBool) -> anyhow::Result<Family> {
+    let logs = cluster.directory.join("logs");
+    fs::create_dir_all(&logs).with_context(|| format!("the directory {} cannot be made", logs.display()))?;
+    let config = cluster.config_path.display().to_string();
+    let mut family = Family::default();
+    for id in &cluster.targets {
+        let role = [String::from("target"), "--config".into(), config.clone(), "--id".into(), id.to_string()];
+        let log = logs.join(format!("target-{id}.log"));
+        family.0.push(Role::start(&format!("target {id}"), role.to_vec(), log)?);
+    }
+    wait_for_targets(cluster, &mut family, stop)?;
+    Ok(family)
+}
+
+impl Running {
+    /// Waits until every target answers the gateway.
+    pub(crate) fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START;
+        loop {
+            self.family.check()?;
+            if self.stop.load(Ordering::SeqCst) {
+                bail!("stopped before the cluster was ready");
+            }
+            if let Ok(status) = self.gateway.status()
+                && status.targets.iter().all(|t| t.alive)
+            {
+                return self.family.check();
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "not every target answered within {} s: see the logs in {}",
+                    START.as_secs(),
+                    self.cluster.directory.join("logs").display()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Waits until every target answers by unicast.
+fn wait_for_targets(cluster: &Cluster, family: &mut Family, stop: &AtomicBool) -> anyhow::Result<()> {
+    let config = layout::load(&cluster.config_path)?;
+    let client = NodeCluster::start(&config, None, true, None)?;
+    let deadline = Instant::now() + START;
+    loop {
+        family.check()?;
+        if stop.load(Ordering::SeqCst) {
+            bail!("stopped before the cluster was ready");
+        }
+        let status = gateway::Cluster::status(&client)?;
+        let silent: Vec<String> = status.targets.iter().filter(|t| !t.alive).map(|t| t.id.to_string()).collect();
+        if silent.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let logs = cluster.directory.join("logs");
+            bail!("targets {} do not answer after {} s: see {}", silent.join(", "), START.as_secs(), logs.display());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Becomes true at the first Ctrl-C or SIGTERM.
+pub(crate) fn watch_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stop);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the signal handler cannot be started")?;
+    // Registered before this returns, so that no signal is lost.
+    let mut signals = {
+        let _guard = runtime.enter();
+        Signals::new().context("the signal handler cannot be registered")?
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            runtime.block_on(signals.any());
+            seen.store(true, Ordering::SeqCst);
+        })
+        .context("the signal thread cannot be started")?;
+    Ok(stop)
+}
+
+/// What asks a process to stop.
+pub(crate) struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    /// Registers for them; needs a runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for one of them.
+    pub(crate) async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => (),
+            _ = self.terminate.recv() => (),
+        }
+    }
+}
+
+/// Keeps a second `up` away from the same data.
+fn lock(directory: &Path) -> anyhow::Result<File> {
+    let path = directory.join("up.lock");
+    let file = File::create(&path)
+        .with_context(|| format!("{} cannot be written: choose another directory with --data", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => bail!(
+            "another `reservoir up` runs on {}: stop it, or choose another directory with --data",
+            directory.display()
+        ),
+        Err(fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("{} cannot be locked", path.display()))
+        }
+    }
+}
+
+fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
+    let status = running.gateway.status()?;
+    let files = running.gateway.list().map_or(0, |list| list.files.len());
+    let carried = if status.multicast { "with multicast" } else { "without multicast" };
+    let text = format!(
+        "{} {} targets and a gateway are up ({} copies, {} {carried}).\nData: {}   Files: {files}   Largest process: {}",
+        if running.cluster.created { "New cluster:" } else { "Cluster found again:" },
+        status.targets.len(),
+        status.copies,
+        status.transport,
+        running.cluster.directory.display(),
+        numbers::size(running.family.largest_resident()),
+    );
+    if args.json {
+        eprintln!("{text}");
+        return Ok(());
+    }
+    line(&text)
+}
+
+fn what_next(running: &Running) -> anyhow::Result<()> {
+    let config = running.cluster.config_path.display();
+    let name = api::path_segment("notes.txt");
+    let flag = if running.cluster.default_directory() { String::new() } else { format!(" --config {config}") };
+    line(&format!(
+        "\nTry, in another terminal:\n  \
+         reservoir put README.md --name notes.txt{flag}\n  \
+         reservoir get notes.txt -o copy.txt{flag}\n  \
+         reservoir ls{flag}\n  \
+         reservoir status{flag}\n  \
+         curl {}/v1/files/{name}\n\
+         Ctrl-C stops the cluster; the data stays.",
+        running.gateway.base()
+    ))
+}

@@ -1,0 +1,162 @@
+//! The real binary in real directories.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs `reservoir` with `args` and waits, but not for ever.
+pub fn reservoir(args: &[&str]) -> Output {
+    let child = command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    finish(child.expect("the binary starts"), args)
+}
+
+/// Runs `reservoir` with `args` and `input` on standard input.
+pub fn reservoir_with(args: &[&str], input: &[u8]) -> Output {
+    let child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary starts");
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    finish(child, args)
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
+    command.args(args).env_remove("RUST_LOG");
+    command
+}
+
+fn finish(mut child: Child, args: &[&str]) -> Output {
+    let pid = child.id();
+    let (sender, over) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if over.recv_timeout(LIMIT).is_err() {
+            signal(pid, "-KILL");
+        }
+    });
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    let _ = sender.send(());
+    watch.join().unwrap();
+    assert!(output.status.code().is_some(), "reservoir {args:?} was killed after {LIMIT:?}");
+    output
+}
+
+/// Sends a signal to one process that a test started.
+pub fn signal(pid: u32, signal: &str) {
+    let _ = Command::new("kill").args([signal, &pid.to_string()]).status();
+}
+
+/// The error line of a command that must fail; panics unless it is one line.
+pub fn error_of(args: &[&str]) -> String {
+    let output = reservoir(args);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "reservoir {args:?} succeeded: {text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("reservoir: ")).collect();
+    assert_eq!(lines.len(), 1, "not one line: {text}");
+    lines[0].to_owned()
+}
+
+/// A cluster started by `reservoir up`; stopped when dropped.
+pub struct Cluster {
+    child: Child,
+    pub directory: PathBuf,
+}
+
+impl Cluster {
+    /// Starts one and waits until it answers.
+    pub fn start(directory: &Path, more: &[&str]) -> Self {
+        let data = directory.to_str().unwrap();
+        let log = fs::File::create(directory.with_extension("log")).unwrap();
+        let mut args = vec!["up", "--data", data];
+        args.extend(more);
+        let child = command(&args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let mut cluster = Self { child, directory: directory.to_owned() };
+        let deadline = Instant::now() + LIMIT;
+        while !cluster.said().contains("Ctrl-C") {
+            assert!(cluster.child.try_wait().unwrap().is_none(), "up ended: {}", cluster.said());
+            assert!(Instant::now() < deadline, "up is not ready: {}", cluster.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        cluster
+    }
+
+    /// What it printed.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.directory.with_extension("log")).unwrap_or_default()
+    }
+
+    /// The path of its configuration.
+    pub fn config(&self) -> String {
+        self.directory.join("cluster.toml").to_str().unwrap().to_owned()
+    }
+
+    /// Runs a command against it, which must succeed; its standard output.
+    pub fn run(&self, args: &[&str]) -> Vec<u8> {
+        let output = self.try_run(args, b"");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    /// Runs a command against it.
+    pub fn try_run(&self, args: &[&str], input: &[u8]) -> Output {
+        let config = self.config();
+        reservoir_with(&[args, &["--config", &config]].concat(), input)
+    }
+
+    /// The process ids of its children with this word in their arguments, by the arguments' order.
+    pub fn children(&self, role: &str) -> Vec<u32> {
+        let mut found = vec![];
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let parent = stat.rsplit(')').next().unwrap_or_default().split_whitespace().nth(1).map(str::to_owned);
+            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            if parent == Some(self.child.id().to_string()) && line.split('\0').nth(1) == Some(role) {
+                found.push(pid);
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Asks it to stop, waits, and whether it ended well.
+    pub fn stop(mut self) -> bool {
+        signal(self.child.id(), "-TERM");
+        self.child.wait().unwrap().success()
+    }
+
+    /// Kills `reservoir up` itself, as a crash would.
+    pub fn crash(mut self) -> PathBuf {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.directory.clone()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(self.child.id(), "-TERM");
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Bytes that look random and differ by seed.
+pub fn content(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}

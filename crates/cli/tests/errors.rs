@@ -1,0 +1,134 @@
+//! What goes wrong is said in one line that helps, and leaves nothing behind.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Cluster, error_of, reservoir};
+
+/// A stopped cluster of three targets.
+fn made(place: &Path) -> PathBuf {
+    let data = place.join("data");
+    let output = reservoir(&["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    data
+}
+
+/// Changes the configuration and starts; the error.
+fn broken(data: &Path, change: impl Fn(&str) -> String) -> String {
+    let path = data.join("cluster.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, change(&good)).unwrap();
+    let error = error_of(&["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"]);
+    let role = error_of(&["target", "--config", path.to_str().unwrap(), "--id", "1"]);
+    assert!(role.len() > 20);
+    fs::write(&path, good).unwrap();
+    error
+}
+
+#[test]
+fn help_explains_every_command() {
+    let commands = ["up", "target", "gateway", "put", "get", "stat", "ls", "status", "bench", "sim"];
+    let all = String::from_utf8(reservoir(&["--help"]).stdout).unwrap();
+    for command in commands {
+        assert!(all.contains(command), "{command} is not in the help");
+        let output = reservoir(&[command, "--help"]);
+        assert!(output.status.success() && output.stdout.len() > 200, "{command}");
+    }
+    assert_eq!(reservoir(&["nonsense"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(data.join("cluster.key")).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "others can read the key");
+    let error = broken(&data, |good| format!("{good}\nthis is not TOML"));
+    assert!(error.contains("cluster.toml") && error.contains("line"), "{error}");
+    let error = broken(&data, |good| good.replace("epoch", "epok"));
+    assert!(error.contains("epok"), "{error}");
+    let error = broken(&data, |good| good.replace("id = 2", "id = 1"));
+    assert!(error.contains("two targets have the id 1"), "{error}");
+    let error = broken(&data, |good| good.replace("copies = 3", "copies = 4"));
+    assert!(error.contains("4 copies need 4 failure domains"), "{error}");
+}
+
+#[test]
+fn too_few_targets_make_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    for targets in ["0", "2"] {
+        let error = error_of(&["up", "--data", data.to_str().unwrap(), "--targets", targets, "--once"]);
+        assert!(error.contains("--targets"), "{error}");
+        assert!(!data.join("cluster.toml").exists() && !data.join("cluster.key").exists(), "something half-written");
+    }
+}
+
+#[test]
+fn a_missing_configuration_and_a_silent_gateway_are_said() {
+    let place = tempfile::tempdir().unwrap();
+    let nowhere = place.path().join("nowhere/cluster.toml");
+    let nowhere = nowhere.to_str().unwrap();
+    for args in [&["target", "--id", "1"][..], &["gateway"], &["ls"], &["status"], &["get", "x"], &["stat", "x"]] {
+        let error = error_of(&[args, &["--config", nowhere]].concat());
+        assert!(error.contains("nowhere") && error.contains("reservoir up"), "{error}");
+    }
+    let data = made(place.path());
+    let config = data.join("cluster.toml");
+    let error = error_of(&["ls", "--config", config.to_str().unwrap()]);
+    assert!(error.contains("does not answer") && error.contains("reservoir up"), "{error}");
+    let error = error_of(&["target", "--config", config.to_str().unwrap(), "--id", "77"]);
+    assert!(error.contains("77"), "{error}");
+}
+
+#[test]
+fn a_target_without_its_directory_or_of_another_cluster_does_not_start() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (first, second) = (made(one.path()), made(two.path()));
+    fs::remove_dir_all(first.join("targets")).unwrap();
+    let error = error_of(&["up", "--data", first.to_str().unwrap(), "--targets", "3", "--once"]);
+    assert!(error.contains("director"), "{error}");
+    // The other cluster's disks in the place of these.
+    fs::rename(second.join("targets"), first.join("targets")).unwrap();
+    let error = error_of(&["up", "--data", first.to_str().unwrap(), "--targets", "3", "--once"]);
+    assert!(error.contains("cluster"), "{error}");
+}
+
+#[test]
+fn a_port_in_use_is_said() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path());
+    let args = ["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"];
+    let text = fs::read_to_string(data.join("gateway.toml")).unwrap();
+    let address = text.split('"').nth(1).unwrap();
+    let taken = std::net::TcpListener::bind(address).unwrap();
+    let error = error_of(&args);
+    assert!(error.contains(address) && error.contains("in use"), "{error}");
+    drop(taken);
+    let text = fs::read_to_string(data.join("cluster.toml")).unwrap();
+    let address = text.lines().find_map(|line| line.strip_prefix("address = ")).unwrap().trim_matches('"');
+    let _taken = std::net::UdpSocket::bind(address).unwrap();
+    let error = error_of(&args);
+    assert!(error.contains(address), "{error}");
+}
+
+#[test]
+fn a_second_up_on_the_same_data_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let error = error_of(&["up", "--data", data.to_str().unwrap(), "--once"]);
+    assert!(error.contains("another `reservoir up`"), "{error}");
+    assert!(cluster.stop());
+}
+
+#[test]
+fn sizes_and_seeds_out_of_range_are_refused() {
+    assert!(error_of(&["bench", "--sizes", "1GiB"]).contains("--sizes"));
+    assert!(error_of(&["sim", "check", "--seeds", "0"]).contains("--seeds"));
+}
