@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs `reservoir` with `args` and waits, but not for ever.
-pub fn reservoir(args: &[&str]) -> Output {
+pub(crate) fn reservoir(args: &[&str]) -> Output {
     let child = command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     finish(child.expect("the binary starts"), args)
 }
 
 /// Runs `reservoir` with `args` and `input` on standard input.
-pub fn reservoir_with(args: &[&str], input: &[u8]) -> Output {
+pub(crate) fn reservoir_with(args: &[&str], input: &[u8]) -> Output {
     let child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("the binary starts");
     child.stdin.take().unwrap().write_all(input).unwrap();
@@ -49,12 +49,12 @@ fn finish(mut child: Child, args: &[&str]) -> Output {
 }
 
 /// Sends a signal to one process that a test started.
-pub fn signal(pid: u32, signal: &str) {
+pub(crate) fn signal(pid: u32, signal: &str) {
     let _ = Command::new("kill").args([signal, &pid.to_string()]).status();
 }
 
 /// The error line of a command that must fail; panics unless it is one line.
-pub fn error_of(args: &[&str]) -> String {
+pub(crate) fn error_of(args: &[&str]) -> String {
     let output = reservoir(args);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success(), "reservoir {args:?} succeeded: {text}");
@@ -64,14 +64,14 @@ pub fn error_of(args: &[&str]) -> String {
 }
 
 /// A cluster started by `reservoir up`; stopped when dropped.
-pub struct Cluster {
+pub(crate) struct Cluster {
     child: Child,
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 impl Cluster {
     /// Starts one and waits until it answers.
-    pub fn start(directory: &Path, more: &[&str]) -> Self {
+    pub(crate) fn start(directory: &Path, more: &[&str]) -> Self {
         let data = directory.to_str().unwrap();
         let log = fs::File::create(directory.with_extension("log")).unwrap();
         let mut args = vec!["up", "--data", data];
@@ -88,30 +88,30 @@ impl Cluster {
     }
 
     /// What it printed.
-    pub fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.directory.with_extension("log")).unwrap_or_default()
     }
 
     /// The path of its configuration.
-    pub fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         self.directory.join("cluster.toml").to_str().unwrap().to_owned()
     }
 
     /// Runs a command against it, which must succeed; its standard output.
-    pub fn run(&self, args: &[&str]) -> Vec<u8> {
+    pub(crate) fn run(&self, args: &[&str]) -> Vec<u8> {
         let output = self.try_run(args, b"");
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         output.stdout
     }
 
     /// Runs a command against it.
-    pub fn try_run(&self, args: &[&str], input: &[u8]) -> Output {
+    pub(crate) fn try_run(&self, args: &[&str], input: &[u8]) -> Output {
         let config = self.config();
         reservoir_with(&[args, &["--config", &config]].concat(), input)
     }
 
     /// The process ids of its children with this word in their arguments, by the arguments' order.
-    pub fn children(&self, role: &str) -> Vec<u32> {
+    pub(crate) fn children(&self, role: &str) -> Vec<u32> {
         let mut found = vec![];
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
@@ -127,13 +127,13 @@ impl Cluster {
     }
 
     /// Asks it to stop, waits, and whether it ended well.
-    pub fn stop(mut self) -> bool {
+    pub(crate) fn stop(mut self) -> bool {
         signal(self.child.id(), "-TERM");
         self.child.wait().unwrap().success()
     }
 
     /// Kills `reservoir up` itself, as a crash would.
-    pub fn crash(mut self) -> PathBuf {
+    pub(crate) fn crash(mut self) -> PathBuf {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.directory.clone()
@@ -150,7 +150,7 @@ impl Drop for Cluster {
 }
 
 /// Bytes that look random and differ by seed.
-pub fn content(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn content(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
         state ^= state << 13;
