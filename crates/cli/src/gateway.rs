@@ -69,7 +69,7 @@ impl From<Error> for Failure {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
             Error::Manifest { .. } | Error::Mismatch { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-            Error::Put { source, .. } | Error::Get { source, .. } | Error::List { source, .. } => match source {
+            Error::Put { source, .. } | Error::Get { source, .. } | Error::List { source, .. } => match **source {
                 ServiceError::Get(GetError::NotFound) => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             },

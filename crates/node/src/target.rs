@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -105,7 +105,8 @@ impl TargetNode {
         let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name).spawn(work).map_err(io("starting a thread", threads))
         };
-        let (writer, reader) = (Arc::clone(&store), Arc::clone(&store));
+        let (writer, reader, keeper) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
+        let (bell, rings) = sync_channel(1);
         let (write_mail, read_mail, own) = (mailbox.clone(), mailbox.clone(), mailbox.clone());
         let mut host = TargetHost { id: NodeId(id), store, writes, reads };
         let port = Box::new(move || {
@@ -115,7 +116,11 @@ impl TargetNode {
         });
         let threads = vec![
             spawn(format!("port-{id}"), port)?,
-            spawn(format!("write-{id}"), Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay)))?,
+            spawn(
+                format!("write-{id}"),
+                Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay, &bell)),
+            )?,
+            spawn(format!("space-{id}"), Box::new(move || space_loop(&keeper, &rings)))?,
             spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
         ];
         tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
@@ -156,6 +161,10 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
     };
     let store_error = |source| NodeError::Store { id: target.id, source };
     let (store, recovery) = Store::open(Box::new(backend), options).map_err(store_error)?;
+    // Before the first write, so that it does not wait for it.
+    if let Err(error) = store.prepare_segment() {
+        tracing::warn!("target {}: cannot prepare a segment: {error}", target.id);
+    }
     if recovery.torn > 0 {
         tracing::info!("target {}: struck out {} records that a crash had cut off", target.id, recovery.torn);
     }
@@ -171,10 +180,13 @@ fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
 }
 
 /// Commits in groups: everything that waits is appended, and one sync makes all of it durable.
-fn write_loop(store: &Store, queue: &Receiver<Write>, mailbox: &Mailbox<Request>, delay: Duration) {
-    if let Err(error) = store.prepare_segment() {
-        tracing::warn!("cannot prepare a segment: {error}");
-    }
+fn write_loop(
+    store: &Store,
+    queue: &Receiver<Write>,
+    mailbox: &Mailbox<Request>,
+    delay: Duration,
+    bell: &SyncSender<()>,
+) {
     while let Ok(first) = queue.recv() {
         let mut group: Vec<Write> = std::iter::once(first).chain(queue.try_iter().take(GROUP - 1)).collect();
         let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
@@ -194,6 +206,19 @@ fn write_loop(store: &Store, queue: &Receiver<Write>, mailbox: &Mailbox<Request>
         let free = store.space().free;
         for (op, result) in results {
             mailbox.send(Mail::Done(op, Completion::Written { result: result.and(synced), free }));
+        }
+        if store.wants_segment() {
+            // A full bell rings already.
+            let _ = bell.try_send(());
+        }
+    }
+}
+
+/// Keeps a segment ready ahead of the writer, and wins back space.
+fn space_loop(store: &Store, bell: &Receiver<()>) {
+    while bell.recv().is_ok() {
+        if let Err(error) = store.prepare_segment() {
+            tracing::warn!("cannot prepare a segment: {error}");
         }
     }
 }

@@ -51,7 +51,7 @@ pub enum Error {
         /// The chunk.
         id: ChunkId,
         /// Why.
-        source: ServiceError,
+        source: Box<ServiceError>,
     },
     /// A chunk could not be fetched.
     #[error("chunk {id} of {name:?} was not read: {source}")]
@@ -61,7 +61,7 @@ pub enum Error {
         /// The chunk.
         id: ChunkId,
         /// Why.
-        source: ServiceError,
+        source: Box<ServiceError>,
     },
     /// The targets could not be asked for versions.
     #[error("the versions of {name:?} could not be listed: {source}")]
@@ -69,7 +69,7 @@ pub enum Error {
         /// The file, or what was asked for.
         name: String,
         /// Why.
-        source: ServiceError,
+        source: Box<ServiceError>,
     },
     /// The source could not be read.
     #[error("the data for {name:?} could not be read: {source}")]

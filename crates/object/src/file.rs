@@ -107,7 +107,7 @@ pub fn put_file(
     let bytes = Bytes::from(manifest.encode());
     let id = ChunkId::of_manifest(name, manifest.created_ms, &bytes);
     let outcome = service.put(id, bytes).wait();
-    let copies = outcome.map_err(|source| Error::Put { name: name.to_owned(), id, source })?;
+    let copies = outcome.map_err(|source| Error::Put { name: name.to_owned(), id, source: Box::new(source) })?;
     stored(&copies);
     Ok(Version { id, manifest, holders: copies.holders })
 }
@@ -167,7 +167,8 @@ pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> 
 /// # Errors
 /// When it cannot be had or is not a manifest of that name.
 pub fn open(service: &dyn ChunkService, name: &str, id: ChunkId, holders: Vec<NodeId>) -> Result<Version, Error> {
-    let fetched = service.get(id).wait().map_err(|source| Error::Get { name: name.to_owned(), id, source })?;
+    let fetched =
+        service.get(id).wait().map_err(|source| Error::Get { name: name.to_owned(), id, source: Box::new(source) })?;
     let manifest = read_manifest(id, &fetched).map_err(|why| Error::Manifest { id, why })?;
     if manifest.name != name {
         return Err(Error::Manifest { id, why: manifest::Malformed::Name });
@@ -182,7 +183,7 @@ pub fn open(service: &dyn ChunkService, name: &str, id: ChunkId, holders: Vec<No
 pub fn list(service: &dyn ChunkService, pipeline: usize) -> Result<Listing, Error> {
     let what = "all files";
     let found = service.list(Scope::Cluster, vec![ChunkKind::Manifest as u8]).wait();
-    let found = found.map_err(|source| Error::List { name: what.to_owned(), source })?;
+    let found = found.map_err(|source| Error::List { name: what.to_owned(), source: Box::new(source) })?;
     let mut newest = BTreeMap::new();
     for (id, holders) in found.chunks {
         // Ids ascend, so the last of a name is its newest.
@@ -229,7 +230,7 @@ fn versions(service: &dyn ChunkService, name: &str) -> Result<Vec<(ChunkId, Vec<
     let Found { mut chunks, silent } = service
         .list(Scope::GroupOf(any), prefix)
         .wait()
-        .map_err(|source| Error::List { name: name.to_owned(), source })?;
+        .map_err(|source| Error::List { name: name.to_owned(), source: Box::new(source) })?;
     if silent.len() >= service.copies() {
         let silent = silent.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", ");
         return Err(Error::Silent { name: name.to_owned(), silent });
@@ -309,7 +310,11 @@ impl Writer<'_> {
     fn land(&mut self) -> Result<(), Error> {
         let Some((entry, pending)) = self.flight.pop_front() else { return Ok(()) };
         let outcome = pending.wait();
-        let copies = outcome.map_err(|source| Error::Put { name: self.name.to_owned(), id: entry.id, source })?;
+        let copies = outcome.map_err(|source| Error::Put {
+            name: self.name.to_owned(),
+            id: entry.id,
+            source: Box::new(source),
+        })?;
         (self.stored)(&copies);
         Ok(())
     }
@@ -380,13 +385,20 @@ fn read_entries(
         }
         let Some((entry, pending)) = flight.pop_front() else { return Ok(()) };
         let outcome = pending.wait();
-        let fetched = outcome.map_err(|source| Error::Get { name: output.name.to_owned(), id: entry.id, source })?;
+        let fetched = outcome.map_err(|source| Error::Get {
+            name: output.name.to_owned(),
+            id: entry.id,
+            source: Box::new(source),
+        })?;
         output.write(entry, &fetched)?;
     }
 }
 
 fn fetch(service: &dyn ChunkService, name: &str, entry: Entry) -> Result<Vec<u8>, Error> {
-    let fetched =
-        service.get(entry.id).wait().map_err(|source| Error::Get { name: name.to_owned(), id: entry.id, source })?;
+    let fetched = service.get(entry.id).wait().map_err(|source| Error::Get {
+        name: name.to_owned(),
+        id: entry.id,
+        source: Box::new(source),
+    })?;
     Ok(fetched.pieces.concat())
 }

@@ -153,7 +153,8 @@ impl Place {
 struct Writer {
     segment: u32,
     offset: u64,
-    spare: bool,
+    /// A segment that was created ahead of its use.
+    spare: Option<u32>,
     sequence: u64,
     pending: Vec<(ChunkId, Option<Place>)>,
     failed: bool,
@@ -213,11 +214,15 @@ impl Store {
         segments.sort_unstable();
         identify(backend.as_ref(), &options, &files, segments.is_empty())?;
         let mut found = Found::default();
-        let last = segments.last().map(|(segment, _)| *segment);
-        for (segment, len) in &segments {
-            found.scan(backend.as_ref(), &options, *segment, *len, Some(*segment) == last)?;
+        // The last two segments may have been prepared and never used: writing stopped in one of the last three.
+        let checked = segments.len().saturating_sub(3);
+        for (n, (segment, len)) in segments.iter().enumerate() {
+            found.scan(backend.as_ref(), *segment, *len, n >= checked)?;
         }
-        let next = last.map_or(1, |segment| segment + 1);
+        let next = segments.last().map_or(1, |(segment, _)| segment + 1);
+        for segment in found.empty() {
+            backend.remove(&segment_name(segment)).map_err(io_error("removing an unused segment"))?;
+        }
         let (index, usage, recovery) = found.finish();
         let sequence = recovery.1;
         let store = Self {
@@ -228,7 +233,7 @@ impl Store {
             writer: Mutex::new(Writer {
                 segment: next,
                 offset: 0,
-                spare: false,
+                spare: None,
                 sequence,
                 pending: Vec::new(),
                 failed: false,
@@ -335,7 +340,7 @@ impl Store {
         Ok(place)
     }
 
-    /// Goes on to a new segment. What the old one holds is made durable first, so that only the last segment of a run
+    /// Goes on to a new segment. What the old one holds is made durable first, so that only the last used segment of a run
     /// can have torn records.
     fn roll(&self, writer: &mut Writer, span: u64) -> Result<(), WriteError> {
         if writer.offset > 0 {
@@ -343,10 +348,10 @@ impl Store {
             writer.segment += 1;
             writer.offset = 0;
         }
-        if !writer.spare {
-            self.create_segment(writer.segment, span)?;
+        if writer.spare != Some(writer.segment) {
+            self.create_unprepared(writer, span)?;
         }
-        writer.spare = false;
+        writer.spare = None;
         let (cluster, target) = (self.options.cluster, self.options.target);
         let header = record::segment_header(cluster, target, writer.segment);
         let name = segment_name(writer.segment);
@@ -355,20 +360,54 @@ impl Store {
         Ok(())
     }
 
-    fn create_segment(&self, segment: u32, span: u64) -> Result<(), WriteError> {
-        let size = self.options.segment_size.max(SEGMENT_HEADER + span);
-        self.backend.create(&segment_name(segment), size).map_err(|error| write_error(&error))
+    /// Creates the segment that is needed now. When the one that is being prepared has its number, takes the next: the
+    /// prepared one stays empty, and goes at the next start.
+    fn create_unprepared(&self, writer: &mut Writer, span: u64) -> Result<(), WriteError> {
+        match self.create_segment(writer.segment, span) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                writer.segment += 1;
+                self.create_segment(writer.segment, span).map_err(|error| write_error(&error))
+            }
+            created => created.map_err(|error| write_error(&error)),
+        }
     }
 
-    /// Creates the next segment ahead of time, so that no write has to wait for it. Call it when idle.
+    fn create_segment(&self, segment: u32, span: u64) -> io::Result<()> {
+        let size = self.options.segment_size.max(SEGMENT_HEADER + span);
+        self.backend.create(&segment_name(segment), size)
+    }
+
+    /// Whether the segment in use is half full and none is ready to follow it: time for [`Store::prepare_segment`].
+    #[must_use]
+    pub fn wants_segment(&self) -> bool {
+        let writer = lock(&self.writer);
+        !writer.failed
+            && writer.spare.is_none()
+            && (writer.offset == 0 || writer.offset * 2 > self.options.segment_size)
+    }
+
+    /// Creates the next segment ahead of time, without holding up writes, so that no write has to wait for it. Only one
+    /// thread may call it.
     ///
     /// # Errors
     /// No room, or the disk failed.
     pub fn prepare_segment(&self) -> Result<(), WriteError> {
+        if !self.wants_segment() {
+            return Ok(());
+        }
+        let next = {
+            let writer = lock(&self.writer);
+            if writer.offset == 0 { writer.segment } else { writer.segment + 1 }
+        };
+        match self.create_segment(next, 0) {
+            Ok(()) => {}
+            // The writer was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(error) => return Err(write_error(&error)),
+        }
         let mut writer = lock(&self.writer);
-        if writer.offset == 0 && !writer.spare {
-            self.create_segment(writer.segment, 0)?;
-            writer.spare = true;
+        if writer.segment < next || writer.offset == 0 {
+            writer.spare = Some(next);
         }
         Ok(())
     }
@@ -515,9 +554,7 @@ impl Store {
             .find_map(|(name, len)| (name == segment_name(segment)).then_some(len))
             .unwrap_or(0);
         let mut found = Found::default();
-        found
-            .scan(self.backend.as_ref(), &self.options, segment, len, false)
-            .map_err(|error| WriteError::Io(error.to_string()))?;
+        found.scan(self.backend.as_ref(), segment, len, false).map_err(|error| WriteError::Io(error.to_string()))?;
         for (id, (_, place)) in found.newest {
             if place.is_none() && self.contains(&id).is_none() {
                 self.write(writer, Kind::Tombstone, &id, &[])?;
@@ -567,16 +604,9 @@ struct Found {
 }
 
 impl Found {
-    /// Reads the record headers of a segment. In the `last` one, payload is checked too, and records that are not
+    /// Reads the record headers of a segment. In the `last` ones, payload is checked too, and records that are not
     /// complete are struck out: they were never acknowledged, and must not be taken for copies later.
-    fn scan(
-        &mut self,
-        backend: &dyn Backend,
-        options: &Options,
-        segment: u32,
-        len: u64,
-        last: bool,
-    ) -> Result<(), StoreError> {
+    fn scan(&mut self, backend: &dyn Backend, segment: u32, len: u64, last: bool) -> Result<(), StoreError> {
         let name = segment_name(segment);
         let failed = || io_error("reading a segment");
         let mut offset = SEGMENT_HEADER;
@@ -609,8 +639,12 @@ impl Found {
             backend.sync(&name).map_err(failed())?;
         }
         self.written.insert(segment, end - SEGMENT_HEADER);
-        let _ = options;
         Ok(())
+    }
+
+    /// Segments without a record: left by a run that did not come to use them.
+    fn empty(&mut self) -> Vec<u32> {
+        self.written.extract_if(.., |_, written| *written == 0).map(|(segment, _)| segment).collect()
     }
 
     fn take(&mut self, header: &Header, segment: u32, offset: u64) {

@@ -45,6 +45,7 @@ fn synced_chunks_survive_crashes_in_every_seed() {
                             durable.append(&mut pending);
                         }
                     }
+                    3 if rng.chance(1, 2) => store.prepare_segment().expect("prepares"),
                     2 => {
                         store.compact().expect("compacts");
                         durable.append(&mut pending);
