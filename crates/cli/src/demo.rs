@@ -33,7 +33,14 @@ struct Report {
 
 /// Runs it. An error when a step failed or a comparison did not hold.
 pub(crate) fn run(running: &mut Running, as_json: bool) -> anyhow::Result<()> {
-    let say = |text: &str| if as_json { Ok(eprintln!("{text}")) } else { line(text) };
+    // With JSON, standard output is for the report alone.
+    let say = |text: &str| {
+        if !as_json {
+            return line(text);
+        }
+        eprintln!("{text}");
+        Ok(())
+    };
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     say(&format!("\nDemonstration: a file of {} named {NAME:?}.", numbers::size(SIZE)))?;
     let bar = byte_bar("put", Some(SIZE));

@@ -3,8 +3,7 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -15,41 +14,65 @@ use crate::numbers;
 const TIME: Duration = Duration::from_secs(1);
 /// Bytes appended between two syncs.
 const APPEND: usize = 4 << 20;
-/// Most bytes appended in all.
-const MOST: u64 = 2 << 30;
+/// Most bytes appended to one file.
+const MOST: u64 = 1 << 30;
+/// Datagrams on their way at once in the socket's measurement; few enough for a receive buffer of the usual size.
+const WINDOW: usize = 8;
 
-/// Bytes (10^6) per second that arrive when one thread sends datagrams of `datagram` bytes to another as fast as it
-/// can, over the loopback interface.
+/// Bytes (10^6) per second that arrive when one thread sends datagrams of `datagram` bytes to another over the loopback
+/// interface, as fast as the receiver takes them: more would only be lost, and cost what the receiver needs.
 pub(super) fn socket(datagram: usize) -> anyhow::Result<f64> {
     let what = "the raw socket cannot be measured";
     let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context(what)?;
-    receiver.set_read_timeout(Some(Duration::from_millis(100))).context(what)?;
+    receiver.set_read_timeout(Some(Duration::from_millis(10))).context(what)?;
     rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 4 << 20).context(what)?;
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context(what)?;
     sender.connect(receiver.local_addr().context(what)?).context(what)?;
-    let over = Arc::new(AtomicBool::new(false));
-    let end = Arc::clone(&over);
+    // Datagrams that may be sent; the receiver gives one back for each that came, and all when some were lost.
+    let (credits, taken) = sync_channel(WINDOW);
+    for _ in 0..WINDOW {
+        let _ = credits.try_send(());
+    }
     let send = std::thread::spawn(move || {
         let payload = vec![7; datagram];
-        while !end.load(Ordering::Relaxed) {
-            // A full buffer loses datagrams, which is part of the measurement.
+        while taken.recv().is_ok() {
             let _ = sender.send(&payload);
         }
     });
     let mut buffer = vec![0; datagram];
     let (begin, mut bytes) = (Instant::now(), 0_u64);
     while begin.elapsed() < TIME {
-        bytes += receiver.recv(&mut buffer).unwrap_or(0) as u64;
+        let back = match receiver.recv(&mut buffer) {
+            Ok(count) => {
+                bytes += count as u64;
+                1
+            }
+            Err(_) => WINDOW,
+        };
+        for _ in 0..back {
+            let _ = credits.try_send(());
+        }
     }
     let seconds = begin.elapsed().as_secs_f64();
-    over.store(true, Ordering::Relaxed);
+    drop(credits);
     // The thread holds nothing but its socket.
     let _ = send.join();
     Ok(numbers::mb_per_s(bytes, seconds))
 }
 
-/// Bytes (10^6) per second that the disk of `place` takes by append and `fdatasync`.
-pub(super) fn disk(place: &Path) -> anyhow::Result<f64> {
+/// Bytes (10^6) per second that the disk of `place` takes by append and `fdatasync`: the better of one file and of
+/// `files` at once, as a cluster on one machine writes.
+pub(super) fn disk(place: &Path, files: usize) -> anyhow::Result<f64> {
+    let alone = append(place)?;
+    let together = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..files).map(|_| scope.spawn(|| append(place))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(0.0))).sum::<anyhow::Result<f64>>()
+    })?;
+    Ok(alone.max(together))
+}
+
+/// Appends to one file for a while.
+fn append(place: &Path) -> anyhow::Result<f64> {
     let what = || format!("the raw disk cannot be measured in {}: choose another place with --data", place.display());
     let mut file = tempfile::tempfile_in(place).with_context(what)?;
     let payload: Vec<u8> = (0..APPEND).map(|i| (i * 31 + i / 257) as u8).collect();
