@@ -95,6 +95,11 @@ impl Shared {
         self.bids.late().unwrap_or(self.config.bid_timeout).clamp(shortest, self.config.bid_timeout)
     }
 
+    /// How far ahead windows must begin, so that the first bid's is not over when the last bid is in and one is chosen.
+    fn lead(&self) -> Span {
+        self.bids.late().unwrap_or(Span::from_micros(200)).min(self.config.late)
+    }
+
     /// When the beginning of a bid's window is, on this node's clock. The bid was half a round trip under way, and so
     /// will be the payload: both are taken off, by the smallest round trip seen.
     fn window_start(&self, start: Span) -> Instant {

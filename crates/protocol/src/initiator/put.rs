@@ -135,7 +135,7 @@ impl Put {
         let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
         let transfers = if h { u64::from(cx.map.copies) } else { 1 };
         let length = Span::of_transfer(u64::from(self.size()) * transfers, cx.config.link_rate);
-        let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now) + cx.bids.smallest();
+        let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now).max(cx.lead());
         let request = PutRequest {
             txn: self.txn,
             round: self.round,
@@ -254,8 +254,10 @@ impl Put {
         silent.into_iter().for_each(|n| cx.miss(n));
         let choices = self.pick(cx, need);
         if choices.is_empty() {
+            // Offers that were over before they could be taken: soon again, with a longer lead.
+            let span = if self.offers.is_empty() { cx.config.late } else { cx.patience().min(cx.config.late) };
             self.cancel(cx);
-            self.rest(cx, cx.config.late);
+            self.rest(cx, span);
             return Step::Continue;
         }
         self.accept(cx, &choices);
