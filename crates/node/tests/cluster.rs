@@ -112,3 +112,33 @@ fn without_multicast_and_with_two_targets_gone_all_of_it_still_works() {
     assert_eq!(stored.holders.len(), 3);
     targets.into_iter().for_each(TargetNode::stop);
 }
+
+#[test]
+fn a_byte_that_flips_on_disk_is_never_returned_and_other_copies_serve() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = config(dir.path(), MulticastChoice::Auto);
+    let mut targets = start(&config);
+    let kept = chunk(5, 200_000);
+    let id = ChunkId::of_payload(&kept);
+    let client = Client::start(&config, ClientOptions::default()).expect("starts");
+    let stored = client.put(id, kept.clone()).wait().expect("runs").expect("stored");
+    // Two of the three copies rot while their targets run.
+    for holder in &stored.holders[..2] {
+        let data = dir.path().join(format!("target-{}", holder.0));
+        for entry in std::fs::read_dir(data).expect("a directory").map(|e| e.expect("an entry").path()) {
+            let mut bytes = std::fs::read(&entry).expect("reads");
+            if let Some(at) = bytes.windows(32).position(|w| w == &kept[100_000..100_032]) {
+                bytes[at] ^= 1;
+                use std::os::unix::fs::FileExt;
+                let file = std::fs::OpenOptions::new().write(true).open(&entry).expect("opens");
+                file.write_all_at(&bytes[at..=at], at as u64).expect("writes");
+            }
+        }
+    }
+    for _ in 0..20 {
+        let fetched = client.get(id).wait().expect("runs").expect("one copy is good");
+        assert_eq!(fetched.pieces.concat(), kept);
+        assert_eq!(fetched.from, stored.holders[2]);
+    }
+    targets.drain(..).for_each(TargetNode::stop);
+}
