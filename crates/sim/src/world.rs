@@ -91,8 +91,8 @@ pub(crate) struct World<'a> {
     puts_left: u32,
     gets_left: u32,
     acknowledged: Acknowledged,
-    /// When the copies of a chunk became durable.
-    durable_at: BTreeMap<ChunkId, Vec<Instant>>,
+    /// When a chunk first became durable on each target: two puts of it may write to one target twice.
+    durable_at: BTreeMap<ChunkId, BTreeMap<NodeId, Instant>>,
     healed: bool,
     flipped: Option<NodeId>,
     windows: Windows,
@@ -555,7 +555,7 @@ impl<'a> World<'a> {
             target::Event::Released { id: chunk } => self.windows.over(id, chunk),
             target::Event::Stored { id: chunk, .. } => {
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
-                self.durable_at.entry(chunk).or_default().push(self.now);
+                self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
             }
             other => self.note(7, id, 0, || format!("{other:?}")),
         }
@@ -603,7 +603,10 @@ impl<'a> World<'a> {
     /// On a healthy network, whoever waits for copies hears of them when they are durable, not by asking in vain.
     fn check_prompt(&mut self, id: ChunkId) {
         let copies = usize::from(self.scenario.copies);
-        let Some(last) = self.durable_at.get(&id).and_then(|at| at.get(copies - 1)).copied() else { return };
+        let mut durable: Vec<Instant> =
+            self.durable_at.get(&id).into_iter().flat_map(BTreeMap::values).copied().collect();
+        durable.sort_unstable();
+        let Some(last) = durable.get(copies - 1).copied() else { return };
         let waited = self.now.since(last);
         if waited > self.scenario.config.late.times(6) {
             self.fail(format!("{id:?} was durable everywhere {waited} before its put heard of it"));
