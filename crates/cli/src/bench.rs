@@ -141,7 +141,7 @@ impl Bench {
     }
 
     fn ceilings(&mut self, place: &Path) -> anyhow::Result<Ceilings> {
-        let socket = ceiling::socket(self.config.network.mtu.clamp(576, 65_535) as usize - 28)?;
+        let socket = ceiling::socket(self.config.network.mtu() as usize - 28)?;
         let disk = ceiling::disk(place, self.config.copies.into())?;
         let put = socket.min(disk / f64::from(self.config.copies));
         Ok(Ceilings { socket_mb_per_s: socket, disk_mb_per_s: disk, put_mb_per_s: put, get_mb_per_s: socket })

@@ -166,7 +166,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> 
             interface: Ipv4Addr::LOCALHOST,
             multicast: MulticastChoice::Auto,
             multicast_port: port()?,
-            mtu: 9_000,
+            mtu: None,
         },
         protocol: Protocol { transport, ..Protocol::default() },
         targets,

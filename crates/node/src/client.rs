@@ -271,7 +271,8 @@ fn probe(config: &ClusterConfig) -> bool {
             net.send(&Transmit { to: Destination::Members(map.group_set(group)), body });
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
-        while let Some(datagram) = net.receive(0) {
+        net.receive(0);
+        while let Some(datagram) = net.arrived() {
             if matches!(decode_message(&datagram), Some((_, Message::Pong { .. }))) {
                 return true;
             }

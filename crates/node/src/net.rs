@@ -1,15 +1,16 @@
 //! Datagrams in and out: addresses for ids, sealing, and what waits for the socket.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{ErrorKind, IoSlice};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use protocol::id::NodeId;
-use protocol::machine::{Body, Destination, Transmit};
+use protocol::machine::{Body, DataRun, Destination, Transmit};
 use protocol::map::{ClusterMap, MemberSet};
-use protocol::wire::{DropReason, Opener, Sealer, datagrams, is_data};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use protocol::wire::{DATA_HEADER, DropReason, Opener, Sealer, datagrams, is_data};
+use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::ClusterConfig;
 use crate::{NodeError, io};
@@ -22,6 +23,12 @@ const PER_SOCKET: usize = 18;
 const BOOK: usize = 4_096;
 /// Bytes that may wait for the socket.
 const BACKLOG: usize = 256 << 20;
+/// Receive buffers that one call fills.
+const BATCH: usize = 16;
+/// Bytes of one: the largest datagram, or several that the kernel joined.
+const BUFFER: usize = 1 << 16;
+/// The most that one call hands to the kernel to send.
+const LARGEST: usize = 65_507;
 
 /// Counters of one node's network, for metrics.
 #[derive(Clone, Debug, Default)]
@@ -37,19 +44,49 @@ pub struct NetStats {
 /// The sockets of one node.
 #[derive(Debug)]
 pub struct Net {
-    unicast: Socket,
-    groups: Vec<Socket>,
+    /// The first sends, and receives what is addressed to this node; the others receive its groups.
+    sockets: Vec<Port>,
     map: ClusterMap,
     multicast_port: u16,
     book: BTreeMap<NodeId, SocketAddrV4>,
     learned: VecDeque<NodeId>,
     sealer: Sealer,
     opener: Opener,
-    backlog: VecDeque<(Bytes, Bytes, SockAddr)>,
+    backlog: VecDeque<Parcel>,
     waiting: usize,
-    scratch: Vec<u8>,
+    buffers: Vec<u8>,
+    arrived: VecDeque<(Bytes, SocketAddr)>,
     /// What was counted.
     pub stats: NetStats,
+}
+
+/// A socket, and what the kernel can do for it.
+#[derive(Debug)]
+struct Port {
+    socket: Socket,
+    offload: UdpSocketState,
+}
+
+impl Port {
+    fn new(socket: Socket) -> std::io::Result<Self> {
+        let offload = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        Ok(Self { socket, offload })
+    }
+}
+
+/// What one call hands to the kernel: a datagram in two pieces, or equal segments that the kernel makes datagrams of.
+#[derive(Debug)]
+struct Parcel {
+    head: Bytes,
+    payload: Bytes,
+    segment: Option<usize>,
+    to: SocketAddr,
+}
+
+impl Parcel {
+    fn len(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
 }
 
 /// The address of a member set: 239.0.0.0/8 with the cell and the mask in the lower 24 bits, the highest of them set.
@@ -92,10 +129,18 @@ impl Net {
             format!("using {} for multicast", config.network.interface),
             "set `interface` to an IPv4 address of this host",
         ))?;
-        let mut groups = Vec::new();
+        let offload = |socket| {
+            let advice = "lower the load on this host, or raise its limits";
+            Port::new(socket).map_err(io(format!("setting up the socket of {address}"), advice))
+        };
+        let mut sockets = vec![offload(unicast)?];
         if !id.is_initiator() && config.network.multicast != crate::config::MulticastChoice::Off {
             match join(config, &map, id) {
-                Ok(sockets) => groups = sockets,
+                Ok(groups) => {
+                    for group in groups {
+                        sockets.push(offload(group)?);
+                    }
+                }
                 Err(error) => tracing::warn!("no multicast: {error}; going on with unicast"),
             }
         }
@@ -105,14 +150,14 @@ impl Net {
             book: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),
             opener: Opener::new(key, map.cluster),
             sealer: Sealer::new(key, sequence),
-            unicast,
-            groups,
+            sockets,
             map,
             multicast_port: config.network.multicast_port,
             learned: VecDeque::new(),
             backlog: VecDeque::new(),
             waiting: 0,
-            scratch: vec![0; 1 << 16],
+            buffers: vec![0; BATCH * BUFFER],
+            arrived: VecDeque::new(),
             stats: NetStats::default(),
         };
         net.warn_of_small_buffers();
@@ -121,7 +166,7 @@ impl Net {
 
     fn warn_of_small_buffers(&self) {
         // Linux doubles what is set, for its own bookkeeping.
-        let got = self.unicast.recv_buffer_size().unwrap_or(0) / 2;
+        let got = self.sockets[0].socket.recv_buffer_size().unwrap_or(0) / 2;
         if got < SOCKET_BUFFER {
             tracing::warn!(
                 "the receive buffer is {got} bytes, {SOCKET_BUFFER} are wanted: datagrams may be lost under load; \
@@ -132,13 +177,13 @@ impl Net {
 
     /// Every socket that receives, the one that sends first.
     pub fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        std::iter::once(&self.unicast).chain(&self.groups)
+        self.sockets.iter().map(|port| &port.socket)
     }
 
     /// Where this node is reached.
     #[must_use]
     pub fn local(&self) -> Option<SocketAddrV4> {
-        self.unicast.local_addr().ok().and_then(|address| address.as_socket_ipv4())
+        self.sockets[0].socket.local_addr().ok().and_then(|address| address.as_socket_ipv4())
     }
 
     /// Whether anything waits for the socket to take it.
@@ -147,14 +192,37 @@ impl Net {
         !self.backlog.is_empty()
     }
 
-    /// The next good datagram of one socket; `None` when there is none for now.
-    pub fn receive(&mut self, socket: usize) -> Option<Bytes> {
-        loop {
-            let socket = if socket == 0 { &self.unicast } else { self.groups.get(socket - 1)? };
-            let (len, from) = receive_from(socket, &mut self.scratch)?;
+    /// Takes what has arrived on one socket, at most a batch, for [`Net::arrived`]. Whether there may be more.
+    pub fn receive(&mut self, socket: usize) -> bool {
+        let Some(port) = self.sockets.get(socket) else { return false };
+        let mut buffers = self.buffers.chunks_mut(BUFFER);
+        let mut slices: [IoSliceMut<'_>; BATCH] =
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
+        let mut metas = [RecvMeta::default(); BATCH];
+        let count = loop {
+            match port.offload.recv(UdpSockRef::from(&port.socket), &mut slices, &mut metas) {
+                Ok(count) => break count,
+                // An earlier datagram was refused by its host: says nothing of this one.
+                Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {}
+                Err(_) => return false,
+            }
+        };
+        for (meta, buffer) in metas.iter().zip(self.buffers.chunks(BUFFER)).take(count) {
+            let joined = Bytes::copy_from_slice(&buffer[..meta.len]);
+            for at in (0..meta.len).step_by(meta.stride.max(1)) {
+                let datagram = joined.slice(at..(at + meta.stride).min(meta.len));
+                self.arrived.push_back((datagram, meta.addr));
+            }
+        }
+        count == BATCH
+    }
+
+    /// The next good datagram of those that were received.
+    pub fn arrived(&mut self) -> Option<Bytes> {
+        while let Some((datagram, from)) = self.arrived.pop_front() {
             self.stats.received.0 += 1;
-            self.stats.received.1 += len as u64;
-            match self.opener.open(Bytes::copy_from_slice(&self.scratch[..len])) {
+            self.stats.received.1 += datagram.len() as u64;
+            match self.opener.open(datagram) {
                 Ok(datagram) => {
                     if !is_data(&datagram) {
                         self.learn(&datagram, from);
@@ -164,6 +232,7 @@ impl Net {
                 Err(reason) => self.count_drop(reason),
             }
         }
+        None
     }
 
     fn count_drop(&mut self, reason: DropReason) {
@@ -171,9 +240,9 @@ impl Net {
     }
 
     /// Remembers where an initiator is, from an authenticated datagram.
-    fn learn(&mut self, datagram: &Bytes, from: Option<SocketAddrV4>) {
+    fn learn(&mut self, datagram: &Bytes, from: SocketAddr) {
         let Some(id) = datagram.get(12..16).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else { return };
-        let (id, Some(from)) = (NodeId(id), from) else { return };
+        let (id, SocketAddr::V4(from)) = (NodeId(id), from) else { return };
         if id.is_initiator() && self.book.insert(id, from).is_none() {
             self.learned.push_back(id);
             if self.learned.len() > BOOK {
@@ -182,7 +251,7 @@ impl Net {
         }
     }
 
-    fn address(&self, to: Destination) -> Option<SockAddr> {
+    fn address(&self, to: Destination) -> Option<SocketAddr> {
         let address = match to {
             Destination::Node(id) => *self.book.get(&id)?,
             Destination::Members(set) => SocketAddrV4::new(multicast_address(&self.map, set)?, self.multicast_port),
@@ -192,46 +261,81 @@ impl Net {
 
     /// Sends, or keeps for when the socket takes more.
     pub fn send(&mut self, transmit: &Transmit) {
-        let Some(address) = self.address(transmit.to) else {
+        let Some(to) = self.address(transmit.to) else {
             *self.stats.dropped.entry("no_address").or_default() += 1;
             return;
         };
         match &transmit.body {
             Body::Control(message) => {
-                let sealed = self.sealer.seal(message);
-                self.push(sealed, Bytes::new(), &address);
+                let head = self.sealer.seal(message);
+                self.push(Parcel { head, payload: Bytes::new(), segment: None, to });
             }
-            Body::Data(run) => {
-                for (header, payload) in datagrams(run) {
-                    self.push(Bytes::copy_from_slice(&header), payload, &address);
-                }
-            }
+            Body::Data(run) => self.send_run(run, to),
         }
     }
 
-    fn push(&mut self, head: Bytes, payload: Bytes, address: &SockAddr) {
-        if self.backlog.is_empty() && self.try_send(&head, &payload, address) {
+    /// Sends a run with as few calls as the kernel allows.
+    fn send_run(&mut self, run: &DataRun, to: SocketAddr) {
+        let segment = DATA_HEADER + run.per_datagram;
+        let at_once = self.sockets[0].offload.max_gso_segments().min(LARGEST / segment);
+        if at_once < 2 || run.payload.len() <= run.per_datagram {
+            for (header, payload) in datagrams(run) {
+                self.push(Parcel { head: Bytes::copy_from_slice(&header), payload, segment: None, to });
+            }
             return;
         }
-        let bytes = head.len() + payload.len();
-        if self.waiting + bytes > BACKLOG {
+        let mut rest = datagrams(run).peekable();
+        while rest.peek().is_some() {
+            let mut segments = BytesMut::with_capacity(at_once * segment);
+            for (header, payload) in rest.by_ref().take(at_once) {
+                segments.put_slice(&header);
+                segments.put_slice(&payload);
+            }
+            let head = segments.freeze();
+            self.push(Parcel { head, payload: Bytes::new(), segment: Some(segment), to });
+        }
+    }
+
+    fn push(&mut self, parcel: Parcel) {
+        if self.backlog.is_empty() && self.try_send(&parcel) {
+            return;
+        }
+        if self.waiting + parcel.len() > BACKLOG {
             *self.stats.dropped.entry("backlog").or_default() += 1;
             return;
         }
-        self.waiting += bytes;
-        self.backlog.push_back((head, payload, address.clone()));
+        self.waiting += parcel.len();
+        self.backlog.push_back(parcel);
     }
 
     /// Whether it is done with: sent, or lost for good (which the protocol repairs).
-    fn try_send(&mut self, head: &Bytes, payload: &Bytes, address: &SockAddr) -> bool {
-        match self.unicast.send_to_vectored(&[IoSlice::new(head), IoSlice::new(payload)], address) {
-            Ok(sent) => {
-                self.stats.sent.0 += 1;
-                self.stats.sent.1 += sent as u64;
+    fn try_send(&mut self, parcel: &Parcel) -> bool {
+        let Port { socket, offload } = &self.sockets[0];
+        let sent = match parcel.segment {
+            None => socket
+                .send_to_vectored(&[IoSlice::new(&parcel.head), IoSlice::new(&parcel.payload)], &parcel.to.into())
+                .map(drop),
+            Some(segment) => {
+                let transmit = quinn_udp::Transmit {
+                    destination: parcel.to,
+                    ecn: None,
+                    contents: &parcel.head,
+                    segment_size: Some(segment),
+                    src_ip: None,
+                };
+                offload.try_send(UdpSockRef::from(socket), &transmit)
+            }
+        };
+        match sent {
+            Ok(()) => {
+                let count = parcel.segment.map_or(1, |segment| parcel.len().div_ceil(segment));
+                self.stats.sent.0 += count as u64;
+                self.stats.sent.1 += parcel.len() as u64;
                 true
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-            // A dead peer's "refused", a cut cable: the datagram is lost, like any other.
+            // A dead peer's "refused", a cut cable, an interface that cannot cut segments (the socket state remembers that
+            // it cannot): lost, like any other datagram.
             Err(_) => {
                 *self.stats.dropped.entry("send_failed").or_default() += 1;
                 true
@@ -241,30 +345,12 @@ impl Net {
 
     /// Goes on with what waits.
     pub fn flush(&mut self) {
-        while let Some((head, payload, address)) = self.backlog.pop_front() {
-            if !self.try_send(&head, &payload, &address) {
-                self.backlog.push_front((head, payload, address));
+        while let Some(parcel) = self.backlog.pop_front() {
+            if !self.try_send(&parcel) {
+                self.backlog.push_front(parcel);
                 return;
             }
-            self.waiting -= head.len() + payload.len();
-        }
-    }
-}
-
-fn receive_from(socket: &Socket, scratch: &mut [u8]) -> Option<(usize, Option<SocketAddrV4>)> {
-    loop {
-        match rustix::net::recvfrom(socket, &mut *scratch, rustix::net::RecvFlags::DONTWAIT) {
-            Ok((len, _, from)) => {
-                let from = from.and_then(|address| SocketAddr::try_from(address).ok());
-                let from = match from {
-                    Some(SocketAddr::V4(from)) => Some(from),
-                    _ => None,
-                };
-                return Some((len, from));
-            }
-            // An earlier datagram was refused by its host: says nothing of this one.
-            Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::INTR) => {}
-            Err(_) => return None,
+            self.waiting -= parcel.len();
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::net::Net;
 
 const TIMER: u64 = 1_000;
 const MAILBOX: u64 = 1_001;
-/// Datagrams taken from one socket before the others and the timer have their turn.
-const BUDGET: usize = 64;
+/// Batches taken from one socket before the others and the timer have their turn.
+const BUDGET: usize = 4;
 
 /// What other threads tell the loop.
 #[derive(Debug)]
@@ -138,9 +138,14 @@ pub fn run<M: Machine>(
                 socket => {
                     net.flush();
                     for _ in 0..BUDGET {
-                        let Some(datagram) = net.receive(socket as usize) else { break };
-                        machine.handle_input(now(), Input::Datagram(datagram));
-                        drain(&mut machine, &mut net, host);
+                        let more = net.receive(socket as usize);
+                        while let Some(datagram) = net.arrived() {
+                            machine.handle_input(now(), Input::Datagram(datagram));
+                            drain(&mut machine, &mut net, host);
+                        }
+                        if !more {
+                            break;
+                        }
                     }
                 }
             }

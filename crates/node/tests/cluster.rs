@@ -32,7 +32,7 @@ fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
         copies: 3,
         group_cells: 3,
         key_file: "cluster.key".into(),
-        network: Network { multicast, multicast_port, mtu: 65_535, ..Network::default() },
+        network: Network { multicast, multicast_port, ..Network::default() },
         protocol: Protocol::default(),
         targets,
         path: dir.join("cluster.toml"),
