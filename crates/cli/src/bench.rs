@@ -64,6 +64,8 @@ struct Row {
     share: f64,
     p50_ms: f64,
     p99_ms: f64,
+    /// Mean number of negotiations of a put, or of targets tried by a get.
+    rounds: f64,
     /// Of the whole cluster's processes and this one; of this one alone on a cluster that runs elsewhere.
     cpu_s_per_gib: f64,
 }
@@ -170,6 +172,7 @@ impl Bench {
             share: if ceiling > 0.0 { run.mb_per_s() / ceiling } else { 0.0 },
             p50_ms: numbers::quantile(&run.samples, 50.0),
             p99_ms: numbers::quantile(&run.samples, 99.0),
+            rounds: run.rounds as f64 / run.count.max(1) as f64,
             cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
         };
         let before = self.cpu();
@@ -190,6 +193,8 @@ impl Bench {
 /// What was measured.
 struct Run {
     bytes: u64,
+    count: u64,
+    rounds: u64,
     seconds: f64,
     /// Milliseconds of each request, sorted.
     samples: Vec<f64>,
@@ -206,18 +211,20 @@ fn pump<T, E: std::error::Error + Send + Sync + 'static>(
     depth: usize,
     limit: Duration,
     mut start: impl FnMut() -> Ticket<Result<T, E>>,
-    mut done: impl FnMut(T) -> (u64, f64),
+    mut done: impl FnMut(T) -> (u64, f64, u32),
 ) -> anyhow::Result<Run> {
     let begin = Instant::now();
-    let mut run = Run { bytes: 0, seconds: 0.0, samples: Vec::new() };
+    let mut run = Run { bytes: 0, count: 0, rounds: 0, seconds: 0.0, samples: Vec::new() };
     let mut flight = VecDeque::new();
     loop {
         while flight.len() < depth && begin.elapsed() < limit {
             flight.push_back(start());
         }
         let Some(ticket) = flight.pop_front() else { break };
-        let (bytes, ms) = done(ticket.wait()??);
+        let (bytes, ms, rounds) = done(ticket.wait()??);
         run.bytes += bytes;
+        run.count += 1;
+        run.rounds += u64::from(rounds);
         if run.samples.len() < SAMPLES {
             run.samples.push(ms);
         }
@@ -244,7 +251,7 @@ fn put_for(client: &Client, size: usize, depth: usize, limit: Duration) -> anyho
         }
         client.put(id, payload)
     };
-    let run = pump(depth, limit, start, |stored| (size as u64, stored.took.as_nanos() as f64 / 1e6))
+    let run = pump(depth, limit, start, |stored| (size as u64, stored.took.as_nanos() as f64 / 1e6, stored.rounds))
         .context("a put of the benchmark failed")?;
     Ok((run, ids))
 }
@@ -255,7 +262,7 @@ fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration) -> a
     let start = || client.get(turn.next().unwrap_or(ids[0]));
     pump(depth, limit, start, |fetched| {
         let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
-        (bytes as u64, fetched.took.as_nanos() as f64 / 1e6)
+        (bytes as u64, fetched.took.as_nanos() as f64 / 1e6, fetched.rounds)
     })
     .context("a get of the benchmark failed")
 }
@@ -281,10 +288,11 @@ fn print(report: &Report) -> anyhow::Result<()> {
             format!("{:.0} %", row.share * 100.0),
             format!("{:.2}", row.p50_ms),
             format!("{:.2}", row.p99_ms),
+            format!("{:.2}", row.rounds),
             format!("{:.2}", row.cpu_s_per_gib),
         ]
     };
-    let header = ["transport", "chunk", "", "MB/s", "share", "p50 ms", "p99 ms", "CPU s/GiB"];
+    let header = ["transport", "chunk", "", "MB/s", "share", "p50 ms", "p99 ms", "rounds", "CPU s/GiB"];
     output::table(&header, report.results.iter().map(row).collect())?;
     if let Some(bytes) = report.largest_target_resident {
         line(&format!("largest target process after the load: {} resident", numbers::size(bytes)))?;

@@ -63,6 +63,18 @@ impl Typical {
         (self.mean > 0).then(|| Span::from_nanos(self.mean.saturating_add(4 * self.deviation)))
     }
 
+    /// Mean and one deviation: most are not longer. Zero before the first measurement.
+    #[must_use]
+    pub const fn usual(&self) -> Span {
+        Span::from_nanos(self.mean.saturating_add(self.deviation))
+    }
+
+    /// What one measurement differs from the mean by, mostly; zero before the first.
+    #[must_use]
+    pub const fn deviation(&self) -> Span {
+        Span::from_nanos(self.deviation)
+    }
+
     /// The smallest of late; zero before the first measurement.
     #[must_use]
     pub const fn smallest(&self) -> Span {

@@ -52,7 +52,8 @@ impl Outgoing {
         if leg.len == 0 {
             self.ranges.pop_front();
         }
-        self.next = now + Span::of_transfer(u64::from(take), self.rate);
+        // Counted from when this was due, so that a late wake-up does not slow the rest.
+        self.next += Span::of_transfer(u64::from(take), self.rate);
         let run = DataRun { header, payload: self.payload.slice(from..to), per_datagram };
         Some(Transmit { to: self.to, body: Body::Data(run) })
     }

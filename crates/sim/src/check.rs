@@ -12,7 +12,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// A target accepted a window (its own clock). What overlaps is described.
+    /// A target accepted a window (its own clock). What overlaps is described; an empty window, which is what a transfer
+    /// gets that came too late for its bid, overlaps nothing.
     pub fn accepted(
         &mut self,
         target: NodeId,
@@ -21,6 +22,9 @@ impl Windows {
         start: Instant,
         length: Span,
     ) -> Option<String> {
+        if length == Span::ZERO {
+            return None;
+        }
         let windows = self.in_force.entry(target).or_default();
         windows.retain(|(_, _, end)| *end > now);
         let end = start + length;

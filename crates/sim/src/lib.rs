@@ -14,7 +14,7 @@ pub use runner::{Report, check_seeds, replay, run_seed};
 pub use swarm::{Planted, Scenario};
 
 /// How one seed ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// A rolling hash of everything that happened: equal for equal seeds, on every build.
     pub digest: u64,

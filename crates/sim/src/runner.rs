@@ -23,10 +23,14 @@ pub struct Report {
     pub failures: Vec<(u64, String)>,
 }
 
-/// Runs one seed.
+/// Runs one seed. A panic of the code under test is a failure like any other.
 #[must_use]
 pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
-    World::new(&Scenario::draw(seed, planted), None).run()
+    std::panic::catch_unwind(|| World::new(&Scenario::draw(seed, planted), None).run()).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let failure = Some(format!("panicked: {}", text.unwrap_or("without a message")));
+        Outcome { failure, ..Outcome::default() }
+    })
 }
 
 /// Runs one seed and tells every step.

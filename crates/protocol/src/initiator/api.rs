@@ -122,6 +122,8 @@ pub struct Fetched {
     pub from: NodeId,
     /// From the request to the verified bytes.
     pub took: Span,
+    /// Times that it was asked for.
+    pub rounds: u32,
 }
 
 /// A finished list.

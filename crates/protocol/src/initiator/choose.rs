@@ -16,6 +16,8 @@ pub(super) struct Offer {
     pub(super) done: Instant,
     pub(super) rate: u64,
     pub(super) domain: u16,
+    /// How far beyond its end it may be used.
+    pub(super) slack: Span,
 }
 
 impl Offer {
@@ -25,7 +27,7 @@ impl Offer {
     }
 
     fn fits(&self, at: Instant) -> bool {
-        self.start <= at && at + self.transfer <= self.end
+        self.start <= at && at + self.transfer <= self.end + self.slack
     }
 }
 
@@ -119,7 +121,15 @@ mod tests {
 
     fn offer(start: u64, end: u64, done: u64, domain: u16) -> Offer {
         let at = Instant::from_nanos;
-        Offer { start: at(start), end: at(end), transfer: Span::from_nanos(100), done: at(done), rate: 1_000, domain }
+        Offer {
+            start: at(start),
+            end: at(end),
+            transfer: Span::from_nanos(100),
+            done: at(done),
+            rate: 1_000,
+            domain,
+            slack: Span::ZERO,
+        }
     }
 
     fn offers(list: &[Offer]) -> BTreeMap<NodeId, Offer> {

@@ -25,6 +25,7 @@ pub(super) struct Get {
     asked: Instant,
     give_up_at: Instant,
     round: u8,
+    rounds: u32,
     fruitless: u8,
     group: GroupId,
     asked_of: Vec<NodeId>,
@@ -54,6 +55,7 @@ impl Get {
             asked,
             give_up_at: asked + cx.config.give_up,
             round: 0,
+            rounds: 0,
             fruitless: 0,
             group: GroupId(0),
             asked_of: Vec::new(),
@@ -71,6 +73,7 @@ impl Get {
     fn ask(&mut self, cx: &mut Shared) {
         cx.downlink.remove(self.txn);
         self.round = self.round.wrapping_add(1);
+        self.rounds += 1;
         self.offers.clear();
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
@@ -140,6 +143,7 @@ impl Get {
         match bid.answer {
             Answer::Window(slot) => self.offers.push((from, slot, cx.now)),
             Answer::NotHere => self.absent.push(from),
+            Answer::Busy(_) if cx.config.transport == Transport::Hash => self.tried.push(from),
             Answer::Busy(_) | Answer::NoSpace | Answer::Stale | Answer::HaveIt => {}
         }
         self.choose(cx)
@@ -225,10 +229,9 @@ impl Get {
         self.phase = Phase::Receiving { from, incoming: Incoming::new(slot.size), due, repairs: 0 };
     }
 
-    /// The accept came too late for the holder's offer.
+    /// The holder knows nothing of it: the accept came too late for its offer, or the repair after it forgot.
     pub(super) fn refused(&mut self, cx: &mut Shared, from: NodeId) -> Step {
-        if matches!(&self.phase, Phase::Receiving { from: serving, incoming, .. } if *serving == from && incoming.is_empty())
-        {
+        if matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {
             self.ask(cx);
         }
         Step::Continue
@@ -261,7 +264,7 @@ impl Get {
         let from = *from;
         if good {
             let pieces = core::mem::take(pieces);
-            let fetched = Fetched { pieces, from, took: cx.now.since(self.asked) };
+            let fetched = Fetched { pieces, from, took: cx.now.since(self.asked), rounds: self.rounds };
             cx.event(Event::Get { handle: self.handle, result: Ok(fetched) });
             return Step::Over;
         }

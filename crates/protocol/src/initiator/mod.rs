@@ -48,6 +48,8 @@ struct Shared {
     downlink: Calendar,
     /// From a request to a bid.
     bids: Typical,
+    /// From a request to the choice among bids.
+    choices: Typical,
     /// Rounds that each member has missed in a row.
     missed: BTreeMap<NodeId, u8>,
 }
@@ -95,9 +97,16 @@ impl Shared {
         self.bids.late().unwrap_or(self.config.bid_timeout).clamp(shortest, self.config.bid_timeout)
     }
 
-    /// How far ahead windows must begin, so that the first bid's is not over when the last bid is in and one is chosen.
+    /// How far ahead windows should begin: the choice is usually made by then, and the payload can leave.
     fn lead(&self) -> Span {
-        self.bids.late().unwrap_or(Span::from_micros(200)).min(self.config.late)
+        self.choices.usual().max(self.bids.smallest()).min(self.config.late)
+    }
+
+    /// How much later than its window a transfer may still begin. The choice is sometimes late, by what bids differ from
+    /// each other; a receive buffer is kept for the payload all the same, and a transfer that runs into the next costs
+    /// less than another negotiation.
+    fn slack(&self) -> Span {
+        self.bids.deviation().times(4).min(self.config.late.div(4))
     }
 
     /// When the beginning of a bid's window is, on this node's clock. The bid was half a round trip under way, and so
@@ -170,6 +179,7 @@ impl Initiator {
             uplink: Calendar::default(),
             downlink: Calendar::default(),
             bids: Typical::default(),
+            choices: Typical::default(),
             missed: BTreeMap::new(),
         };
         Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }

@@ -196,6 +196,7 @@ impl Put {
                         done: start + slot.done.less(slot.start),
                         rate: u64::from(slot.rate),
                         domain,
+                        slack: cx.slack(),
                     };
                     self.offers.insert(from, offer);
                 }
@@ -244,12 +245,17 @@ impl Put {
         let enough = cx.domains(&apart) >= cx.domains(&self.holders) + need;
         let over = all || cx.now >= hard;
         if !(over || enough && (expected || cx.now >= soft)) {
-            if cx.now >= soft {
-                // Patience did not help: now only more bids, or the hard deadline, change anything.
-                self.phase = Phase::Asking { since, soft: hard, hard };
-            }
+            // With enough to choose from, the rest may take as long again as these did. Without, only more bids or the
+            // hard deadline change anything.
+            let soft = match enough {
+                true => soft.min(since + cx.now.since(since).times(2)),
+                false if cx.now >= soft => hard,
+                false => soft,
+            };
+            self.phase = Phase::Asking { since, soft, hard };
             return Step::Continue;
         }
+        cx.choices.sample(cx.now.since(since));
         let silent: Vec<NodeId> = self.asked_of.iter().filter(outstanding).copied().collect();
         silent.into_iter().for_each(|n| cx.miss(n));
         let choices = self.pick(cx, need);

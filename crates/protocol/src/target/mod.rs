@@ -151,7 +151,7 @@ impl Target {
                 self.look(Effect::Lookup { id }, pending);
             }
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
-            Message::Repair(repair) => self.repair_asked(&repair),
+            Message::Repair(repair) => self.repair_asked(from, &repair),
             Message::Probe { txn, id } => self.probe(from, txn, id),
             Message::Suspect { id } => {
                 let effect = Effect::Scrub { after: predecessor(&id), max_bytes: 1 };

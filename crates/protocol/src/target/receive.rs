@@ -133,7 +133,8 @@ impl Target {
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
     fn offer_window(&mut self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
         let rate = u32::try_from(self.link.get()).unwrap_or(u32::MAX).max(1);
-        let transfer = self.link.span(u64::from(request.size)) + self.guard();
+        let transfer = self.link.span(u64::from(request.size));
+        let transfer = transfer + self.guard(transfer);
         let mut earliest = self.now + request.earliest;
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
         let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
@@ -158,9 +159,10 @@ impl Target {
         Ok((Slot { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
     }
 
-    /// Time kept free after a window: what transfers were late by, within bounds.
-    fn guard(&self) -> Span {
-        self.lateness.late().unwrap_or(Span::ZERO).clamp(self.config.guard, self.config.guard.times(20))
+    /// Time kept free after a window: what transfers were late by. Not more than a quarter of the transfer, though: the
+    /// receive buffer takes two at once, and to keep the port idle would cost more than that.
+    fn guard(&self, transfer: Span) -> Span {
+        self.lateness.late().unwrap_or(Span::ZERO).min(transfer.div(4)).max(self.config.guard)
     }
 
     /// From when on `size` bytes more fit into the receive buffer; `None` when they never do.
@@ -202,8 +204,20 @@ impl Target {
         let Some(offset) = offset else {
             return self.drop_reservation(txn);
         };
-        let start = (r.window.0 + offset).min(r.window.1);
-        r.window = (start, r.window.1.min(start + r.answer.transfer));
+        let start = r.window.0 + offset;
+        let end = start + r.answer.transfer;
+        if end > r.window.1 {
+            // Later than was offered. The port may be free then, too; if not, nothing is kept.
+            let (offered, length) = (r.window.1, r.answer.transfer);
+            self.inward.remove(txn);
+            let free = self.inward.hole(start, length).0 == start;
+            if free {
+                self.inward.insert(Window { start, end, txn });
+            }
+            r.window = if free { (start, end) } else { (offered, offered) };
+        } else {
+            r.window = (start, end);
+        }
         self.grant(txn);
     }
 

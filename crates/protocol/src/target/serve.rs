@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::{
-    Answer, ChunkId, DataHeader, Effect, Event, Instant, NodeId, Output, Pending, ReadFailure, Repair, Slot, Span,
-    Target, TxnId, Window, limits,
+    Ack, Answer, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Output, Pending, ReadFailure, Repair,
+    Slot, Span, Target, TxnId, Window, limits,
 };
 use crate::machine::Destination;
 use crate::transfer::Outgoing;
@@ -32,6 +32,11 @@ enum State {
 }
 
 impl Serving {
+    /// Whether all of it has been sent: it is only kept for repairs.
+    fn is_sent(&self) -> bool {
+        matches!(&self.state, State::Sending { outgoing, .. } if outgoing.next_deadline().is_none())
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Sending { outgoing, .. } => {
@@ -60,17 +65,13 @@ impl Target {
             Some(_) => self.drop_serving(txn),
             None => {}
         }
-        let held: u64 = self.servings.values().map(|s| u64::from(s.size)).sum();
-        if self.servings.len() >= limits::SERVINGS
-            || held + u64::from(size) > self.config.receive_buffer.max(u64::from(size))
-        {
+        let Some(flows) = self.make_room_to_serve(size) else {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
-        }
+        };
         let reading = self.disk.expect(size).min(self.config.late);
         let transfer = self.link.span(u64::from(size)) + self.config.guard;
-        let flows = self.servings.len() as u64 + 1;
         let (start, rate) = if unreserved {
-            (self.now, self.link.get() / flows)
+            (self.now, self.link.get() / (flows + 1))
         } else {
             (self.outward.hole(self.now + earliest, transfer).0, self.link.get())
         };
@@ -88,6 +89,30 @@ impl Target {
         let slot =
             Slot { start: wait, length: transfer.times(2), transfer, done: wait + reading + transfer, rate, size };
         self.bid(from, txn, round, Answer::Window(slot));
+    }
+
+    /// Makes room for one more copy on its way out, by forgetting the oldest of those that are only kept for repairs. How
+    /// many are being sent; `None` when these leave no room.
+    fn make_room_to_serve(&mut self, size: u32) -> Option<u64> {
+        let most = self.config.receive_buffer.max(u64::from(size));
+        let (mut count, mut held) = (self.servings.len(), u64::from(size));
+        held += self.servings.values().map(|s| u64::from(s.size)).sum::<u64>();
+        let mut sent: Vec<(Instant, TxnId, u32)> = self
+            .servings
+            .iter()
+            .filter(|(_, serving)| serving.is_sent())
+            .map(|(txn, serving)| (serving.until, *txn, serving.size))
+            .collect();
+        let flows = (count - sent.len()) as u64;
+        sent.sort_unstable();
+        let mut oldest = sent.into_iter();
+        while count >= limits::SERVINGS || held > most {
+            let (_, txn, bytes) = oldest.next()?;
+            self.drop_serving(txn);
+            count -= 1;
+            held -= u64::from(bytes);
+        }
+        Some(flows)
     }
 
     pub(super) fn get_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
@@ -132,11 +157,11 @@ impl Target {
         }
     }
 
-    pub(super) fn repair_asked(&mut self, repair: &Repair) {
+    pub(super) fn repair_asked(&mut self, from: NodeId, repair: &Repair) {
         let header =
             DataHeader { cluster: self.setup.cluster, from: self.setup.id, txn: repair.txn, offset: 0, size: 0 };
         let Some(serving) = self.servings.get_mut(&repair.txn) else {
-            return;
+            return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Unknown });
         };
         let State::Sending { payload, outgoing } = &mut serving.state else {
             return;
