@@ -251,6 +251,7 @@ impl Drop for Shared {
 }
 
 fn hash_loop(queue: &Receiver<(OpId, ChunkId, Vec<Bytes>)>, mailbox: &Mailbox<Request>) {
+    port::after_ports();
     while let Ok((op, id, pieces)) = queue.recv() {
         let good = id.matches(pieces.iter().map(|p| &p[..]));
         mailbox.send(Mail::Done(op, Completion::Verified(good)));

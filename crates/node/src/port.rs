@@ -73,6 +73,12 @@ pub trait Host<M: Machine> {
     fn event(&mut self, now: Instant, event: M::Event);
 }
 
+/// Lowers the priority of the calling thread, so that hashing and disk work do not keep the ports of this host from being
+/// on time. Where that is refused, all are equal.
+pub(crate) fn after_ports() {
+    let _ = rustix::process::nice(5);
+}
+
 /// Monotonic time of this host.
 #[must_use]
 pub fn now() -> Instant {

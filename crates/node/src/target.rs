@@ -187,6 +187,7 @@ fn write_loop(
     delay: Duration,
     bell: &SyncSender<()>,
 ) {
+    port::after_ports();
     while let Ok(first) = queue.recv() {
         let mut group: Vec<Write> = std::iter::once(first).chain(queue.try_iter().take(GROUP - 1)).collect();
         let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
@@ -216,6 +217,7 @@ fn write_loop(
 
 /// Keeps a segment ready ahead of the writer, and wins back space.
 fn space_loop(store: &Store, bell: &Receiver<()>) {
+    port::after_ports();
     while bell.recv().is_ok() {
         if let Err(error) = store.prepare_segment() {
             tracing::warn!("cannot prepare a segment: {error}");
@@ -234,6 +236,7 @@ fn failure(error: &WriteError) -> WriteFailure {
 }
 
 fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) {
+    port::after_ports();
     while let Ok(read) = queue.recv() {
         let (op, completion) = match read {
             Read::Chunk { op, id } => {

@@ -69,6 +69,14 @@ impl Typical {
         Span::from_nanos(self.mean.saturating_add(self.deviation))
     }
 
+    /// How long to wait for what did not come, after having asked in vain `asked` times: [`Typical::late`], doubled each
+    /// time, between a tenth of `most` and `most`.
+    #[must_use]
+    pub fn patience(&self, asked: u8, most: Span) -> Span {
+        let late = self.late().unwrap_or(most).max(most.div(10));
+        late.times(1 << asked.min(8)).min(most)
+    }
+
     /// What one measurement differs from the mean by, mostly; zero before the first.
     #[must_use]
     pub const fn deviation(&self) -> Span {

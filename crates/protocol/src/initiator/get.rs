@@ -13,7 +13,7 @@ use crate::transfer::Incoming;
 use crate::wire::{Answer, Bid, Granted, Message, Repair, Slot};
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
-const REPAIRS: u8 = 5;
+const REPAIRS: u8 = 8;
 /// Rounds in which nobody offered anything, with somebody silent, before the get fails.
 const FRUITLESS: u8 = 8;
 
@@ -42,7 +42,7 @@ pub(super) struct Get {
 enum Phase {
     Asking { since: Instant, soft: Instant, hard: Instant },
     Resting { until: Instant },
-    Receiving { from: NodeId, incoming: Incoming, due: Instant, repairs: u8 },
+    Receiving { from: NodeId, incoming: Incoming, promised: Instant, due: Instant, repairs: u8 },
     Verifying { from: NodeId, pieces: Vec<Bytes> },
 }
 
@@ -224,9 +224,11 @@ impl Get {
             .collect();
         let granted = vec![Granted { target: from, offset }];
         cx.send_group(self.group, &bidders, &Message::Accept { txn: self.txn, round: self.round, granted });
-        let due = start + slot.transfer + slot.done.less(slot.start + slot.transfer) + cx.config.late;
+        // The disk reads after the acceptance, so the payload may begin that much later.
+        let promised = start + slot.done.less(slot.start + slot.transfer);
+        let due = promised + slot.transfer + cx.lateness.patience(0, cx.config.late);
         self.fruitless = 0;
-        self.phase = Phase::Receiving { from, incoming: Incoming::new(slot.size), due, repairs: 0 };
+        self.phase = Phase::Receiving { from, incoming: Incoming::new(slot.size), promised, due, repairs: 0 };
     }
 
     /// The holder knows nothing of it: the accept came too late for its offer, or the repair after it forgot.
@@ -238,16 +240,22 @@ impl Get {
     }
 
     pub(super) fn data(&mut self, cx: &mut Shared, header: &DataHeader, payload: &Bytes) -> Step {
-        let Phase::Receiving { from, incoming, due, repairs } = &mut self.phase else {
+        let Phase::Receiving { from, incoming, promised, due, repairs } = &mut self.phase else {
             return Step::Continue;
         };
         if header.from != *from || header.size != incoming.size() {
             return Step::Continue;
         }
+        if incoming.is_empty() {
+            cx.lateness.sample(cx.now.since(*promised) + Span::from_nanos(1));
+        }
         if incoming.insert(header.offset, payload) > 0 {
             *repairs = 0;
         }
-        *due = (*due).max(cx.now + cx.config.late.div(4));
+        // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
+        let patience = cx.lateness.patience(*repairs, cx.config.late);
+        let at_end = header.offset + payload.len() as u32 == header.size;
+        *due = if at_end { cx.now + patience.div(4) } else { (*due).max(cx.now + patience) };
         if incoming.is_complete() {
             let (from, pieces) = (*from, incoming.take());
             cx.downlink.remove(self.txn);
@@ -286,9 +294,9 @@ impl Get {
                 self.ask(cx);
                 Step::Continue
             }
-            Phase::Receiving { from, incoming, due, repairs } if cx.now >= *due => {
+            Phase::Receiving { from, incoming, due, repairs, .. } if cx.now >= *due => {
                 let from = *from;
-                let give_up = if incoming.is_empty() { 2 } else { REPAIRS };
+                let give_up = if incoming.is_empty() { REPAIRS / 2 } else { REPAIRS };
                 if *repairs >= give_up {
                     self.tried.push(from);
                     cx.miss(from);
@@ -296,7 +304,7 @@ impl Get {
                     return Step::Continue;
                 }
                 *repairs += 1;
-                *due = cx.now + cx.config.late;
+                *due = cx.now + cx.lateness.patience(*repairs, cx.config.late);
                 let ranges = incoming.missing();
                 cx.send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, ranges }));
                 Step::Continue

@@ -50,6 +50,8 @@ struct Shared {
     bids: Typical,
     /// From a request to the choice among bids.
     choices: Typical,
+    /// From the promised beginning of a get's payload to its arrival.
+    lateness: Typical,
     /// Rounds that each member has missed in a row.
     missed: BTreeMap<NodeId, u8>,
 }
@@ -180,6 +182,7 @@ impl Initiator {
             downlink: Calendar::default(),
             bids: Typical::default(),
             choices: Typical::default(),
+            lateness: Typical::default(),
             missed: BTreeMap::new(),
         };
         Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }

@@ -407,7 +407,8 @@ impl Put {
             return Step::Continue;
         };
         let to = Destination::Node(from);
-        if outgoing.iter().any(|sending| sending.to() == to) {
+        // What is being sent to it, or to several at once, may hold what it asks for: it asks again.
+        if outgoing.iter().any(|sending| sending.to() == to || matches!(sending.to(), Destination::Members(_))) {
             return Step::Continue;
         }
         let length = Span::of_transfer(u64::from(self.payload.len() as u32), entry.rate);

@@ -227,7 +227,7 @@ impl Target {
         };
         let (start, end) = r.window;
         r.stage = Stage::Accepted;
-        r.timer = end.max(self.now) + self.config.late;
+        r.timer = end.max(self.now) + self.lateness.patience(0, self.config.late);
         let accepted = Event::Accepted { id: r.id, start, length: end.since(start) };
         self.inward.trim(txn, start, end);
         self.event(accepted);
@@ -251,8 +251,10 @@ impl Target {
         }
         let first = r.first.is_none();
         let begun = *r.first.get_or_insert(self.now);
-        // What comes after a pause is asked for soon; what is still promised, only when the window is over.
-        r.timer = r.timer.max(self.now + self.config.late.div(4));
+        // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
+        let patience = self.lateness.patience(r.repairs, self.config.late);
+        let at_end = header.offset + payload.len() as u32 == header.size;
+        r.timer = if at_end { self.now + patience.div(4) } else { r.timer.max(self.now + patience) };
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
         let size = r.incoming.size();
         if first && reserved {
@@ -363,7 +365,7 @@ impl Target {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        r.timer = self.now + self.config.late;
+        r.timer = self.now + self.lateness.patience(r.repairs, self.config.late);
         let (from, ranges) = (r.from, r.incoming.missing());
         self.send(from, &Message::Repair(Repair { txn, ranges }));
         self.event(Event::RepairAsked);
