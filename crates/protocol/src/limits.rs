@@ -20,6 +20,8 @@ pub const WAITING: usize = 4_096;
 pub const ROUNDS: u8 = 200;
 /// Missing ranges named in one repair message; the rest follow in the next.
 pub const RANGES: usize = 8;
+/// Chunks whose holders an initiator remembers; the oldest is forgotten first.
+pub const REMEMBERED: usize = 16_384;
 /// Chunk ids in one list answer.
 pub const LISTED: usize = 30;
 /// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.

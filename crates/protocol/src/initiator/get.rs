@@ -86,6 +86,11 @@ impl Get {
             // The conventional store asks one after the other; those that were silent last come last.
             asked.sort_by_key(|n| cx.is_suspect(*n));
             asked.truncate(1);
+        } else if self.round == 1 {
+            let holds = |n: &NodeId| cx.memory.holders(&self.id).contains(n) && !cx.is_suspect(*n);
+            if asked.iter().any(holds) {
+                asked.retain(holds);
+            }
         }
         if asked.is_empty() {
             // Everybody failed once: begin again.
@@ -185,17 +190,14 @@ impl Get {
         if all.iter().all(|n| self.absent.contains(n)) {
             return self.fail(cx, GetError::NotFound);
         }
-        if cx.config.transport == Transport::Hash
-            && asked_of.iter().all(|n| self.answered.contains(n) || self.tried.contains(n))
-            && self.fruitless < u8::MAX
-        {
-            // On to the next of the ranking, at once.
-            let left =
-                all.iter().any(|n| !self.absent.contains(n) && !self.tried.contains(n) && !self.corrupt.contains(n));
-            if left {
-                self.ask(cx);
-                return Step::Continue;
-            }
+        let fresh = |n: &&NodeId| {
+            let known = [&asked_of, &self.absent, &self.tried, &self.corrupt];
+            !known.iter().any(|list| list.contains(n))
+        };
+        if all.iter().any(|n| fresh(&n)) {
+            // On to those who were not asked, at once: the next of the ranking, or who is not remembered as a holder.
+            self.ask(cx);
+            return Step::Continue;
         }
         self.fruitless = self.fruitless.saturating_add(1);
         if self.fruitless >= FRUITLESS {
@@ -272,6 +274,9 @@ impl Get {
         let from = *from;
         if good {
             let pieces = core::mem::take(pieces);
+            if cx.memory.holders(&self.id).is_empty() {
+                cx.memory.remember(self.id, self.offers.iter().map(|(holder, ..)| *holder).collect());
+            }
             let fetched = Fetched { pieces, from, took: cx.now.since(self.asked), rounds: self.rounds };
             cx.event(Event::Get { handle: self.handle, result: Ok(fetched) });
             return Step::Over;

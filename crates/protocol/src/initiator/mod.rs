@@ -7,6 +7,7 @@ mod api;
 mod ask;
 mod choose;
 mod get;
+mod memory;
 mod put;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,6 +17,7 @@ use bytes::Bytes;
 pub use api::*;
 use ask::Ask;
 use get::Get;
+use memory::Memory;
 use put::Put;
 
 use crate::calendar::Calendar;
@@ -52,6 +54,7 @@ struct Shared {
     choices: Typical,
     /// From the promised beginning of a get's payload to its arrival.
     lateness: Typical,
+    memory: Memory,
     /// Rounds that each member has missed in a row.
     missed: BTreeMap<NodeId, u8>,
 }
@@ -66,10 +69,13 @@ impl Shared {
         self.out.push_back(Output::Transmit(Transmit { to, body }));
     }
 
-    /// To a whole group by multicast, or to each of `members` where there is none.
+    /// To `members` of a group by multicast (when they are many, to all of the group: only sets of a few have an address
+    /// of their own), or to each of them where there is none.
     fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message) {
         if self.config.multicast && self.config.transport != Transport::Hash && members.len() > 1 {
-            let set = self.map.group_set(group);
+            let few = members.len() <= usize::from(self.map.copies);
+            let own = if few { self.map.set_of(group, |n| members.contains(&n)) } else { None };
+            let set = own.unwrap_or_else(|| self.map.group_set(group));
             self.send(Destination::Members(set), message);
         } else {
             for member in members {
@@ -183,6 +189,7 @@ impl Initiator {
             bids: Typical::default(),
             choices: Typical::default(),
             lateness: Typical::default(),
+            memory: Memory::default(),
             missed: BTreeMap::new(),
         };
         Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }

@@ -101,6 +101,7 @@ impl Put {
         }
         let mut holders = core::mem::take(&mut self.holders);
         holders.sort_unstable();
+        cx.memory.remember(self.id, holders.clone());
         let stored = Stored { holders, took: cx.now.since(self.asked), rounds: self.rounds };
         cx.event(Event::Put { handle: self.handle, result: Ok(stored) });
         Step::Over

@@ -1,0 +1,47 @@
+//! Who holds what, as far as this initiator remembers. Asking them first saves the rest of the group the question; a
+//! wrong memory costs one more round.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::id::{ChunkId, NodeId};
+use crate::limits;
+
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    holders: BTreeMap<ChunkId, Vec<NodeId>>,
+    /// Oldest first.
+    order: VecDeque<ChunkId>,
+}
+
+impl Memory {
+    pub(super) fn remember(&mut self, id: ChunkId, holders: Vec<NodeId>) {
+        if self.holders.insert(id, holders).is_none() {
+            self.order.push_back(id);
+            if self.order.len() > limits::REMEMBERED {
+                self.order.pop_front().map(|oldest| self.holders.remove(&oldest));
+            }
+        }
+    }
+
+    pub(super) fn holders(&self, id: &ChunkId) -> &[NodeId] {
+        self.holders.get(id).map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten() {
+        let mut memory = Memory::default();
+        let id = |n: usize| ChunkId::of_payload(&n.to_le_bytes());
+        for n in 0..=limits::REMEMBERED {
+            memory.remember(id(n), vec![NodeId(n as u32)]);
+            memory.remember(id(n), vec![NodeId(7)]);
+        }
+        assert!(memory.holders(&id(0)).is_empty());
+        assert_eq!(memory.holders(&id(1)), [NodeId(7)]);
+        assert_eq!(memory.holders.len(), memory.order.len());
+    }
+}
