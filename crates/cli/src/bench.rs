@@ -9,6 +9,7 @@ use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use node::{Client, ClusterConfig, Ticket};
 use protocol::id::ChunkId;
+use protocol::wire::DATA_HEADER;
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -53,6 +54,17 @@ struct Ceilings {
     get_mb_per_s: f64,
 }
 
+impl Ceilings {
+    fn max(&self, other: &Self) -> Self {
+        Self {
+            socket_mb_per_s: self.socket_mb_per_s.max(other.socket_mb_per_s),
+            disk_mb_per_s: self.disk_mb_per_s.max(other.disk_mb_per_s),
+            put_mb_per_s: self.put_mb_per_s.max(other.put_mb_per_s),
+            get_mb_per_s: self.get_mb_per_s.max(other.get_mb_per_s),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Row {
     transport: &'static str,
@@ -84,17 +96,20 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(path) => Bench::running(path)?,
         None => Bench::temporary(&args.data, None)?,
     };
-    let ceilings = bench.ceilings(&args.data)?;
-    let mut results = Vec::new();
+    // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
+    let mut ceilings = bench.ceilings(&args.data)?;
+    let mut measured = Vec::new();
     let bar = step_bar("bench", (args.transports.len() * args.sizes.len()) as u64);
     for transport in &args.transports {
         let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(args.depth))?;
         for size in &args.sizes {
-            results.extend(bench.one(&cluster, *transport, *size, args, &ceilings)?);
+            measured.extend(bench.one(&cluster, *transport, *size, args)?);
             bar.inc(1);
         }
     }
+    ceilings = ceilings.max(&bench.ceilings(&args.data)?);
     bar.finish_and_clear();
+    let results: Vec<Row> = measured.into_iter().map(|row| row.of(&ceilings)).collect();
     let largest_target_resident = bench.family.as_ref().map(Family::largest_resident);
     let report = Report {
         ceilings,
@@ -111,6 +126,15 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         );
     }
     if args.json { json(&report) } else { print(&report) }
+}
+
+impl Row {
+    /// With its share of the ceiling of its direction.
+    fn of(mut self, ceilings: &Ceilings) -> Self {
+        let ceiling = if self.direction == "put" { ceilings.put_mb_per_s } else { ceilings.get_mb_per_s };
+        self.share = if ceiling > 0.0 { self.mb_per_s / ceiling } else { 0.0 };
+        self
+    }
 }
 
 /// A cluster to measure.
@@ -142,9 +166,9 @@ impl Bench {
         Ok(Self { config: layout::load(&cluster.config_path)?, family: Some(family), _directory: Some(directory) })
     }
 
-    fn ceilings(&mut self, place: &Path) -> anyhow::Result<Ceilings> {
-        let socket = ceiling::socket(self.config.network.mtu() as usize - 28)?;
-        let disk = ceiling::disk(place, self.config.copies.into())?;
+    fn ceilings(&self, place: &Path) -> anyhow::Result<Ceilings> {
+        let socket = ceiling::socket(DATA_HEADER + self.config.protocol().per_datagram)?;
+        let disk = ceiling::disk(place, self.config.targets.len())?;
         let put = socket.min(disk / f64::from(self.config.copies));
         Ok(Ceilings { socket_mb_per_s: socket, disk_mb_per_s: disk, put_mb_per_s: put, get_mb_per_s: socket })
     }
@@ -160,16 +184,15 @@ impl Bench {
         transport: TransportArg,
         size: u64,
         args: &BenchArgs,
-        ceilings: &Ceilings,
     ) -> anyhow::Result<[Row; 2]> {
         let limit = Duration::from_secs(args.seconds);
-        let row = |direction, ceiling: f64, run: &Run, cpu: f64| Row {
+        let row = |direction, run: &Run, cpu: f64| Row {
             transport: transport.name(),
             multicast: cluster.client().multicast(),
             size,
             direction,
             mb_per_s: run.mb_per_s(),
-            share: if ceiling > 0.0 { run.mb_per_s() / ceiling } else { 0.0 },
+            share: 0.0,
             p50_ms: numbers::quantile(&run.samples, 50.0),
             p99_ms: numbers::quantile(&run.samples, 99.0),
             rounds: run.rounds as f64 / run.count.max(1) as f64,
@@ -184,8 +207,8 @@ impl Bench {
             family.check()?;
         }
         Ok([
-            row("put", ceilings.put_mb_per_s, &put, between - before),
-            row("get", ceilings.get_mb_per_s, &get, after - between),
+            row("put", &put, between - before),
+            row("get", &get, after - between),
         ])
     }
 }
