@@ -263,12 +263,12 @@ async fn status(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<Status
     status.map(axum::Json).map_err(|error| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")))
 }
 
-async fn metrics_page(State(gateway): State<Arc<Gateway>>) -> String {
+async fn metrics_page(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
     let mut text = gateway.metrics.text();
     let driver = gateway.cluster.metrics();
     if !driver.is_empty() {
         // One exposition has one end mark.
         text = text.trim_end_matches("# EOF\n").to_owned() + &driver;
     }
-    text
+    ([(header::CONTENT_TYPE, node::metrics::CONTENT_TYPE)], text)
 }

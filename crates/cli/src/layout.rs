@@ -110,6 +110,8 @@ pub(crate) struct Shape {
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     ensure!(shape.targets > 0, "a cluster of 0 targets cannot store anything: ask for at least 3 with --targets");
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
+    // Held until the ports of the metrics are chosen, so that none is chosen twice.
+    let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found for the gateway")?;
     let config = new_config(directory, shape)?;
     // Checked before anything is written.
     config.map().map_err(|error| match error {
@@ -119,9 +121,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let targets = directory.join("targets");
     fs::create_dir_all(&targets).with_context(|| format!("the directory {} cannot be made", targets.display()))?;
     write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
-    let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .context("no free TCP port was found for the gateway")?;
+    let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
     let text = toml::to_string(&GatewayFile { http: gateway }).context("gateway.toml cannot be made")?;
     write_file(&directory.join("gateway.toml"), 0o644, &text)?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
@@ -139,6 +139,13 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> 
         held.push(socket);
         Ok(port)
     };
+    let mut pages = Vec::new();
+    let mut page = || -> anyhow::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found")?;
+        let address = listener.local_addr().context("a TCP socket has no address")?;
+        pages.push(listener);
+        Ok(address)
+    };
     let capacity = capacity(directory, shape.targets)?;
     let mut targets = Vec::new();
     for id in 1..=shape.targets {
@@ -148,6 +155,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> 
             address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port()?),
             data: format!("targets/{id}").into(),
             capacity: format!("{}MiB", capacity >> 20),
+            metrics: Some(page()?),
             write_delay_ms: shape.slow.filter(|(slow, _)| *slow == id).map_or(0, |(_, ms)| ms),
         });
     }
@@ -213,6 +221,14 @@ fn ensure_free(target: &TargetConfig) -> anyhow::Result<()> {
         format!(
             "target {}: its address {} cannot be had: stop what uses it, or change the address in cluster.toml",
             target.id, target.address
+        )
+    })?;
+    let Some(address) = target.metrics else { return Ok(()) };
+    TcpListener::bind(address).map(drop).with_context(|| {
+        format!(
+            "target {}: the address {address} of its metrics cannot be had: stop what uses it, or change `metrics` in \
+             cluster.toml",
+            target.id
         )
     })
 }

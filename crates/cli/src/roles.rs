@@ -1,14 +1,24 @@
 //! The processes of a cluster: a target, a gateway.
 
+use std::future::IntoFuture;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use axum::Router;
+use axum::http::header;
+use axum::routing::get;
+use node::target::TargetNode;
+use node::{ClusterConfig, metrics};
 
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{gateway, layout, process, service};
+use crate::{gateway, layout, process};
+
+/// How often a target is asked whether it still runs.
+const ALIVE: Duration = Duration::from_millis(50);
 
 /// Runs `reservoir target` until a signal.
 pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
@@ -16,7 +26,49 @@ pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
     if args.with_parent {
         process::stop_with_parent()?;
     }
-    service::run_target(&config, args.id)
+    let page = metrics_listener(&config, args.id)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the thread for signals and metrics cannot be started")?;
+    runtime.block_on(run_target(&config, args.id, page))
+}
+
+/// The socket of a target's metrics, bound before the target starts: when it cannot be had, nothing was begun.
+fn metrics_listener(config: &ClusterConfig, id: u32) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = config.targets.iter().find(|t| t.id == id).and_then(|t| t.metrics) else { return Ok(None) };
+    let listen = || -> std::io::Result<TcpListener> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map(Some).with_context(|| {
+        format!(
+            "target {id} cannot serve its metrics on {address}: stop what uses it, or change `metrics` in {}",
+            config.path.display()
+        )
+    })
+}
+
+/// A target's own threads do its work; this one waits for signals and serves its metrics.
+async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("the target cannot register for signals")?;
+    let target = TargetNode::start(config, id)?;
+    if let Some(listener) = page {
+        let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
+        let metrics = target.metrics();
+        let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.page());
+        tokio::spawn(axum::serve(listener, Router::new().route("/metrics", get(page))).into_future());
+    }
+    loop {
+        tokio::select! {
+            () = signals.any() => break,
+            () = tokio::time::sleep(ALIVE) => {}
+        }
+        ensure!(target.is_alive(), "target {id} stopped by itself: see the lines above, then start it again");
+    }
+    target.stop();
+    Ok(())
 }
 
 /// Runs `reservoir gateway` until a signal.

@@ -1,9 +1,6 @@
 //! The node crate as the rest of this program sees it.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context, bail};
+use anyhow::Context;
 use bytes::Bytes;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
@@ -115,20 +112,6 @@ impl Cluster for NodeCluster {
     }
 
     fn metrics(&self) -> String {
-        String::new()
+        self.client.metrics()
     }
-}
-
-/// Runs a target until a signal.
-pub(crate) fn run_target(config: &ClusterConfig, id: u32) -> anyhow::Result<()> {
-    let stop = crate::up::watch_signals()?;
-    let target = node::target::TargetNode::start(config, id)?;
-    while !stop.load(std::sync::atomic::Ordering::SeqCst) {
-        if !target.is_alive() {
-            bail!("target {id} stopped by itself: see the lines above, then start it again");
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    target.stop();
-    Ok(())
 }

@@ -16,6 +16,7 @@ use protocol::machine::{Completion, Effect};
 use protocol::time::Instant;
 
 use crate::config::{ClusterConfig, MulticastChoice};
+use crate::metrics::InitiatorMetrics;
 use crate::net::{Net, has_addresses};
 use crate::port::{self, Host, Mail, Mailbox};
 use crate::{NodeError, io};
@@ -44,6 +45,7 @@ pub struct Client {
 struct Shared {
     mailbox: Mailbox<Request>,
     waiting: Arc<Mutex<Waiting>>,
+    metrics: Arc<InitiatorMetrics>,
     multicast: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -86,6 +88,7 @@ struct ClientHost {
     hashes: Sender<(OpId, ChunkId, Vec<Bytes>)>,
     config: ClusterConfig,
     mailbox: Mailbox<Request>,
+    metrics: Arc<InitiatorMetrics>,
 }
 
 impl ClientHost {
@@ -120,12 +123,14 @@ impl Host<Initiator> for ClientHost {
     }
 
     fn event(&mut self, _now: Instant, event: Event) {
+        self.metrics.event(&event);
         let handle = match &event {
             Event::Put { handle, .. }
             | Event::Get { handle, .. }
             | Event::List { handle, .. }
             | Event::Ping { handle, .. } => *handle,
             Event::NeedMap { epoch } => return self.reload(epoch.0),
+            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
             }
@@ -169,14 +174,21 @@ impl Client {
         let multicast = protocol.multicast;
         let id = NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1);
         let net = Net::open(config, SocketAddrV4::new(config.network.interface, 0), id)?;
+        let metrics = Arc::new(InitiatorMetrics::new(&net.metrics));
+        metrics.set_epoch(map.epoch.0);
         let machine = Initiator::new(id, map, protocol, random());
         let advice = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));
         let (hashes, queue) = channel();
         let (own, done) = (mailbox.clone(), mailbox.clone());
-        let mut host =
-            ClientHost { waiting: Arc::clone(&waiting), hashes, config: config.clone(), mailbox: mailbox.clone() };
+        let mut host = ClientHost {
+            waiting: Arc::clone(&waiting),
+            hashes,
+            config: config.clone(),
+            mailbox: mailbox.clone(),
+            metrics: Arc::clone(&metrics),
+        };
         let hasher = std::thread::Builder::new().name("hash".into()).spawn(move || hash_loop(&queue, &done));
         hasher.map_err(io("starting a thread", advice))?;
         let open = Arc::clone(&waiting);
@@ -188,13 +200,19 @@ impl Client {
             lock(&open).open.clear();
         });
         let thread = Mutex::new(Some(port.map_err(io("starting a thread", advice))?));
-        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, multicast, thread }) })
+        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, metrics, multicast, thread }) })
     }
 
     /// Whether multicast is used.
     #[must_use]
     pub fn multicast(&self) -> bool {
         self.shared.multicast
+    }
+
+    /// What it counts, as a page in the OpenMetrics text format.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.shared.metrics.page()
     }
 
     fn ask<T>(

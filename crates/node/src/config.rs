@@ -1,7 +1,7 @@
 //! The cluster map as a file: who is where. One TOML file serves every role.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 use protocol::config::{Config, Transport};
@@ -154,6 +154,9 @@ pub struct TargetConfig {
     pub data: PathBuf,
     /// Bytes that it may fill, with an optional unit: `500MiB`, `10GiB`, `2TiB`.
     pub capacity: String,
+    /// Where it serves its metrics over HTTP (TCP); absent: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
     /// For experiments: its disk takes so many milliseconds longer for every sync.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub write_delay_ms: u64,

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod config;
+pub mod metrics;
 pub mod net;
 pub mod port;
 pub mod target;

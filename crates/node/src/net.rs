@@ -8,11 +8,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use protocol::id::NodeId;
 use protocol::machine::{Body, DataRun, Destination, Transmit};
 use protocol::map::{ClusterMap, MemberSet};
-use protocol::wire::{DATA_HEADER, DropReason, Opener, Sealer, datagrams, is_data};
+use protocol::wire::{DATA_HEADER, Opener, Sealer, datagrams, is_data};
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::ClusterConfig;
+use crate::metrics::NetMetrics;
 use crate::{NodeError, io};
 
 /// Bytes of socket buffer to ask for.
@@ -30,17 +31,6 @@ const BUFFER: usize = 1 << 16;
 /// The most that one call hands to the kernel to send.
 const LARGEST: usize = 65_507;
 
-/// Counters of one node's network, for metrics.
-#[derive(Clone, Debug, Default)]
-pub struct NetStats {
-    /// Datagrams and bytes sent.
-    pub sent: (u64, u64),
-    /// Datagrams and bytes received.
-    pub received: (u64, u64),
-    /// Datagrams dropped, by reason.
-    pub dropped: BTreeMap<&'static str, u64>,
-}
-
 /// The sockets of one node.
 #[derive(Debug)]
 pub struct Net {
@@ -57,7 +47,7 @@ pub struct Net {
     buffers: Vec<u8>,
     arrived: VecDeque<(Bytes, SocketAddr)>,
     /// What was counted.
-    pub stats: NetStats,
+    pub metrics: NetMetrics,
 }
 
 /// A socket, and what the kernel can do for it.
@@ -158,7 +148,7 @@ impl Net {
             waiting: 0,
             buffers: vec![0; BATCH * BUFFER],
             arrived: VecDeque::new(),
-            stats: NetStats::default(),
+            metrics: NetMetrics::default(),
         };
         net.warn_of_small_buffers();
         Ok(net)
@@ -220,8 +210,7 @@ impl Net {
     /// The next good datagram of those that were received.
     pub fn arrived(&mut self) -> Option<Bytes> {
         while let Some((datagram, from)) = self.arrived.pop_front() {
-            self.stats.received.0 += 1;
-            self.stats.received.1 += datagram.len() as u64;
+            self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
             match self.opener.open(datagram) {
                 Ok(datagram) => {
                     if !is_data(&datagram) {
@@ -229,14 +218,10 @@ impl Net {
                     }
                     return Some(datagram);
                 }
-                Err(reason) => self.count_drop(reason),
+                Err(reason) => self.metrics.dropped(reason.name()),
             }
         }
         None
-    }
-
-    fn count_drop(&mut self, reason: DropReason) {
-        *self.stats.dropped.entry(reason.name()).or_default() += 1;
     }
 
     /// Remembers where an initiator is, from an authenticated datagram.
@@ -262,8 +247,7 @@ impl Net {
     /// Sends, or keeps for when the socket takes more.
     pub fn send(&mut self, transmit: &Transmit) {
         let Some(to) = self.address(transmit.to) else {
-            *self.stats.dropped.entry("no_address").or_default() += 1;
-            return;
+            return self.metrics.dropped("no_address");
         };
         match &transmit.body {
             Body::Control(message) => {
@@ -301,8 +285,7 @@ impl Net {
             return;
         }
         if self.waiting + parcel.len() > BACKLOG {
-            *self.stats.dropped.entry("backlog").or_default() += 1;
-            return;
+            return self.metrics.dropped("backlog");
         }
         self.waiting += parcel.len();
         self.backlog.push_back(parcel);
@@ -329,15 +312,14 @@ impl Net {
         match sent {
             Ok(()) => {
                 let count = parcel.segment.map_or(1, |segment| parcel.len().div_ceil(segment));
-                self.stats.sent.0 += count as u64;
-                self.stats.sent.1 += parcel.len() as u64;
+                self.metrics.sent(is_data(&parcel.head), count as u64, parcel.len() as u64);
                 true
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
             // A dead peer's "refused", a cut cable, an interface that cannot cut segments (the socket state remembers that
             // it cannot): lost, like any other datagram.
             Err(_) => {
-                *self.stats.dropped.entry("send_failed").or_default() += 1;
+                self.metrics.dropped("send_failed");
                 true
             }
         }

@@ -71,6 +71,8 @@ pub trait Host<M: Machine> {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion>;
     /// The machine said something.
     fn event(&mut self, now: Instant, event: M::Event);
+    /// The machine has nothing more to say for now.
+    fn settled(&mut self, _machine: &M) {}
 }
 
 /// Lowers the priority of the calling thread, so that hashing and disk work do not keep the ports of this host from being
@@ -158,6 +160,7 @@ pub fn run<M: Machine>(
         }
         machine.handle_input(now(), Input::Wake);
         deadline = drain(&mut machine, &mut net, host).or(deadline);
+        host.settled(&machine);
         if deadline != armed {
             armed = deadline;
             arm(&timer, deadline)?;

@@ -15,6 +15,7 @@ use store::backend::FileBackend;
 use store::{Options, ReadError, Store, WriteError};
 
 use crate::config::{ClusterConfig, TargetConfig};
+use crate::metrics::TargetMetrics;
 use crate::net::Net;
 use crate::port::{self, Host, Mail, Mailbox};
 use crate::{NodeError, io};
@@ -29,6 +30,7 @@ const SEGMENT: u64 = 64 << 20;
 pub struct TargetNode {
     mailbox: Mailbox<Request>,
     threads: Vec<JoinHandle<()>>,
+    metrics: Arc<TargetMetrics>,
 }
 
 struct Write {
@@ -48,6 +50,7 @@ struct TargetHost {
     store: Arc<Store>,
     writes: Sender<Write>,
     reads: Sender<Read>,
+    metrics: Arc<TargetMetrics>,
 }
 
 impl Host<Target> for TargetHost {
@@ -70,6 +73,7 @@ impl Host<Target> for TargetHost {
     }
 
     fn event(&mut self, _now: Instant, event: Event) {
+        self.metrics.event(&event);
         match event {
             Event::Corrupt { id } => tracing::error!("target {}: the copy of {id} is damaged; dropped it", self.id.0),
             Event::NeedMap { epoch } => {
@@ -81,6 +85,10 @@ impl Host<Target> for TargetHost {
             }
             other => tracing::trace!("target {}: {other:?}", self.id.0),
         }
+    }
+
+    fn settled(&mut self, machine: &Target) {
+        self.metrics.set_in_progress(machine.in_progress());
     }
 }
 
@@ -97,6 +105,8 @@ impl TargetNode {
         let free = store.space().free;
         let setup = Setup { id: NodeId(id), cluster: map.cluster, epoch: map.epoch, free, chunks, bug: None };
         let machine = Target::new(setup, config.protocol());
+        let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), net.metrics.clone()));
+        metrics.set_epoch(map.epoch.0);
         let threads = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a target", threads))?;
         let (writes, write_queue) = channel();
@@ -108,7 +118,8 @@ impl TargetNode {
         let (writer, reader, keeper) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
         let (bell, rings) = sync_channel(1);
         let (write_mail, read_mail, own) = (mailbox.clone(), mailbox.clone(), mailbox.clone());
-        let mut host = TargetHost { id: NodeId(id), store, writes, reads };
+        let mut host = TargetHost { id: NodeId(id), store, writes, reads, metrics: Arc::clone(&metrics) };
+        let counted = Arc::clone(&metrics);
         let port = Box::new(move || {
             if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
                 tracing::error!("target {id}: its loop ended: {error}; restart it");
@@ -118,13 +129,13 @@ impl TargetNode {
             spawn(format!("port-{id}"), port)?,
             spawn(
                 format!("write-{id}"),
-                Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay, &bell)),
+                Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay, &bell, &counted)),
             )?,
             spawn(format!("space-{id}"), Box::new(move || space_loop(&keeper, &rings)))?,
             spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
         ];
         tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
-        Ok(Self { mailbox, threads })
+        Ok(Self { mailbox, threads, metrics })
     }
 
     /// Finishes the writes under way and ends.
@@ -134,6 +145,12 @@ impl TargetNode {
             // A thread that panicked has printed why.
             let _ = thread.join();
         }
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<TargetMetrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// Whether its loop still runs.
@@ -186,6 +203,7 @@ fn write_loop(
     mailbox: &Mailbox<Request>,
     delay: Duration,
     bell: &SyncSender<()>,
+    metrics: &TargetMetrics,
 ) {
     port::after_ports();
     while let Ok(first) = queue.recv() {
@@ -200,10 +218,12 @@ fn write_loop(
             };
             results.push((write.op, result));
         }
+        let begun = std::time::Instant::now();
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
         let synced = store.sync().map_err(|error| failure(&error));
+        metrics.synced(begun.elapsed());
         let free = store.space().free;
         for (op, result) in results {
             mailbox.send(Mail::Done(op, Completion::Written { result: result.and(synced), free }));

@@ -22,6 +22,7 @@ fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
             address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST).expect("a port")),
             data: format!("target-{id}").into(),
             capacity: "256MiB".to_owned(),
+            metrics: None,
             write_delay_ms: 0,
         })
         .collect();

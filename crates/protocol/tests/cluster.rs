@@ -176,6 +176,7 @@ impl Cluster {
             match self.initiator.poll_output() {
                 Output::Transmit(t) => out.push((None, Some(t))),
                 Output::Effect { op, effect } => out.push((Some((op, effect)), None)),
+                Output::Event(Event::Bid { .. }) => {}
                 Output::Event(event) => self.events.push(event),
                 Output::Idle(deadline) => return deadline,
             }

@@ -596,6 +596,9 @@ impl<'a> World<'a> {
             initiator::Event::List { .. }
             | initiator::Event::Ping { .. }
             | initiator::Event::NeedMap { .. }
+            | initiator::Event::Bid { .. }
+            | initiator::Event::RepairAsked
+            | initiator::Event::RepairSent
             | initiator::Event::CorruptCopy { .. } => {}
         }
     }

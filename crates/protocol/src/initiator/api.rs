@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::id::{ChunkId, Epoch, NodeId};
 use crate::map::ClusterMap;
 use crate::time::Span;
+use crate::wire::Answer;
 
 /// What the local application asks of an initiator. Each put, get, list and ping is answered by exactly one event
 /// with the same `handle`.
@@ -93,6 +94,15 @@ pub enum Event {
         /// The epoch that was seen.
         epoch: Epoch,
     },
+    /// A target bid: a window, or why there is none.
+    Bid {
+        /// What it says.
+        answer: Answer,
+    },
+    /// Missing ranges of a get were asked for.
+    RepairAsked,
+    /// Missing ranges of a put were sent again.
+    RepairSent,
     /// A copy did not match its id when it arrived.
     CorruptCopy {
         /// The chunk.

@@ -312,6 +312,7 @@ impl Get {
                 *due = cx.now + cx.lateness.patience(*repairs, cx.config.late);
                 let ranges = incoming.missing();
                 cx.send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, ranges }));
+                cx.event(Event::RepairAsked);
                 Step::Continue
             }
             Phase::Resting { .. } | Phase::Receiving { .. } | Phase::Verifying { .. } => Step::Continue,

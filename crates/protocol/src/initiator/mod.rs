@@ -292,7 +292,10 @@ impl Initiator {
             self.shared.event(Event::NeedMap { epoch: head.epoch });
         }
         let txn = match &message {
-            Message::Bid(bid) => bid.txn,
+            Message::Bid(bid) => {
+                self.shared.event(Event::Bid { answer: bid.answer });
+                bid.txn
+            }
             Message::Ack { txn, .. } | Message::Listed { txn, .. } | Message::Pong { txn, .. } => *txn,
             Message::Repair(repair) => repair.txn,
             Message::PutRequest(_)

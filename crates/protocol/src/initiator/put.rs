@@ -415,6 +415,7 @@ impl Put {
         let length = Span::of_transfer(u64::from(self.payload.len() as u32), entry.rate);
         *entry = Waiting { due: cx.now + length + late.times(2), probes: 0, ..*entry };
         outgoing.push(Outgoing::whole(to, header, self.payload.clone(), cx.now, entry.rate).ranges(ranges));
+        cx.event(Event::RepairSent);
         self.pump(cx);
         Step::Continue
     }

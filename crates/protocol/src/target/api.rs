@@ -2,6 +2,7 @@
 
 use crate::id::{ChunkId, ClusterId, Epoch, NodeId};
 use crate::time::Span;
+use crate::wire::Answer;
 
 /// A target has no local application; it is told these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,11 @@ pub struct Setup {
 /// What a target tells, for metrics, logs and checkers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A window was offered.
-    BidSent,
+    /// A bid was sent: a window, or why there is none.
+    Bid {
+        /// What it says.
+        answer: Answer,
+    },
     /// A window was accepted: this transfer has the port from `start` for `length`, on this node's clock.
     Accepted {
         /// Which chunk.

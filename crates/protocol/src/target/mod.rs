@@ -109,6 +109,7 @@ impl Target {
 
     fn bid(&mut self, to: NodeId, txn: TxnId, round: u8, answer: Answer) {
         self.send(to, &Message::Bid(Bid { txn, round, answer }));
+        self.event(Event::Bid { answer });
     }
 
     fn event(&mut self, event: Event) {

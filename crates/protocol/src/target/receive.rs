@@ -112,7 +112,6 @@ impl Target {
                 repairs: 0,
             },
         );
-        self.event(Event::BidSent);
         self.bid(from, txn, round, Answer::Window(slot));
     }
 

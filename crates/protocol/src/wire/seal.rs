@@ -30,6 +30,9 @@ pub enum DropReason {
 }
 
 impl DropReason {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [Self::Malformed, Self::Version, Self::OtherCluster, Self::Forged, Self::Replayed];
+
     /// A short name, for counters.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,0 +1,80 @@
+//! Metrics of real processes, over HTTP.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use common::{Cluster, content};
+
+/// The series of a page, by name and labels.
+fn scrape(address: &str) -> BTreeMap<String, f64> {
+    let mut answer = ureq::get(format!("http://{address}/metrics")).call().unwrap();
+    assert!(answer.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let text = answer.body_mut().read_to_string().unwrap();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let series = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
+    series.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+}
+
+/// The sum of a series over all targets; `labels` follow the target's.
+fn sum(pages: &[BTreeMap<String, f64>], name: &str, labels: &str) -> f64 {
+    let more = if labels.is_empty() { String::new() } else { format!(",{labels}") };
+    let of = |(n, page): (usize, &BTreeMap<String, f64>)| {
+        let key = format!("reservoir_target_{name}{{target=\"{}\"{more}}}", n + 1);
+        *page.get(&key).unwrap_or_else(|| panic!("{key} is not among {:?}", page.keys()))
+    };
+    pages.iter().enumerate().map(of).sum()
+}
+
+#[test]
+fn counters_of_targets_and_gateway_move_with_puts_and_gets() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &[]);
+    let map = fs::read_to_string(data.join("cluster.toml")).unwrap();
+    let pages: Vec<&str> =
+        map.lines().filter_map(|line| Some(line.strip_prefix("metrics = ")?.trim_matches('"'))).collect();
+    assert_eq!(pages.len(), 9);
+    let all = || -> Vec<_> { pages.iter().map(|address| scrape(address)).collect() };
+    for pid in cluster.children("target") {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+        assert!(kib < 64 << 10, "an idle target takes {kib} KiB");
+    }
+    let before = all();
+    let put = cluster.try_run(&["put", "-", "--name", "f"], &content(5 << 20, 1));
+    assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+    cluster.run(&["get", "f", "-o", "-"]);
+    let after = all();
+    let moved = |name: &str, labels: &str| sum(&after, name, labels) - sum(&before, name, labels);
+    // Five chunks and a manifest, three copies each; a put that is repeated for one copy may make another.
+    assert!(moved("copies_stored_total", "") >= 18.0);
+    assert_eq!(moved("chunks", ""), moved("copies_stored_total", ""));
+    assert!(moved("copy_bytes_stored_total", "") >= f64::from(15 << 20));
+    assert!(moved("bids_total", "answer=\"window\"") >= 18.0);
+    assert!(moved("windows_total", "fate=\"accepted\"") >= 18.0);
+    assert!(moved("write_seconds_count", "") >= 18.0 && moved("write_seconds_sum", "") > 0.0);
+    assert!(moved("fsync_seconds_count", "") >= 1.0);
+    assert!(moved("start_late_seconds_count", "") + moved("start_early_seconds_count", "") >= 18.0);
+    assert!(moved("bytes_received_total", "kind=\"data\"") >= f64::from(15 << 20));
+    assert!(moved("bytes_sent_total", "kind=\"data\"") >= f64::from(5 << 20));
+    assert!(moved("datagrams_received_total", "kind=\"control\"") > 18.0);
+    assert!(moved("free_bytes", "") < 0.0);
+    assert_eq!(sum(&after, "corrupt_copies_total", ""), 0.0);
+    assert_eq!(sum(&after, "dropped_total", "reason=\"forged\""), 0.0);
+    assert_eq!(sum(&after, "map_epoch", ""), 9.0);
+    let gateway = fs::read_to_string(data.join("gateway.toml")).unwrap();
+    let gateway = scrape(gateway.split('"').nth(1).unwrap());
+    let of = |name: &str| gateway[&format!("reservoir_{name}")];
+    assert!(of("gateway_files_put_total") == 1.0 && of("gateway_files_got_total") == 1.0);
+    assert!(of("initiator_puts_total{outcome=\"done\"}") == 6.0 && of("initiator_put_rounds_total") >= 6.0);
+    assert!(of("initiator_gets_total{outcome=\"done\"}") >= 6.0 && of("initiator_get_seconds_count") >= 6.0);
+    assert!(of("initiator_bids_total{answer=\"window\"}") >= 18.0);
+    assert!(of("initiator_bytes_sent_total{kind=\"data\"}") >= f64::from(5 << 20));
+    assert!(cluster.stop());
+}

@@ -1,0 +1,368 @@
+//! What a node counts, as a page in the OpenMetrics text format that Prometheus reads.
+//!
+//! Counting is a relaxed atomic addition, or a short lock for what happens once a chunk. Machines count nothing: they
+//! tell events.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use protocol::initiator::{self, Fetched, Stored};
+use protocol::target;
+use protocol::time::Span;
+use protocol::wire::{Answer, DropReason};
+use store::Store;
+
+/// The media type of a page.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Counters told apart by one label.
+type Labelled = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// Datagrams and bytes of one kind in one direction.
+#[derive(Clone, Debug)]
+struct Traffic {
+    datagrams: Counter,
+    bytes: Counter,
+}
+
+impl Traffic {
+    fn add(&self, datagrams: u64, bytes: u64) {
+        self.datagrams.inc_by(datagrams);
+        self.bytes.inc_by(bytes);
+    }
+}
+
+/// What one node's sockets carry and drop. Clones share the counters.
+#[derive(Clone, Debug)]
+pub struct NetMetrics {
+    datagrams: [Labelled; 2],
+    bytes: [Labelled; 2],
+    /// By direction, then by kind: control, data.
+    traffic: [[Traffic; 2]; 2],
+    dropped: Labelled,
+}
+
+impl Default for NetMetrics {
+    fn default() -> Self {
+        let (datagrams, bytes) =
+            ([Labelled::default(), Labelled::default()], [Labelled::default(), Labelled::default()]);
+        let traffic = |way: usize, kind| Traffic {
+            datagrams: datagrams[way].get_or_create_owned(&[("kind", kind)]),
+            bytes: bytes[way].get_or_create_owned(&[("kind", kind)]),
+        };
+        let traffic = [0, 1].map(|way| ["control", "data"].map(|kind| traffic(way, kind)));
+        let dropped = Labelled::default();
+        prepare(&dropped, "reason", &DropReason::ALL.map(DropReason::name));
+        Self { datagrams, bytes, traffic, dropped }
+    }
+}
+
+impl NetMetrics {
+    /// Datagrams were handed to the kernel, of `bytes` in all.
+    pub fn sent(&self, data: bool, datagrams: u64, bytes: u64) {
+        self.traffic[0][usize::from(data)].add(datagrams, bytes);
+    }
+
+    /// Datagrams came in, of `bytes` in all, whether good or not.
+    pub fn received(&self, data: bool, datagrams: u64, bytes: u64) {
+        self.traffic[1][usize::from(data)].add(datagrams, bytes);
+    }
+
+    /// A datagram was dropped.
+    pub fn dropped(&self, reason: &'static str) {
+        count(&self.dropped, "reason", reason);
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        for (way, n) in [("sent", 0), ("received", 1)] {
+            let help = format!("Datagrams {way}, by kind");
+            registry.register(format!("datagrams_{way}"), help, self.datagrams[n].clone());
+            registry.register(
+                format!("bytes_{way}"),
+                format!("Bytes {way} in datagrams, by kind"),
+                self.bytes[n].clone(),
+            );
+        }
+        registry.register("dropped", "Datagrams dropped, by reason", self.dropped.clone());
+    }
+}
+
+fn seconds(span: Span) -> f64 {
+    span.as_nanos() as f64 / 1e9
+}
+
+/// A page of everything in `registry`.
+fn page(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode_registry(&mut text, registry).and_then(|()| encode_eof(&mut text));
+    text
+}
+
+/// Lets series exist from the beginning, at zero.
+fn prepare(family: &Labelled, label: &'static str, values: &[&'static str]) {
+    values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
+}
+
+fn count(family: &Labelled, label: &'static str, value: &'static str) {
+    increment(&family.get_or_create(&[(label, value)]));
+}
+
+fn increment(counter: &Counter) {
+    counter.inc();
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    let counter = Counter::default();
+    registry.register(name, help, counter.clone());
+    counter
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
+    let gauge = Gauge::default();
+    registry.register(name, help, gauge.clone());
+    gauge
+}
+
+/// Seconds from 10 microseconds to 5 s.
+fn histogram(registry: &mut Registry, name: &str, help: &str) -> Histogram {
+    let histogram = Histogram::new(exponential_buckets(0.000_01, 2.0, 20));
+    registry.register(name, help, histogram.clone());
+    histogram
+}
+
+const fn answer_name(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Window(_) => "window",
+        Answer::HaveIt => "have_it",
+        Answer::NotHere => "not_here",
+        Answer::Busy(_) => "busy",
+        Answer::NoSpace => "no_space",
+        Answer::Stale => "stale",
+    }
+}
+
+fn bids(registry: &mut Registry, help: &str) -> Labelled {
+    let bids = Labelled::default();
+    prepare(&bids, "answer", &["window", "have_it", "not_here", "busy", "no_space", "stale"]);
+    registry.register("bids", help, bids.clone());
+    bids
+}
+
+/// What a target counts.
+#[derive(Debug)]
+pub struct TargetMetrics {
+    registry: Registry,
+    store: Arc<Store>,
+    net: NetMetrics,
+    bids: Labelled,
+    windows: Labelled,
+    start_late: Histogram,
+    start_early: Histogram,
+    overrun: Histogram,
+    repairs_asked: Counter,
+    repairs_sent: Counter,
+    copies: Counter,
+    copy_bytes: Counter,
+    write: Histogram,
+    sync: Histogram,
+    corrupt: Counter,
+    last_corrupt: Family<[(&'static str, String); 1], Gauge>,
+    in_progress: Gauge,
+    epoch: Gauge,
+    chunks: Gauge,
+    space: [Gauge; 4],
+}
+
+impl TargetMetrics {
+    /// The counters of target `id`, all zero.
+    #[must_use]
+    pub fn new(id: u32, store: Arc<Store>, net: NetMetrics) -> Self {
+        let label = (Cow::from("target"), Cow::from(id.to_string()));
+        let mut registry = Registry::with_prefix_and_labels("reservoir_target", std::iter::once(label));
+        let r = &mut registry;
+        net.register(r);
+        let windows = Labelled::default();
+        prepare(&windows, "fate", &["accepted", "expired", "released"]);
+        r.register("windows", "Reserved windows: accepted, expired unaccepted, given up", windows.clone());
+        let last_corrupt = Family::default();
+        r.register("last_corrupt_copy", "The chunk whose copy here was last found damaged", last_corrupt.clone());
+        let space = [
+            gauge(r, "capacity_bytes", "Bytes that may be filled"),
+            gauge(r, "used_bytes", "Bytes written, dead ones included"),
+            gauge(r, "dead_bytes", "Bytes written that nothing refers to any more"),
+            gauge(r, "free_bytes", "Bytes that new chunks may take"),
+        ];
+        Self {
+            bids: bids(r, "Bids sent, by what they answer"),
+            windows,
+            start_late: histogram(r, "start_late_seconds", "How long after the promised moment transfers began"),
+            start_early: histogram(r, "start_early_seconds", "How long before the promised moment transfers began"),
+            overrun: histogram(r, "overrun_seconds", "How long after the end of their windows transfers ended"),
+            repairs_asked: counter(r, "repairs_asked", "Requests for missing ranges of copies on their way in"),
+            repairs_sent: counter(r, "repairs_sent", "Missing ranges of copies on their way out sent again"),
+            copies: counter(r, "copies_stored", "Copies made durable"),
+            copy_bytes: counter(r, "copy_bytes_stored", "Bytes of copies made durable"),
+            write: histogram(r, "write_seconds", "From handing a copy to the disk until it is durable"),
+            sync: histogram(r, "fsync_seconds", "Time of the sync that makes a group of copies durable"),
+            corrupt: counter(r, "corrupt_copies", "Copies that were found damaged on this disk, and dropped"),
+            last_corrupt,
+            in_progress: gauge(r, "in_progress", "Copies on their way in or out"),
+            epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
+            chunks: gauge(r, "chunks", "Chunks held"),
+            space,
+            store,
+            net,
+            registry,
+        }
+    }
+
+    /// The machine said something.
+    pub(crate) fn event(&self, event: &target::Event) {
+        let window = |fate| count(&self.windows, "fate", fate);
+        match event {
+            target::Event::Bid { answer } => count(&self.bids, "answer", answer_name(answer)),
+            target::Event::Accepted { .. } => window("accepted"),
+            target::Event::Expired => window("expired"),
+            target::Event::Released { .. } => window("released"),
+            target::Event::Started { late_nanos } => {
+                let histogram = if *late_nanos < 0 { &self.start_early } else { &self.start_late };
+                histogram.observe(Duration::from_nanos(late_nanos.unsigned_abs()).as_secs_f64());
+            }
+            target::Event::Overrun { by } => self.overrun.observe(seconds(*by)),
+            target::Event::Stored { bytes, took, .. } => {
+                self.copies.inc();
+                self.copy_bytes.inc_by(u64::from(*bytes));
+                self.write.observe(seconds(*took));
+            }
+            target::Event::RepairAsked => increment(&self.repairs_asked),
+            target::Event::RepairSent => increment(&self.repairs_sent),
+            target::Event::Unsolicited => self.net.dropped("unsolicited"),
+            target::Event::BadDatagram => self.net.dropped("senseless"),
+            target::Event::Corrupt { id } => {
+                self.corrupt.inc();
+                // Only the last one is named: a rotting disk must not fill the page.
+                self.last_corrupt.clear();
+                self.last_corrupt.get_or_create(&[("chunk", id.to_string())]).set(1);
+            }
+            target::Event::NeedMap { .. } => {}
+        }
+    }
+
+    /// A group of writes was made durable.
+    pub(crate) fn synced(&self, took: Duration) {
+        self.sync.observe(took.as_secs_f64());
+    }
+
+    /// Copies on their way, now.
+    pub(crate) fn set_in_progress(&self, copies: usize) {
+        self.in_progress.inner().store(copies as i64, Ordering::Relaxed);
+    }
+
+    /// The map in use.
+    pub(crate) fn set_epoch(&self, epoch: u32) {
+        self.epoch.set(i64::from(epoch));
+    }
+
+    /// Everything, now.
+    #[must_use]
+    pub fn page(&self) -> String {
+        let space = self.store.space();
+        for (gauge, bytes) in self.space.iter().zip([space.capacity, space.used, space.dead, space.free]) {
+            gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+        self.chunks.set(i64::try_from(self.store.chunks()).unwrap_or(i64::MAX));
+        page(&self.registry)
+    }
+}
+
+/// What an initiator counts.
+#[derive(Debug)]
+pub struct InitiatorMetrics {
+    registry: Registry,
+    bids: Labelled,
+    puts: Labelled,
+    gets: Labelled,
+    rounds: Counter,
+    put: Histogram,
+    get: Histogram,
+    repairs_asked: Counter,
+    repairs_sent: Counter,
+    corrupt: Counter,
+    epoch: Gauge,
+}
+
+impl InitiatorMetrics {
+    /// Counters, all zero.
+    #[must_use]
+    pub fn new(net: &NetMetrics) -> Self {
+        let mut registry = Registry::with_prefix("reservoir_initiator");
+        let r = &mut registry;
+        net.register(r);
+        let (puts, gets) = (Labelled::default(), Labelled::default());
+        prepare(&puts, "outcome", &["done", "failed"]);
+        prepare(&gets, "outcome", &["done", "failed"]);
+        r.register("puts", "Puts of chunks, by outcome", puts.clone());
+        r.register("gets", "Gets of chunks, by outcome", gets.clone());
+        Self {
+            bids: bids(r, "Bids received, by what they answer"),
+            puts,
+            gets,
+            rounds: counter(r, "put_rounds", "Negotiations that the finished puts needed"),
+            put: histogram(r, "put_seconds", "From the request of a put to its last needed acknowledgement"),
+            get: histogram(r, "get_seconds", "From the request of a get to the verified bytes"),
+            repairs_asked: counter(r, "repairs_asked", "Requests for missing ranges of gets"),
+            repairs_sent: counter(r, "repairs_sent", "Missing ranges of puts sent again"),
+            corrupt: counter(r, "corrupt_copies", "Copies that arrived damaged"),
+            epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
+            registry,
+        }
+    }
+
+    fn outcome<T, E>(family: &Labelled, result: &Result<T, E>) {
+        count(family, "outcome", if result.is_ok() { "done" } else { "failed" });
+    }
+
+    /// The machine said something.
+    pub(crate) fn event(&self, event: &initiator::Event) {
+        match event {
+            initiator::Event::Put { result, .. } => {
+                Self::outcome(&self.puts, result);
+                if let Ok(Stored { took, rounds, .. }) = result {
+                    self.rounds.inc_by(u64::from(*rounds));
+                    self.put.observe(seconds(*took));
+                }
+            }
+            initiator::Event::Get { result, .. } => {
+                Self::outcome(&self.gets, result);
+                if let Ok(Fetched { took, .. }) = result {
+                    self.get.observe(seconds(*took));
+                }
+            }
+            initiator::Event::Bid { answer } => count(&self.bids, "answer", answer_name(answer)),
+            initiator::Event::RepairAsked => increment(&self.repairs_asked),
+            initiator::Event::RepairSent => increment(&self.repairs_sent),
+            initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
+            initiator::Event::List { .. } | initiator::Event::Ping { .. } | initiator::Event::NeedMap { .. } => {}
+        }
+    }
+
+    /// The map in use.
+    pub(crate) fn set_epoch(&self, epoch: u32) {
+        self.epoch.set(i64::from(epoch));
+    }
+
+    /// Everything, now.
+    #[must_use]
+    pub fn page(&self) -> String {
+        page(&self.registry)
+    }
+}
