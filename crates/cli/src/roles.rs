@@ -11,6 +11,7 @@ use axum::http::header;
 use axum::routing::get;
 use node::target::TargetNode;
 use node::{ClusterConfig, metrics};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
@@ -53,6 +54,7 @@ fn metrics_listener(config: &ClusterConfig, id: u32) -> anyhow::Result<Option<Tc
 /// A target's own threads do its work; this one waits for signals and serves its metrics.
 async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("the target cannot register for signals")?;
+    let mut hangup = signal(SignalKind::hangup()).context("the target cannot register for signals")?;
     let target = TargetNode::start(config, id)?;
     if let Some(listener) = page {
         let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
@@ -63,6 +65,7 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
     loop {
         tokio::select! {
             () = signals.any() => break,
+            _ = hangup.recv() => target.reload(),
             () = tokio::time::sleep(ALIVE) => {}
         }
         ensure!(target.is_alive(), "target {id} stopped by itself: see the lines above, then start it again");
@@ -86,7 +89,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
     let cluster = Arc::new(NodeCluster::start(&config, args.transport, args.no_multicast, None)?);
-    let router = gateway::router(cluster);
+    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(128)
@@ -95,6 +98,12 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         .context("the gateway's threads cannot be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new().context("the gateway cannot register for signals")?;
+        let mut hangup = signal(SignalKind::hangup()).context("the gateway cannot register for signals")?;
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                cluster.client().reload();
+            }
+        });
         let listener = tokio::net::TcpListener::from_std(listener).context("the gateway's socket cannot be used")?;
         tracing::info!(%address, "gateway is up");
         axum::serve(listener, router)

@@ -15,7 +15,6 @@ use crate::gateway::Cluster;
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
     client: Client,
-    config: ClusterConfig,
     transport: TransportArg,
 }
 
@@ -48,7 +47,7 @@ impl NodeCluster {
             Transport::ReplicastM => TransportArg::ReplicastM,
             Transport::ReplicastH => TransportArg::ReplicastH,
         };
-        Ok(Self { client, config: config.clone(), transport: transport.unwrap_or(configured) })
+        Ok(Self { client, transport: transport.unwrap_or(configured) })
     }
 
     /// The client.
@@ -84,13 +83,14 @@ impl ChunkService for NodeCluster {
     }
 
     fn copies(&self) -> usize {
-        self.config.copies.into()
+        self.client.config().copies.into()
     }
 }
 
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
-        let map = self.config.map()?;
+        let config = self.client.config();
+        let map = config.map()?;
         let states = self.client.ping().wait().context("the targets could not be asked")?;
         let targets = states.into_iter().map(|state| TargetInfo {
             id: state.target.0,
@@ -102,9 +102,9 @@ impl Cluster for NodeCluster {
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
         Ok(Status {
-            cluster: self.config.cluster.clone(),
-            epoch: self.config.epoch,
-            copies: self.config.copies,
+            cluster: config.cluster,
+            epoch: config.epoch,
+            copies: config.copies,
             transport: self.transport.name().to_owned(),
             multicast: self.client.multicast(),
             targets,

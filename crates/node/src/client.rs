@@ -19,6 +19,7 @@ use crate::config::{ClusterConfig, MulticastChoice};
 use crate::metrics::InitiatorMetrics;
 use crate::net::{Net, has_addresses};
 use crate::port::{self, Host, Mail, Mailbox};
+use crate::reload::MapInUse;
 use crate::{NodeError, io};
 
 /// Chunks below this are hashed by the loop itself: cheaper than a hop to another thread.
@@ -45,6 +46,7 @@ pub struct Client {
 struct Shared {
     mailbox: Mailbox<Request>,
     waiting: Arc<Mutex<Waiting>>,
+    map: MapInUse,
     metrics: Arc<InitiatorMetrics>,
     multicast: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -86,23 +88,9 @@ fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
 struct ClientHost {
     waiting: Arc<Mutex<Waiting>>,
     hashes: Sender<(OpId, ChunkId, Vec<Bytes>)>,
-    config: ClusterConfig,
+    map: MapInUse,
     mailbox: Mailbox<Request>,
     metrics: Arc<InitiatorMetrics>,
-}
-
-impl ClientHost {
-    fn reload(&self, epoch: u32) {
-        match ClusterConfig::load(&self.config.path).and_then(|config| config.map()) {
-            Ok(map) if map.epoch.0 >= epoch => drop(self.mailbox.send(Mail::Request(Request::Map(map)))),
-            Ok(map) => tracing::warn!(
-                "targets use the cluster map of epoch {epoch}, {} has {}: bring it up to date",
-                self.config.path.display(),
-                map.epoch.0
-            ),
-            Err(error) => tracing::warn!("targets use a newer cluster map, but {error}"),
-        }
-    }
 }
 
 impl Host<Initiator> for ClientHost {
@@ -122,14 +110,25 @@ impl Host<Initiator> for ClientHost {
         }
     }
 
-    fn event(&mut self, _now: Instant, event: Event) {
+    fn reload(&mut self) -> Option<(ClusterConfig, Request)> {
+        let (config, map) = self.map.reload("the initiator")?;
+        self.metrics.set_epoch(config.epoch);
+        Some((config, Request::Map(map)))
+    }
+
+    fn event(&mut self, now: Instant, event: Event) {
         self.metrics.event(&event);
         let handle = match &event {
             Event::Put { handle, .. }
             | Event::Get { handle, .. }
             | Event::List { handle, .. }
             | Event::Ping { handle, .. } => *handle,
-            Event::NeedMap { epoch } => return self.reload(epoch.0),
+            Event::NeedMap { .. } => {
+                if self.map.is_time(now) {
+                    self.mailbox.send(Mail::Reload);
+                }
+                return;
+            }
             Event::Bid { .. } | Event::RepairAsked | Event::RepairSent => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
@@ -182,10 +181,11 @@ impl Client {
         let waiting = Arc::new(Mutex::new(Waiting::default()));
         let (hashes, queue) = channel();
         let (own, done) = (mailbox.clone(), mailbox.clone());
+        let in_use = MapInUse::new(config);
         let mut host = ClientHost {
             waiting: Arc::clone(&waiting),
             hashes,
-            config: config.clone(),
+            map: in_use.clone(),
             mailbox: mailbox.clone(),
             metrics: Arc::clone(&metrics),
         };
@@ -200,13 +200,24 @@ impl Client {
             lock(&open).open.clear();
         });
         let thread = Mutex::new(Some(port.map_err(io("starting a thread", advice))?));
-        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, metrics, multicast, thread }) })
+        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, thread }) })
     }
 
     /// Whether multicast is used.
     #[must_use]
     pub fn multicast(&self) -> bool {
         self.shared.multicast
+    }
+
+    /// The cluster map in use.
+    #[must_use]
+    pub fn config(&self) -> ClusterConfig {
+        self.shared.map.get()
+    }
+
+    /// Looks whether there is a newer cluster map.
+    pub fn reload(&self) {
+        self.shared.mailbox.send(Mail::Reload);
     }
 
     /// What it counts, as a page in the OpenMetrics text format.

@@ -8,6 +8,7 @@ pub mod config;
 pub mod metrics;
 pub mod net;
 pub mod port;
+mod reload;
 pub mod target;
 
 pub use client::{Client, ClientOptions, Ticket};

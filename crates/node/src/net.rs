@@ -36,6 +36,7 @@ const LARGEST: usize = 65_507;
 pub struct Net {
     /// The first sends, and receives what is addressed to this node; the others receive its groups.
     sockets: Vec<Port>,
+    id: NodeId,
     map: ClusterMap,
     multicast_port: u16,
     book: BTreeMap<NodeId, SocketAddrV4>,
@@ -79,17 +80,10 @@ impl Parcel {
     }
 }
 
-/// The address of a member set: 239.0.0.0/8 with the cell and the mask in the lower 24 bits, the highest of them set.
-/// `None` when they do not fit: then this set has no multicast.
+/// The address of a member set: 239.0.0.0/8 with its number in the lower 24 bits. `None` when this map has no multicast.
 #[must_use]
 pub fn multicast_address(map: &ClusterMap, set: MemberSet) -> Option<Ipv4Addr> {
-    let bits = map.mask_bits();
-    let cells = 32 - map.cells().saturating_sub(1).leading_zeros();
-    if bits + cells > 23 {
-        return None;
-    }
-    let low = 1 << 23 | set.cell << bits | set.mask;
-    Some(Ipv4Addr::from(239 << 24 | low))
+    map.number(set).map(|low| Ipv4Addr::from(239 << 24 | low))
 }
 
 /// Whether every member set of this map has a multicast address.
@@ -106,34 +100,8 @@ impl Net {
     pub fn open(config: &ClusterConfig, address: SocketAddrV4, id: NodeId) -> Result<Self, NodeError> {
         let map = config.map()?;
         let key = config.key()?;
-        let unicast = socket(address, false).map_err(io(
-            format!("listening on {address}"),
-            "stop whoever uses the port, or change the address in the cluster map",
-        ))?;
-        let multicast = || -> std::io::Result<()> {
-            unicast.set_multicast_if_v4(&config.network.interface)?;
-            unicast.set_multicast_loop_v4(true)?;
-            unicast.set_multicast_ttl_v4(1)
-        };
-        multicast().map_err(io(
-            format!("using {} for multicast", config.network.interface),
-            "set `interface` to an IPv4 address of this host",
-        ))?;
-        let offload = |socket| {
-            let advice = "lower the load on this host, or raise its limits";
-            Port::new(socket).map_err(io(format!("setting up the socket of {address}"), advice))
-        };
-        let mut sockets = vec![offload(unicast)?];
-        if !id.is_initiator() && config.network.multicast != crate::config::MulticastChoice::Off {
-            match join(config, &map, id) {
-                Ok(groups) => {
-                    for group in groups {
-                        sockets.push(offload(group)?);
-                    }
-                }
-                Err(error) => tracing::warn!("no multicast: {error}; going on with unicast"),
-            }
-        }
+        let mut sockets = vec![unicast(config, address)?];
+        sockets.extend(groups(config, &map, id)?);
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let sequence = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX / 2);
         let net = Self {
@@ -141,6 +109,7 @@ impl Net {
             opener: Opener::new(key, map.cluster),
             sealer: Sealer::new(key, sequence),
             sockets,
+            id,
             map,
             multicast_port: config.network.multicast_port,
             learned: VecDeque::new(),
@@ -152,6 +121,24 @@ impl Net {
         };
         net.warn_of_small_buffers();
         Ok(net)
+    }
+
+    /// Goes on with a newer map: its addresses, its groups, and this node's own address if that is another one.
+    ///
+    /// # Errors
+    /// When a socket cannot be had: the old ones stay, and what they reach.
+    pub fn reload(&mut self, config: &ClusterConfig) -> Result<(), NodeError> {
+        let map = config.map()?;
+        let own = config.targets.iter().find(|t| NodeId(t.id) == self.id).map(|t| t.address);
+        if let Some(address) = own.filter(|address| Some(*address) != self.local()) {
+            self.sockets[0] = unicast(config, address)?;
+        }
+        let joined = groups(config, &map, self.id)?;
+        self.sockets.truncate(1);
+        self.sockets.extend(joined);
+        self.book.extend(config.targets.iter().map(|t| (NodeId(t.id), t.address)));
+        (self.map, self.multicast_port) = (map, config.network.multicast_port);
+        Ok(())
     }
 
     fn warn_of_small_buffers(&self) {
@@ -335,6 +322,38 @@ impl Net {
             self.waiting -= parcel.len();
         }
     }
+}
+
+const ADVICE: &str = "lower the load on this host, or raise its limits";
+
+/// The socket that sends, and receives what is addressed to this node.
+fn unicast(config: &ClusterConfig, address: SocketAddrV4) -> Result<Port, NodeError> {
+    let unicast = socket(address, false).map_err(io(
+        format!("listening on {address}"),
+        "stop whoever uses the port, or change the address in the cluster map",
+    ))?;
+    let multicast = || -> std::io::Result<()> {
+        unicast.set_multicast_if_v4(&config.network.interface)?;
+        unicast.set_multicast_loop_v4(true)?;
+        unicast.set_multicast_ttl_v4(1)
+    };
+    multicast().map_err(io(
+        format!("using {} for multicast", config.network.interface),
+        "set `interface` to an IPv4 address of this host",
+    ))?;
+    Port::new(unicast).map_err(io(format!("setting up the socket of {address}"), ADVICE))
+}
+
+/// The sockets of the groups that a target is in; none where there is no multicast.
+fn groups(config: &ClusterConfig, map: &ClusterMap, id: NodeId) -> Result<Vec<Port>, NodeError> {
+    if id.is_initiator() || config.network.multicast == crate::config::MulticastChoice::Off {
+        return Ok(Vec::new());
+    }
+    let joined = join(config, map, id).unwrap_or_else(|error| {
+        tracing::warn!("no multicast: {error}; going on with unicast");
+        Vec::new()
+    });
+    joined.into_iter().map(|socket| Port::new(socket).map_err(io("setting up a multicast socket", ADVICE))).collect()
 }
 
 fn socket(address: SocketAddrV4, shared: bool) -> std::io::Result<Socket> {

@@ -14,12 +14,16 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use crate::config::ClusterConfig;
 use crate::net::Net;
 
 const TIMER: u64 = 1_000;
 const MAILBOX: u64 = 1_001;
 /// Batches taken from one socket before the others and the timer have their turn.
 const BUDGET: usize = 4;
+
+/// Descriptors that are handled before the next look.
+const EVENTS: usize = 64;
 
 /// What other threads tell the loop.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub enum Mail<R> {
     Request(R),
     /// An effect is done.
     Done(OpId, Completion),
+    /// The cluster map may have changed.
+    Reload,
     /// Stop.
     Stop,
 }
@@ -71,6 +77,8 @@ pub trait Host<M: Machine> {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion>;
     /// The machine said something.
     fn event(&mut self, now: Instant, event: M::Event);
+    /// Reads the cluster map: a newer one, and what to tell the machine of it.
+    fn reload(&mut self) -> Option<(ClusterConfig, M::Request)>;
     /// The machine has nothing more to say for now.
     fn settled(&mut self, _machine: &M) {}
 }
@@ -101,15 +109,12 @@ pub fn run<M: Machine>(
 ) -> std::io::Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-    let sockets = net.sockets().count();
-    for (n, socket) in net.sockets().enumerate() {
-        epoll::add(&poll, socket, EventData::new_u64(n as u64), EventFlags::IN)?;
-    }
+    watch(&poll, &net)?;
     epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
     epoll::add(&poll, &mailbox.bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
     let mut armed = None;
     let mut writable = false;
-    let mut events = Vec::with_capacity(sockets + 2);
+    let mut events = Vec::with_capacity(EVENTS);
     drain(&mut machine, &mut net, host);
     loop {
         if writable != net.is_waiting() {
@@ -137,6 +142,17 @@ pub fn run<M: Machine>(
                         let input = match letter {
                             Mail::Request(request) => Input::Request(request),
                             Mail::Done(op, completion) => Input::Done { op, completion },
+                            Mail::Reload => match host.reload() {
+                                Some((config, request)) => {
+                                    if let Err(error) = net.reload(&config) {
+                                        tracing::error!("with the new cluster map: {error}");
+                                    }
+                                    watch(&poll, &net)?;
+                                    writable = false;
+                                    Input::Request(request)
+                                }
+                                None => continue,
+                            },
                             Mail::Stop => return Ok(()),
                         };
                         machine.handle_input(now(), input);
@@ -166,6 +182,18 @@ pub fn run<M: Machine>(
             arm(&timer, deadline)?;
         }
     }
+}
+
+/// Waits for every socket of the net. Sockets that are closed leave by themselves.
+fn watch(poll: &OwnedFd, net: &Net) -> std::io::Result<()> {
+    for (n, socket) in net.sockets().enumerate() {
+        let data = EventData::new_u64(n as u64);
+        match epoll::add(poll, socket, data, EventFlags::IN) {
+            Err(rustix::io::Errno::EXIST) => epoll::modify(poll, socket, data, EventFlags::IN)?,
+            added => added?,
+        }
+    }
+    Ok(())
 }
 
 /// Sets the timer to `deadline`, or off.

@@ -18,6 +18,7 @@ use crate::config::{ClusterConfig, TargetConfig};
 use crate::metrics::TargetMetrics;
 use crate::net::Net;
 use crate::port::{self, Host, Mail, Mailbox};
+use crate::reload::MapInUse;
 use crate::{NodeError, io};
 
 /// Writes that share one sync at most.
@@ -50,6 +51,8 @@ struct TargetHost {
     store: Arc<Store>,
     writes: Sender<Write>,
     reads: Sender<Read>,
+    map: MapInUse,
+    mailbox: Mailbox<Request>,
     metrics: Arc<TargetMetrics>,
 }
 
@@ -72,16 +75,23 @@ impl Host<Target> for TargetHost {
         None
     }
 
-    fn event(&mut self, _now: Instant, event: Event) {
+    fn reload(&mut self) -> Option<(ClusterConfig, Request)> {
+        let (config, map) = self.map.reload(&format!("target {}", self.id.0))?;
+        if map.target(self.id).is_none() {
+            tracing::warn!("target {}: it is not in the cluster map any more: stop it", self.id.0);
+        }
+        self.metrics.set_epoch(config.epoch);
+        Some((config, Request::Epoch(map.epoch)))
+    }
+
+    fn event(&mut self, now: Instant, event: Event) {
         self.metrics.event(&event);
         match event {
             Event::Corrupt { id } => tracing::error!("target {}: the copy of {id} is damaged; dropped it", self.id.0),
-            Event::NeedMap { epoch } => {
-                tracing::warn!(
-                    "target {}: others use the cluster map of epoch {}; restart me with it",
-                    self.id.0,
-                    epoch.0
-                );
+            Event::NeedMap { .. } => {
+                if self.map.is_time(now) {
+                    self.mailbox.send(Mail::Reload);
+                }
             }
             other => tracing::trace!("target {}: {other:?}", self.id.0),
         }
@@ -118,7 +128,15 @@ impl TargetNode {
         let (writer, reader, keeper) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
         let (bell, rings) = sync_channel(1);
         let (write_mail, read_mail, own) = (mailbox.clone(), mailbox.clone(), mailbox.clone());
-        let mut host = TargetHost { id: NodeId(id), store, writes, reads, metrics: Arc::clone(&metrics) };
+        let mut host = TargetHost {
+            id: NodeId(id),
+            store,
+            writes,
+            reads,
+            map: MapInUse::new(config),
+            mailbox: mailbox.clone(),
+            metrics: Arc::clone(&metrics),
+        };
         let counted = Arc::clone(&metrics);
         let port = Box::new(move || {
             if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
@@ -145,6 +163,11 @@ impl TargetNode {
             // A thread that panicked has printed why.
             let _ = thread.join();
         }
+    }
+
+    /// Looks whether there is a newer cluster map.
+    pub fn reload(&self) {
+        self.mailbox.send(Mail::Reload);
     }
 
     /// What it counts.

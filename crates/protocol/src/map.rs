@@ -221,6 +221,15 @@ impl ClusterMap {
         })
     }
 
+    /// A number below 2^24 for a member set, from which drivers compute its multicast address: the highest bit, the
+    /// cell, the mask. `None` when they do not fit: then the sets of this map have none.
+    #[must_use]
+    pub fn number(&self, set: MemberSet) -> Option<u32> {
+        let bits = self.mask_bits();
+        let cells = 32 - self.cells().saturating_sub(1).leading_zeros();
+        (bits + cells <= 23).then(|| 1 << 23 | set.cell << bits | set.mask)
+    }
+
     /// Every multicast set that `target` must listen to: each group it is in, and each subset of 2 to `copies`
     /// members of a group that it belongs to.
     #[must_use]

@@ -1,7 +1,10 @@
 //! Links and one switch: serialization at the sender, a bounded queue at each receiver's port, multicast by copy.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use protocol::id::NodeId;
+use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
@@ -14,19 +17,30 @@ const QUEUE: Span = Span::from_millis(20);
 /// Headers of Ethernet, IP and UDP.
 const OVERHEAD: u64 = 66;
 
+/// Which targets listen to each multicast number under a map.
+pub(crate) fn listeners(map: &ClusterMap) -> BTreeMap<u32, Vec<NodeId>> {
+    let mut listeners: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
+    for target in map.targets() {
+        for number in map.memberships(target.id).into_iter().filter_map(|set| map.number(set)) {
+            listeners.entry(number).or_default().push(target.id);
+        }
+    }
+    listeners
+}
+
 pub(crate) struct Net {
     rate: u64,
     faults: Faults,
     rng: Rng,
     /// Per node: when its port is free, outwards and inwards.
-    ports: std::collections::BTreeMap<NodeId, (Instant, Instant)>,
+    ports: BTreeMap<NodeId, (Instant, Instant)>,
     /// A node that is cut off, and from what: everything it sends, everything it should receive, or both.
     pub(crate) cut: Option<(NodeId, bool, bool)>,
 }
 
 impl Net {
     pub(crate) fn new(rate: u64, faults: Faults, rng: Rng) -> Self {
-        Self { rate, faults, rng, ports: std::collections::BTreeMap::new(), cut: None }
+        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None }
     }
 
     pub(crate) fn heal(&mut self) {

@@ -6,6 +6,9 @@ use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
 
+/// Cells of a negotiating group.
+pub(crate) const GROUP_CELLS: usize = 3;
+
 /// A defect that is planted to prove that the checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
@@ -38,6 +41,17 @@ pub struct Faults {
     pub reorder: u64,
     /// One bit flipped.
     pub corrupt: u64,
+}
+
+/// A newer cluster map that comes while the cluster works, with one target more.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMap {
+    /// When half of the nodes get it, and are told.
+    pub told: Span,
+    /// When the others could find it; each looks when it hears of it.
+    pub found: Span,
+    /// Whether it has one target more.
+    pub grows: bool,
 }
 
 /// Everything that a run depends on.
@@ -77,6 +91,8 @@ pub struct Scenario {
     pub flips: u32,
     /// Bytes that a target may hold.
     pub capacity: u64,
+    /// A newer cluster map.
+    pub new_map: Option<NewMap>,
     /// A planted defect.
     pub planted: Option<Planted>,
 }
@@ -114,11 +130,24 @@ impl Scenario {
         let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
         let (partitions, flips, drift) = (some(4) as u32, some(4) as u32, some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
+        let targets = if rng.chance(1, 4) { 5 + rng.below(8) as u32 } else { 9 };
+        let copies = if rng.chance(1, 6) { 2 } else { 3 };
+        let mut late = Rng::new(seed).fork(7);
+        let new_map = late.chance(1, 4).then(|| {
+            let told = 20 + late.below(200);
+            // Data does not move: only while every chunk's group is the whole cluster is it found after the map grew.
+            let whole = |targets: u32| targets / u32::from(copies) <= GROUP_CELLS as u32;
+            NewMap {
+                told: Span::from_millis(told),
+                found: Span::from_millis(told + late.below(150)),
+                grows: whole(targets + 1) && late.chance(3, 4),
+            }
+        });
         Self {
             seed,
-            targets: if rng.chance(1, 4) { 5 + rng.below(8) as u32 } else { 9 },
+            targets,
             initiators: 3,
-            copies: if rng.chance(1, 6) { 2 } else { 3 },
+            copies,
             operations: 200,
             largest: [1_000, 4_000, 9_000][rng.below(3) as usize],
             config,
@@ -132,6 +161,7 @@ impl Scenario {
             partitions,
             flips,
             capacity: 8 << 20,
+            new_map,
             planted,
         }
     }

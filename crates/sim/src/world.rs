@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, OpId};
 use protocol::initiator::{self, GetError, Initiator};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit};
-use protocol::map::{ClusterMap, TargetEntry};
+use protocol::map::{ClusterMap, MemberSet, TargetEntry};
 use protocol::rng::{Rng, mix};
 use protocol::target::{self, Setup, Target};
 use protocol::time::{Instant, Span};
@@ -16,8 +16,8 @@ use store::Options;
 use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{Acknowledged, Answer, Disk};
-use crate::net::Net;
-use crate::swarm::{Planted, Scenario};
+use crate::net::{Net, listeners};
+use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario};
 
 const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
@@ -42,6 +42,9 @@ struct Node {
     /// The node's clock: this far ahead, and so many parts per million fast.
     offset: u64,
     drift: u64,
+    /// Which map it uses, and whether it finds the newer one later than others.
+    map: usize,
+    late: bool,
     /// Counts restarts and wakes, so that what was meant for an earlier life or deadline is known.
     life: u32,
     wake: u64,
@@ -70,12 +73,16 @@ enum Happening {
     Cut(NodeId, bool, bool),
     Mend,
     Flip(NodeId, u64),
+    NewMap,
     Heal,
 }
 
 pub(crate) struct World<'a> {
     scenario: &'a Scenario,
-    map: ClusterMap,
+    /// The cluster maps: the first one, and the newer one if there is one.
+    maps: Vec<ClusterMap>,
+    /// Who listens to which multicast number, under each map. Empty while there is one map: then its sets say so.
+    listeners: Vec<BTreeMap<u32, Vec<NodeId>>>,
     now: Instant,
     queue: BTreeMap<(Instant, u64, u64), Happening>,
     sequence: u64,
@@ -101,7 +108,7 @@ pub(crate) struct World<'a> {
 }
 
 enum Asked {
-    /// Chunk, bytes, whether it was asked after the heal, and whether nobody had put it before.
+    /// Chunk, bytes, whether it was asked after the heal, and whether nobody else puts it.
     Put(ChunkId, Bytes, bool, bool),
     /// Chunk, and whether it was asked after the heal.
     Get(ChunkId, bool),
@@ -110,14 +117,19 @@ enum Asked {
 impl<'a> World<'a> {
     pub(crate) fn new(scenario: &'a Scenario, trace: Option<&'a mut dyn FnMut(&str)>) -> Self {
         let seeds = Rng::new(scenario.seed);
-        let entries = (1..=scenario.targets)
-            .map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: scenario.capacity })
-            .collect();
-        let map = ClusterMap::new(CLUSTER, Epoch(1), scenario.copies, 3, entries)
-            .unwrap_or_else(|error| panic!("seed {}: {error}", scenario.seed));
+        let map = |epoch: u32, targets: u32| {
+            let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: scenario.capacity };
+            let entries = (1..=targets).map(entry).collect();
+            ClusterMap::new(CLUSTER, Epoch(epoch), scenario.copies, GROUP_CELLS, entries)
+                .unwrap_or_else(|error| panic!("seed {}: {error}", scenario.seed))
+        };
+        let mut maps = vec![map(1, scenario.targets)];
+        maps.extend(scenario.new_map.map(|new| map(2, scenario.targets + u32::from(new.grows))));
+        let listeners = if maps.len() > 1 { maps.iter().map(listeners).collect() } else { Vec::new() };
         let mut world = Self {
             scenario,
-            map,
+            maps,
+            listeners,
             now: Instant::from_nanos(1_000),
             queue: BTreeMap::new(),
             sequence: 0,
@@ -145,18 +157,7 @@ impl<'a> World<'a> {
 
     fn build(&mut self) {
         for n in 1..=self.scenario.targets {
-            let (rate, sync) = self.scenario.disk;
-            let slow = self.scenario.slow.filter(|(which, _)| *which + 1 == n).map_or(1, |(_, times)| times);
-            let options = Options {
-                capacity: self.scenario.capacity,
-                reserve: self.scenario.capacity / 32,
-                segment_size: 128 << 10,
-                cluster: CLUSTER.0,
-                target: n,
-            };
-            let disk = Disk::new(options, (rate / slow).max(1), sync.times(slow));
-            let target = self.target(NodeId(n), &disk);
-            self.add(NodeId(n), Machinery::Target(Box::new(target), disk));
+            self.add_target(n);
         }
         for _ in 0..self.scenario.initiators {
             self.add_initiator();
@@ -164,34 +165,87 @@ impl<'a> World<'a> {
         self.storm();
     }
 
-    fn add(&mut self, id: NodeId, machinery: Machinery) {
+    fn add_target(&mut self, n: u32) {
+        let (rate, sync) = self.scenario.disk;
+        let slow = self.scenario.slow.filter(|(which, _)| *which + 1 == n).map_or(1, |(_, times)| times);
+        let options = Options {
+            capacity: self.scenario.capacity,
+            reserve: self.scenario.capacity / 32,
+            segment_size: 128 << 10,
+            cluster: CLUSTER.0,
+            target: n,
+        };
+        let disk = Disk::new(options, (rate / slow).max(1), sync.times(slow));
+        let late = self.is_late(n);
+        let target = self.target(NodeId(n), &disk, self.file(late));
+        self.add(NodeId(n), Machinery::Target(Box::new(target), disk), late);
+    }
+
+    /// Half of the nodes find the newer map later.
+    fn is_late(&self, n: u32) -> bool {
+        self.scenario.new_map.is_some() && mix(self.scenario.seed ^ u64::from(n)) & 1 == 1
+    }
+
+    /// Which map is in a node's file now.
+    fn file(&self, late: bool) -> usize {
+        let there = |new: NewMap| self.now >= Instant::from_nanos(0) + if late { new.found } else { new.told };
+        usize::from(self.scenario.new_map.is_some_and(there))
+    }
+
+    /// Hands a node the map in its file, if that is newer than the one in use.
+    fn reload(&mut self, id: NodeId) {
+        let Some((late, used)) = self.nodes.get(&id).map(|node| (node.late, node.map)) else { return };
+        let found = self.file(late);
+        if found > used {
+            self.note(12, id, 0, || "uses the newer map".to_owned());
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.map = found;
+            }
+            self.input(id, None, Some(initiator::Request::Map(self.maps[found].clone())));
+        }
+    }
+
+    fn new_map(&mut self, new: NewMap) {
+        if new.grows {
+            self.add_target(self.scenario.targets + 1);
+        }
+        let told: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| !node.late).map(|(id, _)| *id).collect();
+        told.into_iter().for_each(|id| self.reload(id));
+    }
+
+    fn add(&mut self, id: NodeId, machinery: Machinery, late: bool) {
         let node = Node {
             machinery,
             sealer: Sealer::new(KEY, self.now.as_nanos()),
             opener: Opener::new(KEY, CLUSTER),
             offset: self.rng.below(1_000_000_000),
             drift: self.rng.below(self.scenario.drift + 1),
+            map: self.file(late),
+            late,
             life: 0,
             wake: 0,
         };
         self.nodes.insert(id, node);
     }
 
-    fn target(&self, id: NodeId, disk: &Disk) -> Target {
+    fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
         let bug = match self.scenario.planted {
             Some(Planted::Target(bug)) => Some(bug),
             Some(Planted::LoseIndexTail) | None => None,
         };
         let (chunks, free) = disk.chunks();
-        Target::new(Setup { id, cluster: CLUSTER, epoch: Epoch(1), free, chunks, bug }, self.scenario.config.clone())
+        let epoch = self.maps[map].epoch;
+        Target::new(Setup { id, cluster: CLUSTER, epoch, free, chunks, bug }, self.scenario.config.clone())
     }
 
     fn add_initiator(&mut self) {
         let id = NodeId(self.next_initiator);
         self.next_initiator += 1;
         let seed = self.rng.next_u64();
-        let machine = Initiator::new(id, self.map.clone(), self.scenario.config.clone(), seed);
-        self.add(id, Machinery::Initiator(Box::new(machine)));
+        let late = self.is_late(id.0);
+        let map = self.maps[self.file(late)].clone();
+        let machine = Initiator::new(id, map, self.scenario.config.clone(), seed);
+        self.add(id, Machinery::Initiator(Box::new(machine)), late);
         self.initiators.push(id);
     }
 
@@ -221,6 +275,9 @@ impl<'a> World<'a> {
         for _ in 0..self.scenario.flips {
             let (at, seed) = (draw(self), self.rng.next_u64());
             self.push(at, Happening::Flip(victim, seed));
+        }
+        if let Some(new) = self.scenario.new_map {
+            self.push(Instant::ZERO + new.told, Happening::NewMap);
         }
         self.push(self.now + STORM, Happening::Heal);
     }
@@ -333,6 +390,7 @@ impl<'a> World<'a> {
                     self.note(9, node, 0, || "a byte flips on disk".to_owned());
                 }
             }
+            Happening::NewMap => self.scenario.new_map.into_iter().for_each(|new| self.new_map(new)),
             Happening::Heal => self.heal(),
         }
     }
@@ -340,7 +398,7 @@ impl<'a> World<'a> {
     fn heal(&mut self) {
         self.healed = true;
         self.net.heal();
-        for node in self.map.targets().map(|t| t.id).collect::<Vec<_>>() {
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.restart(node);
         }
         // What was acknowledged is asked for once more, and new puts must succeed.
@@ -377,8 +435,11 @@ impl<'a> World<'a> {
         disk.open(forget);
         node.sealer = Sealer::new(KEY, self.now.as_nanos());
         node.opener = Opener::new(KEY, CLUSTER);
-        let target = self.target(id, &disk);
+        let late = node.late;
+        let map = self.file(late);
+        let target = self.target(id, &disk, map);
         if let Some(node) = self.nodes.get_mut(&id) {
+            node.map = map;
             node.machinery = Machinery::Target(Box::new(target), disk);
         }
         self.note(2, id, 0, || "restarts".to_owned());
@@ -424,6 +485,10 @@ impl<'a> World<'a> {
             (0..len).map(|_| self.rng.next_u64() as u8).collect()
         });
         let id = ChunkId::of_payload(&payload);
+        if !fresh {
+            // Copies that the one put makes are not told to the other.
+            self.open.values_mut().for_each(|asked| asked.share(id));
+        }
         (Asked::Put(id, payload.clone(), self.healed, fresh), initiator::Request::Put { handle, id, payload })
     }
 
@@ -479,7 +544,13 @@ impl<'a> World<'a> {
                 said.drain(machine.as_mut(), Heard::Initiator);
             }
             Machinery::Target(machine, _) => {
-                machine.handle_input(local, convert(any));
+                machine.handle_input(
+                    local,
+                    match request {
+                        Some(initiator::Request::Map(map)) => Input::Request(target::Request::Epoch(map.epoch)),
+                        _ => convert(any),
+                    },
+                );
                 said.drain(machine.as_mut(), Heard::Target);
             }
             Machinery::Down(_) | Machinery::Gone => return,
@@ -500,10 +571,25 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Who gets what `from` sends to a set: the address is of its own map, and each target listens to those of its own.
+    fn listening(&self, from: NodeId, set: MemberSet) -> Vec<NodeId> {
+        let map = &self.maps[self.nodes.get(&from).map_or(0, |node| node.map)];
+        if self.listeners.is_empty() {
+            return map.resolve(set).collect();
+        }
+        let Some(number) = map.number(set) else { return Vec::new() };
+        let uses = |id: &NodeId, map: usize| self.nodes.get(id).is_some_and(|node| node.map == map);
+        let of = |(map, listeners): (usize, &BTreeMap<u32, Vec<NodeId>>)| {
+            let all = listeners.get(&number).into_iter().flatten();
+            all.filter(|id| uses(id, map)).copied().collect::<Vec<_>>()
+        };
+        self.listeners.iter().enumerate().flat_map(of).collect()
+    }
+
     fn transmit(&mut self, from: NodeId, transmit: &Transmit) {
         let receivers: Vec<NodeId> = match transmit.to {
             Destination::Node(node) => vec![node],
-            Destination::Members(set) => self.map.resolve(set).collect(),
+            Destination::Members(set) => self.listening(from, set),
         };
         let Some(node) = self.nodes.get_mut(&from) else { return };
         let bodies: Vec<Bytes> = match &transmit.body {
@@ -553,6 +639,7 @@ impl<'a> World<'a> {
                 }
             }
             target::Event::Released { id: chunk } => self.windows.over(id, chunk),
+            target::Event::NeedMap { .. } => self.reload(id),
             target::Event::Stored { id: chunk, .. } => {
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
@@ -593,9 +680,9 @@ impl<'a> World<'a> {
                 }
                 self.feed(id);
             }
+            initiator::Event::NeedMap { .. } => self.reload(id),
             initiator::Event::List { .. }
             | initiator::Event::Ping { .. }
-            | initiator::Event::NeedMap { .. }
             | initiator::Event::Bid { .. }
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent
@@ -636,6 +723,13 @@ impl<'a> World<'a> {
 }
 
 impl Asked {
+    /// Another put of this chunk begins.
+    fn share(&mut self, id: ChunkId) {
+        if let Self::Put(chunk, _, _, alone) = self {
+            *alone &= *chunk != id;
+        }
+    }
+
     fn payload(&self) -> Option<Bytes> {
         match self {
             Self::Put(_, payload, ..) => Some(payload.clone()),

@@ -149,6 +149,32 @@ impl Drop for Cluster {
     }
 }
 
+/// One role, started by a test itself; stopped when dropped.
+pub(crate) struct Role(Child);
+
+impl Role {
+    /// Starts `reservoir` with `args`. What it says goes nowhere.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let child = command(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self(child.expect("the binary starts"))
+    }
+
+    /// Asks it to stop, waits, and whether it ended well.
+    pub(crate) fn stop(mut self) -> bool {
+        signal(self.0.id(), "-TERM");
+        self.0.wait().unwrap().success()
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
 /// Bytes that look random and differ by seed.
 pub(crate) fn content(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -28,6 +28,8 @@ pub(super) struct Get {
     rounds: u32,
     fruitless: u8,
     group: GroupId,
+    /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
+    multicast: bool,
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
     absent: Vec<NodeId>,
@@ -58,6 +60,7 @@ impl Get {
             rounds: 0,
             fruitless: 0,
             group: GroupId(0),
+            multicast: true,
             asked_of: Vec::new(),
             answered: Vec::new(),
             absent: Vec::new(),
@@ -75,6 +78,7 @@ impl Get {
         self.round = self.round.wrapping_add(1);
         self.rounds += 1;
         self.offers.clear();
+        self.multicast &= self.asked_of.iter().all(|n| self.answered.contains(n));
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
@@ -101,7 +105,7 @@ impl Get {
         self.asked_of = asked;
         let earliest = cx.downlink.hole(cx.now, Span::ZERO).0.since(cx.now);
         let request = Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
-        cx.send_group(group, &self.asked_of, &request);
+        cx.send_group(group, &self.asked_of, &request, self.multicast);
         self.phase =
             Phase::Asking { since: cx.now, soft: cx.now + cx.patience(), hard: cx.now + cx.config.bid_timeout };
     }
@@ -180,7 +184,7 @@ impl Get {
     /// A round without an offer.
     fn nobody(&mut self, cx: &mut Shared) -> Step {
         let (_, all) = members(&cx.map, &self.id);
-        let asked_of = core::mem::take(&mut self.asked_of);
+        let asked_of = self.asked_of.clone();
         for node in asked_of.iter().filter(|n| !self.answered.contains(n)) {
             cx.miss(*node);
             if cx.config.transport == Transport::Hash {
@@ -222,10 +226,11 @@ impl Get {
             .asked_of
             .iter()
             .copied()
-            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.config.multicast)
+            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.config.multicast && self.multicast)
             .collect();
         let granted = vec![Granted { target: from, offset }];
-        cx.send_group(self.group, &bidders, &Message::Accept { txn: self.txn, round: self.round, granted });
+        let accept = Message::Accept { txn: self.txn, round: self.round, granted };
+        cx.send_group(self.group, &bidders, &accept, self.multicast);
         // The disk reads after the acceptance, so the payload may begin that much later.
         let promised = start + slot.done.less(slot.start + slot.transfer);
         let due = promised + slot.transfer + cx.lateness.patience(0, cx.config.late);

@@ -69,10 +69,10 @@ impl Shared {
         self.out.push_back(Output::Transmit(Transmit { to, body }));
     }
 
-    /// To `members` of a group by multicast (when they are many, to all of the group: only sets of a few have an address
-    /// of their own), or to each of them where there is none.
-    fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message) {
-        if self.config.multicast && self.config.transport != Transport::Hash && members.len() > 1 {
+    /// To `members` of a group by multicast if that `may` be (when they are many, to all of the group: only sets of a few
+    /// have an address of their own), or to each of them.
+    fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message, may: bool) {
+        if may && self.config.multicast && self.config.transport != Transport::Hash && members.len() > 1 {
             let few = members.len() <= usize::from(self.map.copies);
             let own = if few { self.map.set_of(group, |n| members.contains(&n)) } else { None };
             let set = own.unwrap_or_else(|| self.map.group_set(group));

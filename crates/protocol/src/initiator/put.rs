@@ -27,6 +27,8 @@ pub(super) struct Put {
     rounds: u32,
     round: u8,
     group: GroupId,
+    /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
+    multicast: bool,
     /// Whom this round asked, and who has answered.
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
@@ -70,6 +72,7 @@ impl Put {
             rounds: 0,
             round: 0,
             group: GroupId(0),
+            multicast: true,
             asked_of: Vec::new(),
             answered: Vec::new(),
             offers: BTreeMap::new(),
@@ -120,6 +123,7 @@ impl Put {
         self.round += 1;
         self.rounds += 1;
         self.offers.clear();
+        self.multicast &= self.asked_of.iter().all(|n| self.answered.contains(n));
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
@@ -147,7 +151,7 @@ impl Put {
             stretch,
             unreserved,
         };
-        cx.send_group(group, &self.asked_of, &Message::PutRequest(request));
+        cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
         let (soft, hard) = (cx.now + cx.patience(), cx.now + cx.config.bid_timeout);
         self.phase = Phase::Asking { since: cx.now, soft, hard };
     }
@@ -226,7 +230,7 @@ impl Put {
         if !self.offers.is_empty() && cx.config.transport != Transport::Hash {
             let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
             let accept = Message::Accept { txn: self.txn, round: self.round, granted: Vec::new() };
-            cx.send_group(self.group, &bidders, &accept);
+            cx.send_group(self.group, &bidders, &accept, self.multicast);
         }
     }
 
@@ -280,7 +284,7 @@ impl Put {
                 .iter()
                 .map(|(id, o)| Choice { start: cx.now, targets: vec![*id], length: o.transfer, rate: o.rate })
                 .collect(),
-            Transport::ReplicastM if cx.config.multicast => self.pick_common(cx, taken, need),
+            Transport::ReplicastM if cx.config.multicast && self.multicast => self.pick_common(cx, taken, need),
             Transport::ReplicastM | Transport::ReplicastH => {
                 consecutive(&self.offers, &taken, need, cx.now, &cx.uplink)
             }
@@ -314,7 +318,8 @@ impl Put {
             .filter_map(|(at, target)| Some(Granted { target, offset: at.since(self.offers.get(&target)?.start) }))
             .collect();
         let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
-        cx.send_group(self.group, &bidders, &Message::Accept { txn: self.txn, round: self.round, granted });
+        let accept = Message::Accept { txn: self.txn, round: self.round, granted };
+        cx.send_group(self.group, &bidders, &accept, self.multicast);
     }
 
     fn send(&mut self, cx: &mut Shared, choices: Vec<Choice>) {

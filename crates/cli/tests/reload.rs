@@ -1,0 +1,161 @@
+//! A newer cluster map while the cluster works.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod common;
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Cluster, Role, content, signal};
+
+/// Replaces the map as an operator should: whole, by a rename.
+fn change(config: &Path, change: impl Fn(&str) -> String) {
+    let text = change(&fs::read_to_string(config).unwrap());
+    let new = config.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, config).unwrap();
+}
+
+/// A tenth target at the end of the map, and a higher epoch.
+fn grown(map: &str) -> String {
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let entry = format!(
+        "\n[[target]]\nid = 10\ndomain = \"disk-010\"\naddress = \"127.0.0.1:{port}\"\ndata = \"targets/10\"\n\
+         capacity = \"1GiB\"\n"
+    );
+    map.replace("epoch = 1", "epoch = 2") + &entry
+}
+
+fn status(cluster: &Cluster) -> serde_json::Value {
+    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
+}
+
+fn epochs(cluster: &Cluster) -> Vec<String> {
+    let map = fs::read_to_string(cluster.config()).unwrap();
+    let pages = map.lines().filter_map(|line| Some(line.strip_prefix("metrics = ")?.trim_matches('"').to_owned()));
+    let epoch = |address: String| {
+        let text = ureq::get(format!("http://{address}/metrics")).call().unwrap().body_mut().read_to_string().unwrap();
+        let line = text.lines().find(|line| line.starts_with("reservoir_target_map_epoch")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    pages.map(epoch).collect()
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Files are put and read without a pause while `work` changes the cluster; none may fail.
+fn under_load(cluster: &Cluster, work: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut n = 0;
+            while !over.load(Ordering::Relaxed) {
+                let (name, bytes) = (format!("load-{n}"), content(300_000, n));
+                let put = cluster.try_run(&["put", "-", "--name", &name], &bytes);
+                assert!(put.status.success(), "put {n}: {}", String::from_utf8_lossy(&put.stderr));
+                assert!(cluster.run(&["get", &name, "-o", "-"]) == bytes, "file {n} came back changed");
+                n += 1;
+            }
+            n
+        });
+        work();
+        over.store(true, Ordering::Relaxed);
+        assert!(load.join().unwrap() > 0);
+    });
+}
+
+fn cluster_grows(more: &[&str]) {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, more);
+    let old = content(2_000_000, 99);
+    assert!(cluster.try_run(&["put", "-", "--name", "old"], &old).status.success());
+    let mut tenth = None;
+    under_load(&cluster, || {
+        change(Path::new(&cluster.config()), grown);
+        tenth = Some(Role::start(&["target", "--config", &cluster.config(), "--id", "10"]));
+        // Some are told; the others, and the gateway, hear of it from them and look for themselves.
+        let targets = cluster.children("target");
+        targets.iter().take(5).for_each(|pid| signal(*pid, "-HUP"));
+        wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "2"));
+        wait_for("a reload of the gateway", || status(&cluster)["epoch"] == 2);
+        wait_for("a copy on the new target", || status(&cluster)["targets"][9]["chunks"].as_u64() > Some(0));
+    });
+    let status = status(&cluster);
+    assert_eq!(status["targets"].as_array().unwrap().len(), 10);
+    assert!(cluster.run(&["get", "old", "-o", "-"]) == old);
+    assert!(tenth.unwrap().stop(), "the new target did not stop in order");
+    assert!(cluster.stop());
+}
+
+#[test]
+fn a_cluster_grows_under_load_with_multicast() {
+    cluster_grows(&["--transport", "replicast-m"]);
+}
+
+#[test]
+fn a_cluster_grows_under_load_without_multicast() {
+    cluster_grows(&["--transport", "replicast-h", "--no-multicast"]);
+}
+
+#[test]
+fn a_gateway_that_is_not_told_hears_of_the_new_map() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "4"]);
+    // Another layout of groups, too: the targets do not listen any more where the old gateway asks.
+    let map = fs::read_to_string(cluster.config()).unwrap();
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let old = map.lines().find(|line| line.starts_with("multicast_port")).unwrap().to_owned();
+    change(Path::new(&cluster.config()), |map| {
+        map.replace("epoch = 1", "epoch = 7").replace(&old, &format!("multicast_port = {port}"))
+    });
+    cluster.children("target").iter().for_each(|pid| signal(*pid, "-HUP"));
+    wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "7"));
+    assert_eq!(status(&cluster)["epoch"], 1);
+    let put = cluster.try_run(&["put", "-", "--name", "f"], b"told by a stale answer");
+    assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+    assert_eq!(status(&cluster)["epoch"], 7);
+    assert_eq!(cluster.run(&["get", "f", "-o", "-"]), b"told by a stale answer");
+    assert!(cluster.stop());
+}
+
+#[test]
+fn a_map_that_is_worse_is_not_taken() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let log = || fs::read_to_string(data.join("logs/target-1.log")).unwrap();
+    let good = fs::read_to_string(cluster.config()).unwrap();
+    let name = good.lines().find(|line| line.starts_with("cluster = ")).unwrap().to_owned();
+    let bad: [(&str, String, &str); 3] = [
+        ("is no TOML", good.clone() + "\nthis is not TOML", "line"),
+        (
+            "is of another cluster",
+            good.replace(&name, "cluster = \"other\"").replace("epoch = 1", "epoch = 2"),
+            "names",
+        ),
+        ("is not newer", good.clone(), "put a newer one there"),
+    ];
+    for (what, text, said) in bad {
+        change(Path::new(&cluster.config()), |_| text.clone());
+        signal(cluster.children("target")[0], "-HUP");
+        wait_for(what, || log().contains(said));
+    }
+    assert!(cluster.try_run(&["put", "-", "--name", "f"], b"still here").status.success());
+    assert_eq!(epochs(&cluster), ["1", "1", "1"]);
+    assert!(cluster.stop());
+}
