@@ -291,7 +291,8 @@ pub struct InitiatorMetrics {
     bids: Labelled,
     puts: Labelled,
     gets: Labelled,
-    rounds: Counter,
+    put_rounds: Counter,
+    get_rounds: Counter,
     put: Histogram,
     get: Histogram,
     repairs_asked: Counter,
@@ -316,7 +317,8 @@ impl InitiatorMetrics {
             bids: bids(r, "Bids received, by what they answer"),
             puts,
             gets,
-            rounds: counter(r, "put_rounds", "Negotiations that the finished puts needed"),
+            put_rounds: counter(r, "put_rounds", "Negotiations that the finished puts needed"),
+            get_rounds: counter(r, "get_rounds", "Negotiations that the finished gets needed"),
             put: histogram(r, "put_seconds", "From the request of a put to its last needed acknowledgement"),
             get: histogram(r, "get_seconds", "From the request of a get to the verified bytes"),
             repairs_asked: counter(r, "repairs_asked", "Requests for missing ranges of gets"),
@@ -337,13 +339,14 @@ impl InitiatorMetrics {
             initiator::Event::Put { result, .. } => {
                 Self::outcome(&self.puts, result);
                 if let Ok(Stored { took, rounds, .. }) = result {
-                    self.rounds.inc_by(u64::from(*rounds));
+                    self.put_rounds.inc_by(u64::from(*rounds));
                     self.put.observe(seconds(*took));
                 }
             }
             initiator::Event::Get { result, .. } => {
                 Self::outcome(&self.gets, result);
-                if let Ok(Fetched { took, .. }) = result {
+                if let Ok(Fetched { took, rounds, .. }) = result {
+                    self.get_rounds.inc_by(u64::from(*rounds));
                     self.get.observe(seconds(*took));
                 }
             }

@@ -37,7 +37,7 @@ impl ChunkService for Memory {
         Pending::new(move || {
             let mut bytes = found.ok_or(GetError::NotFound)?;
             let first = bytes.split_to(bytes.len() / 2);
-            Ok(Fetched { pieces: vec![first, bytes], from: NodeId(1), took: Span::from_millis(1) })
+            Ok(Fetched { pieces: vec![first, bytes], from: NodeId(1), took: Span::from_millis(1), rounds: 1 })
         })
     }
 
