@@ -176,6 +176,7 @@ pub struct TargetMetrics {
     sync: Histogram,
     corrupt: Counter,
     last_corrupt: Family<[(&'static str, String); 1], Gauge>,
+    compacted: Counter,
     in_progress: Gauge,
     epoch: Gauge,
     chunks: Gauge,
@@ -215,6 +216,7 @@ impl TargetMetrics {
             sync: histogram(r, "fsync_seconds", "Time of the sync that makes a group of copies durable"),
             corrupt: counter(r, "corrupt_copies", "Copies that were found damaged on this disk, and dropped"),
             last_corrupt,
+            compacted: counter(r, "compacted_bytes", "Bytes won back by compaction"),
             in_progress: gauge(r, "in_progress", "Copies on their way in or out"),
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
             chunks: gauge(r, "chunks", "Chunks held"),
@@ -260,6 +262,11 @@ impl TargetMetrics {
     /// A group of writes was made durable.
     pub(crate) fn synced(&self, took: Duration) {
         self.sync.observe(took.as_secs_f64());
+    }
+
+    /// Compaction won bytes back.
+    pub(crate) fn compacted(&self, bytes: u64) {
+        self.compacted.inc_by(bytes);
     }
 
     /// Copies on their way, now.

@@ -1,8 +1,9 @@
 //! A target as a process: its store behind two threads (one commits in groups, one reads), its loop in front.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +26,11 @@ use crate::{NodeError, io};
 const GROUP: usize = 64;
 /// Segments are this long, or a sixteenth of the capacity.
 const SEGMENT: u64 = 64 << 20;
+
+/// How often a segment is looked for that is more than half dead.
+const COMPACT_EVERY: Duration = Duration::from_secs(5);
+/// Bytes a second that compaction moves, so that it stays behind puts and gets.
+const COMPACT_RATE: u64 = 16 << 20;
 
 /// A running target.
 #[derive(Debug)]
@@ -137,7 +143,7 @@ impl TargetNode {
             mailbox: mailbox.clone(),
             metrics: Arc::clone(&metrics),
         };
-        let counted = Arc::clone(&metrics);
+        let (counted, watched) = (Arc::clone(&metrics), Arc::clone(&metrics));
         let port = Box::new(move || {
             if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
                 tracing::error!("target {id}: its loop ended: {error}; restart it");
@@ -149,7 +155,7 @@ impl TargetNode {
                 format!("write-{id}"),
                 Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay, &bell, &counted)),
             )?,
-            spawn(format!("space-{id}"), Box::new(move || space_loop(&keeper, &rings)))?,
+            spawn(format!("space-{id}"), Box::new(move || space_loop(&keeper, &rings, &watched)))?,
             spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
         ];
         tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
@@ -259,11 +265,26 @@ fn write_loop(
 }
 
 /// Keeps a segment ready ahead of the writer, and wins back space.
-fn space_loop(store: &Store, bell: &Receiver<()>) {
+fn space_loop(store: &Store, bell: &Receiver<()>, metrics: &TargetMetrics) {
     port::after_ports();
-    while bell.recv().is_ok() {
+    let prepare = || {
         if let Err(error) = store.prepare_segment() {
             tracing::warn!("cannot prepare a segment: {error}");
+        }
+    };
+    while !matches!(bell.recv_timeout(COMPACT_EVERY), Err(RecvTimeoutError::Disconnected)) {
+        prepare();
+        let pause = &mut |bytes: u64| {
+            // The ring of a writer that needs a segment ends the pause.
+            match bell.recv_timeout(Duration::from_micros(bytes * 1_000_000 / COMPACT_RATE)) {
+                Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+                Ok(()) | Err(RecvTimeoutError::Timeout) => prepare(),
+            }
+            ControlFlow::Continue(())
+        };
+        match store.compact(pause) {
+            Ok(won) => won.into_iter().for_each(|bytes| metrics.compacted(bytes)),
+            Err(error) => tracing::warn!("cannot compact a segment: {error}"),
         }
     }
 }

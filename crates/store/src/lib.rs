@@ -9,6 +9,7 @@ mod record;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -21,6 +22,8 @@ use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 pub const FORMAT: u32 = 1;
 /// The file that says whose directory this is.
 const IDENTITY: &str = "identity";
+/// Compaction moves live records in batches of this part of a segment.
+const BATCHES: u64 = 64;
 
 /// How a store is set up.
 #[derive(Clone, Debug)]
@@ -453,10 +456,20 @@ impl Store {
     /// Not here, damaged, or the disk failed.
     pub fn read(&self, id: &ChunkId) -> Result<Bytes, ReadError> {
         let place = *self.index().get(id).ok_or(ReadError::Missing)?;
+        match self.read_place(id, place) {
+            // Compaction moved it just now, and removed its segment.
+            Err(ReadError::Missing) => {
+                let place = *self.index().get(id).ok_or(ReadError::Missing)?;
+                self.read_place(id, place)
+            }
+            read => read,
+        }
+    }
+
+    fn read_place(&self, id: &ChunkId, place: Place) -> Result<Bytes, ReadError> {
         let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
         match self.backend.read_at(&segment_name(place.segment), place.offset, &mut buffer) {
             Ok(()) => {}
-            // Compaction may have moved it just now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ReadError::Missing),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ReadError::Corrupt),
             Err(error) => return Err(ReadError::Io(error.to_string())),
@@ -506,62 +519,84 @@ impl Store {
     }
 
     /// Empties the segment with the most dead bytes, if more than half of it is dead: its live records are appended
-    /// again and made durable, then the file goes. Returns the bytes won.
+    /// again and made durable, then the file goes. Writes go on meanwhile: `pause` is called with the bytes of each batch
+    /// after it was moved, may wait there, and may break off (the next call goes on). Returns the bytes won; `None` when
+    /// there is nothing to win, or it was broken off. Only one thread may call it.
     ///
     /// # Errors
     /// No room, or the disk failed: nothing is lost.
-    pub fn compact(&self) -> Result<Option<u64>, WriteError> {
-        let mut writer = lock(&self.writer);
-        self.sync_locked(&mut writer)?;
-        let victim = {
-            let usage = lock(&self.usage);
-            let dead = |segment: &u32, written: u64| written - usage.live.get(segment).copied().unwrap_or(0);
-            let closed = usage.written.iter().filter(|(segment, _)| **segment != writer.segment);
-            closed
-                .map(|(segment, written)| (dead(segment, *written), *segment, *written))
-                .filter(|(dead, _, written)| dead * 2 > *written)
-                .max()
-        };
-        let Some((_, segment, written)) = victim else { return Ok(None) };
-        let live: Vec<ChunkId> =
-            self.index().iter().filter(|(_, place)| place.segment == segment).map(|(id, _)| *id).collect();
-        for id in live {
+    pub fn compact(&self, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Option<u64>, WriteError> {
+        let Some(segment) = self.deadest() else { return Ok(None) };
+        let live: Vec<(ChunkId, Place)> = self
+            .index()
+            .iter()
+            .filter(|(_, place)| place.segment == segment)
+            .map(|(id, place)| (*id, *place))
+            .collect();
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        for (id, place) in live {
             match self.read(&id) {
-                Ok(payload) => {
-                    let place = self.write(&mut writer, Kind::Chunk, &id, &[payload])?;
-                    writer.pending.push((id, Some(place)));
+                Ok(payload) => batch.push((id, place, payload)),
+                Err(ReadError::Missing) => {}
+                // Damaged: the scrub reports it and forgets it; until then the segment stays.
+                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(None),
+            }
+            bytes += place.record_len();
+            if bytes * BATCHES >= self.options.segment_size {
+                self.relocate(&mut batch)?;
+                if pause(bytes).is_break() {
+                    return Ok(None);
                 }
-                // Damaged: the scrub reports it; until then the segment stays.
-                Err(_) => return Ok(None),
+                bytes = 0;
             }
         }
-        self.keep_tombstones(&mut writer, segment)?;
+        self.relocate(&mut batch)?;
+        let tombstones = self.tombstones(segment)?;
+        let mut writer = lock(&self.writer);
+        // What was put again and is not visible yet must not be taken for removed.
+        self.sync_locked(&mut writer)?;
+        for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
+            self.write(&mut writer, Kind::Tombstone, &id, &[])?;
+            writer.pending.push((id, None));
+        }
         self.sync_locked(&mut writer)?;
         self.backend.remove(&segment_name(segment)).map_err(|error| write_error(&error))?;
         let mut usage = lock(&self.usage);
-        usage.written.remove(&segment);
         usage.live.remove(&segment);
-        Ok(Some(written))
+        Ok(usage.written.remove(&segment))
     }
 
-    /// A tombstone outlives its segment, or an older record of its chunk in another segment would come back.
-    fn keep_tombstones(&self, writer: &mut Writer, segment: u32) -> Result<(), WriteError> {
-        let len = self
-            .backend
-            .list()
-            .map_err(|error| write_error(&error))?
-            .into_iter()
-            .find_map(|(name, len)| (name == segment_name(segment)).then_some(len))
-            .unwrap_or(0);
-        let mut found = Found::default();
-        found.scan(self.backend.as_ref(), segment, len, false).map_err(|error| WriteError::Io(error.to_string()))?;
-        for (id, (_, place)) in found.newest {
-            if place.is_none() && self.contains(&id).is_none() {
-                self.write(writer, Kind::Tombstone, &id, &[])?;
-                writer.pending.push((id, None));
+    /// The closed segment with the most dead bytes, if that is more than half of it.
+    fn deadest(&self) -> Option<u32> {
+        let open = lock(&self.writer).segment;
+        let usage = lock(&self.usage);
+        let dead = |segment: &u32, written: u64| written - usage.live.get(segment).copied().unwrap_or(0);
+        let closed = usage.written.iter().filter(|(segment, _)| **segment != open);
+        let dead = closed.map(|(segment, written)| (dead(segment, *written), *segment, *written));
+        dead.filter(|(dead, _, written)| dead * 2 > *written).max().map(|(_, segment, _)| segment)
+    }
+
+    /// Appends records again, durably, unless they were removed in the meantime.
+    fn relocate(&self, batch: &mut Vec<(ChunkId, Place, Bytes)>) -> Result<(), WriteError> {
+        let mut writer = lock(&self.writer);
+        for (id, place, payload) in batch.drain(..) {
+            if self.index().get(&id) == Some(&place) {
+                let place = self.write(&mut writer, Kind::Chunk, &id, &[payload])?;
+                writer.pending.push((id, Some(place)));
             }
         }
-        Ok(())
+        self.sync_locked(&mut writer)
+    }
+
+    /// Chunks whose newest record in a segment is a tombstone. It outlives the segment, or an older record of its chunk
+    /// in another one would come back.
+    fn tombstones(&self, segment: u32) -> Result<Vec<ChunkId>, WriteError> {
+        let files = self.backend.list().map_err(|error| write_error(&error))?;
+        let len = files.iter().find(|(name, _)| *name == segment_name(segment)).map_or(0, |(_, len)| *len);
+        let mut found = Found::default();
+        found.scan(self.backend.as_ref(), segment, len, false).map_err(|error| WriteError::Io(error.to_string()))?;
+        Ok(found.newest.into_iter().filter(|(_, (_, place))| place.is_none()).map(|(id, _)| id).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What was synced survives every crash; what is damaged is never returned.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
@@ -26,6 +27,7 @@ fn synced_chunks_survive_crashes_in_every_seed() {
         let mut rng = Rng::new(seed);
         let disk = CrashBackend::new();
         let mut durable: BTreeMap<ChunkId, Bytes> = BTreeMap::new();
+        let mut removed: Vec<Bytes> = Vec::new();
         for life in 0..4 {
             let store = open(&disk);
             for (id, bytes) in &durable {
@@ -41,17 +43,21 @@ fn synced_chunks_survive_crashes_in_every_seed() {
                     1 => {
                         if let Some(id) = durable.keys().nth(rng.below(durable.len() as u64) as usize).copied() {
                             store.remove(&id).expect("removes");
-                            durable.remove(&id);
+                            removed.extend(durable.remove(&id));
                             durable.append(&mut pending);
                         }
                     }
                     3 if rng.chance(1, 2) => store.prepare_segment().expect("prepares"),
                     2 => {
-                        store.compact().expect("compacts");
+                        let broken_off = rng.chance(1, 4);
+                        let mut pause = |_| if broken_off { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                        store.compact(&mut pause).expect("compacts");
+                        store.sync().expect("syncs");
                         durable.append(&mut pending);
                     }
                     _ => {
-                        let bytes = payload(&mut rng, 3_000);
+                        let again = if rng.chance(1, 3) { removed.pop() } else { None };
+                        let bytes = again.unwrap_or_else(|| payload(&mut rng, 3_000));
                         let id = ChunkId::of_payload(&bytes);
                         match store.append(&id, &[bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..)]) {
                             Ok(()) => drop(pending.insert(id, bytes)),
@@ -134,7 +140,7 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
     for (id, _) in &kept {
         store.remove(id).expect("tombstones use the reserve");
     }
-    while store.compact().expect("compacts").is_some() {}
+    while store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts").is_some() {}
     assert!(store.space().used < 128 << 10, "{:?}", store.space());
 }
 
@@ -180,4 +186,54 @@ fn real_files_are_found_again_and_locked() {
     let (store, recovery) = Store::open(Box::new(backend), options()).expect("opens");
     assert_eq!((recovery.chunks, recovery.bytes, recovery.torn), (1, 10_000, 0));
     assert_eq!(store.read(&id), Ok(bytes));
+}
+
+#[test]
+fn compaction_wins_back_space_on_real_files_while_others_write_and_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backend = FileBackend::open(dir.path()).expect("opens");
+    let options = Options { capacity: 64 << 20, reserve: 2 << 20, segment_size: 4 << 20, ..options() };
+    let (store, _) = Store::open(Box::new(backend), options.clone()).expect("opens");
+    let mut rng = Rng::new(3);
+    let mut put = |store: &Store| {
+        let bytes: Bytes = (0..200_000).map(|_| rng.next_u64() as u8).collect();
+        let id = ChunkId::of_payload(&bytes);
+        store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+        store.sync().expect("syncs");
+        (id, bytes)
+    };
+    let mut chunks: Vec<(ChunkId, Bytes)> = (0..100).map(|_| put(&store)).collect();
+    let (removed, kept): (Vec<_>, Vec<_>) = chunks.drain(..).enumerate().partition(|(n, _)| n % 5 != 0);
+    removed.iter().for_each(|(_, (id, _))| store.remove(id).expect("removes"));
+    chunks.extend(kept.into_iter().map(|(_, chunk)| chunk));
+    let on_disk = || -> u64 {
+        let entries = std::fs::read_dir(dir.path()).expect("a directory");
+        entries.map(|e| e.expect("an entry").metadata().expect("a file").len()).sum()
+    };
+    let (before, dead) = (on_disk(), store.space().dead);
+    assert!(dead > 15_000_000, "{:?}", store.space());
+    let mut won = 0;
+    loop {
+        // New chunks come while it works: they are written in between, and everything stays readable.
+        let mut new = Vec::new();
+        let result = store.compact(&mut |bytes| {
+            assert!(bytes <= 2 << 20, "a batch of {bytes} bytes holds up writes");
+            new.push(put(&store));
+            assert!(chunks.iter().all(|(id, bytes)| store.read(id).as_ref() == Ok(bytes)));
+            ControlFlow::Continue(())
+        });
+        chunks.append(&mut new);
+        match result.expect("compacts") {
+            Some(bytes) => won += bytes,
+            None => break,
+        }
+    }
+    assert!(won > dead * 3 / 4, "{won} of {dead} dead bytes were won");
+    assert!(store.space().dead < dead / 4 && on_disk() < before / 2, "{:?}, {} of {before}", store.space(), on_disk());
+    drop(store);
+    let backend = FileBackend::open(dir.path()).expect("opens");
+    let (store, recovery) = Store::open(Box::new(backend), options).expect("opens");
+    assert_eq!(recovery.chunks, chunks.len() as u64);
+    assert!(chunks.iter().all(|(id, bytes)| store.read(id).as_ref() == Ok(bytes)));
+    assert!(removed.iter().all(|(_, (id, _))| store.contains(id).is_none()), "a removed chunk came back");
 }
