@@ -210,10 +210,16 @@ pub(crate) enum SimCommand {
         /// The first seed.
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         start: u64,
+        /// Plant this defect, to see that the checks find it.
+        #[arg(long, value_name = "DEFECT", hide = true, value_parser = crate::simulate::planted)]
+        plant: Option<sim::Planted>,
     },
     /// Run one seed again and show what happened, step by step.
     Replay {
         /// The seed.
         seed: u64,
+        /// Plant this defect, to see that the checks find it.
+        #[arg(long, value_name = "DEFECT", hide = true, value_parser = crate::simulate::planted)]
+        plant: Option<sim::Planted>,
     },
 }

@@ -52,6 +52,13 @@ impl Gateway {
 
     fn good(&self, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Result<Response<Body>> {
         let mut answer = answer.map_err(|error| {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+            if matches!(&error, ureq::Error::Io(io) if [BrokenPipe, ConnectionReset].contains(&io.kind())) {
+                return anyhow::anyhow!(
+                    "the gateway at {} broke off: see its log, and `reservoir status`, then try again",
+                    self.base
+                );
+            }
             let hint = "start the cluster with `reservoir up`, or name another with --config";
             anyhow::anyhow!("the gateway at {} does not answer ({error}): {hint}", self.base)
         })?;

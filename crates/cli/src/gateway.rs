@@ -24,6 +24,8 @@ pub(crate) use metrics::Metrics;
 
 /// Files that are put or read at once; further requests are answered with 503.
 const FILES: usize = 32;
+/// Bytes of a refused body that are read to nowhere before the connection is broken off.
+const UNREAD: usize = 1 << 30;
 /// Chunks of one file that are on their way at once.
 const PIPELINE: usize = 8;
 /// Latencies kept for the quantiles of one put; later ones replace earlier ones.
@@ -102,12 +104,18 @@ async fn write(
 ) -> Result<axum::Json<PutReport>, Failure> {
     let permit = gateway.permit()?;
     let (sender, receiver) = mpsc::channel(4);
-    // Reads on when the blocking side has taken what was read; ends when that side is gone.
+    // Reads on when the blocking side has taken what was read. When that side is gone, the rest is read to nowhere, because
+    // who still sends does not hear why it was refused.
     let pump = async move {
         let mut body = body.into_data_stream();
+        let mut unread = UNREAD;
         while let Some(part) = body.next().await {
+            let len = part.as_ref().map_or(usize::MAX, Bytes::len);
             if sender.send(part.map_err(io::Error::other)).await.is_err() {
-                break;
+                unread = unread.saturating_sub(len);
+                if unread == 0 {
+                    break;
+                }
             }
         }
     };

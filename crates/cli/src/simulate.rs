@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{bail, ensure};
+use sim::Planted;
 
 use crate::args::SimCommand;
 use crate::output::{line, step_bar};
@@ -12,15 +13,15 @@ use crate::output::{line, step_bar};
 /// Runs `reservoir sim`.
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
     match *command {
-        SimCommand::Check { seeds, start } => check(start, seeds),
-        SimCommand::Replay { seed } => replay(seed),
+        SimCommand::Check { seeds, start, plant } => check(start, seeds, plant),
+        SimCommand::Replay { seed, plant } => replay(seed, plant),
     }
 }
 
 /// How often one who does not watch a terminal hears of the progress, in parts of the whole.
 const PARTS: u64 = 10;
 
-fn check(start: u64, seeds: u64) -> anyhow::Result<()> {
+fn check(start: u64, seeds: u64, plant: Option<Planted>) -> anyhow::Result<()> {
     ensure!(seeds > 0, "--seeds 0 checks nothing: ask for at least 1");
     let begin = Instant::now();
     let bar = step_bar("seeds", seeds);
@@ -33,7 +34,7 @@ fn check(start: u64, seeds: u64) -> anyhow::Result<()> {
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = sim::check_seeds(start, seeds, threads, &progress);
+    let report = sim::check_seeds(start, seeds, plant, threads, &progress);
     bar.finish_and_clear();
     line(&format!(
         "{} seeds from {start}: {} puts, {} gets, {} events in {:.1} s, {} failed",
@@ -44,18 +45,25 @@ fn check(start: u64, seeds: u64) -> anyhow::Result<()> {
         begin.elapsed().as_secs_f64(),
         report.failures.len()
     ))?;
+    let flag = plant.map_or(String::new(), |plant| format!(" --plant {}", plant.name()));
     for (seed, why) in report.failures.iter().take(20) {
-        line(&format!("seed {seed}: {why}\n  again, step by step: reservoir sim replay {seed}"))?;
+        line(&format!("seed {seed}: {why}\n  again, step by step: reservoir sim replay {seed}{flag}"))?;
     }
     match report.failures.first() {
         None => Ok(()),
-        Some((seed, _)) => bail!("seed {seed} failed: repeat it with `reservoir sim replay {seed}`"),
+        Some((seed, _)) => bail!("seed {seed} failed: repeat it with `reservoir sim replay {seed}{flag}`"),
     }
 }
 
-fn replay(seed: u64) -> anyhow::Result<()> {
+/// The defect of this name.
+pub(crate) fn planted(name: &str) -> Result<Planted, String> {
+    let names = || Planted::ALL.map(Planted::name).join(", ");
+    Planted::ALL.into_iter().find(|planted| planted.name() == name).ok_or_else(|| format!("choose one of {}", names()))
+}
+
+fn replay(seed: u64, plant: Option<Planted>) -> anyhow::Result<()> {
     let mut broken = None;
-    let outcome = sim::replay(seed, &mut |step| {
+    let outcome = sim::replay(seed, plant, &mut |step| {
         if broken.is_none() {
             broken = line(step).err();
         }

@@ -111,9 +111,34 @@ fn a_port_in_use_is_said() {
     drop(taken);
     let text = fs::read_to_string(data.join("cluster.toml")).unwrap();
     let address = text.lines().find_map(|line| line.strip_prefix("address = ")).unwrap().trim_matches('"');
-    let _taken = std::net::UdpSocket::bind(address).unwrap();
-    let error = error_of(&args);
-    assert!(error.contains(address), "{error}");
+    let taken = std::net::UdpSocket::bind(address).unwrap();
+    let config = data.join("cluster.toml");
+    let target = ["target", "--config", config.to_str().unwrap(), "--id", "1"];
+    for error in [error_of(&args), error_of(&target)] {
+        assert!(error.contains(address) && error.contains("stop"), "{error}");
+    }
+    drop(taken);
+    let address = text.lines().find_map(|line| line.strip_prefix("metrics = ")).unwrap().trim_matches('"');
+    let _taken = std::net::TcpListener::bind(address).unwrap();
+    for error in [error_of(&args), error_of(&target)] {
+        assert!(error.contains(address) && error.contains("change `metrics`"), "{error}");
+    }
+}
+
+#[test]
+fn a_defect_that_the_simulator_finds_ends_with_1_and_the_seed() {
+    let output = reservoir(&["sim", "check", "--seeds", "20", "--plant", "ack-before-durable"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    let line = error.lines().find(|line| line.starts_with("reservoir: ")).unwrap();
+    let command = line.split('`').nth(1).unwrap();
+    let args: Vec<&str> = command.split(' ').skip(1).collect();
+    assert_eq!(args[..2], ["sim", "replay"], "{line}");
+    let again = reservoir(&args);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8(again.stdout).unwrap().lines().count() > 100, "no steps are shown");
+    assert!(reservoir(&["sim", "check", "--seeds", "2"]).status.success());
+    assert_eq!(reservoir(&["sim", "check", "--plant", "nonsense"]).status.code(), Some(2));
 }
 
 #[test]

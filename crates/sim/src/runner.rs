@@ -34,14 +34,20 @@ pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
 }
 
 /// Runs one seed and tells every step.
-pub fn replay(seed: u64, tell: &mut dyn FnMut(&str)) -> Outcome {
-    let scenario = Scenario::draw(seed, None);
+pub fn replay(seed: u64, planted: Option<Planted>, tell: &mut dyn FnMut(&str)) -> Outcome {
+    let scenario = Scenario::draw(seed, planted);
     tell(&format!("{scenario:#?}"));
     World::new(&scenario, Some(tell)).run()
 }
 
 /// Runs `count` seeds from `first` on `threads` threads; `progress` hears how many are done.
-pub fn check_seeds(first: u64, count: u64, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Report {
+pub fn check_seeds(
+    first: u64,
+    count: u64,
+    planted: Option<Planted>,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Report {
     let (next, done) = (AtomicU64::new(first), AtomicU64::new(0));
     let report = Mutex::new(Report::default());
     std::thread::scope(|scope| {
@@ -52,7 +58,7 @@ pub fn check_seeds(first: u64, count: u64, threads: usize, progress: &(dyn Fn(u6
                     if seed >= first.saturating_add(count) {
                         return;
                     }
-                    let outcome = run_seed(seed, None);
+                    let outcome = run_seed(seed, planted);
                     let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
                     report.seeds += 1;
                     report.puts += u64::from(outcome.puts);

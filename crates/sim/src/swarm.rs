@@ -28,6 +28,19 @@ impl Planted {
         Self::Target(Bug::NeverExpire),
         Self::LoseIndexTail,
     ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Target(Bug::AckBeforeDurable) => "ack-before-durable",
+            Self::Target(Bug::DropAck) => "drop-ack",
+            Self::Target(Bug::SkipHashCheck) => "skip-hash-check",
+            Self::Target(Bug::OverlapWindows) => "overlap-windows",
+            Self::Target(Bug::NeverExpire) => "never-expire",
+            Self::LoseIndexTail => "lose-index-tail",
+        }
+    }
 }
 
 /// Chances of network faults, per thousand datagrams.

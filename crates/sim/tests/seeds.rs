@@ -8,7 +8,7 @@ fn repeat(seed: u64) -> String {
 
 #[test]
 fn no_seed_fails() {
-    let report = sim::check_seeds(1, 300, 2, &|_| ());
+    let report = sim::check_seeds(1, 300, None, 2, &|_| ());
     if let Some((seed, why)) = report.failures.first() {
         panic!("{} of {} seeds failed; seed {seed}: {why}; {}", report.failures.len(), report.seeds, repeat(*seed));
     }

@@ -1,0 +1,233 @@
+//! Disks that are full, read-only, damaged or gone, under real processes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Cluster, content, error_of, reservoir, signal};
+
+/// A cluster that was started once; `change` has edited its map.
+fn made(place: &Path, targets: &str, change: impl Fn(String) -> String) -> PathBuf {
+    let data = place.join("data");
+    let output = reservoir(&["up", "--data", data.to_str().unwrap(), "--targets", targets, "--once"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let map = data.join("cluster.toml");
+    fs::write(&map, change(fs::read_to_string(&map).unwrap())).unwrap();
+    data
+}
+
+fn with_capacity(map: &str, capacity: &str) -> String {
+    let change = |line: &str| match line.strip_prefix("capacity = ") {
+        Some(_) => format!("capacity = \"{capacity}\"\n"),
+        None => format!("{line}\n"),
+    };
+    map.lines().map(change).collect()
+}
+
+/// A small file system at `path`, unmounted when dropped. `None`, with the reason printed, where this user may not.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn at(path: &Path, options: &str) -> Option<Self> {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(path).output().unwrap();
+        if !mount.status.success() {
+            println!("skipped: mounting needs root: {}", String::from_utf8_lossy(&mount.stderr));
+            return None;
+        }
+        Some(Self(path.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The one error line of a put that must fail.
+fn put_error(cluster: &Cluster, name: &str, bytes: &[u8]) -> String {
+    let source = cluster.directory.join("source");
+    fs::write(&source, bytes).unwrap();
+    let output = cluster.try_run(&["put", source.to_str().unwrap(), "--name", name], b"");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "a put succeeded without room");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("reservoir: ")).collect();
+    assert_eq!(lines.len(), 1, "not one line: {text}");
+    lines[0].to_owned()
+}
+
+/// A put that finds no room leaves no file, and what was there stays readable.
+fn nothing_half_written(cluster: &Cluster, full: &[u8]) {
+    let small = content(10_000, 1);
+    assert!(cluster.try_run(&["put", "-", "--name", "small"], &small).status.success());
+    let error = put_error(cluster, "large", full);
+    assert!(error.contains("full targets: ") && error.contains("free space"), "{error}");
+    let list: serde_json::Value = serde_json::from_slice(&cluster.run(&["ls", "--json"])).unwrap();
+    assert_eq!(list["files"].as_array().unwrap().len(), 1, "{list}");
+    assert!(!cluster.try_run(&["stat", "large"], b"").status.success());
+    assert!(cluster.run(&["get", "small", "-o", "-"]) == small);
+    assert_eq!(cluster.children("target").len(), 3, "a full target ended");
+}
+
+#[test]
+fn a_cluster_at_its_capacity_refuses_puts_and_serves_gets() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path(), "3", |map| with_capacity(&map, "64MiB"));
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    nothing_half_written(&cluster, &content(80 << 20, 2));
+    assert!(cluster.stop());
+}
+
+#[test]
+fn a_full_file_system_refuses_puts_and_serves_gets() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path(), "3", |map| with_capacity(&map, "256MiB"));
+    // Room for two segments of 16 MiB, and not for a third.
+    fs::remove_dir_all(data.join("targets/2")).unwrap();
+    fs::create_dir(data.join("targets/2")).unwrap();
+    let Some(_mount) = Mount::at(&data.join("targets/2"), "size=40m") else { return };
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    nothing_half_written(&cluster, &content(60 << 20, 2));
+    assert!(cluster.stop());
+}
+
+#[test]
+fn a_read_only_directory_is_said() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path(), "3", |map| map);
+    let directory = data.join("targets/2");
+    fs::remove_dir_all(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
+    // Permission bits do not bind root; a mount does.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    fs::set_permissions(&directory, mode(0o555)).unwrap();
+    let probe = directory.join("probe");
+    let _mount = if fs::write(&probe, "").is_ok() {
+        fs::remove_file(probe).unwrap();
+        let Some(mount) = Mount::at(&directory, "ro") else { return };
+        Some(mount)
+    } else {
+        None
+    };
+    let config = data.join("cluster.toml");
+    let role = error_of(&["target", "--config", config.to_str().unwrap(), "--id", "2"]);
+    let up = error_of(&["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"]);
+    for error in [role, up] {
+        assert!(error.contains("targets/2") && error.contains("make it writable"), "{error}");
+    }
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "something half-written");
+    let new = directory.join("new");
+    let error = error_of(&["up", "--data", new.to_str().unwrap(), "--targets", "3", "--once"]);
+    assert!(error.contains("choose another with --data"), "{error}");
+    fs::set_permissions(&directory, mode(0o755)).unwrap_or_default();
+}
+
+/// A series of target `id`, all labels but its own cut off; `None` when it is not there.
+fn metric(data: &Path, id: usize, name: &str) -> Option<(String, f64)> {
+    let map = fs::read_to_string(data.join("cluster.toml")).unwrap();
+    let address =
+        map.lines().filter_map(|line| line.strip_prefix("metrics = ")).nth(id - 1)?.trim_matches('"').to_owned();
+    let text = ureq::get(format!("http://{address}/metrics")).call().ok()?.body_mut().read_to_string().ok()?;
+    let line = text.lines().find(|line| line.starts_with(&format!("reservoir_target_{name}{{")))?;
+    let (labels, value) = line.rsplit_once(' ')?;
+    Some((labels.to_owned(), value.parse().ok()?))
+}
+
+fn value(data: &Path, id: usize, name: &str) -> f64 {
+    metric(data, id, name).map_or(0.0, |(_, value)| value)
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn flipped_bytes_are_found_by_the_scrub_named_and_their_space_is_won_back() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let bytes = content(6 << 20, 5);
+    assert!(cluster.try_run(&["put", "-", "--name", "f"], &bytes).status.success());
+    // Five of its six chunks rot on target 1: more than half of the segment.
+    let segment = data.join("targets/1/segment-00000001");
+    let stored = fs::read(&segment).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    for chunk in 0..5 {
+        let sample = &bytes[(chunk << 20) + 700_000..][..32];
+        let at = stored.windows(32).position(|window| window == sample).unwrap();
+        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
+    }
+    wait_for("a scrub of all that rotted", || value(&data, 1, "corrupt_copies_total") >= 5.0);
+    let log = fs::read_to_string(data.join("logs/target-1.log")).unwrap();
+    let damaged: Vec<&str> = log.lines().filter(|line| line.contains("is damaged")).collect();
+    assert_eq!(damaged.len(), 5, "{log}");
+    assert!(damaged.iter().all(|line| line.contains("ERROR") && line.contains("target 1: the copy of p")), "{log}");
+    let (named, _) = metric(&data, 1, "last_corrupt_copy").unwrap();
+    let chunk = named.split("chunk=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(named.contains("target=\"1\"") && damaged[4].contains(chunk), "{named} is not in {}", damaged[4]);
+    assert_eq!(value(&data, 1, "chunks"), 2.0);
+    assert!(value(&data, 1, "dead_bytes") > 5e6);
+    assert!(cluster.run(&["get", "f", "-o", "-"]) == bytes);
+    assert!(cluster.stop());
+    // A start begins a new segment: now the old one can be emptied.
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    wait_for("compaction", || value(&data, 1, "compacted_bytes_total") > 5e6);
+    assert!(!segment.exists());
+    assert_eq!(value(&data, 1, "chunks"), 2.0);
+    assert!(value(&data, 1, "dead_bytes") < 1e5);
+    assert!(cluster.run(&["get", "f", "-o", "-"]) == bytes);
+    assert!(cluster.stop());
+}
+
+#[test]
+fn killed_holders_in_the_middle_of_a_put_lose_nothing_and_it_completes() {
+    let place = tempfile::tempdir().unwrap();
+    // Slow disks, so that a put takes long enough to be met in the middle.
+    let data = made(place.path(), "9", |map| map.replace("\nmetrics = ", "\nwrite_delay_ms = 20\nmetrics = "));
+    let cluster = Cluster::start(&data, &[]);
+    let targets = cluster.children("target");
+    let id_of = |pid: u32| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        line.split('\0').skip_while(|word| *word != "--id").nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    let mut alive: Vec<(u32, usize)> = targets.into_iter().map(|pid| (pid, id_of(pid))).collect();
+    let mut files: Vec<(String, Vec<u8>)> = Vec::new();
+    for round in 0..2 {
+        let bytes = content(96 << 20, round);
+        let (name, source) = (format!("f-{round}"), data.join("source"));
+        fs::write(&source, &bytes).unwrap();
+        let copies = |id: usize| value(&data, id, "copies_stored_total");
+        let before: Vec<f64> = alive.iter().map(|(_, id)| copies(*id)).collect();
+        std::thread::scope(|scope| {
+            let put = scope.spawn(|| cluster.try_run(&["put", source.to_str().unwrap(), "--name", &name], b""));
+            // The first that has taken copies of this file, and has more on their way.
+            let victim = loop {
+                let found = alive.iter().zip(&before).position(|((_, id), n)| copies(*id) > n + 2.0);
+                match found {
+                    Some(at) => break at,
+                    None => assert!(!put.is_finished(), "the put was over before a holder was found"),
+                }
+            };
+            let (pid, _) = alive.remove(victim);
+            signal(pid, "-KILL");
+            assert!(!put.is_finished(), "the put was over before its holder was killed");
+            let output = put.join().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        });
+        files.push((name, bytes));
+        for (name, bytes) in &files {
+            assert!(cluster.run(&["get", name, "-o", "-"]) == *bytes, "{name} came back changed");
+        }
+    }
+}
