@@ -35,9 +35,12 @@ impl Calendar {
         (start, Instant::FAR)
     }
 
-    /// Reserves a window. It must lie in a hole.
+    /// Reserves a window. It must lie in a hole. An empty one reserves nothing.
     pub fn insert(&mut self, window: Window) {
         assert!(window.start <= window.end, "a window ends before it begins: {window:?}");
+        if window.start == window.end {
+            return;
+        }
         let at = self.windows.partition_point(|w| w.start < window.start);
         assert!(at == 0 || self.windows[at - 1].end <= window.start, "overlaps the window before: {window:?}");
         assert!(self.windows.get(at).is_none_or(|w| window.end <= w.start), "overlaps the next window: {window:?}");
@@ -55,12 +58,13 @@ impl Calendar {
         self.windows.retain(|w| w.txn != txn);
     }
 
-    /// Shrinks the window of `txn` to the part from `start` to `end`.
+    /// Shrinks the window of `txn` to the part from `start` to `end`; when there is none, the window is freed.
     pub fn trim(&mut self, txn: TxnId, start: Instant, end: Instant) {
         for window in self.windows.iter_mut().filter(|w| w.txn == txn) {
             window.start = window.start.max(start).min(window.end);
             window.end = window.end.min(end).max(window.start);
         }
+        self.windows.retain(|w| w.start < w.end);
     }
 
     /// Forgets windows that are over.
@@ -98,6 +102,17 @@ mod tests {
         assert_eq!(calendar.hole(at(0), Span::from_nanos(101)), (at(300), Instant::FAR));
         calendar.trim(TxnId(0), at(0), at(40));
         assert_eq!(calendar.hole(at(0), Span::from_nanos(101)), (at(40), at(200)));
+    }
+
+    #[test]
+    fn an_empty_window_is_in_nobodys_way() {
+        let mut calendar = Calendar::default();
+        calendar.insert(window(100, 200, 1));
+        calendar.trim(TxnId(1), at(200), at(200));
+        calendar.insert(window(200, 200, 2));
+        assert_eq!(calendar.windows().count(), 0);
+        calendar.insert(window(200, 300, 3));
+        assert_eq!(calendar.hole(at(0), Span::from_nanos(200)), (at(0), at(200)));
     }
 
     proptest! {
