@@ -110,6 +110,9 @@ impl Incoming {
             }
             let next = self.pieces.range(at..end).next().map_or(end, |(start, _)| *start);
             let fresh = payload.slice((at - offset) as usize..(next - offset) as usize);
+            // A slice keeps the whole datagram in memory: a small one is copied, so that what is held stays within twice
+            // the size of the chunk however the pieces overlap.
+            let fresh = if fresh.len() * 2 < payload.len() { Bytes::copy_from_slice(&fresh) } else { fresh };
             self.pieces.insert(at, fresh);
             self.received += next - at;
             at = next;
@@ -181,6 +184,17 @@ mod tests {
             prop_assert!(incoming.missing().is_empty());
             prop_assert_eq!(incoming.take().concat(), bytes);
         }
+    }
+
+    #[test]
+    fn a_little_that_is_new_does_not_keep_a_whole_datagram_in_memory() {
+        let mut incoming = Incoming::new(60_001);
+        for offset in 0..=1 {
+            let datagram = Bytes::from(vec![7; 60_000]);
+            let new = incoming.insert(offset, &datagram);
+            assert_eq!((new, datagram.is_unique()), ([60_000, 1][offset as usize], offset == 1));
+        }
+        assert!(incoming.is_complete());
     }
 
     #[test]
