@@ -12,7 +12,7 @@ pub const RESERVATIONS: usize = 256;
 pub const SERVINGS: usize = 64;
 /// Effects a target has under way for lookups and lists; further requests are dropped (the initiator asks again).
 pub const LOOKUPS: usize = 1_024;
-/// Finished transactions that a target remembers, to acknowledge again when asked.
+/// Finished transactions that a target remembers, to say again how they failed when asked.
 pub const FINISHED: usize = 1_024;
 /// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.
 pub const WAITING: usize = 4_096;

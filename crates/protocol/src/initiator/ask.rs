@@ -20,6 +20,7 @@ pub(super) struct Ask {
     open: BTreeMap<NodeId, (u8, Option<ChunkId>)>,
     silent: Vec<NodeId>,
     again: Instant,
+    give_up_at: Instant,
 }
 
 #[derive(Debug)]
@@ -45,7 +46,8 @@ impl Ask {
     fn begin(cx: &mut Shared, txn: TxnId, handle: u64, whom: Vec<NodeId>, question: Question) -> Self {
         let open = whom.into_iter().map(|n| (n, (1, None))).collect();
         let again = cx.now + cx.config.bid_timeout;
-        let ask = Self { txn, handle, question, open, silent: Vec::new(), again };
+        let give_up_at = cx.now + cx.config.give_up;
+        let ask = Self { txn, handle, question, open, silent: Vec::new(), again, give_up_at };
         for node in ask.open.keys() {
             ask.send(cx, *node, None);
         }
@@ -121,6 +123,11 @@ impl Ask {
     }
 
     pub(super) fn wake(&mut self, cx: &mut Shared) -> Step {
+        if cx.now >= self.give_up_at {
+            // Whoever still has more to say counts as silent: what was not heard is not known.
+            self.silent.extend(core::mem::take(&mut self.open).into_keys());
+            return self.finish_if_all(cx);
+        }
         if cx.now < self.again {
             return Step::Continue;
         }
@@ -142,7 +149,7 @@ impl Ask {
         self.finish_if_all(cx)
     }
 
-    pub(super) const fn next_deadline(&self) -> Deadline {
-        Deadline { at: self.again, why: "answers" }
+    pub(super) fn next_deadline(&self) -> Deadline {
+        Deadline { at: self.again.min(self.give_up_at), why: "answers" }
     }
 }

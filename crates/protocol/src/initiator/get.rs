@@ -14,7 +14,7 @@ use crate::wire::{Answer, Bid, Granted, Message, Repair, Slot};
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
 const REPAIRS: u8 = 8;
-/// Rounds in which nobody offered anything, with somebody silent, before the get fails.
+/// Rounds in which nobody offered anything or was busy, with somebody silent, before the get fails.
 const FRUITLESS: u8 = 8;
 
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Get {
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
     absent: Vec<NodeId>,
+    /// Whether somebody may serve later.
+    busy: bool,
     offers: Vec<(NodeId, Slot, Instant)>,
     /// Holders that failed this get; asked again when there is nobody else.
     tried: Vec<NodeId>,
@@ -64,6 +66,7 @@ impl Get {
             asked_of: Vec::new(),
             answered: Vec::new(),
             absent: Vec::new(),
+            busy: false,
             offers: Vec::new(),
             tried: Vec::new(),
             corrupt: Vec::new(),
@@ -152,8 +155,13 @@ impl Get {
         match bid.answer {
             Answer::Window(slot) => self.offers.push((from, slot, cx.now)),
             Answer::NotHere => self.absent.push(from),
-            Answer::Busy(_) if cx.config.transport == Transport::Hash => self.tried.push(from),
-            Answer::Busy(_) | Answer::NoSpace | Answer::Stale | Answer::HaveIt => {}
+            Answer::Busy(_) => {
+                self.busy = true;
+                if cx.config.transport == Transport::Hash {
+                    self.tried.push(from);
+                }
+            }
+            Answer::NoSpace | Answer::Stale | Answer::HaveIt => {}
         }
         self.choose(cx)
     }
@@ -203,7 +211,8 @@ impl Get {
             self.ask(cx);
             return Step::Continue;
         }
-        self.fruitless = self.fruitless.saturating_add(1);
+        let busy = core::mem::take(&mut self.busy);
+        self.fruitless = self.fruitless.saturating_add(u8::from(!busy));
         if self.fruitless >= FRUITLESS {
             return self.unavailable(cx);
         }

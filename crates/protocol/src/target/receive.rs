@@ -54,11 +54,6 @@ impl Target {
     }
 
     pub(super) fn put_request(&mut self, from: NodeId, request: PutRequest) {
-        if let Some((_, ack)) = self.finished.iter().rev().find(|(txn, _)| *txn == request.txn)
-            && *ack == Ack::Durable
-        {
-            return self.bid(from, request.txn, request.round, Answer::HaveIt);
-        }
         match self.reservations.get(&request.txn) {
             Some(r) if r.stage == Stage::Writing || r.from != from => return,
             // The same request again: the same answer, as it stands now.
@@ -343,7 +338,9 @@ impl Target {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
-        if let Some(ack) = self.finished.iter().rev().find(|(t, _)| *t == txn).map(|(_, ack)| *ack) {
+        // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted since.
+        let failed = self.finished.iter().rev().find(|(t, ack)| *t == txn && *ack != Ack::Durable);
+        if let Some(ack) = failed.map(|(_, ack)| *ack) {
             return self.send(from, &Message::Ack { txn, ack });
         }
         match self.reservations.get(&txn) {

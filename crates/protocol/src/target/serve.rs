@@ -62,6 +62,10 @@ impl Target {
     ) {
         match self.servings.get(&txn) {
             Some(serving) if serving.round >= round || serving.from != from => return,
+            // One read at a time: a second one would make a slow disk slower, and impatience must not queue reads.
+            Some(serving) if matches!(serving.state, State::Reading) => {
+                return self.bid(from, txn, round, Answer::Busy(self.config.late));
+            }
             Some(_) => self.drop_serving(txn),
             None => {}
         }
