@@ -194,6 +194,11 @@ fn segment_name(segment: u32) -> String {
     format!("segment-{segment:08}")
 }
 
+/// The reverse of [`segment_name`]; `None` for every other file.
+fn segment_number(name: &str) -> Option<u32> {
+    name.strip_prefix("segment-")?.parse().ok().filter(|segment| segment_name(*segment) == name)
+}
+
 fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { what, source }
 }
@@ -213,7 +218,7 @@ impl Store {
     pub fn open(backend: Box<dyn Backend>, options: Options) -> Result<(Self, Recovery), StoreError> {
         let files = backend.list().map_err(io_error("listing the data directory"))?;
         let mut segments: Vec<(u32, u64)> =
-            files.iter().filter_map(|(name, len)| Some((name.strip_prefix("segment-")?.parse().ok()?, *len))).collect();
+            files.iter().filter_map(|(name, len)| Some((segment_number(name)?, *len))).collect();
         segments.sort_unstable();
         identify(backend.as_ref(), &options, &files, segments.is_empty())?;
         let mut found = Found::default();
@@ -329,7 +334,8 @@ impl Store {
         if writer.offset == 0 || writer.offset + span > self.options.segment_size {
             self.roll(writer, span)?;
         }
-        writer.sequence += 1;
+        // It ends where a damaged disk may have made it begin; of equal numbers the later record counts.
+        writer.sequence = writer.sequence.saturating_add(1);
         let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence };
         let header = Header { kind, id: *id, len, segment: place.segment, sequence: place.sequence, crc: 0 };
         let header = Header { crc: record::checksum(pieces.iter().map(|p| &p[..])), ..header }.encode();
@@ -641,12 +647,16 @@ struct Found {
 impl Found {
     /// Reads the record headers of a segment. In the `last` ones, payload is checked too, and records that are not
     /// complete are struck out: they were never acknowledged, and must not be taken for copies later.
+    ///
+    /// Behind a damaged header the search goes through payload, which may imitate records: from there on only chunks
+    /// whose bytes are what their id names are believed, and no tombstones.
     fn scan(&mut self, backend: &dyn Backend, segment: u32, len: u64, last: bool) -> Result<(), StoreError> {
         let name = segment_name(segment);
         let failed = || io_error("reading a segment");
         let mut offset = SEGMENT_HEADER;
         let mut block = vec![0; 64 << 10];
         let mut end = SEGMENT_HEADER;
+        let mut lost = false;
         while offset + RECORD_HEADER <= len {
             let take = (len - offset).min(block.len() as u64) as usize;
             backend.read_at(&name, offset, &mut block[..take]).map_err(failed())?;
@@ -655,12 +665,21 @@ impl Found {
                 let header = Header::decode(&block[at..]).filter(|h| h.segment == segment);
                 let here = offset + at as u64;
                 let Some(header) = header.filter(|h| here + record::span(h.len) <= len.next_multiple_of(ALIGN)) else {
+                    lost = true;
                     at += ALIGN as usize;
                     continue;
                 };
-                if last && !is_whole(backend, &name, here, &header).map_err(failed())? {
-                    self.torn += 1;
-                    backend.write_at(&name, here, &[&[0; 8]]).map_err(failed())?;
+                let good = match header.kind {
+                    _ if !last && !lost => true,
+                    Kind::Tombstone if lost => false,
+                    _ => is_whole(backend, &name, here, &header, lost).map_err(failed())?,
+                };
+                if !good {
+                    if last {
+                        self.torn += 1;
+                        backend.write_at(&name, here, &[&[0; 8]]).map_err(failed())?;
+                    }
+                    lost = true;
                     at += ALIGN as usize;
                     continue;
                 }
@@ -705,11 +724,11 @@ impl Found {
     }
 }
 
-/// Whether a record's payload is what its header says.
-fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header) -> io::Result<bool> {
+/// Whether a record's payload is what its header says, and, when asked, what its id names.
+fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header, by_id: bool) -> io::Result<bool> {
     let mut payload = vec![0; header.len as usize];
     match backend.read_at(name, offset + RECORD_HEADER, &mut payload) {
-        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc),
+        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc && (!by_id || header.id.matches([&payload[..]]))),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }

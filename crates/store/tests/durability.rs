@@ -118,6 +118,35 @@ fn a_flipped_byte_is_found_and_never_returned() {
 }
 
 #[test]
+fn payload_that_imitates_records_is_not_believed_when_the_header_before_it_rots() {
+    let id = |text: &str| ChunkId::of_payload(text.as_bytes());
+    // A record of "wrong" with other bytes and a tombstone of "kept", as this build would write them.
+    let forge = CrashBackend::new();
+    let store = open(&forge);
+    store.append(&id("wrong"), &[Bytes::from_static(b"other bytes")]).expect("room");
+    store.remove(&id("kept")).expect("removes");
+    let mut forged = vec![0; 192];
+    forge.read_at("segment-00000001", 64, &mut forged).expect("reads");
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let (kept, forged) = (Bytes::from_static(b"kept"), Bytes::from(forged));
+    store.append(&ChunkId::of_payload(&forged), std::slice::from_ref(&forged)).expect("room");
+    store.append(&id("kept"), std::slice::from_ref(&kept)).expect("room");
+    store.sync().expect("syncs");
+    drop(store);
+    disk.write_at("segment-00000001", 64, &[b"rot"]).expect("writes");
+    // Once among the last segments, whose payload is checked, and then among the older ones.
+    for n in 0..4 {
+        let store = open(&disk);
+        assert_eq!(store.contains(&id("wrong")), None, "start {n}");
+        assert_eq!(store.read(&id("kept")).as_ref(), Ok(&kept), "start {n}");
+        let more = Bytes::from(vec![n; 9]);
+        store.append(&ChunkId::of_payload(&more), &[more]).expect("room");
+        store.sync().expect("syncs");
+    }
+}
+
+#[test]
 fn a_full_store_says_so_and_keeps_what_it_has() {
     let disk = CrashBackend::new();
     let store = open(&disk);
