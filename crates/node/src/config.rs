@@ -235,8 +235,15 @@ impl ClusterConfig {
     /// One line that says where and what.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(read)?;
-        let mut config: Self = toml::from_str(&text).map_err(|error| {
+        Self::parse(&std::fs::read_to_string(path).map_err(read)?, path)
+    }
+
+    /// Checks a cluster map; `path` is where it stands, for messages and for relative paths in it.
+    ///
+    /// # Errors
+    /// One line that says where and what.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             let message = error.message().lines().collect::<Vec<_>>().join(" ");
             ConfigError::Syntax { path: path.to_owned(), problem: format!("line {line}: {message}") }
@@ -263,7 +270,7 @@ impl ClusterConfig {
         parse_size(&target.capacity).filter(|n| *n >= 64 << 20).ok_or_else(|| ConfigError::Value {
             path: self.path.clone(),
             problem: format!(
-                "target {}: capacity = \"{}\": write a size of at least 64MiB, like \"10GiB\"",
+                "target {}: capacity = {:?}: write a size of at least 64MiB, like \"10GiB\"",
                 target.id, target.capacity
             ),
         })
@@ -316,7 +323,7 @@ impl ClusterConfig {
             transport: self.protocol.transport.into(),
             multicast: self.network.multicast != MulticastChoice::Off,
             depth: self.protocol.depth,
-            link_rate: self.protocol.link_mbps * 125_000,
+            link_rate: self.protocol.link_mbps.saturating_mul(125_000),
             per_datagram: payload_per_datagram(self.network.mtu()),
             ..Config::default()
         }
@@ -345,5 +352,28 @@ mod tests {
         assert_eq!(parse_size("7"), Some(7));
         assert_eq!(parse_size("7 GB"), None);
         assert_eq!(parse_size("99999999TiB"), None);
+    }
+
+    fn map(with: &str) -> Result<ClusterConfig, ConfigError> {
+        let targets: String = (1..=3)
+            .map(|n| {
+                format!(
+                    "[[target]]\nid = {n}\ndomain = \"{n}\"\naddress = \"127.0.0.1:{n}\"\ndata = \"{n}\"\n\
+                     capacity = \"64MiB\"\n"
+                )
+            })
+            .collect();
+        let text = format!("cluster = \"c\"\nepoch = 1\nkey_file = \"k\"\n{targets}");
+        ClusterConfig::parse(&text.replacen("[[target]]", with, 1), Path::new("cluster.toml"))
+    }
+
+    #[test]
+    fn the_largest_numbers_are_taken_and_a_refusal_is_one_line() {
+        let config = map("[protocol]\nlink_mbps = 9223372036854775807\n[[target]]").expect("a good map");
+        assert_eq!(config.protocol().link_rate, u64::MAX);
+        let error = map("[[target]]\nid = 4\ndomain = \"4\"\naddress = \"127.0.0.1:4\"\ndata = \"4\"\n\
+                         capacity = \"1\\nX\"\n[[target]]")
+        .expect_err("no size");
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
     }
 }

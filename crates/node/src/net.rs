@@ -186,7 +186,8 @@ impl Net {
         };
         for (meta, buffer) in metas.iter().zip(self.buffers.chunks(BUFFER)).take(count) {
             let joined = Bytes::copy_from_slice(&buffer[..meta.len]);
-            for at in (0..meta.len).step_by(meta.stride.max(1)) {
+            // An empty one counts as well: it is malformed.
+            for at in (0..meta.len.max(1)).step_by(meta.stride.max(1)) {
                 let datagram = joined.slice(at..(at + meta.stride).min(meta.len));
                 self.arrived.push_back((datagram, meta.addr));
             }
