@@ -1,6 +1,9 @@
 # Thin on purpose: each target is one or two commands that can be typed by hand.
 
-.PHONY: run test verify fix rust
+.PHONY: run test verify fix fuzz rust
+
+# Seconds that `make fuzz` gives to each target.
+FUZZ_SECONDS ?= 600
 
 # A cluster on this machine, with a demonstration; data in ./data. Ctrl-C stops it.
 run: rust
@@ -22,6 +25,15 @@ verify: rust
 fix: rust
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
+
+# Hostile input. Needs the nightly toolchain, a C++ compiler and cargo-fuzz; CONTRIBUTING.md says how to get them.
+fuzz: rust
+	cargo +nightly fuzz build
+	for target in $$(cargo +nightly fuzz list); do \
+	  mkdir -p fuzz/corpus/$$target && \
+	  cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; \
+	done
 
 rust:
 	@command -v cargo >/dev/null 2>&1 || { \

@@ -1,0 +1,279 @@
+//! A store on a disk whose bytes rot, tear and are cut, with chunks that imitate the disk format. It opens or refuses; it
+//! never panics, and never returns bytes that are not what the id names. Without damage nothing durable is lost.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+
+use arbitrary::Arbitrary;
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
+use libfuzzer_sys::fuzz_target;
+use protocol::id::ChunkId;
+use store::backend::{Backend, CrashBackend};
+use store::{Options, ReadError, Store};
+
+#[derive(Arbitrary, Debug)]
+struct Plan {
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    Append(AnyChunk),
+    Sync,
+    Remove(AnyChunk),
+    Prepare,
+    Compact,
+    Scrub {
+        after: Option<AnyChunk>,
+        max_bytes: u16,
+    },
+    List {
+        prefix: u8,
+        after: Option<AnyChunk>,
+    },
+    /// Power cut, and a new start.
+    Crash(u64),
+    Damage(Damage),
+}
+
+/// What may happen to a medium.
+#[derive(Arbitrary, Debug)]
+enum Damage {
+    Flip { file: u8, at: u16, bits: u8 },
+    Write { file: u8, at: u16, bytes: Vec<u8> },
+    Cut { file: u8, len: u16 },
+    Lose { file: u8 },
+    Copy { from: u8, to: u8 },
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum AnyChunk {
+    Plain {
+        fill: u8,
+        len: u16,
+    },
+    /// Its payload is a record in the disk format, as a user may have it stored: that of `imitates`, or of nothing.
+    Record {
+        kind: u8,
+        imitates: u8,
+        segment: u8,
+        sequence: u64,
+        true_to_id: bool,
+    },
+}
+
+impl AnyChunk {
+    fn bytes(self) -> Bytes {
+        match self {
+            Self::Plain { fill, len } => vec![fill % 4; usize::from(len % 3_000) + 1].into(),
+            Self::Record { kind, imitates, segment, sequence, true_to_id } => {
+                let original = Self::Plain { fill: imitates, len: 100 }.bytes();
+                let inside = if true_to_id { original.clone() } else { Bytes::from_static(b"something else") };
+                let mut out = record(kind % 3, &ChunkId::of_payload(&original), &inside, segment, sequence);
+                // Several of them, so that one of another number or place is whole.
+                out.extend_from_within(..);
+                out.into()
+            }
+        }
+    }
+
+    fn id(self) -> ChunkId {
+        ChunkId::of_payload(&self.bytes())
+    }
+}
+
+fn crc(bytes: &[u8]) -> [u8; 4] {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(bytes);
+    (digest.finalize() as u32).to_le_bytes()
+}
+
+/// A record as `docs/disk.md` describes it, filled up to the next multiple of 64.
+fn record(kind: u8, id: &ChunkId, payload: &[u8], segment: u8, sequence: u64) -> Vec<u8> {
+    let mut out = b"RvRc".to_vec();
+    out.push(kind);
+    out.extend(id.encode());
+    out.extend([0; 2]);
+    out.extend((payload.len() as u32).to_le_bytes());
+    out.extend(u32::from(segment).to_le_bytes());
+    out.extend(sequence.to_le_bytes());
+    out.extend(crc(payload));
+    let header = crc(&out);
+    out.extend(header);
+    out.extend(payload);
+    out.resize(out.len().next_multiple_of(64), 0);
+    out
+}
+
+struct World {
+    disk: CrashBackend,
+    store: Store,
+    /// What must be there, as long as the disk is not damaged.
+    durable: BTreeMap<ChunkId, Bytes>,
+    pending: BTreeMap<ChunkId, Bytes>,
+    damaged: bool,
+}
+
+fn options() -> Options {
+    Options { capacity: 96 << 10, reserve: 8 << 10, segment_size: 8 << 10, cluster: 7, target: 3 }
+}
+
+fn open(disk: &CrashBackend) -> Option<Store> {
+    Store::open(Box::new(disk.clone()), options()).ok().map(|(store, _)| store)
+}
+
+fuzz_target!(|plan: Plan| {
+    let disk = CrashBackend::new();
+    let Some(store) = open(&disk) else { return };
+    let mut world = World { disk, store, durable: BTreeMap::new(), pending: BTreeMap::new(), damaged: false };
+    for step in plan.steps {
+        if !world.step(step) {
+            return;
+        }
+    }
+    world.check();
+    if world.reopen(None) {
+        let scrubbed = world.store.scrub(None, u64::MAX);
+        assert_eq!(scrubbed.next, None);
+        world.check();
+        while let Ok(Some(_)) = world.store.compact() {}
+        world.check();
+    }
+});
+
+impl World {
+    /// Whether there is still a store.
+    fn step(&mut self, step: Step) -> bool {
+        match step {
+            Step::Append(chunk) => {
+                let (id, bytes) = (chunk.id(), chunk.bytes());
+                let half = bytes.len() / 2;
+                if self.store.append(&id, &[bytes.slice(..half), bytes.slice(half..)]).is_ok() {
+                    self.pending.insert(id, bytes);
+                }
+            }
+            Step::Sync => {
+                if self.store.sync().is_ok() {
+                    self.durable.append(&mut self.pending);
+                }
+            }
+            Step::Remove(chunk) => {
+                let id = chunk.id();
+                if self.store.remove(&id).is_ok() {
+                    self.durable.append(&mut self.pending);
+                    self.durable.remove(&id);
+                } else {
+                    self.damaged = true;
+                }
+            }
+            Step::Prepare => drop(self.store.prepare_segment()),
+            Step::Compact => {
+                if self.store.compact().is_ok() {
+                    self.durable.append(&mut self.pending);
+                }
+                self.check();
+            }
+            Step::Scrub { after, max_bytes } => {
+                let scrubbed = self.store.scrub(after.map(AnyChunk::id), max_bytes.into());
+                assert!(self.damaged || scrubbed.bad.is_empty(), "{scrubbed:?}");
+                self.check();
+            }
+            Step::List { prefix, after } => {
+                let prefix = vec![0; usize::from(prefix % 2)];
+                let after = after.map(AnyChunk::id);
+                let (ids, _) = self.store.list(&prefix, after.as_ref(), 5);
+                assert!(ids.len() <= 5 && ids.is_sorted() && ids.iter().all(|id| Some(*id) > after));
+            }
+            Step::Crash(seed) => return self.reopen(Some(seed)),
+            Step::Damage(damage) => {
+                self.damaged = true;
+                self.damage(damage);
+            }
+        }
+        true
+    }
+
+    fn reopen(&mut self, crash: Option<u64>) -> bool {
+        if let Some(seed) = crash {
+            self.disk.crash(seed);
+        }
+        self.pending.clear();
+        match open(&self.disk) {
+            Some(store) => self.store = store,
+            None => {
+                assert!(self.damaged, "an undamaged disk was refused");
+                return false;
+            }
+        }
+        self.check();
+        true
+    }
+
+    fn check(&self) {
+        let (ids, more) = self.store.list(&[], None, usize::MAX);
+        assert_eq!((ids.len() as u64, more), (self.store.chunks(), false));
+        for id in &ids {
+            match self.store.read(id) {
+                Ok(bytes) => {
+                    assert!(id.matches([&bytes[..]]), "wrong bytes for {id:?}");
+                    assert_eq!(self.store.contains(id), Some(bytes.len() as u32));
+                }
+                Err(error) => assert!(self.damaged, "{error}, on an undamaged disk"),
+            }
+        }
+        let space = self.store.space();
+        assert!(space.dead <= space.used && space.free <= space.capacity);
+        if !self.damaged {
+            for (id, bytes) in &self.durable {
+                assert_eq!(self.store.read(id).as_ref(), Ok(bytes));
+            }
+            let absent = ChunkId::of_payload(b"never stored");
+            assert_eq!(self.store.read(&absent), Err(ReadError::Missing));
+        }
+    }
+
+    fn damage(&self, damage: Damage) {
+        let Ok(files) = self.disk.list() else { return };
+        if files.is_empty() {
+            return;
+        }
+        let file = |n: u8| files[usize::from(n) % files.len()].clone();
+        let good = match damage {
+            Damage::Flip { file: n, at, bits } => {
+                let (name, len) = file(n);
+                let at = u64::from(at) % len.max(1);
+                let mut byte = [0];
+                self.disk
+                    .read_at(&name, at, &mut byte)
+                    .and_then(|()| self.disk.write_at(&name, at, &[&[byte[0] ^ bits]]))
+            }
+            Damage::Write { file: n, at, bytes } => {
+                let (name, len) = file(n);
+                self.disk.write_at(&name, u64::from(at) % len.max(1), &[&bytes])
+            }
+            Damage::Cut { file: n, len } => {
+                let (name, old) = file(n);
+                self.replace(&name, &name, old.min(len.into()))
+            }
+            Damage::Lose { file: n } => self.disk.remove(&file(n).0),
+            Damage::Copy { from, to } => {
+                let ((from, len), (to, _)) = (file(from), file(to));
+                self.replace(&from, &to, len)
+            }
+        };
+        // Nothing to damage there.
+        drop(good);
+    }
+
+    /// Makes `to` the first `len` bytes of `from`.
+    fn replace(&self, from: &str, to: &str, len: u64) -> std::io::Result<()> {
+        let mut bytes = vec![0; len as usize];
+        self.disk.read_at(from, 0, &mut bytes)?;
+        self.disk.remove(to)?;
+        self.disk.create(to, len)?;
+        self.disk.write_at(to, 0, &[&bytes])?;
+        self.disk.sync(to)
+    }
+}

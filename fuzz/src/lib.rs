@@ -1,0 +1,203 @@
+//! What the machines' fuzz targets share: a small world of chunks and transactions, in which collisions are likely.
+
+use arbitrary::Arbitrary;
+use bytes::Bytes;
+use protocol::config::{Config, Transport};
+use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
+use protocol::time::Span;
+use protocol::wire::{Ack, Answer, DataHeader, Granted, Head, Leg, Message, PutRequest, Repair, Slot};
+
+/// The one cluster.
+pub const CLUSTER: ClusterId = ClusterId(7);
+
+/// Chunk `n`: a few, of sizes from one byte to several datagrams.
+#[must_use]
+pub fn chunk(n: u8) -> (ChunkId, Bytes) {
+    let n = n % 6;
+    let size = [1, 300, 4_000, 9_000, 20_000, 40_000][usize::from(n)];
+    let bytes = Bytes::from(vec![n + 1; size]);
+    (ChunkId::of_payload(&bytes), bytes)
+}
+
+/// A span of up to 4.29 s on the wire, short ones being likelier.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub struct AnySpan(u16, u8);
+
+impl AnySpan {
+    /// The span.
+    #[must_use]
+    pub fn get(self) -> Span {
+        Span::from_nanos((u64::from(self.0) << (self.1 % 17)).min(u64::from(u32::MAX)))
+    }
+}
+
+/// Settings at which bounds are reached soon.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub struct Knobs {
+    transport: u8,
+    multicast: bool,
+    depth: u8,
+    slow_link: bool,
+    small_buffer: bool,
+    scrub: bool,
+}
+
+impl Knobs {
+    /// The configuration.
+    #[must_use]
+    pub fn config(self) -> Config {
+        Config {
+            transport: [Transport::Hash, Transport::ReplicastM, Transport::ReplicastH][usize::from(self.transport % 3)],
+            multicast: self.multicast,
+            depth: usize::from(self.depth % 5),
+            link_rate: if self.slow_link { 10_000_000 } else { 1_250_000_000 },
+            per_datagram: 8_192,
+            quantum: 16 << 10,
+            receive_buffer: if self.small_buffer { 50_000 } else { 8 << 20 },
+            give_up: Span::from_millis(500),
+            late: Span::from_millis(5),
+            bid_timeout: Span::from_millis(10),
+            scrub_interval: if self.scrub { Span::from_millis(50) } else { Span::ZERO },
+            ..Config::default()
+        }
+    }
+}
+
+/// A well-formed control message with hostile contents.
+#[derive(Arbitrary, Clone, Debug)]
+pub enum Say {
+    Put { round: u8, chunk: u8, size: Option<u32>, group: u8, earliest: AnySpan, stretch: u16, unreserved: bool },
+    Bid { round: u8, answer: AnyAnswer },
+    Accept { round: u8, granted: Vec<(u8, AnySpan)> },
+    Get { round: u8, chunk: u8, unreserved: bool, earliest: AnySpan },
+    Ack { code: u8 },
+    Repair { ranges: Vec<(u32, u32)> },
+    Probe { chunk: u8 },
+    Suspect { chunk: u8 },
+    List { prefix: Vec<u8>, after: Option<u8> },
+    Listed { ids: Vec<u8>, more: bool },
+    Ping,
+    Pong { free: u64, chunks: u64 },
+}
+
+/// The content of a hostile bid.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub enum AnyAnswer {
+    Window {
+        start: AnySpan,
+        length: AnySpan,
+        transfer: AnySpan,
+        done: AnySpan,
+        rate: u32,
+        size: Option<u32>,
+        chunk: u8,
+    },
+    HaveIt,
+    NotHere,
+    Busy(AnySpan),
+    NoSpace,
+    Stale,
+}
+
+impl AnyAnswer {
+    fn get(self) -> Answer {
+        match self {
+            Self::Window { start, length, transfer, done, rate, size, chunk: n } => Answer::Window(Slot {
+                start: start.get(),
+                length: length.get(),
+                transfer: transfer.get(),
+                done: done.get(),
+                rate,
+                size: size.unwrap_or(chunk(n).1.len() as u32),
+            }),
+            Self::HaveIt => Answer::HaveIt,
+            Self::NotHere => Answer::NotHere,
+            Self::Busy(wait) => Answer::Busy(wait.get()),
+            Self::NoSpace => Answer::NoSpace,
+            Self::Stale => Answer::Stale,
+        }
+    }
+}
+
+impl Say {
+    /// The message, about transaction `txn`.
+    #[must_use]
+    pub fn message(self, txn: TxnId) -> Message {
+        match self {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved } => {
+                let (id, bytes) = chunk(n);
+                let size = size.unwrap_or(bytes.len() as u32);
+                let (group, earliest) = (GroupId(group.into()), earliest.get());
+                Message::PutRequest(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved })
+            }
+            Self::Bid { round, answer } => Message::Bid(protocol::wire::Bid { txn, round, answer: answer.get() }),
+            Self::Accept { round, granted } => {
+                let granted = granted.into_iter().take(8);
+                let granted = granted.map(|(n, at)| Granted { target: NodeId(n.into()), offset: at.get() }).collect();
+                Message::Accept { txn, round, granted }
+            }
+            Self::Get { round, chunk: n, unreserved, earliest } => {
+                Message::GetRequest { txn, round, id: chunk(n).0, unreserved, earliest: earliest.get() }
+            }
+            Self::Ack { code } => {
+                let acks = [Ack::Durable, Ack::BadHash, Ack::NoSpace, Ack::DiskFailed, Ack::Pending, Ack::Unknown];
+                Message::Ack { txn, ack: acks[usize::from(code) % acks.len()] }
+            }
+            Self::Repair { ranges } => {
+                let ranges = ranges.into_iter().take(8).map(|(offset, len)| Leg { offset, len }).collect();
+                Message::Repair(Repair { txn, ranges })
+            }
+            Self::Probe { chunk: n } => Message::Probe { txn, id: chunk(n).0 },
+            Self::Suspect { chunk: n } => Message::Suspect { id: chunk(n).0 },
+            Self::List { mut prefix, after } => {
+                prefix.truncate(ChunkId::LEN);
+                Message::List { txn, prefix, after: after.map(|n| chunk(n).0) }
+            }
+            Self::Listed { ids, more } => {
+                Message::Listed { txn, ids: ids.into_iter().take(30).map(|n| chunk(n).0).collect(), more }
+            }
+            Self::Ping => Message::Ping { txn },
+            Self::Pong { free, chunks } => Message::Pong { txn, free, chunks },
+        }
+    }
+}
+
+/// Payload that claims to belong to a transfer.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub struct AnyData {
+    chunk: u8,
+    offset: u32,
+    len: u16,
+    /// The size to claim, if not the chunk's.
+    size: Option<u32>,
+    /// Whether the bytes are not the chunk's.
+    wrong: bool,
+}
+
+impl AnyData {
+    /// The datagram; from a sender of any name, since nothing authenticates it.
+    #[must_use]
+    pub fn datagram(self, from: NodeId, txn: TxnId) -> Bytes {
+        let (_, bytes) = chunk(self.chunk);
+        let at =
+            if self.offset as usize > bytes.len() { self.offset as usize % bytes.len() } else { self.offset as usize };
+        let end = (at + usize::from(self.len)).min(bytes.len());
+        let mut payload = bytes[at..end].to_vec();
+        if self.wrong
+            && let Some(first) = payload.first_mut()
+        {
+            *first ^= 1;
+        }
+        let size = self.size.unwrap_or(bytes.len() as u32);
+        let offset = if self.size.is_some() { self.offset } else { at as u32 };
+        let header = DataHeader { cluster: CLUSTER, from, txn, offset, size };
+        [&header.encode()[..], &payload].concat().into()
+    }
+}
+
+/// The head of a message from `from`, with an epoch around the machines' own.
+#[must_use]
+pub fn head(from: NodeId, epoch: u8) -> Head {
+    // Mostly the machines' own epoch, 5.
+    Head { cluster: CLUSTER, epoch: Epoch(if epoch < 200 { 5 } else { u32::from(epoch - 200) }), from }
+}
