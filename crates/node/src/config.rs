@@ -85,7 +85,7 @@ fn interface_mtu(address: Ipv4Addr) -> Option<u32> {
 /// little of the datagram is lost by it, payload is cut there.
 fn payload_per_datagram(mtu: u32) -> usize {
     let most = (mtu - IP_UDP) as usize - DATA_HEADER;
-    [16 << 10, 1 << 10].into_iter().map(|block| most / block * block).find(|cut| *cut * 8 >= most * 5).unwrap_or(most)
+    [16 << 10, 1 << 10].into_iter().map(|block| most / block * block).find(|cut| *cut * 4 >= most * 3).unwrap_or(most)
 }
 
 /// Whether multicast is used.
