@@ -206,10 +206,7 @@ impl Bench {
         if let Some(family) = &mut self.family {
             family.check()?;
         }
-        Ok([
-            row("put", &put, between - before),
-            row("get", &get, after - between),
-        ])
+        Ok([row("put", &put, between - before), row("get", &get, after - between)])
     }
 }
 

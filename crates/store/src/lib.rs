@@ -6,6 +6,7 @@
 
 pub mod backend;
 mod record;
+mod stage;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,7 @@ use protocol::id::ChunkId;
 
 use backend::Backend;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+use stage::{BLOCK, Stage};
 
 /// Version of the disk format; another one is refused.
 pub const FORMAT: u32 = 1;
@@ -159,6 +161,7 @@ struct Writer {
     /// A segment that was created ahead of its use.
     spare: Option<u32>,
     sequence: u64,
+    stage: Stage,
     pending: Vec<(ChunkId, Option<Place>)>,
     failed: bool,
 }
@@ -210,6 +213,13 @@ fn write_error(error: &io::Error) -> WriteError {
     }
 }
 
+/// Stops the writer: what the kernel dropped after a failed write or sync is unknown, and must never be called durable.
+fn fail(writer: &mut Writer, error: &io::Error) -> WriteError {
+    writer.failed = true;
+    writer.pending.clear();
+    write_error(error)
+}
+
 impl Store {
     /// Opens the store on `backend`, or makes a new one when it is empty.
     ///
@@ -243,6 +253,7 @@ impl Store {
                 offset: 0,
                 spare: None,
                 sequence,
+                stage: Stage::default(),
                 pending: Vec::new(),
                 failed: false,
             }),
@@ -339,11 +350,10 @@ impl Store {
         let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence };
         let header = Header { kind, id: *id, len, segment: place.segment, sequence: place.sequence, crc: 0 };
         let header = Header { crc: record::checksum(pieces.iter().map(|p| &p[..])), ..header }.encode();
-        let mut parts: Vec<&[u8]> = vec![&header];
-        parts.extend(pieces.iter().map(|p| &p[..]));
-        self.backend
-            .write_at(&segment_name(place.segment), place.offset, &parts)
-            .map_err(|error| write_error(&error))?;
+        let padding = [0; ALIGN as usize];
+        let parts = std::iter::once(&header[..]).chain(pieces.iter().map(|p| &p[..]));
+        let rest = &padding[..(span - RECORD_HEADER - u64::from(len)) as usize];
+        parts.chain([rest]).try_for_each(|part| self.stage(writer, part))?;
         writer.offset += span;
         *lock(&self.usage).written.entry(place.segment).or_default() += span;
         Ok(place)
@@ -363,10 +373,16 @@ impl Store {
         writer.spare = None;
         let (cluster, target) = (self.options.cluster, self.options.target);
         let header = record::segment_header(cluster, target, writer.segment);
-        let name = segment_name(writer.segment);
-        self.backend.write_at(&name, 0, &[&header]).map_err(|error| write_error(&error))?;
+        writer.stage.begin();
+        self.stage(writer, &header)?;
         writer.offset = SEGMENT_HEADER;
         Ok(())
+    }
+
+    fn stage(&self, writer: &mut Writer, bytes: &[u8]) -> Result<(), WriteError> {
+        let name = segment_name(writer.segment);
+        let staged = writer.stage.append(bytes, |blocks, offset| self.backend.write_at(&name, offset, &[blocks]));
+        staged.map_err(|error| fail(writer, &error))
     }
 
     /// Creates the segment that is needed now. When the one that is being prepared has its number, takes the next: the
@@ -382,7 +398,7 @@ impl Store {
     }
 
     fn create_segment(&self, segment: u32, span: u64) -> io::Result<()> {
-        let size = self.options.segment_size.max(SEGMENT_HEADER + span);
+        let size = self.options.segment_size.max(SEGMENT_HEADER + span).next_multiple_of(BLOCK as u64);
         self.backend.create(&segment_name(segment), size)
     }
 
@@ -433,12 +449,9 @@ impl Store {
         if writer.pending.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.backend.sync(&segment_name(writer.segment)) {
-            // What the kernel dropped after a failed sync is unknown: never call it durable later.
-            writer.failed = true;
-            writer.pending.clear();
-            return Err(write_error(&error));
-        }
+        let name = segment_name(writer.segment);
+        let flushed = writer.stage.flush(|blocks, offset| self.backend.write_at(&name, offset, &[blocks]));
+        flushed.and_then(|()| self.backend.sync(&name)).map_err(|error| fail(writer, &error))?;
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let mut usage = lock(&self.usage);
         for (id, place) in writer.pending.drain(..) {
