@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::rng::Rng;
-use store::backend::{Backend, CrashBackend, FileBackend};
+use store::backend::{Backend, CrashBackend, FileBackend, MemoryBackend};
 use store::{Options, ReadError, Store, StoreError, WriteError};
 
 fn options() -> Options {
@@ -265,4 +265,46 @@ fn compaction_wins_back_space_on_real_files_while_others_write_and_read() {
     assert_eq!(recovery.chunks, chunks.len() as u64);
     assert!(chunks.iter().all(|(id, bytes)| store.read(id).as_ref() == Ok(bytes)));
     assert!(removed.iter().all(|(_, (id, _))| store.contains(id).is_none()), "a removed chunk came back");
+}
+
+#[test]
+fn the_backends_behave_alike() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = FileBackend::open(dir.path()).expect("opens");
+    let (memory, crash) = (MemoryBackend::new(), CrashBackend::new());
+    let backends: [&dyn Backend; 3] = [&file, &memory, &crash];
+    let mut rng = Rng::new(11);
+    for step in 0..600 {
+        let name = ["a", "b", "c"][rng.below(3) as usize];
+        let (what, offset, len) = (rng.below(6), rng.below(3_000), rng.below(900) as usize);
+        let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+        let outcomes = backends.map(|backend| {
+            let mut buffer = vec![0; len];
+            let result = match what {
+                0 => backend.create(name, offset),
+                1 => backend.remove(name),
+                2 => backend.sync(name),
+                3 => backend.read_at(name, offset, &mut buffer),
+                _ => backend.write_at(name, offset, &[&bytes[..len / 3], &bytes[len / 3..]]),
+            };
+            let failed = result.is_err();
+            let said = result.map_err(|error| error.kind());
+            (said, if failed { Vec::new() } else { buffer }, backend.list().expect("lists"))
+        });
+        assert_eq!(outcomes[0], outcomes[1], "step {step}: {what} {name} {offset} {len}");
+        assert_eq!(outcomes[0], outcomes[2], "step {step}: {what} {name} {offset} {len}");
+    }
+}
+
+#[test]
+fn a_store_in_memory_holds_chunks() {
+    let files = MemoryBackend::new();
+    let bytes = Bytes::from(vec![6; 9_000]);
+    let id = ChunkId::of_payload(&bytes);
+    let (store, _) = Store::open(Box::new(files.clone()), options()).expect("opens");
+    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.sync().expect("syncs");
+    drop(store);
+    let (store, recovery) = Store::open(Box::new(files), options()).expect("opens");
+    assert_eq!((recovery.chunks, store.read(&id)), (1, Ok(bytes)));
 }

@@ -2,12 +2,14 @@
 
 mod crash;
 mod file;
+mod memory;
 
 use std::fmt::Debug;
 use std::io;
 
 pub use crash::CrashBackend;
 pub use file::FileBackend;
+pub use memory::MemoryBackend;
 
 /// A flat directory of files.
 pub trait Backend: Debug + Send + Sync + 'static {
