@@ -267,7 +267,7 @@ impl World {
                 }
             }
             Event::List { handle, .. } | Event::Ping { handle, .. } => drop(answered(handle)),
-            Event::NeedMap { .. } | Event::CorruptCopy { .. } => {}
+            _ => {}
         }
     }
 
