@@ -26,7 +26,7 @@ mod slow;
 /// Targets of a cluster made for a benchmark.
 const TARGETS: u32 = 9;
 /// Put chunks that are remembered to be got.
-const REMEMBERED: usize = 4_096;
+const REMEMBERED: usize = 1 << 16;
 /// Samples kept for the quantiles.
 const SAMPLES: usize = 1 << 20;
 
@@ -48,9 +48,11 @@ struct Ceilings {
     socket_mb_per_s: f64,
     /// What the raw disk takes by append and `fdatasync`, bytes (10^6) per second.
     disk_mb_per_s: f64,
+    /// What the raw disk gives of what no cache holds, bytes (10^6) per second.
+    disk_read_mb_per_s: f64,
     /// The most that a put can reach here: the socket, or the disk shared by all copies.
     put_mb_per_s: f64,
-    /// The most that a get can reach here.
+    /// The most that a get can reach here: the socket, or the disk.
     get_mb_per_s: f64,
 }
 
@@ -59,6 +61,7 @@ impl Ceilings {
         Self {
             socket_mb_per_s: self.socket_mb_per_s.max(other.socket_mb_per_s),
             disk_mb_per_s: self.disk_mb_per_s.max(other.disk_mb_per_s),
+            disk_read_mb_per_s: self.disk_read_mb_per_s.max(other.disk_read_mb_per_s),
             put_mb_per_s: self.put_mb_per_s.max(other.put_mb_per_s),
             get_mb_per_s: self.get_mb_per_s.max(other.get_mb_per_s),
         }
@@ -143,12 +146,12 @@ struct Bench {
     /// The targets, when they were started here.
     family: Option<Family>,
     /// Removed at the end, after the family: fields are dropped in order.
-    _directory: Option<TempDir>,
+    directory: Option<TempDir>,
 }
 
 impl Bench {
     fn running(config: &Path) -> anyhow::Result<Self> {
-        let bench = Self { config: layout::load(config)?, family: None, _directory: None };
+        let bench = Self { config: layout::load(config)?, family: None, directory: None };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
         ensure!(status.targets.iter().any(|t| t.alive), "no target answers: start the cluster with `reservoir up`");
         Ok(bench)
@@ -163,14 +166,30 @@ impl Bench {
         layout::create(directory.path(), &Shape { targets: TARGETS, transport: None, slow })?;
         let cluster = Cluster::open(directory.path())?;
         let family = up::start_targets(&cluster, &AtomicBool::new(false))?;
-        Ok(Self { config: layout::load(&cluster.config_path)?, family: Some(family), _directory: Some(directory) })
+        Ok(Self { config: layout::load(&cluster.config_path)?, family: Some(family), directory: Some(directory) })
     }
 
     fn ceilings(&self, place: &Path) -> anyhow::Result<Ceilings> {
         let socket = ceiling::socket(DATA_HEADER + self.config.protocol().per_datagram)?;
         let disk = ceiling::disk(place, self.config.targets.len())?;
-        let put = socket.min(disk / f64::from(self.config.copies));
-        Ok(Ceilings { socket_mb_per_s: socket, disk_mb_per_s: disk, put_mb_per_s: put, get_mb_per_s: socket })
+        Ok(Ceilings {
+            socket_mb_per_s: socket,
+            disk_mb_per_s: disk.write,
+            disk_read_mb_per_s: disk.read,
+            put_mb_per_s: socket.min(disk.write / f64::from(self.config.copies)),
+            // A file system without reads past the page cache has no disk to wait for.
+            get_mb_per_s: if disk.read > 0.0 { socket.min(disk.read) } else { socket },
+        })
+    }
+
+    /// Lets the page cache forget the targets' files, so that gets read the disk.
+    fn forget_cache(&self) -> anyhow::Result<()> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        for entry in walk(directory.path()).context("the directory of the benchmark cannot be read")? {
+            let file = std::fs::File::open(&entry).with_context(|| format!("{} cannot be read", entry.display()))?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("the cache cannot be emptied")?;
+        }
+        Ok(())
     }
 
     fn cpu(&self) -> f64 {
@@ -200,6 +219,7 @@ impl Bench {
         };
         let before = self.cpu();
         let (put, ids) = put_for(cluster.client(), size as usize, args.depth, limit)?;
+        self.forget_cache()?;
         let between = self.cpu();
         let get = get_for(cluster.client(), &ids, args.depth, limit)?;
         let after = self.cpu();
@@ -208,6 +228,21 @@ impl Bench {
         }
         Ok([row("put", &put, between - before), row("get", &get, after - between)])
     }
+}
+
+/// Every file below a directory.
+fn walk(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            files.extend(walk(&entry.path())?);
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
 }
 
 /// What was measured.
@@ -226,11 +261,11 @@ impl Run {
     }
 }
 
-/// Keeps `depth` requests in flight until `limit` has passed, and waits for all.
+/// Keeps `depth` requests in flight until `limit` has passed or `start` has no more, and waits for all.
 fn pump<T, E: std::error::Error + Send + Sync + 'static>(
     depth: usize,
     limit: Duration,
-    mut start: impl FnMut() -> Ticket<Result<T, E>>,
+    mut start: impl FnMut() -> Option<Ticket<Result<T, E>>>,
     mut done: impl FnMut(T) -> (u64, f64, u32),
 ) -> anyhow::Result<Run> {
     let begin = Instant::now();
@@ -238,7 +273,8 @@ fn pump<T, E: std::error::Error + Send + Sync + 'static>(
     let mut flight = VecDeque::new();
     loop {
         while flight.len() < depth && begin.elapsed() < limit {
-            flight.push_back(start());
+            let Some(ticket) = start() else { break };
+            flight.push_back(ticket);
         }
         let Some(ticket) = flight.pop_front() else { break };
         let (bytes, ms, rounds) = done(ticket.wait()??);
@@ -269,7 +305,7 @@ fn put_for(client: &Client, size: usize, depth: usize, limit: Duration) -> anyho
         if ids.len() < REMEMBERED {
             ids.push(id);
         }
-        client.put(id, payload)
+        Some(client.put(id, payload))
     };
     let run = pump(depth, limit, start, |stored| (size as u64, stored.took.as_nanos() as f64 / 1e6, stored.rounds))
         .context("a put of the benchmark failed")?;
@@ -278,8 +314,9 @@ fn put_for(client: &Client, size: usize, depth: usize, limit: Duration) -> anyho
 
 fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration) -> anyhow::Result<Run> {
     ensure!(!ids.is_empty(), "the benchmark stored nothing to read: raise --seconds");
-    let mut turn = ids.iter().cycle().copied();
-    let start = || client.get(turn.next().unwrap_or(ids[0]));
+    // Each once: a second time it would come out of a cache.
+    let mut turn = ids.iter();
+    let start = || turn.next().map(|id| client.get(*id));
     pump(depth, limit, start, |fetched| {
         let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
         (bytes as u64, fetched.took.as_nanos() as f64 / 1e6, fetched.rounds)
@@ -290,10 +327,11 @@ fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration) -> a
 fn print(report: &Report) -> anyhow::Result<()> {
     let ceilings = &report.ceilings;
     line(&format!(
-        "raw socket {:.0} MB/s, raw disk (append and fdatasync) {:.0} MB/s; with {} copies on this machine a put can \
-         reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
+        "raw socket {:.0} MB/s, raw disk {:.0} MB/s (append and fdatasync) and {:.0} MB/s (read, not cached); with {} \
+         copies on this machine a put can reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
         ceilings.socket_mb_per_s,
         ceilings.disk_mb_per_s,
+        ceilings.disk_read_mb_per_s,
         report.copies,
         ceilings.put_mb_per_s,
         ceilings.get_mb_per_s,

@@ -1,15 +1,15 @@
 //! What the raw socket and the raw disk can do here.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::fs::OFlags;
+use tempfile::NamedTempFile;
 
 use crate::numbers;
 
@@ -72,40 +72,86 @@ pub(super) fn socket(datagram: usize) -> anyhow::Result<f64> {
     Ok(numbers::mb_per_s(bytes, seconds))
 }
 
-/// Bytes (10^6) per second that the disk of `place` takes by append and `fdatasync`: the best of one file and of `files` at
-/// once, as a cluster on one machine writes, through the page cache and past it.
-pub(super) fn disk(place: &Path, files: usize) -> anyhow::Result<f64> {
-    let mut best = 0_f64;
-    for past_cache in [false, true] {
-        best = best.max(append(place, past_cache)?);
-        let together = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..files).map(|_| scope.spawn(|| append(place, past_cache))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(0.0))).sum::<anyhow::Result<f64>>()
-        })?;
-        best = best.max(together);
+/// What the raw disk of `place` does, in bytes (10^6) per second.
+pub(super) struct Disk {
+    /// Append and `fdatasync`.
+    pub(super) write: f64,
+    /// Reading what no cache holds.
+    pub(super) read: f64,
+}
+
+/// The best of one file and of `files` at once, as a cluster on one machine works; writes through the page cache and past
+/// it, reads past it.
+pub(super) fn disk(place: &Path, files: usize) -> anyhow::Result<Disk> {
+    let mut best = Disk { write: 0.0, read: 0.0 };
+    for (files, past_cache) in [(1, false), (files, false), (1, true), (files, true)] {
+        let files = (0..files).map(|_| TestFile::new(place, past_cache)).collect::<anyhow::Result<Vec<TestFile>>>()?;
+        let files: Vec<TestFile> = files.into_iter().filter(|file| file.opened.is_some()).collect();
+        let together = |work: fn(&TestFile) -> std::io::Result<f64>| {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = files.iter().map(|file| scope.spawn(move || work(file))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(0.0))).sum::<std::io::Result<f64>>()
+            })
+            .with_context(|| no_place(place))
+        };
+        best.write = best.write.max(together(TestFile::append)?);
+        if past_cache {
+            best.read = best.read.max(together(TestFile::read)?);
+        }
     }
     Ok(best)
 }
 
-/// Appends to one file for a while.
-fn append(place: &Path, past_cache: bool) -> anyhow::Result<f64> {
-    let what = || format!("the raw disk cannot be measured in {}: choose another place with --data", place.display());
-    let named = tempfile::NamedTempFile::new_in(place).with_context(what)?;
-    let past = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
-    let opened = OpenOptions::new().write(true).custom_flags(if past_cache { past } else { 0 }).open(named.path());
-    let mut file = match opened {
-        Ok(file) => file,
-        // A file system without such writes.
-        Err(_) if past_cache => return Ok(0.0),
-        Err(error) => return Err(error).with_context(what),
-    };
-    let memory: Vec<u8> = (0..APPEND + BLOCK).map(|i| (i * 31 + i / 257) as u8).collect();
-    let from = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
-    let (begin, mut bytes) = (Instant::now(), 0_u64);
-    while begin.elapsed() < TIME && bytes < MOST {
-        file.write_all(&memory[from..from + APPEND]).with_context(what)?;
-        file.sync_data().with_context(what)?;
-        bytes += APPEND as u64;
+fn no_place(place: &Path) -> String {
+    format!("the raw disk cannot be measured in {}: choose another place with --data", place.display())
+}
+
+/// A file that goes when it is dropped.
+struct TestFile {
+    _named: NamedTempFile,
+    /// `None` on a file system that has no writes past the page cache.
+    opened: Option<File>,
+}
+
+impl TestFile {
+    fn new(place: &Path, past_cache: bool) -> anyhow::Result<Self> {
+        let named = NamedTempFile::new_in(place).with_context(|| no_place(place))?;
+        let flags = if past_cache { i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0) } else { 0 };
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(named.path());
+        match opened {
+            Ok(file) => Ok(Self { _named: named, opened: Some(file) }),
+            Err(_) if past_cache => Ok(Self { _named: named, opened: None }),
+            Err(error) => Err(error).with_context(|| no_place(place)),
+        }
     }
-    Ok(numbers::mb_per_s(bytes, begin.elapsed().as_secs_f64()))
+
+    /// Appends for a while.
+    fn append(&self) -> std::io::Result<f64> {
+        self.run(MOST, |file, blocks, offset| {
+            file.write_all_at(blocks, offset)?;
+            file.sync_data()
+        })
+    }
+
+    /// Reads once what was appended.
+    fn read(&self) -> std::io::Result<f64> {
+        let len = self.opened.as_ref().map_or(Ok(0), |file| file.metadata().map(|m| m.len()))?;
+        self.run(len, |file, blocks, offset| file.read_exact_at(blocks, offset))
+    }
+
+    fn run(
+        &self,
+        most: u64,
+        mut step: impl FnMut(&File, &mut [u8], u64) -> std::io::Result<()>,
+    ) -> std::io::Result<f64> {
+        let Some(file) = &self.opened else { return Ok(0.0) };
+        let mut memory: Vec<u8> = (0..APPEND + BLOCK).map(|i| (i * 31 + i / 257) as u8).collect();
+        let from = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
+        let (begin, mut bytes) = (Instant::now(), 0_u64);
+        while begin.elapsed() < TIME && bytes < most {
+            step(file, &mut memory[from..from + APPEND], bytes)?;
+            bytes += APPEND as u64;
+        }
+        Ok(numbers::mb_per_s(bytes, begin.elapsed().as_secs_f64()))
+    }
 }
