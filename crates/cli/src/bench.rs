@@ -170,7 +170,8 @@ impl Bench {
     }
 
     fn ceilings(&self, place: &Path) -> anyhow::Result<Ceilings> {
-        let socket = ceiling::socket(DATA_HEADER + self.config.protocol().per_datagram)?;
+        let interface = node::net::initiator_interface(&self.config)?;
+        let socket = ceiling::socket(DATA_HEADER + self.config.protocol(interface).per_datagram)?;
         let disk = ceiling::disk(place, self.config.targets.len())?;
         Ok(Ceilings {
             socket_mb_per_s: socket,

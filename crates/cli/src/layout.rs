@@ -170,12 +170,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> 
         copies: 3,
         group_cells: 3,
         key_file: "cluster.key".into(),
-        network: Network {
-            interface: Ipv4Addr::LOCALHOST,
-            multicast: MulticastChoice::Auto,
-            multicast_port: port()?,
-            mtu: None,
-        },
+        network: Network { interface: None, multicast: MulticastChoice::Auto, multicast_port: port()?, mtu: None },
         protocol: Protocol { transport, ..Protocol::default() },
         targets,
         path: directory.join("cluster.toml"),

@@ -1,7 +1,7 @@
 //! An initiator for applications: requests from any thread, tickets to wait on.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,7 +17,7 @@ use protocol::time::Instant;
 
 use crate::config::{ClusterConfig, MulticastChoice};
 use crate::metrics::InitiatorMetrics;
-use crate::net::{Net, has_addresses};
+use crate::net::{Net, has_addresses, initiator_interface};
 use crate::port::{self, Host, Mail, Mailbox};
 use crate::reload::MapInUse;
 use crate::{NodeError, io};
@@ -161,18 +161,19 @@ impl Client {
     /// When no socket or thread can be had.
     pub fn start(config: &ClusterConfig, options: ClientOptions) -> Result<Self, NodeError> {
         let map = config.map()?;
-        let mut protocol = config.protocol();
+        let interface = initiator_interface(config)?;
+        let mut protocol = config.protocol(interface);
         protocol.transport = options.transport.unwrap_or(protocol.transport);
         protocol.depth = options.depth.unwrap_or(protocol.depth);
         protocol.multicast = match (options.multicast, config.network.multicast) {
             (Some(chosen), _) => chosen,
             (None, MulticastChoice::On) => true,
             (None, MulticastChoice::Off) => false,
-            (None, MulticastChoice::Auto) => probe(config),
+            (None, MulticastChoice::Auto) => probe(config, interface),
         } && has_addresses(&map);
         let multicast = protocol.multicast;
         let id = NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1);
-        let net = Net::open(config, SocketAddrV4::new(config.network.interface, 0), id)?;
+        let net = Net::open(config, SocketAddrV4::new(interface, 0), id)?;
         let metrics = Arc::new(InitiatorMetrics::new(&net.metrics));
         metrics.set_epoch(map.epoch.0);
         let machine = Initiator::new(id, map, protocol, random());
@@ -288,12 +289,12 @@ fn hash_loop(queue: &Receiver<(OpId, ChunkId, Vec<Bytes>)>, mailbox: &Mailbox<Re
 }
 
 /// Whether a multicast ping to some group is answered: then the path carries multicast.
-fn probe(config: &ClusterConfig) -> bool {
+fn probe(config: &ClusterConfig, interface: Ipv4Addr) -> bool {
     use protocol::id::{GroupId, TxnId};
     use protocol::machine::{Body, Destination, Transmit};
     use protocol::wire::{Head, Message, decode_message, encode_message};
     let (Ok(map), id) = (config.map(), NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1)) else { return false };
-    let Ok(mut net) = Net::open(config, SocketAddrV4::new(config.network.interface, 0), id) else { return false };
+    let Ok(mut net) = Net::open(config, SocketAddrV4::new(interface, 0), id) else { return false };
     let head = Head { cluster: map.cluster, epoch: map.epoch, from: id };
     for _ in 0..10 {
         for group in (0..map.groups().min(4)).map(GroupId) {
@@ -308,6 +309,6 @@ fn probe(config: &ClusterConfig) -> bool {
             }
         }
     }
-    tracing::warn!("no target answers to multicast on {}: negotiating by unicast", config.network.interface);
+    tracing::warn!("no target answers to multicast on {interface}: negotiating by unicast");
     false
 }

@@ -49,8 +49,10 @@ pub struct ClusterConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// IPv4 address of the interface on which this host's initiators and multicast are.
-    pub interface: Ipv4Addr,
+    /// IPv4 address of the interface on which this host's initiators and multicast are. Left out, one file serves
+    /// every host: a target uses its own address, an initiator the one from which the first target is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Ipv4Addr>,
     /// Whether to use multicast.
     pub multicast: MulticastChoice,
     /// UDP port of all multicast groups.
@@ -62,15 +64,15 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { interface: Ipv4Addr::LOCALHOST, multicast: MulticastChoice::Auto, multicast_port: 7400, mtu: None }
+        Self { interface: None, multicast: MulticastChoice::Auto, multicast_port: 7400, mtu: None }
     }
 }
 
 impl Network {
-    /// Bytes of an IP packet: as configured, or else what the interface carries.
+    /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries.
     #[must_use]
-    pub fn mtu(&self) -> u32 {
-        self.mtu.or_else(|| interface_mtu(self.interface)).unwrap_or(SAFE_MTU).clamp(576, 65_535)
+    pub fn mtu(&self, address: Ipv4Addr) -> u32 {
+        self.mtu.or_else(|| interface_mtu(address)).unwrap_or(SAFE_MTU).clamp(576, 65_535)
     }
 }
 
@@ -316,15 +318,15 @@ impl ClusterConfig {
         Err(ConfigError::Value { path, problem })
     }
 
-    /// The machines' configuration.
+    /// The configuration of the machine of the node at `address`.
     #[must_use]
-    pub fn protocol(&self) -> Config {
+    pub fn protocol(&self, address: Ipv4Addr) -> Config {
         Config {
             transport: self.protocol.transport.into(),
             multicast: self.network.multicast != MulticastChoice::Off,
             depth: self.protocol.depth,
             link_rate: self.protocol.link_mbps.saturating_mul(125_000),
-            per_datagram: payload_per_datagram(self.network.mtu()),
+            per_datagram: payload_per_datagram(self.network.mtu(address)),
             ..Config::default()
         }
     }
@@ -370,7 +372,7 @@ mod tests {
     #[test]
     fn the_largest_numbers_are_taken_and_a_refusal_is_one_line() {
         let config = map("[protocol]\nlink_mbps = 9223372036854775807\n[[target]]").expect("a good map");
-        assert_eq!(config.protocol().link_rate, u64::MAX);
+        assert_eq!(config.protocol(Ipv4Addr::LOCALHOST).link_rate, u64::MAX);
         let error = map("[[target]]\nid = 4\ndomain = \"4\"\naddress = \"127.0.0.1:4\"\ndata = \"4\"\n\
                          capacity = \"1\\nX\"\n[[target]]")
         .expect_err("no size");

@@ -101,7 +101,7 @@ impl Net {
         let map = config.map()?;
         let key = config.key()?;
         let mut sockets = vec![unicast(config, address)?];
-        sockets.extend(groups(config, &map, id)?);
+        sockets.extend(groups(config, &map, id, *address.ip())?);
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let sequence = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX / 2);
         let net = Self {
@@ -133,7 +133,8 @@ impl Net {
         if let Some(address) = own.filter(|address| Some(*address) != self.local()) {
             self.sockets[0] = unicast(config, address)?;
         }
-        let joined = groups(config, &map, self.id)?;
+        let address = self.local().map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
+        let joined = groups(config, &map, self.id, address)?;
         self.sockets.truncate(1);
         self.sockets.extend(joined);
         self.book.extend(config.targets.iter().map(|t| (NodeId(t.id), t.address)));
@@ -333,24 +334,26 @@ fn unicast(config: &ClusterConfig, address: SocketAddrV4) -> Result<Port, NodeEr
         format!("listening on {address}"),
         "stop whoever uses the port, or change the address in the cluster map",
     ))?;
+    let interface = config.network.interface.unwrap_or(*address.ip());
     let multicast = || -> std::io::Result<()> {
-        unicast.set_multicast_if_v4(&config.network.interface)?;
+        unicast.set_multicast_if_v4(&interface)?;
         unicast.set_multicast_loop_v4(true)?;
         unicast.set_multicast_ttl_v4(1)
     };
     multicast().map_err(io(
-        format!("using {} for multicast", config.network.interface),
-        "set `interface` to an IPv4 address of this host",
+        format!("using {interface} for multicast"),
+        "set `interface` to an IPv4 address of this host, or leave it out",
     ))?;
     Port::new(unicast).map_err(io(format!("setting up the socket of {address}"), ADVICE))
 }
 
-/// The sockets of the groups that a target is in; none where there is no multicast.
-fn groups(config: &ClusterConfig, map: &ClusterMap, id: NodeId) -> Result<Vec<Port>, NodeError> {
+/// The sockets of the groups that the target at `address` is in; none where there is no multicast.
+fn groups(config: &ClusterConfig, map: &ClusterMap, id: NodeId, address: Ipv4Addr) -> Result<Vec<Port>, NodeError> {
     if id.is_initiator() || config.network.multicast == crate::config::MulticastChoice::Off {
         return Ok(Vec::new());
     }
-    let joined = join(config, map, id).unwrap_or_else(|error| {
+    let interface = config.network.interface.unwrap_or(address);
+    let joined = join(config, map, id, interface).unwrap_or_else(|error| {
         tracing::warn!("no multicast: {error}; going on with unicast");
         Vec::new()
     });
@@ -372,7 +375,7 @@ fn socket(address: SocketAddrV4, shared: bool) -> std::io::Result<Socket> {
 }
 
 /// Sockets that listen to every group that `id` is in.
-fn join(config: &ClusterConfig, map: &ClusterMap, id: NodeId) -> std::io::Result<Vec<Socket>> {
+fn join(config: &ClusterConfig, map: &ClusterMap, id: NodeId, interface: Ipv4Addr) -> std::io::Result<Vec<Socket>> {
     let addresses: Option<Vec<Ipv4Addr>> =
         map.memberships(id).into_iter().map(|set| multicast_address(map, set)).collect();
     let Some(addresses) = addresses else {
@@ -384,11 +387,38 @@ fn join(config: &ClusterConfig, map: &ClusterMap, id: NodeId) -> std::io::Result
         .map(|some| {
             let socket = socket(any, true)?;
             for address in some {
-                socket.join_multicast_v4(address, &config.network.interface)?;
+                socket.join_multicast_v4(address, &interface)?;
             }
             Ok(socket)
         })
         .collect()
+}
+
+/// The address of this host's initiators: the configured one, or that from which the first reachable target is reached.
+///
+/// # Errors
+/// When no target is.
+pub fn initiator_interface(config: &ClusterConfig) -> Result<Ipv4Addr, NodeError> {
+    if let Some(interface) = config.network.interface {
+        return Ok(interface);
+    }
+    // Connecting a UDP socket sends nothing: it asks the kernel for the route.
+    let ask = || -> std::io::Result<Ipv4Addr> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let mut outcome = Err(ErrorKind::NotFound.into());
+        for target in &config.targets {
+            outcome = socket.connect(target.address);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome?;
+        match socket.local_addr()? {
+            SocketAddr::V4(address) => Ok(*address.ip()),
+            SocketAddr::V6(_) => Err(ErrorKind::Unsupported.into()),
+        }
+    };
+    ask().map_err(io("finding the way to the targets", "set `interface` to an IPv4 address of this host"))
 }
 
 /// A UDP port of `interface` that nobody uses now.

@@ -120,7 +120,7 @@ impl TargetNode {
         let net = Net::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
         let setup = Setup { id: NodeId(id), cluster: map.cluster, epoch: map.epoch, free, chunks, bug: None };
-        let machine = Target::new(setup, config.protocol());
+        let machine = Target::new(setup, config.protocol(*target.address.ip()));
         let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), net.metrics.clone()));
         metrics.set_epoch(map.epoch.0);
         let threads = "lower the load on this host, or raise its limits";
