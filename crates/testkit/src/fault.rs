@@ -1,0 +1,60 @@
+//! Faults: cut cables, lost datagrams.
+
+use anyhow::Context;
+
+use crate::command::{ip, run};
+use crate::rack::Rack;
+
+impl Rack {
+    /// Cuts the cable between a host and the switch.
+    ///
+    /// # Errors
+    /// The switch refuses.
+    pub fn cut(&self, host: usize) -> anyhow::Result<()> {
+        ip(&format!("-n {} link set p{host} down", self.switch())).map(drop)
+    }
+
+    /// Heals what [`Rack::cut`] cut.
+    ///
+    /// # Errors
+    /// The switch refuses.
+    pub fn heal(&self, host: usize) -> anyhow::Result<()> {
+        ip(&format!("-n {} link set p{host} up", self.switch())).map(drop)
+    }
+
+    /// From now on a host loses so many of a thousand UDP datagrams that reach it, at random; the others do not. With
+    /// `nft`, or with `iptables` where that is missing.
+    ///
+    /// # Errors
+    /// The machine has neither, or its kernel cannot: what both of them said.
+    pub fn lose(&self, host: usize, permille: u32) -> anyhow::Result<()> {
+        let rules = format!(
+            "table ip rack {{ chain input {{ type filter hook input priority 0; \
+             ip protocol udp numgen random mod 1000 < {permille} counter drop; }}; }}"
+        );
+        let name = self.host(host);
+        let Err(nft) = run("ip", &["netns", "exec", &name, "nft", &rules], "") else { return Ok(()) };
+        let chance = format!("{}.{:03}", permille / 1_000, permille % 1_000);
+        ip(&format!(
+            "netns exec {name} iptables -A INPUT -p udp -m statistic --mode random --probability {chance} -j DROP"
+        ))
+        .map(drop)
+        .map_err(|iptables| iptables.context(format!("{nft:#}")))
+    }
+
+    /// Datagrams that a host has lost since [`Rack::lose`].
+    ///
+    /// # Errors
+    /// Nothing was told to lose any.
+    pub fn lost(&self, host: usize) -> anyhow::Result<u64> {
+        let name = self.host(host);
+        let count = if let Ok(table) = ip(&format!("netns exec {name} nft list table ip rack")) {
+            table.split("packets ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned)
+        } else {
+            let rules = ip(&format!("netns exec {name} iptables -nvxL INPUT"))?;
+            let rule = rules.lines().find(|line| line.contains("DROP"));
+            rule.and_then(|line| line.split_whitespace().next()).map(str::to_owned)
+        };
+        count.and_then(|count| count.parse().ok()).context("no rule counts lost datagrams: use lose first")
+    }
+}

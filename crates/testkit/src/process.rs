@@ -1,0 +1,56 @@
+//! A process on a host of the rack.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+
+/// A process that ends, by a kill, when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub(crate) fn start(mut command: Command, log: &Path) -> anyhow::Result<Self> {
+        let output = File::create(log).with_context(|| format!("the log {} cannot be made", log.display()))?;
+        let errors = output.try_clone().context("a log cannot be shared")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("{command:?} cannot be started"))?;
+        Ok(Self { child, log: log.to_owned() })
+    }
+
+    /// What it printed so far.
+    #[must_use]
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until it ended; whether it ended well.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn wait(&mut self) -> anyhow::Result<bool> {
+        Ok(self.child.wait().context("a process cannot be waited for")?.success())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

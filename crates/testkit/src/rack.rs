@@ -1,0 +1,222 @@
+//! Building the rack, looking at it, and taking it down.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::command::{ip, ip_batch, run};
+use crate::process::Process;
+
+/// Namespaces of all racks begin with this; then follow the process that owns it, the rack's number, and the place.
+const PREFIX: &str = "rack";
+/// Hosts that one rack may have: their addresses differ in the last byte.
+const HOSTS: usize = 250;
+
+/// What a rack looks like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Servers, 1 to 250.
+    pub hosts: usize,
+    /// MTU of every interface, bytes.
+    pub mtu: u32,
+    /// Megabits per second of every cable in each direction; `None` is as fast as the machine copies.
+    pub rate_mbit: Option<u32>,
+}
+
+/// A running rack. Host `n` has the address `10.77.0.(n+1)` on its interface `eth0`, and a loopback interface.
+#[derive(Debug)]
+pub struct Rack {
+    name: String,
+    hosts: usize,
+}
+
+impl Rack {
+    /// Why no rack can be built on this machine, if so.
+    #[must_use]
+    pub fn obstacle() -> Option<String> {
+        if !rustix::process::geteuid().is_root() {
+            return Some("network namespaces need root".to_owned());
+        }
+        // A bare switch with a cable: what only the machine, and not this crate, can fail at.
+        let rack = Self { name: unique_name(), hosts: 0 };
+        let switch = rack.switch();
+        let attempt = ip(&format!("netns add {switch}"))
+            .and_then(|_| ip(&format!("-n {switch} link add br0 type bridge mcast_snooping 1")))
+            .and_then(|_| ip(&format!("-n {switch} link add p0 type veth peer name p1")))
+            .and_then(|_| rack.shape(&switch, "p0", 1_000))
+            .and_then(|()| ip(&format!("netns exec {switch} ip link show br0")))
+            .and_then(|_| run("bridge", &["-n", &switch, "mdb", "show"], ""));
+        attempt.err().map(|error| format!("network namespaces cannot be had: {error:#}"))
+    }
+
+    /// Builds a rack, after removing those whose process is gone.
+    ///
+    /// # Errors
+    /// A command of the system fails: with its words. Nothing is left behind.
+    pub fn build(shape: &Shape) -> anyhow::Result<Self> {
+        ensure!((1..=HOSTS).contains(&shape.hosts), "a rack has 1 to {HOSTS} hosts, not {}", shape.hosts);
+        remove_stale()?;
+        // From here on dropping it removes what there is of it.
+        let rack = Self { name: unique_name(), hosts: shape.hosts };
+        let (switch, mtu) = (rack.switch(), shape.mtu);
+        let mut lines = vec![format!("netns add {switch}")];
+        for host in 0..rack.hosts {
+            let name = rack.host(host);
+            lines.push(format!("netns add {name}"));
+            lines.push(format!("link add eth0 netns {name} type veth peer name p{host} netns {switch}"));
+        }
+        ip_batch(None, &lines)?;
+        // A switch floods until a querier has been there for as long as members may take to answer it.
+        let mut lines = vec![
+            "link add br0 type bridge mcast_query_response_interval 10".to_owned(),
+            "link set br0 type bridge mcast_snooping 1 mcast_querier 1".to_owned(),
+            format!("link set br0 mtu {mtu} up"),
+        ];
+        lines.extend((0..rack.hosts).map(|host| format!("link set p{host} mtu {mtu} master br0 up")));
+        ip_batch(Some(&switch), &lines)?;
+        for host in 0..rack.hosts {
+            let lines = [
+                "link set lo up".to_owned(),
+                format!("link set eth0 mtu {mtu} up"),
+                format!("address add {}/24 dev eth0", rack.address(host)),
+                "route add 239.0.0.0/8 dev eth0".to_owned(),
+            ];
+            ip_batch(Some(&rack.host(host)), &lines)?;
+            if let Some(rate) = shape.rate_mbit {
+                rack.shape(&rack.host(host), "eth0", rate)?;
+                rack.shape(&switch, &format!("p{host}"), rate)?;
+            }
+        }
+        Ok(rack)
+    }
+
+    fn shape(&self, namespace: &str, device: &str, rate: u32) -> anyhow::Result<()> {
+        let words = format!("-n {namespace} qdisc add dev {device} root tbf rate {rate}mbit burst 64kb latency 20ms");
+        run("tc", &words.split(' ').collect::<Vec<_>>(), "").map(drop)
+    }
+
+    pub(crate) fn host(&self, host: usize) -> String {
+        format!("{}-h{host}", self.name)
+    }
+
+    pub(crate) fn switch(&self) -> String {
+        format!("{}-sw", self.name)
+    }
+
+    /// The namespaces of this rack.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        (0..self.hosts).map(|host| self.host(host)).chain([self.switch()]).collect()
+    }
+
+    /// The address of a host.
+    #[must_use]
+    pub fn address(&self, host: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, host as u8 + 1)
+    }
+
+    /// A command that runs on a host.
+    #[must_use]
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        // It replaces itself by the program: whoever kills the child kills the program.
+        command.args(["netns", "exec", &self.host(host)]).arg(program);
+        command
+    }
+
+    /// Starts a command made by [`Rack::command`]; what it says goes to `log`.
+    ///
+    /// # Errors
+    /// It cannot be started, or the log not be written.
+    pub fn start(&self, command: Command, log: &Path) -> anyhow::Result<Process> {
+        Process::start(command, log)
+    }
+
+    /// Bytes that a host's interface has sent and received, headers included.
+    ///
+    /// # Errors
+    /// The interface cannot be asked.
+    pub fn traffic(&self, host: usize) -> anyhow::Result<(u64, u64)> {
+        let text = ip(&format!("-n {} -j -s link show dev eth0", self.host(host)))?;
+        let value: Value = serde_json::from_str(&text).context("ip answers with JSON")?;
+        let bytes = |direction| value.pointer(&format!("/0/stats64/{direction}/bytes")).and_then(Value::as_u64);
+        bytes("tx").zip(bytes("rx")).context("an interface has counters")
+    }
+
+    /// The multicast groups that the switch knows, each with the hosts it forwards to.
+    ///
+    /// # Errors
+    /// The switch cannot be asked.
+    pub fn groups(&self) -> anyhow::Result<BTreeMap<Ipv4Addr, BTreeSet<usize>>> {
+        let text = run("bridge", &["-n", &self.switch(), "-j", "mdb", "show"], "")?;
+        let value: Value = serde_json::from_str(&text).context("bridge answers with JSON")?;
+        let mut groups: BTreeMap<Ipv4Addr, BTreeSet<usize>> = BTreeMap::new();
+        for entry in value.pointer("/0/mdb").and_then(Value::as_array).into_iter().flatten() {
+            let field = |name| entry.get(name).and_then(Value::as_str);
+            let group = field("grp").and_then(|group| group.parse().ok());
+            let host = field("port").and_then(|port| port.strip_prefix('p')).and_then(|port| port.parse().ok());
+            if let (Some(group), Some(host)) = (group, host) {
+                groups.entry(group).or_default().insert(host);
+            }
+        }
+        Ok(groups)
+    }
+
+    /// IP fragments that a host has made or put together.
+    ///
+    /// # Errors
+    /// The host's counters cannot be read.
+    pub fn fragments(&self, host: usize) -> anyhow::Result<u64> {
+        let text = ip(&format!("netns exec {} cat /proc/net/snmp", self.host(host)))?;
+        let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+        let (names, values) = lines.next().zip(lines.next()).context("/proc/net/snmp has names and values of IP")?;
+        let of = |name| names.split(' ').zip(values.split(' ')).find(|(n, _)| *n == name).map(|(_, value)| value);
+        let made: u64 = of("FragCreates").context("no FragCreates")?.parse().context("FragCreates is a number")?;
+        let joined: u64 = of("ReasmReqds").context("no ReasmReqds")?.parse().context("ReasmReqds is a number")?;
+        Ok(made + joined)
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        for namespace in self.namespaces() {
+            remove(&namespace);
+        }
+    }
+}
+
+fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{PREFIX}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Removes racks of processes that are gone.
+fn remove_stale() -> anyhow::Result<()> {
+    for line in ip("netns list")?.lines() {
+        let name = line.split(' ').next().unwrap_or_default();
+        let mut parts = name.split('-');
+        let ours = parts.next() == Some(PREFIX);
+        let owner = parts.next().and_then(|pid| pid.parse::<u32>().ok());
+        if ours && owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            remove(name);
+        }
+    }
+    Ok(())
+}
+
+/// Kills what runs in a namespace, and deletes it; its interfaces, and with them the cables, go too.
+fn remove(namespace: &str) {
+    // All of this is best effort: a namespace that was never made has no processes and cannot be deleted.
+    for pid in ip(&format!("netns pids {namespace}")).unwrap_or_default().lines() {
+        if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+    let _ = ip(&format!("netns delete {namespace}"));
+}

@@ -1,0 +1,81 @@
+//! The rack itself: what it looks like, and that nothing of it stays.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use testkit::{Rack, Shape};
+
+const SHAPE: Shape = Shape { hosts: 2, mtu: 9_000, rate_mbit: Some(1_000) };
+
+fn ip(args: &[&str]) -> String {
+    let output = Command::new("ip").args(args).output().unwrap();
+    assert!(output.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn exists(namespace: &str) -> bool {
+    ip(&["netns", "list"]).lines().any(|line| line.split(' ').next() == Some(namespace))
+}
+
+/// A process id that nobody has: of a process that has ended.
+fn gone() -> u32 {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+#[test]
+fn a_rack_is_what_it_should_be_and_goes_with_all_that_runs_on_it() {
+    if let Some(reason) = Rack::obstacle() {
+        return eprintln!("skipped: {reason}");
+    }
+    let rack = Rack::build(&SHAPE).unwrap();
+    let names = rack.namespaces();
+    assert_eq!(names.len(), 3);
+    let interface = ip(&["-n", &names[1], "address", "show", "dev", "eth0"]);
+    assert!(interface.contains("mtu 9000") && interface.contains("10.77.0.2/24"), "{interface}");
+    assert!(interface.contains("qdisc tbf"), "{interface}");
+    let route = ip(&["-n", &names[1], "route", "get", "239.1.2.3"]);
+    assert!(route.contains("dev eth0"), "{route}");
+    let mut command = rack.command(0, Path::new("sleep"));
+    let mut left = command.arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    drop(rack);
+    assert!(!left.wait().unwrap().success(), "it was killed");
+    assert!(names.iter().all(|name| !exists(name)));
+}
+
+#[test]
+fn a_rack_goes_when_its_test_panics() {
+    if let Some(reason) = Rack::obstacle() {
+        return eprintln!("skipped: {reason}");
+    }
+    let (sender, names) = std::sync::mpsc::channel();
+    let panicked = std::thread::spawn(move || {
+        let rack = Rack::build(&SHAPE).unwrap();
+        sender.send(rack.namespaces()).unwrap();
+        panic!("on purpose");
+    });
+    assert!(panicked.join().is_err());
+    assert!(names.recv().unwrap().iter().all(|name| !exists(name)));
+}
+
+#[test]
+fn a_rack_whose_process_died_is_removed_by_the_next() {
+    if let Some(reason) = Rack::obstacle() {
+        return eprintln!("skipped: {reason}");
+    }
+    let stale = format!("rack-{}-0-h0", gone());
+    ip(&["netns", "add", &stale]);
+    let mut left = Command::new("ip").args(["netns", "exec", &stale, "sleep", "1000"]).spawn().unwrap();
+    // It is in the namespace only a moment after it was started. (A rack of somebody else may have removed both by then.)
+    let inside = || Command::new("ip").args(["netns", "pids", &stale]).output().unwrap().stdout.len() > 1;
+    while !inside() && left.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let other = Rack::build(&SHAPE).unwrap();
+    assert!(!exists(&stale));
+    assert!(!left.wait().unwrap().success(), "it was killed");
+    assert!(other.namespaces().iter().all(|name| exists(name)));
+}
