@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use protocol::config::{Config, Transport};
-use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, GetError, Initiator, PutError, Request, Scope};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
@@ -33,6 +33,8 @@ struct Cluster {
     dead: BTreeSet<NodeId>,
     events: Vec<Event>,
     sent: BTreeMap<&'static str, usize>,
+    /// Whose payload reached the initiator, in order.
+    fetched: Vec<TxnId>,
 }
 
 fn map(targets: u32, copies: u8) -> ClusterMap {
@@ -59,6 +61,7 @@ impl Cluster {
             dead: BTreeSet::new(),
             events: Vec::new(),
             sent: BTreeMap::new(),
+            fetched: Vec::new(),
         }
     }
 
@@ -80,6 +83,9 @@ impl Cluster {
             }
             Body::Data(run) => {
                 *self.sent.entry("data").or_default() += 1;
+                if transmit.to == Destination::Node(INITIATOR) {
+                    self.fetched.push(run.header.txn);
+                }
                 datagrams(run).map(|(header, payload)| [&header[..], &payload[..]].concat().into()).collect()
             }
         };
@@ -272,6 +278,51 @@ fn what_is_put_comes_back_with_every_transport() {
             assert_eq!(fetched.pieces.concat(), chunks[handle as usize]);
         }
         assert_eq!(cluster.sent.get("repair"), None, "{config:?}: {:?}", cluster.sent);
+    }
+}
+
+#[test]
+fn negotiated_gets_come_one_after_the_other() {
+    for config in configs().into_iter().filter(|config| config.transport != Transport::Hash) {
+        let mut cluster = Cluster::new(&config);
+        let chunks: Vec<Bytes> = (0..12).map(|n| payload(n, 1 << 20)).collect();
+        for (handle, chunk) in chunks.iter().enumerate() {
+            let (handle, id) = (handle as u64, ChunkId::of_payload(chunk));
+            cluster.request(Request::Put { handle, id, payload: chunk.clone() });
+        }
+        cluster.run();
+        for (handle, chunk) in chunks.iter().enumerate() {
+            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk) });
+        }
+        cluster.run();
+        // A transfer takes several quanta; those of two never mix, or the port would get more than it can take.
+        assert!(cluster.fetched.len() > 2 * chunks.len());
+        cluster.fetched.dedup();
+        assert_eq!(cluster.fetched.len(), chunks.len(), "{config:?}");
+    }
+}
+
+#[test]
+fn a_get_outlasts_a_cut_cable_but_not_dead_holders() {
+    for config in configs() {
+        let mut cluster = Cluster::new(&config);
+        let chunk = payload(4, 1_000);
+        let id = ChunkId::of_payload(&chunk);
+        cluster.request(Request::Put { handle: 1, id, payload: chunk });
+        cluster.run();
+        let holders = cluster.holders(&id);
+        // How long a get lasts when these are silent.
+        let mut lasts = |dead: Vec<NodeId>| {
+            cluster.dead = dead.into_iter().collect();
+            let begin = cluster.now;
+            cluster.request(Request::Get { handle: 2, id });
+            let events = cluster.run();
+            let unavailable = matches!(&events[..], [Event::Get { result: Err(GetError::Unavailable { .. }), .. }]);
+            assert!(unavailable, "{config:?}: {events:?}");
+            cluster.now.since(begin)
+        };
+        assert!(lasts((1..=9).map(NodeId).collect()) >= config.give_up, "{config:?}: the cable could not be healed");
+        assert!(lasts(holders) < config.give_up, "{config:?}: waited for dead holders");
     }
 }
 

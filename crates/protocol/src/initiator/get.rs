@@ -106,7 +106,8 @@ impl Get {
             return self.rest(cx);
         }
         self.asked_of = asked;
-        let earliest = cx.downlink.hole(cx.now, Span::ZERO).0.since(cx.now);
+        // How long the transfer will be only the holders know: behind everything that is coming it fits in any case.
+        let earliest = cx.downlink.hole(cx.now, cx.config.give_up).0.since(cx.now);
         let request = Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
         cx.send_group(group, &self.asked_of, &request, self.multicast);
         self.phase =
@@ -211,8 +212,11 @@ impl Get {
             self.ask(cx);
             return Step::Continue;
         }
+        // When not even one member says anything, our own way to all of them is cut: that may heal, so patience is the
+        // only bound.
+        let silence = self.answered.is_empty() && self.absent.is_empty() && self.corrupt.is_empty();
         let busy = core::mem::take(&mut self.busy);
-        self.fruitless = self.fruitless.saturating_add(u8::from(!busy));
+        self.fruitless = self.fruitless.saturating_add(u8::from(!busy && !silence));
         if self.fruitless >= FRUITLESS {
             return self.unavailable(cx);
         }
@@ -227,7 +231,16 @@ impl Get {
         let unreserved = cx.config.transport == Transport::Hash;
         let window = at + slot.start;
         let (start, _) = cx.downlink.hole(window.max(cx.now), slot.transfer);
-        let offset = start.since(window).min(slot.length.less(slot.transfer));
+        let (offset, most) = (start.since(window), slot.length.less(slot.transfer));
+        let taken = start > window.max(cx.now) && offset > most;
+        if taken && !unreserved && slot.size as usize > cx.config.quantum {
+            // Others of ours were accepted since we asked, and our port is taken for longer than the offer reaches. The
+            // next request replaces this one. (What goes out in one piece anyway fits into any queue.) Those who have not
+            // answered yet were not waited for: that says nothing of multicast.
+            self.asked_of.clear();
+            return self.ask(cx);
+        }
+        let offset = offset.min(most);
         if !unreserved {
             cx.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
         }

@@ -17,7 +17,8 @@ pub(super) struct Serving {
     round: u8,
     size: u32,
     rate: u64,
-    start: Instant,
+    /// When it may be sent: what was offered, then what was accepted of it.
+    window: (Instant, Instant),
     transfer: Span,
     state: State,
     /// When it is forgotten.
@@ -74,24 +75,27 @@ impl Target {
         };
         let reading = self.disk.expect(size).min(self.config.late);
         let transfer = self.link.span(u64::from(size)) + self.config.guard;
-        let (start, rate) = if unreserved {
-            (self.now, self.link.get() / (flows + 1))
+        let (start, hole_end, rate) = if unreserved {
+            (self.now, Instant::FAR, self.link.get() / (flows + 1))
         } else {
-            (self.outward.hole(self.now + earliest, transfer).0, self.link.get())
+            let (start, hole_end) = self.outward.hole(self.now + earliest, transfer);
+            (start, hole_end, self.link.get())
         };
+        let end = hole_end.min(start + transfer.times(2));
         let wait = start.since(self.now);
         if wait > self.config.max_wait {
             return self.bid(from, txn, round, Answer::Busy(self.config.max_wait));
         }
         if !unreserved {
-            self.outward.insert(Window { start, end: start + transfer, txn });
+            self.outward.insert(Window { start, end, txn });
         }
         let until = self.now + self.config.tentative.max(wait);
-        let serving = Serving { from, id, round, size, rate, start, transfer, state: State::Tentative, until };
+        let serving =
+            Serving { from, id, round, size, rate, window: (start, end), transfer, state: State::Tentative, until };
         self.servings.insert(txn, serving);
         let rate = u32::try_from(rate).unwrap_or(u32::MAX);
         let slot =
-            Slot { start: wait, length: transfer.times(2), transfer, done: wait + reading + transfer, rate, size };
+            Slot { start: wait, length: end.since(start), transfer, done: wait + reading + transfer, rate, size };
         self.bid(from, txn, round, Answer::Window(slot));
     }
 
@@ -129,9 +133,11 @@ impl Target {
         let Some(offset) = offset else {
             return self.drop_serving(txn);
         };
-        serving.start += offset.min(serving.transfer);
+        let start = (serving.window.0 + offset).min(serving.window.1);
+        serving.window = (start, serving.window.1.min(start + serving.transfer));
         serving.state = State::Reading;
-        let id = serving.id;
+        let (id, (start, end)) = (serving.id, serving.window);
+        self.outward.trim(txn, start, end);
         self.start(Effect::Read { id }, Pending::Read { txn });
     }
 
@@ -144,7 +150,7 @@ impl Target {
         match result {
             Ok(payload) => {
                 let header = DataHeader { cluster, from: own, txn, offset: 0, size: payload.len() as u32 };
-                let start = serving.start.max(self.now);
+                let start = serving.window.0.max(self.now);
                 let to = Destination::Node(serving.from);
                 let outgoing = Outgoing::whole(to, header, payload.clone(), start, serving.rate);
                 serving.until = start + serving.transfer.times(2) + self.config.late.times(4);
