@@ -38,6 +38,13 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Waits until it ended; whether it ended well.
     ///
     /// # Errors
@@ -49,8 +56,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

@@ -81,9 +81,11 @@ impl Rack {
         lines.extend((0..rack.hosts).map(|host| format!("link set p{host} mtu {mtu} master br0 up")));
         ip_batch(Some(&switch), &lines)?;
         for host in 0..rack.hosts {
+            // A real cable carries datagrams one by one: what the kernel would hand over in one piece is cut here, so that
+            // each can be lost alone.
             let lines = [
                 "link set lo up".to_owned(),
-                format!("link set eth0 mtu {mtu} up"),
+                format!("link set eth0 mtu {mtu} gso_max_segs 1 up"),
                 format!("address add {}/24 dev eth0", rack.address(host)),
                 "route add 239.0.0.0/8 dev eth0".to_owned(),
             ];

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use testkit::{Rack, Shape};
 
@@ -26,6 +26,15 @@ fn gone() -> u32 {
     child.id()
 }
 
+/// Waits until a process that was started in a namespace is there, which takes it a moment; or until it has ended, because
+/// another test's rack has removed the namespace.
+fn wait_inside(namespace: &str, process: &mut Child) {
+    let inside = || !Command::new("ip").args(["netns", "pids", namespace]).output().unwrap().stdout.is_empty();
+    while !inside() && process.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_rack_is_what_it_should_be_and_goes_with_all_that_runs_on_it() {
     if let Some(reason) = Rack::obstacle() {
@@ -41,6 +50,7 @@ fn a_rack_is_what_it_should_be_and_goes_with_all_that_runs_on_it() {
     assert!(route.contains("dev eth0"), "{route}");
     let mut command = rack.command(0, Path::new("sleep"));
     let mut left = command.arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    wait_inside(&names[0], &mut left);
     drop(rack);
     assert!(!left.wait().unwrap().success(), "it was killed");
     assert!(names.iter().all(|name| !exists(name)));
@@ -69,11 +79,7 @@ fn a_rack_whose_process_died_is_removed_by_the_next() {
     let stale = format!("rack-{}-0-h0", gone());
     ip(&["netns", "add", &stale]);
     let mut left = Command::new("ip").args(["netns", "exec", &stale, "sleep", "1000"]).spawn().unwrap();
-    // It is in the namespace only a moment after it was started. (A rack of somebody else may have removed both by then.)
-    let inside = || Command::new("ip").args(["netns", "pids", &stale]).output().unwrap().stdout.len() > 1;
-    while !inside() && left.try_wait().unwrap().is_none() {
-        std::thread::yield_now();
-    }
+    wait_inside(&stale, &mut left);
     let other = Rack::build(&SHAPE).unwrap();
     assert!(!exists(&stale));
     assert!(!left.wait().unwrap().success(), "it was killed");
