@@ -72,9 +72,11 @@ impl Rack {
             lines.push(format!("link add eth0 netns {name} type veth peer name p{host} netns {switch}"));
         }
         ip_batch(None, &lines)?;
-        // A switch floods until a querier has been there for as long as members may take to answer it.
+        // A switch floods until a querier has been there for as long as members may take to answer it; and a report of
+        // membership that it missed comes again when it asks, by default half a minute later. In hundredths of a second.
         let mut lines = vec![
             "link add br0 type bridge mcast_query_response_interval 10".to_owned(),
+            "link set br0 type bridge mcast_startup_query_interval 100 mcast_query_interval 200".to_owned(),
             "link set br0 type bridge mcast_snooping 1 mcast_querier 1".to_owned(),
             format!("link set br0 mtu {mtu} up"),
         ];
