@@ -19,7 +19,7 @@ fuzz_target!(|text: &str| {
         }
     };
     let map = config.map().expect("it was checked");
-    assert!(config.protocol().per_datagram > 0);
+    assert!(config.protocol(std::net::Ipv4Addr::LOCALHOST).per_datagram > 0);
     for n in 0..8_u8 {
         let id = ChunkId::of_payload(&[n]);
         let group = map.group_of(&id);
