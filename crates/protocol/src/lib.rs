@@ -5,7 +5,8 @@
 //! The daemon and the simulator are two drivers of this one code.
 //!
 //! Where to look: [`id`], [`time`] and [`map`] for the words; [`wire`] for datagrams, byte by byte; [`calendar`] for
-//! reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound.
+//! reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound; [`paper`] for what the
+//! product is compared with.
 
 #![deny(
     clippy::disallowed_types,
@@ -23,6 +24,7 @@ pub mod initiator;
 pub mod limits;
 pub mod machine;
 pub mod map;
+pub mod paper;
 pub mod rng;
 pub mod target;
 pub mod time;

@@ -37,6 +37,14 @@ pub enum Input<R> {
     Wake,
     /// A datagram, already opened by [`wire::Opener`](crate::wire::Opener) (control) or of the data kind (unsealed).
     Datagram(Bytes),
+    /// A run of payload whose header was taken off already: many datagrams of one transfer that a driver received, or
+    /// simulated, at once.
+    Payload {
+        /// The header of the first byte.
+        header: crate::wire::DataHeader,
+        /// The bytes; they must lie inside the chunk.
+        payload: Bytes,
+    },
     /// An effect is finished.
     Done {
         /// Which effect.

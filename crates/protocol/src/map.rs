@@ -154,6 +154,12 @@ impl ClusterMap {
         self.cells.len() as u32
     }
 
+    /// Number of cells in a group.
+    #[must_use]
+    pub const fn group_cells(&self) -> usize {
+        self.group_cells
+    }
+
     /// Bits of a mask that a whole group takes.
     #[must_use]
     pub fn mask_bits(&self) -> u32 {

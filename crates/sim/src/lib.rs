@@ -6,6 +6,7 @@
 pub mod check;
 mod disk;
 mod net;
+pub mod perf;
 mod runner;
 pub mod swarm;
 mod world;

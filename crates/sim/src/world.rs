@@ -772,6 +772,7 @@ fn convert<R>(input: Option<Input<std::convert::Infallible>>) -> Input<R> {
     match input {
         None | Some(Input::Wake) => Input::Wake,
         Some(Input::Datagram(datagram)) => Input::Datagram(datagram),
+        Some(Input::Payload { header, payload }) => Input::Payload { header, payload },
         Some(Input::Done { op, completion }) => Input::Done { op, completion },
         Some(Input::Request(never)) => match never {},
     }

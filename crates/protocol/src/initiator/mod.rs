@@ -318,6 +318,13 @@ impl Initiator {
         });
     }
 
+    fn payload(&mut self, header: &DataHeader, payload: &Bytes) {
+        self.step(header.txn, |active, cx| match active {
+            Txn::Get(get) => get.data(cx, header, payload),
+            Txn::Put(_) | Txn::Ask(_) => Step::Continue,
+        });
+    }
+
     fn wake(&mut self) {
         let now = self.shared.now;
         self.shared.uplink.prune(now);
@@ -361,13 +368,11 @@ impl Machine for Initiator {
             Input::Wake => {}
             Input::Datagram(datagram) if is_data(&datagram) => {
                 if let Some((header, payload)) = DataHeader::decode(&datagram) {
-                    self.step(header.txn, |active, cx| match active {
-                        Txn::Get(get) => get.data(cx, &header, &payload),
-                        Txn::Put(_) | Txn::Ask(_) => Step::Continue,
-                    });
+                    self.payload(&header, &payload);
                 }
             }
             Input::Datagram(datagram) => self.message(&datagram),
+            Input::Payload { header, payload } => self.payload(&header, &payload),
             Input::Done { op, completion } => {
                 if let (Some(txn), Completion::Verified(good)) = (self.shared.effects.remove(&op), completion) {
                     self.step(txn, |active, cx| match active {

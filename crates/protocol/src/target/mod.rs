@@ -271,6 +271,7 @@ impl Machine for Target {
                 None => self.event(Event::BadDatagram),
             },
             Input::Datagram(datagram) => self.message(&datagram),
+            Input::Payload { header, payload } => self.data(&header, &payload),
             Input::Done { op, completion } => self.done(op, completion),
             Input::Request(Request::Epoch(epoch)) => self.setup.epoch = self.setup.epoch.max(epoch),
         }

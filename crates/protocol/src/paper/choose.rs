@@ -1,0 +1,115 @@
+//! Picking windows among bids.
+
+use super::config::Timing;
+use crate::id::NodeId;
+use crate::limits;
+use crate::time::{Instant, Span};
+
+/// One bid, on the initiator's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) target: NodeId,
+    /// Its place in the group's mask.
+    pub(super) bit: u32,
+    pub(super) left: Instant,
+    pub(super) right: Instant,
+    /// How long the target's disk is busy.
+    pub(super) backlog: Span,
+}
+
+/// A chosen part of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pick {
+    pub(super) target: NodeId,
+    pub(super) bit: u32,
+    pub(super) left: Instant,
+    pub(super) right: Instant,
+}
+
+impl Pick {
+    const fn of(offer: &Offer, left: Instant, right: Instant) -> Self {
+        Self { target: offer.target, bit: offer.bit, left, right }
+    }
+}
+
+/// Replicast-M as the papers have it: of `offers` in order of their beginnings, the first `copies` neighbours with a
+/// common window that is long enough. The very last run of neighbours is never looked at.
+pub(super) fn neighbours(offers: &[Offer], copies: usize, now: Instant, t: &Timing, picks: &mut Vec<Pick>) {
+    let runs = offers.len().saturating_sub(copies);
+    for run in offers.windows(copies).take(runs.max(1)) {
+        let begin = run[copies - 1].left.max(now + t.pdu);
+        let end = run.iter().map(|offer| offer.right).min().unwrap_or(begin);
+        if end.since(begin) >= t.reserve {
+            picks.extend(run.iter().map(|offer| Pick::of(offer, begin, begin + t.reserve)));
+            return;
+        }
+    }
+}
+
+/// The earliest window that is common to any `copies` of the offers and that `free` allows; among those who have it,
+/// the ones whose disks are least busy (or, without `least_backlog`, whose windows begin last: they have least to
+/// offer to others).
+pub(super) fn any_common(
+    offers: &[Offer],
+    copies: usize,
+    now: Instant,
+    t: &Timing,
+    least_backlog: bool,
+    free: impl Fn(Instant, Span) -> Instant,
+    picks: &mut Vec<Pick>,
+) {
+    let mut best: Option<Instant> = None;
+    for offer in offers {
+        let begin = free(offer.left.max(now + t.pdu), t.reserve);
+        let serves = offers.iter().filter(|o| covers(o, begin, t.reserve)).count();
+        if serves >= copies && best.is_none_or(|b| begin < b) {
+            best = Some(begin);
+        }
+    }
+    let Some(begin) = best else { return };
+    let mut serving = [(Span::ZERO, 0_usize); limits::GROUP_MEMBERS];
+    let mut count = 0;
+    for (at, offer) in offers.iter().enumerate() {
+        if covers(offer, begin, t.reserve) {
+            let rank = if least_backlog { offer.backlog } else { begin.since(offer.left) };
+            serving[count] = (rank, at);
+            count += 1;
+        }
+    }
+    serving[..count].sort_unstable();
+    picks.extend(serving[..copies].iter().map(|(_, at)| Pick::of(&offers[*at], begin, begin + t.reserve)));
+}
+
+fn covers(offer: &Offer, begin: Instant, length: Span) -> bool {
+    offer.left <= begin && begin + length <= offer.right
+}
+
+/// Replicast-H: consecutive windows for up to `wanted` copies, from `offers` in order of their beginnings.
+///
+/// The earliest bid is taken, cut to what is needed; then each that begins soon after the one before ends. If there is
+/// no second, one of the next two bids that begins about as early and is much wider takes the first one's place: a wide
+/// window is that of an idle target. It is kept at its whole width.
+pub(super) fn consecutive(offers: &[Offer], wanted: usize, t: &Timing, picks: &mut Vec<Pick>) {
+    let Some(first) = offers.first() else { return };
+    let gap = t.pdu.times(3).max(t.frame);
+    let mut chosen = Pick::of(first, first.left, first.left + t.reserve);
+    picks.push(chosen);
+    let mut after = 1;
+    while picks.len() < wanted {
+        let end = chosen.right;
+        let follows = |o: &Offer| o.left <= end + gap && o.right >= end + t.reserve;
+        let Some(at) = offers[after..].iter().position(follows) else { break };
+        let offer = &offers[after + at];
+        let left = offer.left.max(end);
+        chosen = Pick::of(offer, left, left + t.reserve);
+        picks.push(chosen);
+        after += at + 1;
+    }
+    if picks.len() == 1 && wanted > 1 && offers.len() >= 3 {
+        let narrow = t.reserve + t.frame;
+        let idle = |o: &&Offer| o.left <= first.left + t.frame && o.right.since(o.left) > narrow;
+        if let Some(offer) = offers[1..3].iter().rev().find(idle) {
+            picks[0] = Pick::of(offer, offer.left, offer.right);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The initiator of Replicast with the papers' rules.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::choose::{Offer, Pick, any_common, consecutive, neighbours};
+use super::config::{Choice, Config, Protocol};
+use super::wire::{Grant, Grants, Pdu, absolute, ahead, relative, span};
+use super::{Event, Request, Shared, txn_of};
+use crate::id::{GroupId, NodeId, TxnId};
+use crate::machine::{Deadline, Destination, Input, Output};
+use crate::map::{ClusterMap, MemberSet};
+use crate::rng::Rng;
+use crate::time::{Instant, Span};
+
+/// A put under way.
+#[derive(Debug)]
+struct Put {
+    handle: u64,
+    asked: Instant,
+    /// Beginning of this attempt.
+    began: Instant,
+    txn: TxnId,
+    round: u8,
+    payload: Bytes,
+    group: usize,
+    /// Members that are to answer this round, by place.
+    asking: u32,
+    offers: Vec<Offer>,
+    /// Members that were chosen in this attempt.
+    chosen: u32,
+    acked: u32,
+    /// When the last chosen window ends.
+    booked: Instant,
+}
+
+/// What is to be done later.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    at: Instant,
+    txn: TxnId,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Send { to: Destination },
+    Ask,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Initiator {
+    cx: Shared<Event>,
+    rng: Rng,
+    /// The members of each group, in the order of their bits, and the group's cell.
+    groups: Vec<(u32, Vec<NodeId>)>,
+    last_group: Option<usize>,
+    count: u64,
+    puts: Vec<Put>,
+    waiting: VecDeque<(Instant, Request)>,
+    tasks: Vec<Task>,
+    /// Windows on our own port.
+    uplink: Vec<(Instant, Instant)>,
+    picks: Vec<Pick>,
+}
+
+impl Initiator {
+    pub(super) fn new(id: NodeId, map: &ClusterMap, config: Config, seed: u64) -> Self {
+        let step = if config.overlap { 1 } else { map.group_cells() };
+        let groups = (0..map.groups())
+            .step_by(step)
+            .map(|g| (g, map.members(GroupId(g)).map(|t| t.id).collect::<Vec<_>>()))
+            .collect();
+        Self {
+            cx: Shared::new(id, config),
+            rng: Rng::new(seed).fork(u64::from(id.0)),
+            groups,
+            last_group: None,
+            count: 0,
+            puts: Vec::new(),
+            waiting: VecDeque::new(),
+            tasks: Vec::new(),
+            uplink: Vec::new(),
+            picks: Vec::new(),
+        }
+    }
+
+    pub(super) fn handle_input(&mut self, now: Instant, input: Input<Request>) {
+        self.cx.advance(now);
+        match input {
+            Input::Request(request) => self.waiting.push_back((now, request)),
+            Input::Datagram(datagram) => match Pdu::decode(&datagram) {
+                Some(Pdu::Bid { txn, from, round, start, length, backlog }) => {
+                    let left = absolute(self.cx.sent(), start);
+                    let right = left + span(length);
+                    self.bid(txn, round, from, (left, right), span(backlog));
+                }
+                Some(Pdu::Ack { txn }) => self.ack(txn),
+                _ => {}
+            },
+            Input::Wake | Input::Done { .. } | Input::Payload { .. } => {}
+        }
+        while self.puts.len() < self.cx.config.depth.max(1)
+            && let Some((asked, request)) = self.waiting.pop_front()
+        {
+            self.begin(request.handle, asked, request.payload);
+        }
+        self.run_tasks();
+    }
+
+    pub(super) fn poll_output(&mut self) -> Output<Event> {
+        self.cx.out.pop_front().unwrap_or_else(|| {
+            let next = self.tasks.iter().map(|task| task.at).min();
+            Output::Idle(next.map(|at| Deadline { at, why: "window" }))
+        })
+    }
+
+    /// Never the same group twice in a row.
+    fn group(&mut self) -> usize {
+        let groups = self.groups.len();
+        let mut group = self.rng.below(groups as u64) as usize;
+        if Some(group) == self.last_group {
+            group = self.rng.below(groups as u64) as usize;
+        }
+        if Some(group) == self.last_group {
+            group = (group + 1) % groups;
+        }
+        self.last_group = Some(group);
+        group
+    }
+
+    fn begin(&mut self, handle: u64, asked: Instant, payload: Bytes) {
+        let group = self.group();
+        self.count += 1;
+        let put = Put {
+            handle,
+            asked,
+            began: self.cx.now,
+            txn: txn_of(self.cx.id, self.count),
+            round: 0,
+            payload,
+            group,
+            asking: 0,
+            offers: Vec::with_capacity(self.groups[group].1.len()),
+            chosen: 0,
+            acked: 0,
+            booked: self.cx.now,
+        };
+        self.puts.push(put);
+        self.ask(self.puts.len() - 1);
+    }
+
+    /// Asks every member of the group that has no copy yet.
+    fn ask(&mut self, at: usize) {
+        let put = &mut self.puts[at];
+        let (cell, members) = &self.groups[put.group];
+        let all = u32::MAX >> (32 - members.len());
+        put.round += 1;
+        put.asking = all & !put.chosen;
+        put.offers.clear();
+        let earliest = if put.chosen == 0 { 0 } else { ahead(put.booked, self.cx.now) };
+        let size = put.payload.len() as u32;
+        let request = Pdu::Request { txn: put.txn, from: self.cx.id, round: put.round, size, earliest };
+        let to = Destination::Members(MemberSet { cell: *cell, mask: put.asking });
+        self.cx.send(to, &request);
+    }
+
+    fn bid(&mut self, txn: TxnId, round: u8, from: NodeId, window: (Instant, Instant), backlog: Span) {
+        let Some(at) = self.puts.iter().position(|put| put.txn == txn && put.round == round) else { return };
+        let put = &mut self.puts[at];
+        let members = &self.groups[put.group].1;
+        let Some(bit) = members.iter().position(|m| *m == from) else { return };
+        put.offers.push(Offer { target: from, bit: bit as u32, left: window.0, right: window.1, backlog });
+        if put.offers.len() == put.asking.count_ones() as usize {
+            self.choose(at);
+        }
+    }
+
+    /// All have answered: picks windows, tells everybody, books what follows.
+    fn choose(&mut self, at: usize) {
+        let now = self.cx.now;
+        let put = &mut self.puts[at];
+        let copies = usize::from(self.cx.config.copies);
+        let t = self.cx.config.timing(put.payload.len() as u32);
+        let mut picks = core::mem::take(&mut self.picks);
+        picks.clear();
+        // Bids that begin at once arrive at once: their order is chance.
+        for last in (1..put.offers.len()).rev() {
+            let other = self.rng.below(last as u64 + 1) as usize;
+            put.offers.swap(last, other);
+        }
+        put.offers.sort_by_key(|offer| offer.left);
+        self.uplink.retain(|(_, end)| *end > now);
+        let hybrid = self.cx.config.protocol == Protocol::ReplicastH;
+        if hybrid {
+            let wanted = copies - put.chosen.count_ones() as usize;
+            consecutive(&put.offers, wanted, &t, &mut picks);
+        } else if self.cx.config.choice == Choice::Neighbours {
+            neighbours(&put.offers, copies, now, &t, &mut picks);
+        } else {
+            let uplink = &self.uplink;
+            let free = |from, length| first_free(uplink, from, length);
+            any_common(&put.offers, copies, now, &t, self.cx.config.least_backlog, free, &mut picks);
+        }
+        let mut grants = Grants::default();
+        for pick in &picks {
+            let length = pick.right.since(pick.left).as_nanos();
+            grants.push(Grant { target: pick.target.0, start: relative(pick.left, now), length });
+            put.chosen |= 1 << pick.bit;
+        }
+        let (txn, cell, asked_of) = (put.txn, self.groups[put.group].0, put.asking);
+        self.cx.send(Destination::Members(MemberSet { cell, mask: asked_of }), &Pdu::Accept { txn, grants });
+        match picks.as_slice() {
+            [] => self.abort(at),
+            [first, ..] if !hybrid => {
+                let to = Destination::Members(MemberSet { cell, mask: self.puts[at].chosen });
+                self.uplink.push((first.left, first.right));
+                self.tasks.push(Task { at: first.left, txn, what: What::Send { to } });
+            }
+            picks => self.book(at, picks, t.pdu),
+        }
+        self.picks = picks;
+    }
+
+    /// The papers' way to go on after bids without a common window: forget the chunk and begin with another.
+    fn abort(&mut self, at: usize) {
+        let put = self.puts.swap_remove(at);
+        self.cx.out.push_back(Output::Event(Event::Aborted));
+        self.begin(put.handle, put.asked, put.payload);
+    }
+
+    /// Replicast-H: sends in each window, and asks for the copies that are still missing when there is a pause, or just
+    /// before the last window ends.
+    fn book(&mut self, at: usize, picks: &[Pick], pdu: Span) {
+        let put = &mut self.puts[at];
+        let (txn, now) = (put.txn, self.cx.now);
+        for pick in picks {
+            let what = What::Send { to: Destination::Node(pick.target) };
+            self.tasks.push(Task { at: pick.left, txn, what });
+        }
+        let (first, last) = (picks[0], picks[picks.len() - 1]);
+        let before = core::mem::replace(&mut put.booked, last.right);
+        if put.chosen.count_ones() >= u32::from(self.cx.config.copies) {
+            return;
+        }
+        let again = put.round > 1;
+        let when = if again && first.left > before + pdu && before > now + pdu + self.cx.config.trip {
+            before
+        } else if last.left > first.right + pdu {
+            first.right
+        } else {
+            (last.right - pdu.times(2)).max(last.left)
+        };
+        self.tasks.push(Task { at: when.max(now), txn, what: What::Ask });
+        self.cx.out.push_back(Output::Event(Event::AnotherRound));
+    }
+
+    fn run_tasks(&mut self) {
+        while let Some(next) = self.tasks.iter().position(|task| task.at <= self.cx.now) {
+            let task = self.tasks.swap_remove(next);
+            let Some(at) = self.puts.iter().position(|put| put.txn == task.txn) else { continue };
+            match task.what {
+                What::Ask => self.ask(at),
+                What::Send { to } => {
+                    let payload = self.puts[at].payload.clone();
+                    self.cx.transmit(to, task.txn, &payload, 0, payload.len() as u32);
+                }
+            }
+        }
+    }
+
+    fn ack(&mut self, txn: TxnId) {
+        let Some(at) = self.puts.iter().position(|put| put.txn == txn) else { return };
+        self.puts[at].acked += 1;
+        if self.puts[at].acked == u32::from(self.cx.config.copies) {
+            let put = self.puts.swap_remove(at);
+            let (took, attempt) = (self.cx.now.since(put.asked), self.cx.now.since(put.began));
+            self.cx.out.push_back(Output::Event(Event::Put { handle: put.handle, took, attempt }));
+        }
+    }
+}
+
+/// The first moment from `from` on at which `length` is free between the windows of our own port.
+fn first_free(uplink: &[(Instant, Instant)], from: Instant, length: Span) -> Instant {
+    let mut at = from;
+    while let Some((_, end)) = uplink.iter().find(|(start, end)| *start < at + length && at < *end) {
+        at = *end;
+    }
+    at
+}

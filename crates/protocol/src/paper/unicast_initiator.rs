@@ -1,0 +1,244 @@
+//! The initiator of the conventional store: copies go to targets that a hash names, one after another, frame by frame
+//! at the rate that the target sets (UCH-CCP) or that congestion allows (UCH-AIMD).
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::config::{Config, Protocol};
+use super::unicast_target::STEP;
+use super::wire::Pdu;
+use super::{Event, Request, Shared, txn_of};
+use crate::id::{NodeId, TxnId};
+use crate::machine::{Deadline, Destination, Input, Output};
+use crate::map::ClusterMap;
+use crate::rng::Rng;
+use crate::time::{Instant, Span};
+
+/// Bits without a ding after which UCH-AIMD increases its rate.
+const INCREASE_AFTER: u64 = 74_400;
+
+/// Bytes that may leave at once before the link's rate binds.
+const BURST: u32 = 9_300;
+
+/// A put under way.
+#[derive(Debug)]
+struct Put {
+    handle: u64,
+    asked: Instant,
+    payload: Bytes,
+    targets: Vec<NodeId>,
+    /// The copy that is being sent, from 0.
+    copy: usize,
+    acked: usize,
+    /// First transaction; each copy has one of its own.
+    first: u64,
+    flow: Flow,
+}
+
+/// The copy that is being sent.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    /// Bits per second; zero until the target has answered.
+    rate: u64,
+    begun: bool,
+    sent: u32,
+    /// When the frame that is on the wire is sent wholly, and its bytes.
+    frame: Option<(Instant, u32)>,
+    undinged: u64,
+}
+
+const IDLE: Flow = Flow { rate: 0, begun: false, sent: 0, frame: None, undinged: 0 };
+
+/// The machine.
+#[derive(Debug)]
+pub struct Initiator {
+    cx: Shared<Event>,
+    rng: Rng,
+    targets: Vec<NodeId>,
+    last: Vec<NodeId>,
+    count: u64,
+    puts: Vec<Put>,
+    /// When the link has carried all that was begun.
+    link_due: Instant,
+    waiting: VecDeque<(Instant, Request)>,
+}
+
+impl Initiator {
+    pub(super) fn new(id: NodeId, map: &ClusterMap, config: Config, seed: u64) -> Self {
+        Self {
+            cx: Shared::new(id, config),
+            rng: Rng::new(seed).fork(u64::from(id.0)),
+            targets: map.targets().map(|t| t.id).collect(),
+            last: Vec::new(),
+            count: 0,
+            puts: Vec::new(),
+            link_due: Instant::ZERO,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn handle_input(&mut self, now: Instant, input: Input<Request>) {
+        self.cx.advance(now);
+        match input {
+            Input::Request(request) => self.waiting.push_back((now, request)),
+            Input::Datagram(datagram) => match Pdu::decode(&datagram) {
+                Some(Pdu::Begin { txn, rate }) => self.rate(txn, rate, true),
+                Some(Pdu::Rate { txn, rate }) => self.rate(txn, rate, false),
+                Some(Pdu::Ding { txn }) => self.ding(txn),
+                Some(Pdu::Ack { txn }) => self.ack(txn),
+                _ => {}
+            },
+            Input::Wake | Input::Done { .. } | Input::Payload { .. } => {}
+        }
+        while self.puts.len() < self.cx.config.depth.max(1)
+            && let Some((asked, request)) = self.waiting.pop_front()
+        {
+            self.begin(asked, request);
+        }
+        for at in 0..self.puts.len() {
+            self.send(at);
+        }
+    }
+
+    pub(super) fn poll_output(&mut self) -> Output<Event> {
+        self.cx.out.pop_front().unwrap_or_else(|| {
+            let next = self.puts.iter().filter_map(|put| put.flow.frame.map(|(at, _)| at)).min();
+            Output::Idle(next.map(|at| Deadline { at, why: "frame" }))
+        })
+    }
+
+    /// Hashed placement is as good as chance; a chunk does not follow another to the same targets.
+    fn place(&mut self) -> Vec<NodeId> {
+        let copies = usize::from(self.cx.config.copies);
+        let avoid = self.targets.len() >= 2 * copies;
+        let mut chosen: Vec<NodeId> = Vec::with_capacity(copies);
+        while chosen.len() < copies.min(self.targets.len()) {
+            let target = self.targets[self.rng.below(self.targets.len() as u64) as usize];
+            let used = chosen.contains(&target) || avoid && self.last.contains(&target);
+            if !used {
+                chosen.push(target);
+            }
+        }
+        self.last.clone_from(&chosen);
+        chosen
+    }
+
+    fn begin(&mut self, asked: Instant, request: Request) {
+        let targets = self.place();
+        let first = self.count;
+        self.count += targets.len() as u64;
+        let (handle, payload) = (request.handle, request.payload);
+        self.puts.push(Put { handle, asked, payload, targets, copy: 0, acked: 0, first, flow: IDLE });
+        self.ask(self.puts.len() - 1);
+    }
+
+    fn ask(&mut self, at: usize) {
+        let put = &self.puts[at];
+        let (txn, to) = (put.txn(self.cx.id), Destination::Node(put.targets[put.copy]));
+        let size = put.payload.len() as u32;
+        self.cx.send(to, &Pdu::Request { txn, from: self.cx.id, round: 0, size, earliest: 0 });
+    }
+
+    fn find(&self, txn: TxnId) -> Option<usize> {
+        self.puts.iter().position(|put| put.has_more() && put.txn(self.cx.id) == txn)
+    }
+
+    /// A new rate. One that comes before the delayed permission to begin is kept, and newer than the permission's.
+    fn rate(&mut self, txn: TxnId, rate: u64, begin: bool) {
+        let Some(at) = self.find(txn) else { return };
+        let flow = &mut self.puts[at].flow;
+        if !begin || flow.rate == 0 {
+            flow.rate = rate;
+        }
+        flow.begun |= begin;
+    }
+
+    fn ding(&mut self, txn: TxnId) {
+        let Some(at) = self.find(txn) else { return };
+        let flow = &mut self.puts[at].flow;
+        flow.rate = (flow.rate / 2).max(STEP);
+        flow.undinged = 0;
+    }
+
+    /// Hands over the frame that is sent wholly, and begins the next. When a copy is sent, the next copy's target is
+    /// asked, without waiting for the acknowledgement.
+    fn send(&mut self, at: usize) {
+        let (now, link) = (self.cx.now, self.cx.config.link);
+        let Some((end, len)) = self.puts[at].flow.frame else {
+            return self.next_frame(at);
+        };
+        if end > now {
+            return;
+        }
+        let put = &mut self.puts[at];
+        let (txn, to, offset) = (put.txn(self.cx.id), put.targets[put.copy], put.flow.sent);
+        let payload = put.payload.clone();
+        let flow = &mut put.flow;
+        flow.frame = None;
+        flow.sent += len;
+        flow.undinged += u64::from(len) * 8;
+        if self.cx.config.protocol == Protocol::UchAimd && flow.undinged >= INCREASE_AFTER {
+            flow.undinged = 0;
+            flow.rate = (flow.rate + STEP).min(link);
+        }
+        let over = flow.sent == payload.len() as u32;
+        if over {
+            put.copy += 1;
+            put.flow = IDLE;
+        }
+        let more = put.has_more();
+        self.cx.transmit(Destination::Node(to), txn, &payload, offset, len);
+        match (over, more) {
+            (false, _) => self.next_frame(at),
+            (true, true) => self.ask(at),
+            (true, false) => {}
+        }
+    }
+
+    fn next_frame(&mut self, at: usize) {
+        let (now, link) = (self.cx.now, self.cx.config.link);
+        let put = &mut self.puts[at];
+        if !put.flow.begun {
+            return;
+        }
+        let rest = put.payload.len() as u32 - put.flow.sent;
+        let len = rest.min(self.cx.config.frame);
+        let mut start = now;
+        // The last frame of a copy is not charged to the link: the papers' simulator forgets it.
+        if len < rest {
+            start = now.max(self.link_due - wire_time(BURST, link));
+            self.link_due = self.link_due.max(start) + wire_time(len, link);
+        }
+        put.flow.frame = Some((start + wire_time(len, put.flow.rate), len));
+    }
+
+    fn ack(&mut self, txn: TxnId) {
+        let count = txn.0 & ((1 << super::TXN_BITS) - 1);
+        let copies = u64::from(self.cx.config.copies);
+        let Some(at) = self.puts.iter().position(|put| (put.first..put.first + copies).contains(&count)) else {
+            return;
+        };
+        self.puts[at].acked += 1;
+        if self.puts[at].acked == self.puts[at].targets.len() {
+            let put = self.puts.swap_remove(at);
+            let took = self.cx.now.since(put.asked);
+            self.cx.out.push_back(Output::Event(Event::Put { handle: put.handle, took, attempt: took }));
+        }
+    }
+}
+
+impl Put {
+    fn txn(&self, initiator: NodeId) -> TxnId {
+        txn_of(initiator, self.first + self.copy as u64)
+    }
+
+    /// Whether a copy is still to be sent.
+    fn has_more(&self) -> bool {
+        self.copy < self.targets.len()
+    }
+}
+
+fn wire_time(bytes: u32, bits_per_second: u64) -> Span {
+    Span::from_nanos(u64::from(bytes) * 8_000_000_000 / bits_per_second.max(1))
+}

@@ -1,0 +1,205 @@
+//! The papers' control messages. A message is charged as its configured size; these bytes are what is decoded.
+//!
+//! Times are nanoseconds from the moment of sending: the receiver knows the delay, which is the same for all.
+
+use bytes::{BufMut, Bytes};
+
+use crate::id::{NodeId, TxnId};
+use crate::limits;
+use crate::time::{Instant, Span};
+
+/// Longest encoding.
+const LONGEST: usize = 16 + limits::COPIES * 20;
+
+/// A control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pdu {
+    /// Initiator to target or group: who takes a copy?
+    Request { txn: TxnId, from: NodeId, round: u8, size: u32, earliest: u64 },
+    /// Target to initiator: this window is yours if you accept it; the disk is busy for `backlog`.
+    Bid { txn: TxnId, from: NodeId, round: u8, start: i64, length: u64, backlog: u64 },
+    /// Initiator to group: these windows, and no others.
+    Accept { txn: TxnId, grants: Grants },
+    /// Target to initiator: begin, at this rate in bits per second.
+    Begin { txn: TxnId, rate: u64 },
+    /// Target to initiator: go on at this rate.
+    Rate { txn: TxnId, rate: u64 },
+    /// Target to initiator: too much comes at once.
+    Ding { txn: TxnId },
+    /// Target to initiator: on disk.
+    Ack { txn: TxnId },
+}
+
+/// An accepted window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) target: u32,
+    pub(super) start: i64,
+    pub(super) length: u64,
+}
+
+/// The accepted windows of one message, at most [`limits::COPIES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Grants {
+    len: usize,
+    list: [Grant; limits::COPIES],
+}
+
+impl Grants {
+    pub(super) fn push(&mut self, grant: Grant) {
+        self.list[self.len] = grant;
+        self.len += 1;
+    }
+
+    pub(super) fn of(&self, target: NodeId) -> Option<Grant> {
+        self.list[..self.len].iter().find(|g| g.target == target.0).copied()
+    }
+}
+
+/// `at` as the wire carries it.
+pub(super) fn relative(at: Instant, now: Instant) -> i64 {
+    at.as_nanos() as i64 - now.as_nanos() as i64
+}
+
+/// The reverse, at the receiver.
+pub(super) fn absolute(sent: Instant, offset: i64) -> Instant {
+    Instant::from_nanos(sent.as_nanos().saturating_add_signed(offset))
+}
+
+impl Pdu {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut buffer = [0; LONGEST];
+        let mut w = &mut buffer[..];
+        match self {
+            Self::Request { txn, from, round, size, earliest } => {
+                w.put_u8(1);
+                w.put_u8(*round);
+                w.put_u64_le(txn.0);
+                w.put_u32_le(from.0);
+                w.put_u32_le(*size);
+                w.put_u64_le(*earliest);
+            }
+            Self::Bid { txn, from, round, start, length, backlog } => {
+                w.put_u8(2);
+                w.put_u8(*round);
+                w.put_u64_le(txn.0);
+                w.put_u32_le(from.0);
+                w.put_i64_le(*start);
+                w.put_u64_le(*length);
+                w.put_u64_le(*backlog);
+            }
+            Self::Accept { txn, grants } => {
+                w.put_u8(3);
+                w.put_u8(grants.len as u8);
+                w.put_u64_le(txn.0);
+                for grant in &grants.list[..grants.len] {
+                    w.put_u32_le(grant.target);
+                    w.put_i64_le(grant.start);
+                    w.put_u64_le(grant.length);
+                }
+            }
+            Self::Begin { txn, rate } => short(&mut w, 4, *txn, *rate),
+            Self::Rate { txn, rate } => short(&mut w, 5, *txn, *rate),
+            Self::Ding { txn } => short(&mut w, 6, *txn, 0),
+            Self::Ack { txn } => short(&mut w, 7, *txn, 0),
+        }
+        let used = LONGEST - w.len();
+        Bytes::copy_from_slice(&buffer[..used])
+    }
+
+    pub(super) fn decode(datagram: &[u8]) -> Option<Self> {
+        let (kind, rest) = datagram.split_first()?;
+        let (small, rest) = rest.split_first()?;
+        let mut r = Reader(rest);
+        let txn = TxnId(r.u64()?);
+        Some(match kind {
+            1 => {
+                let from = NodeId(r.u32()?);
+                Self::Request { txn, from, round: *small, size: r.u32()?, earliest: r.u64()? }
+            }
+            2 => {
+                let from = NodeId(r.u32()?);
+                let start = r.u64()?.cast_signed();
+                Self::Bid { txn, from, round: *small, start, length: r.u64()?, backlog: r.u64()? }
+            }
+            3 => {
+                let mut grants = Grants::default();
+                for _ in 0..usize::from(*small).min(limits::COPIES) {
+                    let target = r.u32()?;
+                    grants.push(Grant { target, start: r.u64()?.cast_signed(), length: r.u64()? });
+                }
+                Self::Accept { txn, grants }
+            }
+            4 => Self::Begin { txn, rate: r.u64()? },
+            5 => Self::Rate { txn, rate: r.u64()? },
+            6 => Self::Ding { txn },
+            7 => Self::Ack { txn },
+            _ => return None,
+        })
+    }
+}
+
+fn short(w: &mut &mut [u8], kind: u8, txn: TxnId, rate: u64) {
+    w.put_u8(kind);
+    w.put_u8(0);
+    w.put_u64_le(txn.0);
+    w.put_u64_le(rate);
+}
+
+/// Time until `at` as an unsigned field.
+pub(super) fn ahead(at: Instant, now: Instant) -> u64 {
+    at.since(now).as_nanos()
+}
+
+/// A field of nanoseconds.
+pub(super) const fn span(nanos: u64) -> Span {
+    Span::from_nanos(nanos)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn u32(&mut self) -> Option<u32> {
+        let (head, tail) = self.0.split_first_chunk()?;
+        self.0 = tail;
+        Some(u32::from_le_bytes(*head))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (head, tail) = self.0.split_first_chunk()?;
+        self.0 = tail;
+        Some(u64::from_le_bytes(*head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let (txn, from) = (TxnId(7 << 40 | 3), NodeId(11));
+        let mut grants = Grants::default();
+        for target in 0..limits::COPIES as u32 {
+            grants.push(Grant { target, start: -5, length: 9 });
+        }
+        let all = [
+            Pdu::Request { txn, from, round: 2, size: 1 << 20, earliest: 77 },
+            Pdu::Bid { txn, from, round: 2, start: -1, length: 5, backlog: 1 << 40 },
+            Pdu::Accept { txn, grants },
+            Pdu::Accept { txn, grants: Grants::default() },
+            Pdu::Begin { txn, rate: 9_900_000_000 },
+            Pdu::Rate { txn, rate: 1 },
+            Pdu::Ding { txn },
+            Pdu::Ack { txn },
+        ];
+        for pdu in all {
+            let encoded = pdu.encode();
+            assert_eq!(Pdu::decode(&encoded), Some(pdu));
+            for cut in 0..encoded.len() {
+                assert!(Pdu::decode(&encoded[..cut]) != Some(pdu) || cut >= 10, "{pdu:?} cut to {cut}");
+            }
+        }
+        assert_eq!(Pdu::decode(&[9; 30]), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! Many runs on all cores. Each run is a thread's own, so the results do not depend on how many threads there are.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::cluster::run;
+use super::setup::Setup;
+use super::stats::Outcome;
+
+/// Runs every setup on `threads` threads; `progress` hears how many are done. The outcomes are in the order of the
+/// setups.
+///
+/// # Errors
+/// The first of the setups that cannot be run, with its number and why.
+pub fn run_all(
+    setups: &[Setup],
+    threads: usize,
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<Vec<Outcome>, (usize, String)> {
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let outcomes: Mutex<Vec<Option<Result<Outcome, String>>>> = Mutex::new(vec![None; setups.len()]);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, setups.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(setup) = setups.get(at) else { return };
+                    let outcome = run(setup);
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcome);
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let checked = outcomes.into_iter().flatten().enumerate().map(|(at, outcome)| outcome.map_err(|why| (at, why)));
+    checked.collect()
+}
+
+/// Threads that this machine runs at once.
+#[must_use]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

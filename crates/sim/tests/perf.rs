@@ -1,0 +1,168 @@
+//! Why the figures of performance runs can be believed: closed forms first, then that modes, builds and threads agree.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use protocol::paper::{Config, Protocol};
+use protocol::time::Span;
+use sim::perf::{Load, Mode, Outcome, Setup, run, run_all};
+
+const MB: u64 = 1 << 20;
+const KIB: u32 = 1 << 10;
+
+fn close(is: f64, should: f64, tolerance: f64) {
+    assert!((is / should - 1.0).abs() <= tolerance, "{is} is not {should} within {tolerance}");
+}
+
+/// One initiator and just enough targets: nothing contends.
+fn alone(protocol: Protocol, chunk: u32) -> Setup {
+    let mut setup = Setup::paper(Config::paper(protocol, 1_000 * MB), 1, chunk, Span::from_millis(400));
+    (setup.targets, setup.group) = (9, 9);
+    setup
+}
+
+#[test]
+fn one_flow_on_one_link_takes_what_the_formula_says() {
+    for chunk in [16 * KIB, 128 * KIB, 1024 * KIB] {
+        // Multicast: request, bid, the accept on its way while the payload leaves, the payload, the disk, the ack.
+        let outcome = run(&alone(Protocol::ReplicastM, chunk)).unwrap();
+        let t = Config::paper(Protocol::ReplicastM, 1_000 * MB).timing(chunk);
+        let hop = t.pdu + Span::from_micros(1);
+        let whole = hop.times(2) + t.pdu + t.net + Span::from_micros(1) + t.disk + hop;
+        close(outcome.attempt.mean(), whole.as_nanos() as f64, 0.001);
+        close(outcome.chunks_per_second, 1e9 / whole.as_nanos() as f64, 0.01);
+
+        // Unicast, one copy: request, permission, payload, disk, ack.
+        let mut setup = alone(Protocol::UchCcp, chunk);
+        setup.protocol.copies = 1;
+        (setup.targets, setup.group) = (4, 1);
+        let outcome = run(&setup).unwrap();
+        let t = setup.protocol.timing(chunk);
+        let hop = t.pdu + Span::from_micros(1);
+        let whole = hop.times(2) + t.net + Span::from_micros(1) + t.disk + hop;
+        close(outcome.attempt.mean(), whole.as_nanos() as f64, 0.001);
+    }
+}
+
+#[test]
+fn flows_that_share_a_link_each_get_their_part() {
+    for flows in [2, 3, 7, 20] {
+        let mut setup = alone(Protocol::UchCcp, 1024 * KIB);
+        setup.protocol.copies = 1;
+        setup.protocol.disk = 1 << 45;
+        (setup.targets, setup.group, setup.initiators) = (1, 1, flows);
+        setup.keep_series = true;
+        let t = setup.protocol.timing(1024 * KIB);
+        // All begin together, so all end together, after as many transfers.
+        let together = t.net.times(u64::from(flows)).as_nanos();
+        setup.length = Span::from_nanos(together + together / 5);
+        let outcome = run(&setup).unwrap();
+        for latency in &outcome.series[..flows as usize] {
+            close(*latency as f64, together as f64, 0.01);
+        }
+    }
+}
+
+/// One disk, Poisson arrivals, a network that takes no time: mean time in the system is d (1 + rho / (2 (1 - rho))).
+#[test]
+fn a_disk_is_a_queue_with_constant_service() {
+    for load in [0.3, 0.6, 0.8] {
+        let mut setup = alone(Protocol::UchCcp, 128 * KIB);
+        setup.protocol = Config {
+            copies: 1,
+            depth: 8,
+            link: 1_000_000_000_000_000,
+            trip: Span::ZERO,
+            frame: 128 * KIB,
+            disk_queue: u32::MAX,
+            ..Config::paper(Protocol::UchCcp, 400 * MB)
+        };
+        (setup.targets, setup.group, setup.initiators) = (1, 1, 400);
+        let service = setup.protocol.timing(128 * KIB).disk.as_nanos() as f64;
+        setup.load = Load::Open { chunks_per_second: load * 1e9 / service };
+        setup.warm_up = Span::from_secs(1);
+        setup.length = Span::from_secs(250);
+        let outcome = run(&setup).unwrap();
+        close(outcome.disk_utilisation, load, 0.01);
+        close(outcome.latency.mean(), service * (1.0 + load / (2.0 * (1.0 - load))), 0.01);
+    }
+}
+
+/// The papers' Table 5, with the formula as it should be: requests arrive at random, and each leaves a bid tentative for
+/// a bid's and an accept's way, so one in 1 - e^(-lambda t) meets another's.
+#[test]
+fn requests_meet_tentative_bids_as_often_as_the_formula_says() {
+    for (share, millis) in [(0.1, 500), (0.4, 100)] {
+        let mut setup = alone(Protocol::ReplicastM, 16 * KIB);
+        (setup.targets, setup.initiators) = (90, 900);
+        let rate = share * setup.bounds().disk;
+        setup.load = Load::Open { chunks_per_second: rate };
+        setup.length = Span::from_millis(millis);
+        let outcome = run(&setup).unwrap();
+        let t = setup.protocol.timing(16 * KIB);
+        let tentative = (t.pdu + Span::from_micros(1)).times(2).as_nanos() as f64 / 1e9;
+        let requests = outcome.requests.0 as f64 / 90.0 / (millis as f64 / 1e3);
+        let measured = outcome.requests.1 as f64 / outcome.requests.0 as f64;
+        close(measured, 1.0 - (-requests * tentative).exp(), 0.03);
+    }
+}
+
+#[test]
+fn frames_and_transfers_agree_where_nothing_contends() {
+    for protocol in [Protocol::ReplicastM, Protocol::ReplicastH] {
+        for chunk in [16 * KIB, 128 * KIB, 1024 * KIB] {
+            let mut setup = alone(protocol, chunk);
+            let transfer = run(&setup).unwrap();
+            setup.mode = Mode::Frame;
+            let frame = run(&setup).unwrap();
+            close(frame.attempt.mean(), transfer.attempt.mean(), 0.001);
+            close(frame.payload_bytes as f64, transfer.payload_bytes as f64, 0.01);
+            assert!(frame.events > transfer.events);
+        }
+    }
+}
+
+fn cells() -> Vec<Setup> {
+    let protocols = Protocol::ALL.into_iter();
+    protocols
+        .map(|protocol| Setup::paper(Config::paper(protocol, 1_000 * MB), 90, 128 * KIB, Span::from_millis(3)))
+        .collect()
+}
+
+fn digests(outcomes: &[Outcome]) -> Vec<(u64, u64)> {
+    outcomes.iter().map(|outcome| (outcome.digest, outcome.chunks)).collect()
+}
+
+/// The digests are written down: every build must come to the same, optimised or not.
+#[test]
+fn a_run_repeats_exactly_on_every_build_and_any_number_of_threads() {
+    let setups = cells();
+    let one = digests(&run_all(&setups, 1, &|_| ()).unwrap());
+    for threads in [2, 3, 8] {
+        assert_eq!(digests(&run_all(&setups, threads, &|_| ()).unwrap()), one, "{threads} threads");
+    }
+    let other: Vec<Setup> = setups.iter().map(|setup| Setup { seed: 2, ..setup.clone() }).collect();
+    assert!(digests(&run_all(&other, 2, &|_| ()).unwrap()).iter().zip(&one).all(|(a, b)| a.0 != b.0));
+    assert_eq!(one, DIGESTS, "what is repeated has changed: if it was meant to, write the new digests down");
+}
+
+const DIGESTS: [(u64, u64); 4] = [
+    (12_345_315_197_939_971_771, 291),
+    (6_907_393_969_794_429_061, 171),
+    (10_728_063_866_224_347_769, 326),
+    (4_214_902_370_812_441_102, 307),
+];
+
+#[test]
+fn transfers_into_reserved_windows_never_meet() {
+    for protocol in [Protocol::ReplicastM, Protocol::ReplicastH] {
+        for chunk in [16 * KIB, 128 * KIB, 1024 * KIB] {
+            for mode in [Mode::Transfer, Mode::Frame] {
+                let mut setup = Setup::paper(Config::paper(protocol, 1_000 * MB), 90, chunk, Span::from_millis(10));
+                setup.mode = mode;
+                let outcome = run(&setup).unwrap();
+                assert_eq!(outcome.collisions, 0, "{protocol:?}, {chunk} bytes");
+                assert!(outcome.chunks > 0);
+            }
+        }
+    }
+}
