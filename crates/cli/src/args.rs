@@ -202,6 +202,14 @@ pub(crate) struct BenchArgs {
 /// What to simulate.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimCommand {
+    /// Run one scenario from a file and show how fast the cluster is.
+    Run(RunArgs),
+    /// Simulate the paper's tables and figures again, each figure beside the paper's.
+    Paper(PaperArgs),
+    /// Run two scenarios with the same seeds and show the differences.
+    Compare(CompareArgs),
+    /// Run a scenario with one key or two over several values.
+    Sweep(SweepArgs),
     /// Run whole clusters with faults, one for each seed, and check that nothing acknowledged is lost.
     Check {
         /// How many seeds.
@@ -222,4 +230,118 @@ pub(crate) enum SimCommand {
         #[arg(long, value_name = "DEFECT", hide = true, value_parser = crate::simulate::planted)]
         plant: Option<sim::Planted>,
     },
+}
+
+/// Settings of `sim run`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RunArgs {
+    /// The scenario; docs/simulation.md explains its keys.
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) file: PathBuf,
+    /// Set a key of the scenario to something else; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs, with a seed each (default: as the scenario says).
+    #[arg(long, value_name = "N")]
+    pub(crate) seeds: Option<u64>,
+    /// Write a report, plots, JSON and CSV into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings of `sim paper`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PaperArgs {
+    /// Only these tables and figures.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) only: Vec<ExhibitArg>,
+    /// Runs of each cell, with a seed each.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) seeds: u64,
+    /// Peculiarities of the paper's simulator to switch on, to see what each is worth.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) quirks: Vec<QuirkArg>,
+    /// Write a report, plots and JSON into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON: one object for each cell.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings of `sim compare`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompareArgs {
+    /// One scenario.
+    #[arg(value_name = "A.toml")]
+    pub(crate) a: PathBuf,
+    /// The other.
+    #[arg(value_name = "B.toml")]
+    pub(crate) b: PathBuf,
+    /// Set a key of both to something else; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs of each, with the same seeds.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) seeds: u64,
+    /// Write a report and plots into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings of `sim sweep`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SweepArgs {
+    /// The scenario.
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) file: PathBuf,
+    /// A key and its values; given twice, all pairs of two keys.
+    #[arg(long, value_name = "KEY=VALUE,VALUE", required = true)]
+    pub(crate) vary: Vec<String>,
+    /// What to show of each run: a key of `sim run --json`.
+    #[arg(long, value_name = "METRIC", default_value = "chunks_per_second")]
+    pub(crate) metric: String,
+    /// Set a key of the scenario to something else; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs at each point, with a seed each (default: as the scenario says).
+    #[arg(long, value_name = "N")]
+    pub(crate) seeds: Option<u64>,
+    /// Write a report and a plot into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A table or figure of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExhibitArg {
+    Table2,
+    Table3,
+    Table5,
+    Fig8,
+    Fig9,
+    Fig10,
+    Fig11,
+    Fig12,
+    Fig13,
+}
+
+/// A peculiarity of the paper's simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuirkArg {
+    /// What is completed in the last hundredth of a run is not counted.
+    LastHundredth,
+    /// Work that a disk has queued counts as done.
+    ScheduledWork,
+    /// Every frame leaves up to 500 ns late.
+    LateFrames,
 }

@@ -1,5 +1,10 @@
 //! The simulator's commands.
 
+mod paper;
+mod plot;
+mod report;
+mod scenarios;
+
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,9 +17,13 @@ use crate::output::{line, step_bar};
 
 /// Runs `reservoir sim`.
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
-    match *command {
-        SimCommand::Check { seeds, start, plant } => check(start, seeds, plant),
-        SimCommand::Replay { seed, plant } => replay(seed, plant),
+    match command {
+        SimCommand::Run(args) => scenarios::run(args),
+        SimCommand::Paper(args) => paper::run(args),
+        SimCommand::Compare(args) => scenarios::compare(args),
+        SimCommand::Sweep(args) => scenarios::sweep(args),
+        SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),
+        SimCommand::Replay { seed, plant } => replay(*seed, *plant),
     }
 }
 

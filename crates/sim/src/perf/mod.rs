@@ -1,16 +1,22 @@
 //! Performance runs: how fast a cluster is, not whether it is right (that is [`swarm`](crate::swarm)'s).
 //!
 //! The machines are driven through their contract and with their encoded messages; payload is not made, only its sizes
-//! count, and messages are charged for what they would weigh. [`run`] takes a [`Setup`] and gives an [`Outcome`].
+//! count, and messages are charged for what they would weigh. [`run`] takes a [`Setup`] and gives an [`Outcome`];
+//! [`Scenario`] reads a setup from a file, and [`paper`] has those of the papers' tables and figures.
 
 mod chance;
 mod cluster;
 mod many;
+pub mod paper;
 mod queue;
+mod scenario;
 mod setup;
 mod stats;
+mod summary;
 
 pub use cluster::run;
 pub use many::{cores, run_all};
+pub use scenario::{LATE_FRAMES, Scenario, ScenarioError};
 pub use setup::{Bounds, Load, Mode, Quirks, Setup, Slow};
 pub use stats::{Estimate, Load as LoadSpread, Outcome};
+pub use summary::{Metric, summary};

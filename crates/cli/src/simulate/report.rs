@@ -1,0 +1,81 @@
+//! One HTML file that needs nothing else: text, tables and plots.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}\
+    table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.25em .7em;text-align:right}\
+    th{background:#eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}";
+
+/// A report in the making.
+pub(crate) struct Report {
+    html: String,
+    files: Vec<(String, String)>,
+}
+
+impl Report {
+    pub(crate) fn new(title: &str) -> Self {
+        let title = escaped(title);
+        let html = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+             <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+        );
+        Self { html, files: Vec::new() }
+    }
+
+    pub(crate) fn heading(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<h2>{}</h2>", escaped(text));
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<p>{}</p>", escaped(text));
+    }
+
+    pub(crate) fn table(&mut self, header: &[&str], rows: &[Vec<String>]) {
+        self.html.push_str("<table><tr>");
+        for cell in header {
+            let _ = write!(self.html, "<th>{}</th>", escaped(cell));
+        }
+        self.html.push_str("</tr>\n");
+        for row in rows {
+            self.html.push_str("<tr>");
+            for cell in row {
+                let _ = write!(self.html, "<td>{}</td>", escaped(cell));
+            }
+            self.html.push_str("</tr>\n");
+        }
+        self.html.push_str("</table>\n");
+    }
+
+    /// A plot, in the page and as a file of its own.
+    pub(crate) fn plot(&mut self, name: &str, svg: String) {
+        let _ = writeln!(self.html, "<figure>{svg}</figure>");
+        self.file(&format!("{name}.svg"), svg);
+    }
+
+    /// A file beside the page.
+    pub(crate) fn file(&mut self, name: &str, contents: String) {
+        self.files.push((name.to_owned(), contents));
+    }
+
+    /// Writes everything into `directory`, which is made; the path of the page.
+    pub(crate) fn write(mut self, directory: &Path) -> anyhow::Result<PathBuf> {
+        self.html.push_str("</body></html>\n");
+        fs::create_dir_all(directory)
+            .with_context(|| format!("the directory {} could not be made", directory.display()))?;
+        let page = directory.join("report.html");
+        self.files.push(("report.html".to_owned(), self.html));
+        for (name, contents) in &self.files {
+            let path = directory.join(name);
+            fs::write(&path, contents).with_context(|| format!("{} could not be written", path.display()))?;
+        }
+        Ok(page)
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,301 @@
+//! `reservoir sim run`, `compare` and `sweep`: scenarios from files.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, anyhow, ensure};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sim::perf::{Estimate, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
+
+use super::plot::{Series, Words, grouped, lines};
+use super::report::Report;
+use crate::args::{CompareArgs, RunArgs, SweepArgs};
+use crate::output::{json, line, step_bar, table};
+
+/// Quantiles of a latency plot, in percent.
+const QUANTILES: [f64; 16] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9];
+
+/// A scenario that was run.
+struct Done {
+    scenario: Scenario,
+    outcomes: Vec<Outcome>,
+    metrics: Vec<Metric>,
+}
+
+#[derive(Serialize)]
+struct Figure {
+    mean: f64,
+    /// Half of the 95 % confidence interval.
+    confidence: f64,
+    values: Vec<f64>,
+}
+
+fn read(path: &Path, set: &[String], seeds: Option<u64>) -> anyhow::Result<Scenario> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("the scenario {} could not be read", path.display()))?;
+    let mut scenario = Scenario::parse(&path.display().to_string(), &text, set)?;
+    if let Some(seeds) = seeds {
+        ensure!(seeds > 0, "--seeds 0 runs nothing: ask for at least 1");
+        scenario.seeds = seeds;
+    }
+    Ok(scenario)
+}
+
+/// Runs scenarios with all their seeds on all cores.
+fn perform(scenarios: Vec<Scenario>) -> anyhow::Result<Vec<Done>> {
+    let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
+    let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
+    let bar = step_bar("runs", setups.len() as u64);
+    let outcomes = run_all(&setups, cores(), &|done| bar.set_position(done as u64)).map_err(|(_, why)| anyhow!(why))?;
+    bar.finish_and_clear();
+    let mut outcomes = outcomes.into_iter();
+    let done = scenarios.into_iter().map(|scenario| {
+        let outcomes: Vec<Outcome> = outcomes.by_ref().take(scenario.seeds as usize).collect();
+        let metrics = summary(&scenario.setup, &outcomes);
+        Done { scenario, outcomes, metrics }
+    });
+    Ok(done.collect())
+}
+
+fn written(value: f64) -> String {
+    if value.abs() >= 1_000.0 { grouped(value) } else { format!("{value:.3}") }
+}
+
+fn interval(estimate: Estimate) -> String {
+    if estimate.runs < 2 { "-".to_owned() } else { format!("± {}", written(estimate.half)) }
+}
+
+fn figure(metric: &Metric) -> Value {
+    let estimate = metric.estimate();
+    let figure = Figure { mean: estimate.mean, confidence: estimate.half, values: metric.values.clone() };
+    serde_json::to_value(figure).unwrap_or(Value::Null)
+}
+
+impl Done {
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |m: &Metric| vec![m.label.clone(), written(m.estimate().mean), interval(m.estimate())];
+        self.metrics.iter().map(row).collect()
+    }
+
+    fn json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("title".to_owned(), self.scenario.title.clone().into());
+        object.insert("protocol".to_owned(), self.scenario.setup.protocol.protocol.name().into());
+        object.insert("seeds".to_owned(), self.scenario.seeds.into());
+        let (bound, which) = self.scenario.setup.bounds().lowest();
+        object.insert("bound".to_owned(), which.into());
+        object.insert("bound_chunks_per_second".to_owned(), bound.into());
+        for metric in &self.metrics {
+            object.insert(metric.key.to_owned(), figure(metric));
+        }
+        let digests = self.outcomes.iter().map(|o| Value::from(format!("{:016x}", o.digest)));
+        object.insert("digests".to_owned(), digests.collect());
+        Value::Object(object)
+    }
+
+    fn csv(&self) -> String {
+        let mut csv = "metric,mean,confidence_95".to_owned();
+        for n in 1..=self.outcomes.len() {
+            let _ = write!(csv, ",run_{n}");
+        }
+        csv.push('\n');
+        for metric in &self.metrics {
+            let estimate = metric.estimate();
+            let _ = write!(csv, "{},{},{}", metric.key, estimate.mean, estimate.half);
+            for value in &metric.values {
+                let _ = write!(csv, ",{value}");
+            }
+            csv.push('\n');
+        }
+        csv
+    }
+
+    /// Latency at each quantile, over all seeds.
+    fn latency(&self, name: &str) -> Series {
+        let mut all = self.outcomes[0].latency.clone();
+        for outcome in &self.outcomes[1..] {
+            // The bounds are the same, so nothing can be out of range.
+            let _ = all.add(&outcome.latency);
+        }
+        let points = QUANTILES.iter().map(|q| (*q, all.value_at_quantile(q / 100.0) as f64 / 1e3)).collect();
+        Series { name: name.to_owned(), points }
+    }
+
+    fn load(&self) -> Series {
+        let points = self.outcomes.iter().enumerate();
+        let spread = |o: &Outcome| o.load.most as f64 / o.load.mean.max(1.0);
+        Series {
+            name: "most loaded over mean".to_owned(),
+            points: points.map(|(n, o)| (n as f64 + 1.0, spread(o))).collect(),
+        }
+    }
+}
+
+/// Runs `reservoir sim run`.
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let scenario = read(&args.file, &args.set, args.seeds)?;
+    let all = perform(vec![scenario])?;
+    let done = &all[0];
+    if args.json {
+        json(&done.json())?;
+    } else {
+        line(&format!("{}: {} seeds", done.scenario.title, done.scenario.seeds))?;
+        table(&["", "mean", "95 %"], done.rows())?;
+    }
+    if let Some(directory) = &args.out {
+        let mut report = Report::new(&done.scenario.title);
+        report.text(&format!("{}, with {} seeds.", args.file.display(), done.scenario.seeds));
+        report.table(&["", "mean", "95 %"], &done.rows());
+        let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
+        report.plot("latency", lines(&words, &[done.latency(done.scenario.setup.protocol.protocol.name())], true)?);
+        if done.outcomes.len() > 1 {
+            let words = Words { title: "Spread of load", x: "run", y: "bytes, most loaded target over the mean" };
+            report.plot("load", lines(&words, &[done.load()], true)?);
+        }
+        report.file("result.json", serde_json::to_string_pretty(&done.json())?);
+        report.file("result.csv", done.csv());
+        eprintln!("written: {}", report.write(directory)?.display());
+    }
+    Ok(())
+}
+
+/// Runs `reservoir sim compare`: the same seeds for both, so that differences are paired.
+pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
+    let seeds = Some(args.seeds);
+    let all = perform(vec![read(&args.a, &args.set, seeds)?, read(&args.b, &args.set, seeds)?])?;
+    let (a, b) = (&all[0], &all[1]);
+    let difference =
+        |a: &Metric, b: &Metric| Estimate::of(&a.values.iter().zip(&b.values).map(|(a, b)| b - a).collect::<Vec<_>>());
+    let pairs = || a.metrics.iter().zip(&b.metrics).map(|(a, b)| (a, b, difference(a, b)));
+    let objects: Map<String, Value> = pairs()
+        .map(|(a, b, d)| {
+            let object =
+                serde_json::json!({ "a": figure(a), "b": figure(b), "difference": d.mean, "confidence": d.half });
+            (a.key.to_owned(), object)
+        })
+        .collect();
+    let rows: Vec<Vec<String>> = pairs()
+        .map(|(a, b, d)| {
+            let sure = if d.runs < 2 || d.mean.abs() <= d.half { "" } else { "yes" };
+            let (x, y) = (a.estimate().mean, b.estimate().mean);
+            let label = a.label.split(" (").next().unwrap_or_default().to_owned();
+            vec![label, written(x), written(y), written(d.mean), interval(d), sure.to_owned()]
+        })
+        .collect();
+    let header = ["", "A", "B", "B - A", "95 %", "differs"];
+    if args.json {
+        json(&objects)?;
+    } else {
+        line(&format!("A: {}\nB: {}\n{} seeds each, the same", a.scenario.title, b.scenario.title, args.seeds))?;
+        table(&header, rows.clone())?;
+    }
+    if let Some(directory) = &args.out {
+        let mut report = Report::new("Two scenarios side by side");
+        report.text(&format!("A is {}: {}.", args.a.display(), a.scenario.title));
+        report.text(&format!(
+            "B is {}: {}. {} seeds each, the same for both.",
+            args.b.display(),
+            b.scenario.title,
+            args.seeds
+        ));
+        report.table(&header, &rows);
+        let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
+        report.plot("latency", lines(&words, &[a.latency("A"), b.latency("B")], true)?);
+        report.file("result.json", serde_json::to_string_pretty(&objects)?);
+        eprintln!("written: {}", report.write(directory)?.display());
+    }
+    Ok(())
+}
+
+/// One `key=a,b,c` of a sweep.
+fn range(vary: &str) -> anyhow::Result<(&str, Vec<&str>)> {
+    let (key, values) = vary.split_once('=').with_context(|| format!("--vary {vary}: write key=value,value"))?;
+    Ok((key.trim(), values.split(',').map(str::trim).collect()))
+}
+
+/// Runs `reservoir sim sweep`: one key or two over their values.
+pub(super) fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
+    ensure!(args.vary.len() <= 2, "--vary is given {} times: a sweep is over one key or two", args.vary.len());
+    let ranges = args.vary.iter().map(|vary| range(vary)).collect::<anyhow::Result<Vec<_>>>()?;
+    let second: Vec<Option<(&str, &str)>> = match ranges.get(1) {
+        None => vec![None],
+        Some((key, values)) => values.iter().map(|value| Some((*key, *value))).collect(),
+    };
+    let (key, values) = &ranges[0];
+    let mut scenarios = Vec::new();
+    for other in &second {
+        for value in values {
+            let mut set = args.set.clone();
+            set.push(format!("{key}={value}"));
+            set.extend(other.map(|(key, value)| format!("{key}={value}")));
+            scenarios.push(read(&args.file, &set, args.seeds)?);
+        }
+    }
+    let all = perform(scenarios)?;
+    let metrics = &all[0].metrics;
+    let at = metrics.iter().position(|m| m.key == args.metric).with_context(|| {
+        let known: Vec<&str> = metrics.iter().map(|m| m.key).collect();
+        format!("--metric {}: one of {} is possible", args.metric, known.join(", "))
+    })?;
+    let other_key = ranges.get(1).map(|(key, _)| *key);
+    let label = metrics[at].label.split(" (").next().unwrap_or_default().to_owned();
+    let points: Vec<(&str, Option<&str>, Estimate)> = all
+        .iter()
+        .enumerate()
+        .map(|(n, done)| {
+            let estimate = done.metrics[at].estimate();
+            (values[n % values.len()], second[n / values.len()].map(|(_, value)| value), estimate)
+        })
+        .collect();
+    let objects: Vec<Value> = points
+        .iter()
+        .map(|(value, other, e)| {
+            let mut object = Map::new();
+            object.insert((*key).to_owned(), (*value).into());
+            if let (Some(key), Some(value)) = (other_key, other) {
+                object.insert(key.to_owned(), (*value).into());
+            }
+            object.insert(args.metric.clone(), e.mean.into());
+            object.insert("confidence".to_owned(), e.half.into());
+            Value::Object(object)
+        })
+        .collect();
+    let mut header = vec![*key];
+    header.extend(other_key);
+    header.extend([label.as_str(), "95 %"]);
+    let rows: Vec<Vec<String>> = points
+        .iter()
+        .map(|(value, other, e)| {
+            let mut row = vec![(*value).to_owned()];
+            row.extend(other.map(str::to_owned));
+            row.extend([written(e.mean), interval(*e)]);
+            row
+        })
+        .collect();
+    if args.json {
+        json(&objects)?;
+    } else {
+        table(&header, rows.clone())?;
+    }
+    if let Some(directory) = &args.out {
+        let mut report = Report::new(&format!("{label}, by {}", args.vary.join(" and ")));
+        let number = |n: usize, value: &str| {
+            let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            digits.parse().unwrap_or(n as f64 + 1.0)
+        };
+        let series: Vec<Series> = points
+            .chunks(values.len())
+            .map(|line| Series {
+                name: line[0].1.map_or_else(|| label.clone(), |v| format!("{} = {v}", other_key.unwrap_or_default())),
+                points: line.iter().enumerate().map(|(n, (value, _, e))| (number(n, value), e.mean)).collect(),
+            })
+            .collect();
+        report.plot("sweep", lines(&Words { title: &label, x: key, y: &label }, &series, true)?);
+        report.table(&header, &rows);
+        report.file("result.json", serde_json::to_string_pretty(&objects)?);
+        eprintln!("written: {}", report.write(directory)?.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,374 @@
+//! Scenarios as files: flat TOML, every key with a default, errors with the line and what would be allowed.
+
+use std::fmt;
+
+use protocol::paper::{Choice, Config, Placement, Protocol};
+use protocol::time::Span;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use super::setup::{Load, Mode, Quirks, Setup, Slow};
+
+/// A number of bytes, written `16KiB`.
+#[derive(Clone, Copy, Debug)]
+struct Size(u64);
+
+/// A time, written `10ms`.
+#[derive(Clone, Copy, Debug)]
+struct Time(Span);
+
+/// What a scenario file may say.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: Option<String>,
+    protocol: Option<Named>,
+    initiators: Option<u32>,
+    targets: Option<u32>,
+    group: Option<u32>,
+    copies: Option<u8>,
+    chunk: Option<Size>,
+    mix: Option<Vec<(Size, u32)>>,
+    disk_mb_per_s: Option<u64>,
+    disk_queue: Option<Size>,
+    link_mbit_per_s: Option<u64>,
+    data_percent: Option<u64>,
+    frame: Option<u32>,
+    trip: Option<Time>,
+    control_bytes: Option<u32>,
+    stretch_percent: Option<u64>,
+    placement: Option<PlacementName>,
+    choice: Option<ChoiceName>,
+    guard: Option<Time>,
+    widen_idle: Option<bool>,
+    least_backlog: Option<bool>,
+    overlap: Option<bool>,
+    depth: Option<u32>,
+    load: Option<f64>,
+    slow_one_in: Option<u32>,
+    slow_times: Option<u32>,
+    warm_up: Option<Time>,
+    length: Option<Time>,
+    mode: Option<ModeName>,
+    seed: Option<u64>,
+    seeds: Option<u64>,
+    quirks: Option<Vec<QuirkName>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Named {
+    UchCcp,
+    UchAimd,
+    ReplicastM,
+    ReplicastH,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PlacementName {
+    Behind,
+    Hole,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ChoiceName {
+    Neighbours,
+    Any,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ModeName {
+    Transfer,
+    Frame,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum QuirkName {
+    LastHundredth,
+    ScheduledWork,
+    LateFrames,
+}
+
+/// How late a frame may leave when the quirk is switched on without saying.
+pub const LATE_FRAMES: Span = Span::from_nanos(500);
+
+/// A number with one of these units behind it.
+fn measure<'de, D: Deserializer<'de>>(from: D, units: &[(&str, u64)], example: &str) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &text[digits.len()..];
+    let known = || units.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let Some((_, times)) = units.iter().find(|(name, _)| *name == unit) else {
+        return Err(D::Error::custom(format!("{text:?} needs a unit: one of {}, as in {example:?}", known())));
+    };
+    let number: Option<u64> = digits.trim().parse().ok();
+    number.and_then(|number| number.checked_mul(*times)).ok_or_else(|| {
+        D::Error::custom(format!("{text:?} is not a whole number and a unit ({}), as in {example:?}", known()))
+    })
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        measure(from, &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)], "128KiB").map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+        measure(from, &units, "10ms").map(|nanos| Self(Span::from_nanos(nanos)))
+    }
+}
+
+/// A scenario that can be run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is.
+    pub title: String,
+    /// The run, with the first seed.
+    pub setup: Setup,
+    /// How many seeds.
+    pub seeds: u64,
+}
+
+/// Why a scenario cannot be run: one line, which names the place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScenarioError(String);
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ScenarioError {}
+
+impl Scenario {
+    /// Reads the `text` of the file called `name`, with some keys set to something else (`key=value`).
+    ///
+    /// # Errors
+    /// When a key is unknown, a value is not of its kind, or the whole is impossible: the line, and what is allowed.
+    pub fn parse(name: &str, text: &str, set: &[String]) -> Result<Self, ScenarioError> {
+        let mut text = text.to_owned();
+        for change in set {
+            text = apply(&text, change)?;
+        }
+        let file: File = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(&text, span.start));
+            ScenarioError(format!("{name}:{line}: {}", error.message().replace('\n', " ")))
+        })?;
+        file.scenario().map_err(|(key, why)| {
+            let changed = set.iter().any(|change| change.split('=').next().map(str::trim) == Some(key));
+            let line = text.lines().position(|line| key_of(line) == Some(key));
+            ScenarioError(match line {
+                _ if changed => format!("--set {key}: {why}"),
+                Some(line) => format!("{name}:{}: {why}", line + 1),
+                None => format!("{name}: {why}"),
+            })
+        })
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+fn key_of(line: &str) -> Option<&str> {
+    line.split_once('=').map(|(key, _)| key.trim())
+}
+
+/// Puts `key=value` in the place of the key's line, or behind the last.
+fn apply(text: &str, change: &str) -> Result<String, ScenarioError> {
+    let wrong = |why: &str| ScenarioError(format!("--set {change}: {why}"));
+    let (key, value) = change.split_once('=').ok_or_else(|| wrong("write key=value"))?;
+    let (key, value) = (key.trim(), value.trim());
+    // What is not TOML by itself is a string without its quotes.
+    let literal = format!("x = {value}");
+    let value = if toml::from_str::<toml::Table>(&literal).is_ok() { value.to_owned() } else { format!("{value:?}") };
+    let line = format!("{key} = {value}");
+    toml::from_str::<File>(&line).map_err(|error| wrong(&error.message().replace('\n', " ")))?;
+    let mut found = false;
+    let mut lines: Vec<&str> = Vec::new();
+    for old in text.lines() {
+        let same = key_of(old) == Some(key);
+        found |= same;
+        lines.push(if same { &line } else { old });
+    }
+    if !found {
+        lines.push(&line);
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+type Wrong = (&'static str, String);
+
+fn within<T: PartialOrd + fmt::Display>(key: &'static str, value: T, least: T, most: T) -> Result<T, Wrong> {
+    if value >= least && value <= most {
+        return Ok(value);
+    }
+    Err((key, format!("{key} = {value}: {least} to {most} are possible")))
+}
+
+impl File {
+    fn config(&self) -> Result<Config, Wrong> {
+        let protocol = match self.protocol.unwrap_or(Named::ReplicastM) {
+            Named::UchCcp => Protocol::UchCcp,
+            Named::UchAimd => Protocol::UchAimd,
+            Named::ReplicastM => Protocol::ReplicastM,
+            Named::ReplicastH => Protocol::ReplicastH,
+        };
+        let disk = within("disk_mb_per_s", self.disk_mb_per_s.unwrap_or(400), 1, 1_000_000)? << 20;
+        let mut config = Config::paper(protocol, disk);
+        config.copies = within("copies", self.copies.unwrap_or(3), 1, 8)?;
+        config.link = within("link_mbit_per_s", self.link_mbit_per_s.unwrap_or(9_900), 1, 10_000_000)? * 1_000_000;
+        let least = if protocol.negotiates() { (1, 99) } else { (100, 100) };
+        let percent = self.data_percent.unwrap_or(config.data_percent);
+        config.data_percent = within("data_percent", percent, least.0, least.1)?;
+        config.frame = within("frame", self.frame.unwrap_or(config.frame), 64, 8 << 20)?;
+        config.trip = self.trip.map_or(config.trip, |time| time.0);
+        config.control = within("control_bytes", self.control_bytes.unwrap_or(config.control), 1, 9_000)?;
+        let queue = self.disk_queue.map_or(u64::from(config.disk_queue), |size| size.0);
+        config.disk_queue = within("disk_queue", queue, 1, u64::from(u32::MAX))? as u32;
+        config.stretch = within("stretch_percent", self.stretch_percent.unwrap_or(config.stretch), 100, 2_000)?;
+        if let Some(placement) = self.placement {
+            config.placement = match placement {
+                PlacementName::Behind => Placement::Behind,
+                PlacementName::Hole => Placement::Hole,
+            };
+        }
+        if let Some(choice) = self.choice {
+            config.choice = match choice {
+                ChoiceName::Neighbours => Choice::Neighbours,
+                ChoiceName::Any => Choice::AnyThree,
+            };
+        }
+        config.guard = self.guard.map(|time| time.0);
+        config.widen_idle = self.widen_idle.unwrap_or(config.widen_idle);
+        config.least_backlog = self.least_backlog.unwrap_or(config.least_backlog);
+        config.overlap = self.overlap.unwrap_or(config.overlap);
+        Ok(config)
+    }
+
+    fn sizes(&self) -> Result<Vec<(u32, u32)>, Wrong> {
+        let most = u64::from(protocol::limits::CHUNK_BYTES);
+        let Some(mix) = &self.mix else {
+            let size = self.chunk.map_or(128 << 10, |size| size.0);
+            return Ok(vec![(within("chunk", size, 1, most)? as u32, 1)]);
+        };
+        if self.chunk.is_some() {
+            return Err(("mix", "give chunk or mix, not both".to_owned()));
+        }
+        if mix.iter().all(|(_, weight)| *weight == 0) {
+            return Err(("mix", "mix needs a size with a weight above 0, as in [[\"16KiB\", 3]]".to_owned()));
+        }
+        mix.iter().map(|(size, weight)| Ok((within("mix", size.0, 1, most)? as u32, *weight))).collect()
+    }
+
+    fn load(&self, mut setup: Setup) -> Result<Setup, Wrong> {
+        let depth = within("depth", self.depth.unwrap_or(1), 1, 64)?;
+        setup.protocol.depth = depth as usize;
+        setup.load = match self.load {
+            None => Load::Closed { depth },
+            Some(share) => {
+                let share = within("load", share, 0.001, 10.0)?;
+                if self.depth.is_none() {
+                    setup.protocol.depth = 16;
+                }
+                Load::Open { chunks_per_second: share * setup.bounds().lowest().0 }
+            }
+        };
+        Ok(setup)
+    }
+
+    fn quirks(&self) -> Quirks {
+        let mut quirks = Quirks::default();
+        for quirk in self.quirks.iter().flatten() {
+            match quirk {
+                QuirkName::LastHundredth => quirks.last_hundredth = true,
+                QuirkName::ScheduledWork => quirks.scheduled_work = true,
+                QuirkName::LateFrames => quirks.late_frames = LATE_FRAMES,
+            }
+        }
+        quirks
+    }
+
+    fn scenario(&self) -> Result<Scenario, Wrong> {
+        let config = self.config()?;
+        let length = self.length.map_or(Span::from_millis(10), |time| time.0);
+        if length == Span::ZERO {
+            return Err(("length", "length = 0: measure for at least 1ns".to_owned()));
+        }
+        let initiators = within("initiators", self.initiators.unwrap_or(90), 1, 1 << 20)?;
+        let copies = u32::from(config.copies);
+        let targets = within("targets", self.targets.unwrap_or(90), copies, 1 << 20)?;
+        if !targets.is_multiple_of(copies) {
+            return Err(("targets", format!("targets = {targets}: a multiple of the {copies} copies is possible")));
+        }
+        let group = self.group.unwrap_or(3 * copies);
+        if group > targets {
+            let why = format!("group = {group} is larger than the cluster: {copies} to {targets} are possible");
+            return Err(("group", why));
+        }
+        let group = within("group", group, copies, protocol::limits::GROUP_MEMBERS as u32)?;
+        if !group.is_multiple_of(copies) {
+            return Err(("group", format!("group = {group}: a multiple of the {copies} copies is possible")));
+        }
+        let setup = Setup {
+            targets,
+            group,
+            sizes: self.sizes()?,
+            slow: Slow { one_in: self.slow_one_in.unwrap_or(0), times: self.slow_times.unwrap_or(10).max(1) },
+            warm_up: self.warm_up.map_or(Span::ZERO, |time| time.0),
+            mode: if matches!(self.mode, Some(ModeName::Frame)) { Mode::Frame } else { Mode::Transfer },
+            quirks: self.quirks(),
+            seed: self.seed.unwrap_or(1),
+            ..Setup::paper(config, initiators, 1, length)
+        };
+        let title = self.title.clone().unwrap_or_else(|| "a scenario".to_owned());
+        Ok(Scenario { title, setup: self.load(setup)?, seeds: within("seeds", self.seeds.unwrap_or(1), 1, 10_000)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str, set: &[&str]) -> String {
+        let set: Vec<String> = set.iter().map(|s| (*s).to_owned()).collect();
+        Scenario::parse("x.toml", text, &set).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_name_the_line_and_what_is_allowed() {
+        let unknown = error("title = \"x\"\n\nmulticast = 5\n", &[]);
+        assert!(unknown.starts_with("x.toml:3: ") && unknown.contains("`initiators`"), "{unknown}");
+        let variant = error("protocol = \"tcp\"\n", &[]);
+        assert!(variant.starts_with("x.toml:1: ") && variant.contains("`replicast-m`"), "{variant}");
+        let size = error("\nchunk = \"12KB\"\n", &[]);
+        assert!(size.starts_with("x.toml:2: ") && size.contains("KiB"), "{size}");
+        let large = error("targets = 6\ngroup = 9\n", &[]);
+        assert!(large.starts_with("x.toml:2: ") && large.contains("3 to 6"), "{large}");
+        let huge = error("chunk = \"9MiB\"\n", &[]);
+        assert!(huge.starts_with("x.toml:1: ") && huge.contains("8388608"), "{huge}");
+        let set = error("targets = 90\n", &["targets=91"]);
+        assert!(set.starts_with("--set targets") && set.contains("multiple"), "{set}");
+        assert!(error("", &["targets"]).contains("key=value"));
+        assert!(error("", &["colour=red"]).contains("expected one of"));
+        assert!(error("chunk = ", &[]).starts_with("x.toml:1: "));
+    }
+
+    #[test]
+    fn what_is_set_replaces_what_is_written() {
+        let set = ["targets=180", "chunk=16KiB", "protocol = uch-ccp", "load=0.5"].map(str::to_owned);
+        let scenario = Scenario::parse("x.toml", "targets = 90 # many\nchunk = \"1MiB\"\n", &set).unwrap();
+        assert_eq!(scenario.setup.targets, 180);
+        assert_eq!(scenario.setup.sizes, [(16 << 10, 1)]);
+        assert_eq!(scenario.setup.protocol.protocol, Protocol::UchCcp);
+        let half = 0.5 * scenario.setup.bounds().lowest().0;
+        assert_eq!(scenario.setup.load, Load::Open { chunks_per_second: half });
+    }
+}

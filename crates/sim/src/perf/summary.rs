@@ -1,0 +1,61 @@
+//! The figures that a scenario's runs come to, each a mean over seeds with its confidence interval.
+
+use super::setup::Setup;
+use super::stats::{Estimate, Outcome};
+
+/// One figure.
+#[derive(Clone, Debug)]
+pub struct Metric {
+    /// What, as a key: `chunks_per_second`.
+    pub key: &'static str,
+    /// What, in words, with its unit.
+    pub label: String,
+    /// Its value in each run, in the order of the seeds.
+    pub values: Vec<f64>,
+}
+
+impl Metric {
+    /// The mean and its interval.
+    #[must_use]
+    pub fn estimate(&self) -> Estimate {
+        Estimate::of(&self.values)
+    }
+}
+
+/// All figures of these runs of one setup.
+#[must_use]
+pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
+    let (bound, which) = setup.bounds().lowest();
+    let mut metrics = Vec::new();
+    let mut add = |key, label: &str, of: &dyn Fn(&Outcome) -> f64| {
+        let values = outcomes.iter().map(of).collect();
+        metrics.push(Metric { key, label: label.to_owned(), values });
+    };
+    let puts = |o: &Outcome| o.chunks.max(1) as f64;
+    add("chunks_per_second", "throughput, chunks/s", &|o| o.chunks_per_second);
+    add("share_of_bound", &format!("share of the bound ({which}, {bound:.0} chunks/s), %"), &|o| {
+        100.0 * o.chunks_per_second / bound
+    });
+    add("disk_utilisation", "disks at work, %", &|o| 100.0 * o.disk_utilisation);
+    add("link_utilisation", "payload on the targets' links, %", &|o| 100.0 * o.link_utilisation);
+    add("latency_mean_us", "put latency, mean, us", &|o| o.latency.mean() / 1e3);
+    for (key, label, quantile) in [
+        ("latency_p50_us", "put latency, p50, us", 0.5),
+        ("latency_p90_us", "put latency, p90, us", 0.9),
+        ("latency_p99_us", "put latency, p99, us", 0.99),
+        ("latency_p999_us", "put latency, p99.9, us", 0.999),
+        ("latency_max_us", "put latency, most, us", 1.0),
+    ] {
+        add(key, label, &|o| o.latency.value_at_quantile(quantile) as f64 / 1e3);
+    }
+    add("load_spread", "most loaded target over the mean", &|o| o.load.most as f64 / o.load.mean.max(1.0));
+    add("load_deviation", "deviation of the targets' load, % of the mean", &|o| {
+        100.0 * o.load.deviation / o.load.mean.max(1.0)
+    });
+    add("control_per_payload", "control bytes per payload byte", &|o| {
+        o.control_bytes as f64 / o.payload_bytes.max(1) as f64
+    });
+    add("aborted", "attempts aborted, % of the puts", &|o| 100.0 * o.aborted as f64 / puts(o));
+    add("more_rounds", "further rounds of bids, % of the puts", &|o| 100.0 * o.more_rounds as f64 / puts(o));
+    metrics
+}
