@@ -210,6 +210,8 @@ pub(crate) enum SimCommand {
     Compare(CompareArgs),
     /// Run a scenario with one key or two over several values.
     Sweep(SweepArgs),
+    /// Run a scenario with several changes: each alone, each left out, and all together.
+    Ablate(AblateArgs),
     /// Run whole clusters with faults, one for each seed, and check that nothing acknowledged is lost.
     Check {
         /// How many seeds.
@@ -314,6 +316,29 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seeds: Option<u64>,
     /// Write a report and a plot into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Settings of `sim ablate`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct AblateArgs {
+    /// The scenario without the changes.
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) file: PathBuf,
+    /// A change: one key or more, set to something else. Given several times.
+    #[arg(long, value_name = "KEY=VALUE,KEY=VALUE", required = true)]
+    pub(crate) switch: Vec<String>,
+    /// Set a key in every run; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs of each, with a seed each (default: as the scenario says).
+    #[arg(long, value_name = "N")]
+    pub(crate) seeds: Option<u64>,
+    /// Write a report and JSON into this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Print JSON.

@@ -1,5 +1,6 @@
 //! The simulator's commands.
 
+mod ablate;
 mod paper;
 mod plot;
 mod report;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Paper(args) => paper::run(args),
         SimCommand::Compare(args) => scenarios::compare(args),
         SimCommand::Sweep(args) => scenarios::sweep(args),
+        SimCommand::Ablate(args) => ablate::run(args),
         SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),
         SimCommand::Replay { seed, plant } => replay(*seed, *plant),
     }

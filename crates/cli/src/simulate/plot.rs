@@ -65,7 +65,7 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
             .margin(12)
             .x_label_area_size(42)
             .y_label_area_size(84)
-            .build_cartesian_2d(0.0..each * groups.len() as f64, 0.0..top.max(1e-9) * 1.3)
+            .build_cartesian_2d(0.0..each * groups.len() as f64, 0.0..top.max(1e-9) * 1.6)
             .map_err(failed)?;
         let name = |at: &f64| {
             let group = ((at - 0.5) / each).round();
@@ -76,6 +76,7 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .light_line_style(WHITE)
             .x_labels((2.0 * each * groups.len() as f64) as usize + 1)
             .x_label_formatter(&name)
             .y_label_formatter(&|y| grouped(*y))

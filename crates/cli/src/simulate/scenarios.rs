@@ -18,7 +18,7 @@ const QUANTILES: [f64; 16] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9];
 
 /// A scenario that was run.
-struct Done {
+pub(super) struct Done {
     scenario: Scenario,
     outcomes: Vec<Outcome>,
     metrics: Vec<Metric>,
@@ -32,7 +32,7 @@ struct Figure {
     values: Vec<f64>,
 }
 
-fn read(path: &Path, set: &[String], seeds: Option<u64>) -> anyhow::Result<Scenario> {
+pub(super) fn read(path: &Path, set: &[String], seeds: Option<u64>) -> anyhow::Result<Scenario> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("the scenario {} could not be read", path.display()))?;
     let mut scenario = Scenario::parse(&path.display().to_string(), &text, set)?;
@@ -44,7 +44,7 @@ fn read(path: &Path, set: &[String], seeds: Option<u64>) -> anyhow::Result<Scena
 }
 
 /// Runs scenarios with all their seeds on all cores.
-fn perform(scenarios: Vec<Scenario>) -> anyhow::Result<Vec<Done>> {
+pub(super) fn perform(scenarios: Vec<Scenario>) -> anyhow::Result<Vec<Done>> {
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
     let bar = step_bar("runs", setups.len() as u64);
@@ -59,11 +59,11 @@ fn perform(scenarios: Vec<Scenario>) -> anyhow::Result<Vec<Done>> {
     Ok(done.collect())
 }
 
-fn written(value: f64) -> String {
+pub(super) fn written(value: f64) -> String {
     if value.abs() >= 1_000.0 { grouped(value) } else { format!("{value:.3}") }
 }
 
-fn interval(estimate: Estimate) -> String {
+pub(super) fn interval(estimate: Estimate) -> String {
     if estimate.runs < 2 { "-".to_owned() } else { format!("± {}", written(estimate.half)) }
 }
 
@@ -74,6 +74,14 @@ fn figure(metric: &Metric) -> Value {
 }
 
 impl Done {
+    pub(super) fn metric(&self, key: &str) -> Option<&Metric> {
+        self.metrics.iter().find(|metric| metric.key == key)
+    }
+
+    pub(super) const fn seeds(&self) -> u64 {
+        self.scenario.seeds
+    }
+
     fn rows(&self) -> Vec<Vec<String>> {
         let row = |m: &Metric| vec![m.label.clone(), written(m.estimate().mean), interval(m.estimate())];
         self.metrics.iter().map(row).collect()

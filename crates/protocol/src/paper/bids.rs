@@ -102,7 +102,7 @@ impl Bids {
             return None;
         }
         let bid = self.list.iter_mut().rev().find(|bid| bid.state == State::Cancelled)?;
-        if bid.left < first && bid.right.since(first) < window {
+        if bid.right.since(bid.left.max(first)) < window {
             return None;
         }
         (bid.txn, bid.state) = (txn, State::Tentative);

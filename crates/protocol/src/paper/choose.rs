@@ -113,3 +113,34 @@ pub(super) fn consecutive(offers: &[Offer], wanted: usize, t: &Timing, picks: &m
         }
     }
 }
+
+/// Windows one after another for up to `wanted` copies from any of the offers, earliest first, wherever our own port
+/// is free by `booked`. Offers that begin no later than another's go first; among equals, the least busy disk.
+pub(super) fn any_in_turn(
+    offers: &[Offer],
+    wanted: usize,
+    now: Instant,
+    t: &Timing,
+    booked: &mut Vec<(Instant, Instant)>,
+    picks: &mut Vec<Pick>,
+) {
+    while picks.len() < wanted {
+        let fits = offers.iter().filter(|offer| picks.iter().all(|pick| pick.target != offer.target));
+        let starts = fits.filter_map(|offer| {
+            let start = first_free(booked, offer.left.max(now + t.pdu), t.reserve);
+            (start + t.reserve <= offer.right).then_some((start, offer.backlog, offer))
+        });
+        let Some((start, _, offer)) = starts.min_by_key(|(start, backlog, _)| (*start, *backlog)) else { return };
+        booked.push((start, start + t.reserve));
+        picks.push(Pick::of(offer, start, start + t.reserve));
+    }
+}
+
+/// The first moment from `from` on at which `length` is free between the windows of our own port.
+pub(super) fn first_free(booked: &[(Instant, Instant)], from: Instant, length: Span) -> Instant {
+    let mut at = from;
+    while let Some((_, end)) = booked.iter().find(|(start, end)| *start < at + length && at < *end) {
+        at = *end;
+    }
+    at
+}

@@ -46,13 +46,15 @@ pub enum Placement {
     Hole,
 }
 
-/// How an initiator of Replicast-M picks among bids.
+/// How an initiator picks among bids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The first run of as many bids as copies, in order of their beginnings, that has a common window.
+    /// The papers': Replicast-M takes the first run of as many bids as copies, in order of their beginnings, that has a
+    /// common window; Replicast-H the earliest bid and those that follow closely.
     Neighbours,
-    /// The earliest window that is common to any as many bids as copies.
-    AnyThree,
+    /// Replicast-M takes the earliest window that is common to any as many bids as copies; Replicast-H any bids, each
+    /// where the initiator's own port is free.
+    Any,
 }
 
 /// Constants of a run. The same for all nodes.
@@ -83,7 +85,7 @@ pub struct Config {
     pub stretch: u64,
     /// Where windows are offered.
     pub placement: Placement,
-    /// How they are chosen (Replicast-M).
+    /// How they are chosen.
     pub choice: Choice,
     /// Time reserved beyond the transfer itself; `None` is the papers' rule, a frame and more (see [`Config::timing`]).
     pub guard: Option<Span>,

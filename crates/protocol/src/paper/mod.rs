@@ -21,12 +21,13 @@ mod unicast_target;
 mod wire;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 pub use config::{Choice, Config, Placement, Protocol, Timing};
 
-use crate::id::{ChunkId, ChunkKind, ClusterId, NodeId, OpId, TxnId};
+use crate::id::{ChunkId, ChunkKind, ClusterId, GroupId, NodeId, OpId, TxnId};
 use crate::machine::{Body, DataRun, Destination, Effect, Input, Machine, Output, Transmit};
 use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
@@ -79,16 +80,16 @@ pub enum Target {
 }
 
 impl Initiator {
-    /// An initiator called `id` over the targets of `map`; `seed` decides its choices.
+    /// An initiator called `id` over these targets; `seed` decides its choices.
     #[must_use]
-    pub fn new(id: NodeId, map: &ClusterMap, config: Config, seed: u64) -> Self {
+    pub fn new(id: NodeId, members: Members, config: Config, seed: u64) -> Self {
         assert!(id.is_initiator(), "{id:?} is a target's id");
         match config.protocol {
             Protocol::UchCcp | Protocol::UchAimd => {
-                Self::Unicast(unicast_initiator::Initiator::new(id, map, config, seed))
+                Self::Unicast(unicast_initiator::Initiator::new(id, members, config, seed))
             }
             Protocol::ReplicastM | Protocol::ReplicastH => {
-                Self::Replicast(replicast_initiator::Initiator::new(id, map, config, seed))
+                Self::Replicast(replicast_initiator::Initiator::new(id, members, config, seed))
             }
         }
     }
@@ -152,6 +153,28 @@ impl Machine for Target {
         match self {
             Self::Unicast(machine) => machine.poll_output(),
             Self::Replicast(machine) => machine.poll_output(),
+        }
+    }
+}
+
+/// The targets of a cluster as initiators see them: one copy for all of them.
+#[derive(Clone, Debug)]
+pub struct Members {
+    /// Every target.
+    targets: Arc<[NodeId]>,
+    /// The negotiating groups: the first cell, and the members in the order of their bits.
+    groups: Arc<[(u32, Box<[NodeId]>)]>,
+}
+
+impl Members {
+    /// Those of `map`, in disjoint groups, or in groups that share all but a cell with their neighbours.
+    #[must_use]
+    pub fn new(map: &ClusterMap, overlap: bool) -> Self {
+        let step = if overlap { 1 } else { map.group_cells() };
+        let members = |group| map.members(GroupId(group)).map(|t| t.id).collect();
+        Self {
+            targets: map.targets().map(|t| t.id).collect(),
+            groups: (0..map.groups()).step_by(step).map(|group| (group, members(group))).collect(),
         }
     }
 }

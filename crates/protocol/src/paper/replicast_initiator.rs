@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::choose::{Offer, Pick, any_common, consecutive, neighbours};
+use super::choose::{Offer, Pick, any_common, any_in_turn, consecutive, first_free, neighbours};
 use super::config::{Choice, Config, Protocol};
 use super::wire::{Grant, Grants, Pdu, absolute, ahead, relative, span};
-use super::{Event, Request, Shared, txn_of};
-use crate::id::{GroupId, NodeId, TxnId};
+use super::{Event, Members, Request, Shared, txn_of};
+use crate::id::{NodeId, TxnId};
 use crate::machine::{Deadline, Destination, Input, Output};
-use crate::map::{ClusterMap, MemberSet};
+use crate::map::MemberSet;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
 
@@ -54,8 +54,7 @@ enum What {
 pub struct Initiator {
     cx: Shared<Event>,
     rng: Rng,
-    /// The members of each group, in the order of their bits, and the group's cell.
-    groups: Vec<(u32, Vec<NodeId>)>,
+    members: Members,
     last_group: Option<usize>,
     count: u64,
     puts: Vec<Put>,
@@ -67,16 +66,11 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(id: NodeId, map: &ClusterMap, config: Config, seed: u64) -> Self {
-        let step = if config.overlap { 1 } else { map.group_cells() };
-        let groups = (0..map.groups())
-            .step_by(step)
-            .map(|g| (g, map.members(GroupId(g)).map(|t| t.id).collect::<Vec<_>>()))
-            .collect();
+    pub(super) fn new(id: NodeId, members: Members, config: Config, seed: u64) -> Self {
         Self {
             cx: Shared::new(id, config),
             rng: Rng::new(seed).fork(u64::from(id.0)),
-            groups,
+            members,
             last_group: None,
             count: 0,
             puts: Vec::new(),
@@ -119,7 +113,7 @@ impl Initiator {
 
     /// Never the same group twice in a row.
     fn group(&mut self) -> usize {
-        let groups = self.groups.len();
+        let groups = self.members.groups.len();
         let mut group = self.rng.below(groups as u64) as usize;
         if Some(group) == self.last_group {
             group = self.rng.below(groups as u64) as usize;
@@ -143,7 +137,7 @@ impl Initiator {
             payload,
             group,
             asking: 0,
-            offers: Vec::with_capacity(self.groups[group].1.len()),
+            offers: Vec::with_capacity(self.members.groups[group].1.len()),
             chosen: 0,
             acked: 0,
             booked: self.cx.now,
@@ -155,7 +149,7 @@ impl Initiator {
     /// Asks every member of the group that has no copy yet.
     fn ask(&mut self, at: usize) {
         let put = &mut self.puts[at];
-        let (cell, members) = &self.groups[put.group];
+        let (cell, members) = &self.members.groups[put.group];
         let all = u32::MAX >> (32 - members.len());
         put.round += 1;
         put.asking = all & !put.chosen;
@@ -170,7 +164,7 @@ impl Initiator {
     fn bid(&mut self, txn: TxnId, round: u8, from: NodeId, window: (Instant, Instant), backlog: Span) {
         let Some(at) = self.puts.iter().position(|put| put.txn == txn && put.round == round) else { return };
         let put = &mut self.puts[at];
-        let members = &self.groups[put.group].1;
+        let members = &self.members.groups[put.group].1;
         let Some(bit) = members.iter().position(|m| *m == from) else { return };
         put.offers.push(Offer { target: from, bit: bit as u32, left: window.0, right: window.1, backlog });
         if put.offers.len() == put.asking.count_ones() as usize {
@@ -194,15 +188,18 @@ impl Initiator {
         put.offers.sort_by_key(|offer| offer.left);
         self.uplink.retain(|(_, end)| *end > now);
         let hybrid = self.cx.config.protocol == Protocol::ReplicastH;
-        if hybrid {
-            let wanted = copies - put.chosen.count_ones() as usize;
-            consecutive(&put.offers, wanted, &t, &mut picks);
-        } else if self.cx.config.choice == Choice::Neighbours {
-            neighbours(&put.offers, copies, now, &t, &mut picks);
-        } else {
-            let uplink = &self.uplink;
-            let free = |from, length| first_free(uplink, from, length);
-            any_common(&put.offers, copies, now, &t, self.cx.config.least_backlog, free, &mut picks);
+        let wanted = copies - put.chosen.count_ones() as usize;
+        match (hybrid, self.cx.config.choice) {
+            (false, Choice::Neighbours) => neighbours(&put.offers, copies, now, &t, &mut picks),
+            (true, Choice::Neighbours) => consecutive(&put.offers, wanted, &t, &mut picks),
+            (true, Choice::Any) => {
+                any_in_turn(&put.offers, wanted, now, &t, &mut self.uplink, &mut picks);
+            }
+            (false, Choice::Any) => {
+                let uplink = &self.uplink;
+                let free = |from, length| first_free(uplink, from, length);
+                any_common(&put.offers, copies, now, &t, self.cx.config.least_backlog, free, &mut picks);
+            }
         }
         let mut grants = Grants::default();
         for pick in &picks {
@@ -210,10 +207,10 @@ impl Initiator {
             grants.push(Grant { target: pick.target.0, start: relative(pick.left, now), length });
             put.chosen |= 1 << pick.bit;
         }
-        let (txn, cell, asked_of) = (put.txn, self.groups[put.group].0, put.asking);
+        let (txn, cell, asked_of) = (put.txn, self.members.groups[put.group].0, put.asking);
         self.cx.send(Destination::Members(MemberSet { cell, mask: asked_of }), &Pdu::Accept { txn, grants });
         match picks.as_slice() {
-            [] => self.abort(at),
+            [] if !hybrid => self.abort(at),
             [first, ..] if !hybrid => {
                 let to = Destination::Members(MemberSet { cell, mask: self.puts[at].chosen });
                 self.uplink.push((first.left, first.right));
@@ -240,11 +237,16 @@ impl Initiator {
             let what = What::Send { to: Destination::Node(pick.target) };
             self.tasks.push(Task { at: pick.left, txn, what });
         }
-        let (first, last) = (picks[0], picks[picks.len() - 1]);
-        let before = core::mem::replace(&mut put.booked, last.right);
         if put.chosen.count_ones() >= u32::from(self.cx.config.copies) {
             return;
         }
+        self.cx.out.push_back(Output::Event(Event::AnotherRound));
+        let (Some(first), Some(last), Choice::Neighbours) = (picks.first(), picks.last(), self.cx.config.choice) else {
+            // Windows may lie anywhere: nothing is gained by waiting for those that are booked.
+            put.booked = now;
+            return self.ask(at);
+        };
+        let before = core::mem::replace(&mut put.booked, last.right);
         let again = put.round > 1;
         let when = if again && first.left > before + pdu && before > now + pdu + self.cx.config.trip {
             before
@@ -254,7 +256,6 @@ impl Initiator {
             (last.right - pdu.times(2)).max(last.left)
         };
         self.tasks.push(Task { at: when.max(now), txn, what: What::Ask });
-        self.cx.out.push_back(Output::Event(Event::AnotherRound));
     }
 
     fn run_tasks(&mut self) {
@@ -280,13 +281,4 @@ impl Initiator {
             self.cx.out.push_back(Output::Event(Event::Put { handle: put.handle, took, attempt }));
         }
     }
-}
-
-/// The first moment from `from` on at which `length` is free between the windows of our own port.
-fn first_free(uplink: &[(Instant, Instant)], from: Instant, length: Span) -> Instant {
-    let mut at = from;
-    while let Some((_, end)) = uplink.iter().find(|(start, end)| *start < at + length && at < *end) {
-        at = *end;
-    }
-    at
 }

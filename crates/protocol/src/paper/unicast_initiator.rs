@@ -8,10 +8,9 @@ use bytes::Bytes;
 use super::config::{Config, Protocol};
 use super::unicast_target::STEP;
 use super::wire::Pdu;
-use super::{Event, Request, Shared, txn_of};
+use super::{Event, Members, Request, Shared, txn_of};
 use crate::id::{NodeId, TxnId};
 use crate::machine::{Deadline, Destination, Input, Output};
-use crate::map::ClusterMap;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
 
@@ -55,7 +54,7 @@ const IDLE: Flow = Flow { rate: 0, begun: false, sent: 0, frame: None, undinged:
 pub struct Initiator {
     cx: Shared<Event>,
     rng: Rng,
-    targets: Vec<NodeId>,
+    members: Members,
     last: Vec<NodeId>,
     count: u64,
     puts: Vec<Put>,
@@ -65,11 +64,11 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(id: NodeId, map: &ClusterMap, config: Config, seed: u64) -> Self {
+    pub(super) fn new(id: NodeId, members: Members, config: Config, seed: u64) -> Self {
         Self {
             cx: Shared::new(id, config),
             rng: Rng::new(seed).fork(u64::from(id.0)),
-            targets: map.targets().map(|t| t.id).collect(),
+            members,
             last: Vec::new(),
             count: 0,
             puts: Vec::new(),
@@ -111,10 +110,11 @@ impl Initiator {
     /// Hashed placement is as good as chance; a chunk does not follow another to the same targets.
     fn place(&mut self) -> Vec<NodeId> {
         let copies = usize::from(self.cx.config.copies);
-        let avoid = self.targets.len() >= 2 * copies;
+        let targets = &self.members.targets;
+        let avoid = targets.len() >= 2 * copies;
         let mut chosen: Vec<NodeId> = Vec::with_capacity(copies);
-        while chosen.len() < copies.min(self.targets.len()) {
-            let target = self.targets[self.rng.below(self.targets.len() as u64) as usize];
+        while chosen.len() < copies.min(targets.len()) {
+            let target = targets[self.rng.below(targets.len() as u64) as usize];
             let used = chosen.contains(&target) || avoid && self.last.contains(&target);
             if !used {
                 chosen.push(target);

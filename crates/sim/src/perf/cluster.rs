@@ -8,7 +8,7 @@ use bytes::Bytes;
 use protocol::id::{ClusterId, Epoch, GroupId, NodeId, OpId};
 use protocol::machine::{Body, Completion, DataRun, Destination, Effect, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::paper::{Event, Initiator, Request, Target};
+use protocol::paper::{Event, Initiator, Members, Request, Target};
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 use protocol::wire::DataHeader;
@@ -135,8 +135,10 @@ impl<'a> Cluster<'a> {
             let own = protocol::paper::Config { disk: rate(n), ..config.clone() };
             Target::new(NodeId(n), own, seeds.fork(1).next_u64())
         });
+        let of_initiators = Members::new(&map, config.overlap);
         let initiators = (0..setup.initiators).map(|n| {
-            Initiator::new(NodeId(NodeId::FIRST_INITIATOR + n), &map, config.clone(), seeds.fork(2).next_u64())
+            let id = NodeId(NodeId::FIRST_INITIATOR + n);
+            Initiator::new(id, of_initiators.clone(), config.clone(), seeds.fork(2).next_u64())
         });
         let disks = (0..setup.targets).map(|n| Disk { rate: rate(n), free_at: 0, work: 0, bytes: 0 });
         Ok(Self {

@@ -243,7 +243,7 @@ impl File {
         if let Some(choice) = self.choice {
             config.choice = match choice {
                 ChoiceName::Neighbours => Choice::Neighbours,
-                ChoiceName::Any => Choice::AnyThree,
+                ChoiceName::Any => Choice::Any,
             };
         }
         config.guard = self.guard.map(|time| time.0);

@@ -1,0 +1,122 @@
+//! The simulator's commands, through the binary.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{error_of, reservoir};
+use serde_json::Value;
+
+fn scenarios() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
+}
+
+fn output_of(args: &[&str]) -> String {
+    let output = reservoir(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_paper_comes_out_as_json_and_as_a_report() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("paper");
+    let args = ["sim", "paper", "--only", "table3,table5,fig8", "--seeds", "2", "--json", "--out"];
+    let text = output_of(&[&args[..], &[out.to_str().unwrap()]].concat());
+    let cells: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(cells.len(), 12 + 3 + 2);
+    for cell in &cells {
+        let ours = cell["chunks_per_second"].as_f64().unwrap();
+        if let Some(paper) = cell["paper"].as_f64() {
+            let ratio = cell["ratio"].as_f64().unwrap();
+            assert!((ours / paper - ratio).abs() < 1e-9 && (0.9..1.1).contains(&ratio), "{cell}");
+        } else {
+            assert!(cell["protocol"] == "uch-aimd" || cell["table"] == "fig8", "{cell}");
+        }
+    }
+    assert!(cells.iter().any(|c| c["chunk"] == "128K" && c["disk"] == 1000 && c["protocol"] == "replicast-m"));
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.matches("<svg").count() == 2 && page.contains("Table 5") && page.ends_with("</html>\n"));
+    for outside in ["src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(outside), "the report needs something else: {outside}");
+    }
+    assert!(fs::read_to_string(out.join("fig8.svg")).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn every_scenario_that_ships_runs() {
+    let mut ran = 0;
+    for entry in fs::read_dir(scenarios()).unwrap() {
+        let path = entry.unwrap().path();
+        let small = ["--set", "length=200us", "--set", "warm_up=0ns", "--seeds", "2", "--json"];
+        let text = output_of(&[&["sim", "run", path.to_str().unwrap()][..], &small].concat());
+        let result: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(result["seeds"], 2, "{}", path.display());
+        assert_eq!(result["latency_p99_us"]["values"].as_array().unwrap().len(), 2);
+        ran += 1;
+    }
+    assert!(ran >= 8, "{ran}");
+}
+
+#[test]
+fn a_scenario_is_run_compared_swept_and_ablated_with_reports() {
+    let place = tempfile::tempdir().unwrap();
+    let [m, hashed] = ["paper-128k-m.toml", "paper-128k-hashed.toml"].map(|name| scenarios().join(name));
+    let (m, hashed) = (m.to_str().unwrap(), hashed.to_str().unwrap());
+    let out = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+
+    let again =
+        |seed: &str| output_of(&["sim", "run", m, "--seeds", "2", "--json", "--set", seed, "--out", &out("run")]);
+    assert_eq!(again("seed=7"), again("seed=7"), "a run does not repeat");
+    assert_ne!(again("seed=7"), again("seed=70"));
+    let csv = fs::read_to_string(Path::new(&out("run")).join("result.csv")).unwrap();
+    assert!(csv.starts_with("metric,mean,confidence_95,run_1,run_2\nchunks_per_second,"), "{csv}");
+
+    let text = output_of(&["sim", "compare", hashed, m, "--seeds", "4", "--json", "--out", &out("compare")]);
+    let compared: Value = serde_json::from_str(&text).unwrap();
+    let faster = &compared["chunks_per_second"];
+    assert!(faster["difference"].as_f64().unwrap() > faster["confidence"].as_f64().unwrap(), "{faster}");
+
+    let vary = ["--vary", "chunk=16KiB,128KiB", "--vary", "disk_mb_per_s=400,1000"];
+    let args = [&["sim", "sweep", m][..], &vary, &["--seeds", "2", "--json", "--out", &out("sweep")]].concat();
+    let points: Vec<Value> = serde_json::from_str(&output_of(&args)).unwrap();
+    assert_eq!(points.len(), 4);
+    assert_eq!((&points[1]["chunk"], &points[1]["disk_mb_per_s"]), (&"128KiB".into(), &"400".into()));
+
+    let switches = ["--switch", "guard=1us,data_percent=96", "--switch", "control_bytes=100"];
+    let args = [&["sim", "ablate", m][..], &switches, &["--seeds", "2", "--json", "--out", &out("ablate")]].concat();
+    let rows: Vec<Value> = serde_json::from_str(&output_of(&args)).unwrap();
+    assert_eq!(rows.len(), 6);
+    let speed = |row: &Value| row["chunks_per_second"].as_f64().unwrap();
+    assert!(speed(&rows[5]) > speed(&rows[0]), "{rows:?}");
+    for report in ["run", "compare", "sweep", "ablate"] {
+        assert!(Path::new(&out(report)).join("report.html").exists(), "{report}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("x.toml");
+    let path = path.to_str().unwrap();
+    let error = |text: &str, more: &[&str]| {
+        fs::write(path, text).unwrap();
+        error_of(&[&["sim", "run", path], more].concat())
+    };
+    let unknown = error("title = \"x\"\nspeed = 3\n", &[]);
+    assert!(unknown.contains("x.toml:2:") && unknown.contains("initiators"), "{unknown}");
+    let group = error("targets = 6\n\ngroup = 12\n", &[]);
+    assert!(group.contains("x.toml:3:") && group.contains("3 to 6"), "{group}");
+    let set = error("", &["--set", "chunk=12"]);
+    assert!(set.contains("--set chunk") && set.contains("KiB"), "{set}");
+    assert!(error_of(&["sim", "run", "/nowhere/x.toml"]).contains("/nowhere/x.toml"));
+    fs::write(path, "length = \"1ms\"\n").unwrap();
+    let metric = error_of(&["sim", "sweep", path, "--vary", "depth=1,2", "--metric", "speed"]);
+    assert!(metric.contains("chunks_per_second"), "{metric}");
+    assert!(error_of(&["sim", "sweep", path, "--vary", "depth"]).contains("key=value"));
+    assert!(error_of(&["sim", "paper", "--seeds", "0"]).contains("--seeds"));
+    assert!(error_of(&["sim", "ablate", path, "--switch", "depth=2"]).contains("compare"));
+}
