@@ -81,13 +81,15 @@ fn a_scenario_is_run_compared_swept_and_ablated_with_reports() {
     assert!(faster["difference"].as_f64().unwrap() > faster["confidence"].as_f64().unwrap(), "{faster}");
 
     let vary = ["--vary", "chunk=16KiB,128KiB", "--vary", "disk_mb_per_s=400,1000"];
-    let args = [&["sim", "sweep", m][..], &vary, &["--seeds", "2", "--json", "--out", &out("sweep")]].concat();
+    let place_of_sweep = out("sweep");
+    let args = [&["sim", "sweep", m][..], &vary, &["--seeds", "2", "--json", "--out", &place_of_sweep]].concat();
     let points: Vec<Value> = serde_json::from_str(&output_of(&args)).unwrap();
     assert_eq!(points.len(), 4);
     assert_eq!((&points[1]["chunk"], &points[1]["disk_mb_per_s"]), (&"128KiB".into(), &"400".into()));
 
     let switches = ["--switch", "guard=1us,data_percent=96", "--switch", "control_bytes=100"];
-    let args = [&["sim", "ablate", m][..], &switches, &["--seeds", "2", "--json", "--out", &out("ablate")]].concat();
+    let place_of_ablate = out("ablate");
+    let args = [&["sim", "ablate", m][..], &switches, &["--seeds", "2", "--json", "--out", &place_of_ablate]].concat();
     let rows: Vec<Value> = serde_json::from_str(&output_of(&args)).unwrap();
     assert_eq!(rows.len(), 6);
     let speed = |row: &Value| row["chunks_per_second"].as_f64().unwrap();

@@ -5,7 +5,7 @@ use std::fmt;
 use protocol::paper::{Choice, Config, Placement, Protocol};
 use protocol::time::Span;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
+use serde::de::{Deserializer, Unexpected, Visitor};
 
 use super::setup::{Load, Mode, Quirks, Setup, Slow};
 
@@ -96,31 +96,42 @@ enum QuirkName {
 /// How late a frame may leave when the quirk is switched on without saying.
 pub const LATE_FRAMES: Span = Span::from_nanos(500);
 
-/// A number with one of these units behind it.
-fn measure<'de, D: Deserializer<'de>>(from: D, units: &[(&str, u64)], example: &str) -> Result<u64, D::Error> {
-    let text = String::deserialize(from)?;
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = &text[digits.len()..];
-    let known = || units.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let Some((_, times)) = units.iter().find(|(name, _)| *name == unit) else {
-        return Err(D::Error::custom(format!("{text:?} needs a unit: one of {}, as in {example:?}", known())));
-    };
-    let number: Option<u64> = digits.trim().parse().ok();
-    number.and_then(|number| number.checked_mul(*times)).ok_or_else(|| {
-        D::Error::custom(format!("{text:?} is not a whole number and a unit ({}), as in {example:?}", known()))
-    })
+/// Reads a whole number with one of these units behind it.
+struct Measure {
+    units: &'static [(&'static str, u64)],
+    example: &'static str,
+}
+
+impl Visitor<'_> for Measure {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units: Vec<&str> = self.units.iter().map(|(name, _)| *name).collect();
+        write!(f, "a whole number with a unit ({}), as in {:?}", units.join(", "), self.example)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = self.units.iter().find(|(name, _)| *name == &text[digits.len()..]);
+        let number: Option<u64> = digits.trim().parse().ok();
+        number
+            .zip(unit)
+            .and_then(|(number, (_, times))| number.checked_mul(*times))
+            .ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
 }
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        measure(from, &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)], "128KiB").map(Self)
+        let units = &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)];
+        from.deserialize_any(Measure { units, example: "128KiB" }).map(Self)
     }
 }
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-        measure(from, &units, "10ms").map(|nanos| Self(Span::from_nanos(nanos)))
+        let units = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+        from.deserialize_any(Measure { units, example: "10ms" }).map(|nanos| Self(Span::from_nanos(nanos)))
     }
 }
 
