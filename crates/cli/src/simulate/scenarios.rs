@@ -217,93 +217,97 @@ pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One `key=a,b,c` of a sweep.
-fn range(vary: &str) -> anyhow::Result<(&str, Vec<&str>)> {
-    let (key, values) = vary.split_once('=').with_context(|| format!("--vary {vary}: write key=value,value"))?;
-    Ok((key.trim(), values.split(',').map(str::trim).collect()))
+/// A key and its values in a sweep.
+struct Range {
+    key: String,
+    values: Vec<String>,
+}
+
+impl Range {
+    fn parse(vary: &str) -> anyhow::Result<Self> {
+        let (key, values) = vary.split_once('=').with_context(|| format!("--vary {vary}: write key=value,value"))?;
+        Ok(Self { key: key.trim().to_owned(), values: values.split(',').map(|v| v.trim().to_owned()).collect() })
+    }
+}
+
+/// One point of a sweep: what was set, and what came of it.
+struct Point {
+    set: Vec<(String, String)>,
+    estimate: Estimate,
+}
+
+impl Point {
+    fn json(&self, metric: &str) -> Value {
+        let mut object: Map<String, Value> =
+            self.set.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+        object.insert(metric.to_owned(), self.estimate.mean.into());
+        object.insert("confidence".to_owned(), self.estimate.half.into());
+        Value::Object(object)
+    }
+
+    fn row(&self) -> Vec<String> {
+        let mut row: Vec<String> = self.set.iter().map(|(_, value)| value.clone()).collect();
+        row.extend([written(self.estimate.mean), interval(self.estimate)]);
+        row
+    }
+
+    /// Where it lies on the axis: its number, without the unit; or its place where it is a word.
+    fn at(&self, place: usize) -> f64 {
+        let value = self.set[0].1.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        value.parse().unwrap_or(place as f64 + 1.0)
+    }
 }
 
 /// Runs `reservoir sim sweep`: one key or two over their values.
 pub(super) fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     ensure!(args.vary.len() <= 2, "--vary is given {} times: a sweep is over one key or two", args.vary.len());
-    let ranges = args.vary.iter().map(|vary| range(vary)).collect::<anyhow::Result<Vec<_>>>()?;
-    let second: Vec<Option<(&str, &str)>> = match ranges.get(1) {
-        None => vec![None],
-        Some((key, values)) => values.iter().map(|value| Some((*key, *value))).collect(),
+    let ranges = args.vary.iter().map(|vary| Range::parse(vary)).collect::<anyhow::Result<Vec<_>>>()?;
+    let first = |set: &[(String, String)]| {
+        ranges[0].values.iter().map(|v| [&[(ranges[0].key.clone(), v.clone())], set].concat()).collect::<Vec<_>>()
     };
-    let (key, values) = &ranges[0];
-    let mut scenarios = Vec::new();
-    for other in &second {
-        for value in values {
-            let mut set = args.set.clone();
-            set.push(format!("{key}={value}"));
-            set.extend(other.map(|(key, value)| format!("{key}={value}")));
-            scenarios.push(read(&args.file, &set, args.seeds)?);
-        }
-    }
-    let all = perform(scenarios)?;
+    let settings: Vec<Vec<(String, String)>> = match ranges.get(1) {
+        None => first(&[]),
+        Some(second) => second.values.iter().flat_map(|v| first(&[(second.key.clone(), v.clone())])).collect(),
+    };
+    let scenarios = settings.iter().map(|set| {
+        let changes = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        read(&args.file, &[args.set.clone(), changes].concat(), args.seeds)
+    });
+    let all = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?)?;
     let metrics = &all[0].metrics;
     let at = metrics.iter().position(|m| m.key == args.metric).with_context(|| {
         let known: Vec<&str> = metrics.iter().map(|m| m.key).collect();
         format!("--metric {}: one of {} is possible", args.metric, known.join(", "))
     })?;
-    let other_key = ranges.get(1).map(|(key, _)| *key);
     let label = metrics[at].label.split(" (").next().unwrap_or_default().to_owned();
-    let points: Vec<(&str, Option<&str>, Estimate)> = all
-        .iter()
-        .enumerate()
-        .map(|(n, done)| {
-            let estimate = done.metrics[at].estimate();
-            (values[n % values.len()], second[n / values.len()].map(|(_, value)| value), estimate)
-        })
-        .collect();
-    let objects: Vec<Value> = points
-        .iter()
-        .map(|(value, other, e)| {
-            let mut object = Map::new();
-            object.insert((*key).to_owned(), (*value).into());
-            if let (Some(key), Some(value)) = (other_key, other) {
-                object.insert(key.to_owned(), (*value).into());
-            }
-            object.insert(args.metric.clone(), e.mean.into());
-            object.insert("confidence".to_owned(), e.half.into());
-            Value::Object(object)
-        })
-        .collect();
-    let mut header = vec![*key];
-    header.extend(other_key);
-    header.extend([label.as_str(), "95 %"]);
-    let rows: Vec<Vec<String>> = points
-        .iter()
-        .map(|(value, other, e)| {
-            let mut row = vec![(*value).to_owned()];
-            row.extend(other.map(str::to_owned));
-            row.extend([written(e.mean), interval(*e)]);
-            row
-        })
-        .collect();
+    let estimates = all.iter().map(|done| done.metrics[at].estimate());
+    let points: Vec<Point> = settings.into_iter().zip(estimates).map(|(set, e)| Point { set, estimate: e }).collect();
+    show_sweep(args, &ranges, &label, &points)
+}
+
+fn show_sweep(args: &SweepArgs, ranges: &[Range], label: &str, points: &[Point]) -> anyhow::Result<()> {
+    let objects: Vec<Value> = points.iter().map(|point| point.json(&args.metric)).collect();
+    let mut header: Vec<&str> = ranges.iter().map(|range| range.key.as_str()).collect();
+    header.extend([label, "95 %"]);
+    let rows: Vec<Vec<String>> = points.iter().map(Point::row).collect();
     if args.json {
         json(&objects)?;
     } else {
         table(&header, rows.clone())?;
     }
-    if let Some(directory) = &args.out {
-        let mut report = Report::new(&format!("{label}, by {}", args.vary.join(" and ")));
-        let number = |n: usize, value: &str| {
-            let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-            digits.parse().unwrap_or(n as f64 + 1.0)
-        };
-        let series: Vec<Series> = points
-            .chunks(values.len())
-            .map(|line| Series {
-                name: line[0].1.map_or_else(|| label.clone(), |v| format!("{} = {v}", other_key.unwrap_or_default())),
-                points: line.iter().enumerate().map(|(n, (value, _, e))| (number(n, value), e.mean)).collect(),
-            })
-            .collect();
-        report.plot("sweep", lines(&Words { title: &label, x: key, y: &label }, &series, true)?);
-        report.table(&header, &rows);
-        report.file("result.json", serde_json::to_string_pretty(&objects)?);
-        eprintln!("written: {}", report.write(directory)?.display());
-    }
+    let Some(directory) = &args.out else { return Ok(()) };
+    let mut report = Report::new(&format!("{label}, by {}", args.vary.join(" and ")));
+    let named = |line: &[Point]| line[0].set.get(1).map_or_else(|| label.to_owned(), |(k, v)| format!("{k} = {v}"));
+    let series: Vec<Series> = points
+        .chunks(ranges[0].values.len())
+        .map(|line| Series {
+            name: named(line),
+            points: line.iter().enumerate().map(|(n, point)| (point.at(n), point.estimate.mean)).collect(),
+        })
+        .collect();
+    report.plot("sweep", lines(&Words { title: label, x: &ranges[0].key, y: label }, &series, true)?);
+    report.table(&header, &rows);
+    report.file("result.json", serde_json::to_string_pretty(&objects)?);
+    eprintln!("written: {}", report.write(directory)?.display());
     Ok(())
 }

@@ -72,22 +72,33 @@ impl Bids {
                 (left, right)
             }
             Placement::Hole => {
-                let mut left = ready;
-                let mut at = 0;
-                for bid in &self.list {
-                    if left + t.window <= bid.left {
-                        break;
-                    }
-                    left = left.max(bid.right + self.trip);
-                    at += 1;
-                }
+                let (at, left) = self.hole(ready, t.window, self.trip);
                 let right = left + t.window + self.extra(idle, disk_delay, t);
+                self.list.insert(at, Bid { txn, left, right, state: State::Tentative });
+                (left, right)
+            }
+            Placement::Fit => {
+                let (at, left) = self.hole(ready, t.reserve, Span::ZERO);
+                let end = self.list.get(at).map_or(Instant::FAR, |next| next.left);
+                let right = end.min(left + t.window);
                 self.list.insert(at, Bid { txn, left, right, state: State::Tentative });
                 (left, right)
             }
         };
         debug_assert!(self.is_in_order());
         bid
+    }
+
+    /// The first hole of this length, `apart` from what is before it: its place in the list, and its beginning.
+    fn hole(&self, from: Instant, length: Span, apart: Span) -> (usize, Instant) {
+        let mut left = from;
+        for (at, bid) in self.list.iter().enumerate() {
+            if left + length <= bid.left {
+                return (at, left);
+            }
+            left = left.max(bid.right + apart);
+        }
+        (self.list.len(), left)
     }
 
     /// What a target with nothing to do adds to its window, so that it is likelier to be chosen.
@@ -152,7 +163,7 @@ impl Bids {
         let Some(mut at) = self.list.iter().position(|bid| bid.txn == txn && bid.state == State::Tentative) else {
             return;
         };
-        if self.placement == Placement::Hole {
+        if self.placement != Placement::Behind {
             self.list.remove(at);
             return;
         }

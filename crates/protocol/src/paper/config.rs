@@ -42,8 +42,10 @@ impl Protocol {
 pub enum Placement {
     /// Behind the last one; a cancelled one may be offered again whole. The papers' Replicast-M.
     Behind,
-    /// In the first hole. The papers' Replicast-H.
+    /// In the first hole that is as long as the window. The papers' Replicast-H.
     Hole,
+    /// In the first hole that is as long as what will be reserved, and as wide as the hole and the window allow.
+    Fit,
 }
 
 /// How an initiator picks among bids.

@@ -69,6 +69,7 @@ enum Named {
 enum PlacementName {
     Behind,
     Hole,
+    Fit,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -249,6 +250,7 @@ impl File {
             config.placement = match placement {
                 PlacementName::Behind => Placement::Behind,
                 PlacementName::Hole => Placement::Hole,
+                PlacementName::Fit => Placement::Fit,
             };
         }
         if let Some(choice) = self.choice {
