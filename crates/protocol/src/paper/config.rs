@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn times_are_those_of_the_papers() {
         let sizes = [16 << 10, 128 << 10, 1 << 20];
-        let times = |protocol, disk| {
+        let times = |protocol, disk: u64| {
             let config = Config::paper(protocol, disk << 20);
             sizes.map(|bytes| {
                 let t = config.timing(bytes);

@@ -11,8 +11,8 @@ const LN_2: u64 = 2_977_044_472;
 pub(super) fn exponential(rng: &mut Rng, mean: u64) -> u64 {
     // -ln u = (64 - log2(u * 2^64)) * ln 2 for u drawn evenly from 0 to 1.
     let log = (64_u64 << DIGITS) - log2(rng.next_u64() | 1);
-    let minus_ln = u128::from(log) * u128::from(LN_2) >> DIGITS;
-    (minus_ln * u128::from(mean) >> DIGITS) as u64
+    let minus_ln = (u128::from(log) * u128::from(LN_2)) >> DIGITS;
+    ((minus_ln * u128::from(mean)) >> DIGITS) as u64
 }
 
 /// The binary logarithm, by squaring.

@@ -129,7 +129,7 @@ impl<'a> Cluster<'a> {
             Load::Closed { depth } => depth as usize,
             Load::Open { .. } => config.depth,
         };
-        let slow = |n: u32| setup.slow.one_in > 0 && n % setup.slow.one_in == 0;
+        let slow = |n: u32| setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
         let rate = |n| if slow(n) { config.disk / u64::from(setup.slow.times.max(1)) } else { config.disk };
         let targets = (0..setup.targets).map(|n| {
             let own = protocol::paper::Config { disk: rate(n), ..config.clone() };
