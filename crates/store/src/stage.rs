@@ -83,7 +83,8 @@ mod tests {
         fn every_byte_goes_where_it_belongs(parts in prop::collection::vec((0_usize..400_000, any::<bool>()), 1..20)) {
             let (mut stage, mut file, mut wanted) = (Stage::default(), Vec::new(), Vec::new());
             let mut write = |bytes: &[u8], offset: u64| -> Result<(), ()> {
-                assert!(offset % BLOCK as u64 == 0 && bytes.len() % BLOCK == 0 && bytes.as_ptr().align_offset(BLOCK) == 0);
+                assert!(offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK));
+                assert_eq!(bytes.as_ptr().align_offset(BLOCK), 0);
                 let offset = offset as usize;
                 assert!(offset <= file.len(), "a hole before {offset}");
                 file.resize(file.len().max(offset + bytes.len()), 0);
