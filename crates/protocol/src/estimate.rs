@@ -1,37 +1,55 @@
 //! What nodes learn from what happened: rates and times, in integers.
 
-use crate::time::Span;
+use crate::time::{Instant, Span};
+
+/// What is not measured again drifts back to what was assumed over this time: otherwise a target that was slow once would
+/// never be asked to show that it is well again.
+const DRIFT: Span = Span::from_secs(10);
+
+/// Between what was learned `age` ago and what is assumed.
+fn drifted(learned: u64, assumed: u64, age: Span) -> u64 {
+    let (age, whole) = (u128::from(age.as_nanos().min(DRIFT.as_nanos())), u128::from(DRIFT.as_nanos()));
+    let mixed = (u128::from(learned) * (whole - age) + u128::from(assumed) * age) / whole;
+    u64::try_from(mixed).unwrap_or(u64::MAX)
+}
 
 /// A rate in bytes per second that follows the transfers that really took place: an eighth of each new one.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate(u64);
+pub struct Rate {
+    assumed: u64,
+    learned: u64,
+    at: Instant,
+}
 
 impl Rate {
     /// Begins with an assumption.
     #[must_use]
     pub const fn new(assumed: u64) -> Self {
-        Self(if assumed == 0 { 1 } else { assumed })
+        let assumed = if assumed == 0 { 1 } else { assumed };
+        Self { assumed, learned: assumed, at: Instant::ZERO }
     }
 
-    /// Takes a transfer into account.
-    pub fn sample(&mut self, bytes: u64, took: Span) {
+    /// Takes a transfer into account that ended now.
+    pub fn sample(&mut self, now: Instant, bytes: u64, took: Span) {
         let nanos = u128::from(took.as_nanos().max(1));
         let seen = u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX);
+        let before = self.get(now);
         // A single measurement is not believed beyond a factor of four either way.
-        let seen = seen.clamp(self.0 / 4, self.0.saturating_mul(4)).max(1);
-        self.0 = (self.0 - self.0 / 8).saturating_add(seen / 8).max(1);
+        let seen = seen.clamp(before / 4, before.saturating_mul(4)).max(1);
+        self.learned = (before - before / 8).saturating_add(seen / 8).max(1);
+        self.at = now;
     }
 
     /// Bytes per second.
     #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
+    pub fn get(self, now: Instant) -> u64 {
+        drifted(self.learned, self.assumed, now.since(self.at)).max(1)
     }
 
     /// How long `bytes` take.
     #[must_use]
-    pub fn span(self, bytes: u64) -> Span {
-        Span::of_transfer(bytes, self.0)
+    pub fn span(self, now: Instant, bytes: u64) -> Span {
+        Span::of_transfer(bytes, self.get(now))
     }
 }
 
@@ -93,30 +111,50 @@ impl Typical {
 /// How long a disk takes for one operation, by size class (powers of two), learned from completions.
 #[derive(Clone, Debug)]
 pub struct DiskTime {
-    assumed: Rate,
-    classes: [u64; 32],
+    assumed: u64,
+    /// Nanoseconds, and when they were measured last.
+    classes: [Option<(u64, Instant)>; 32],
 }
 
 impl DiskTime {
     /// Begins with an assumed rate in bytes per second.
     #[must_use]
     pub const fn new(assumed: u64) -> Self {
-        Self { assumed: Rate::new(assumed), classes: [0; 32] }
+        Self { assumed, classes: [None; 32] }
     }
 
-    /// Takes an operation into account: `took` is the time that it kept the disk from the next one.
-    pub fn sample(&mut self, bytes: u32, took: Span) {
+    /// Takes an operation into account that ended now: `took` is the time that it kept the disk from the next one.
+    pub fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
         let class = &mut self.classes[bytes.max(1).ilog2() as usize];
         let seen = took.as_nanos().max(1);
-        *class = if *class == 0 { seen } else { *class - *class / 8 + seen / 8 };
+        *class = Some((class.map_or(seen, |(learned, _)| learned - learned / 8 + seen / 8), now));
     }
 
     /// How long an operation of `bytes` should take.
     #[must_use]
-    pub fn expect(&self, bytes: u32) -> Span {
-        match self.classes[bytes.max(1).ilog2() as usize] {
-            0 => self.assumed.span(u64::from(bytes)),
-            learned => Span::from_nanos(learned),
+    pub fn expect(&self, now: Instant, bytes: u32) -> Span {
+        let assumed = Span::of_transfer(u64::from(bytes), self.assumed.max(1));
+        self.classes[bytes.max(1).ilog2() as usize]
+            .map_or(assumed, |(learned, at)| Span::from_nanos(drifted(learned, assumed.as_nanos(), now.since(at))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_measured_again_is_forgotten() {
+        let (mut disk, mut link) = (DiskTime::new(1_000_000_000), Rate::new(1_000_000_000));
+        let at = |seconds| Instant::ZERO + Span::from_secs(seconds);
+        for _ in 0..100 {
+            disk.sample(at(1), 4_096, Span::from_millis(20));
+            link.sample(at(1), 1_000_000, Span::from_millis(10));
         }
+        assert!(disk.expect(at(1), 4_096) > Span::from_millis(19));
+        assert!(link.get(at(1)) < 110_000_000);
+        assert!(disk.expect(at(6), 4_096) > Span::from_millis(9) && disk.expect(at(6), 4_096) < Span::from_millis(11));
+        assert_eq!(disk.expect(at(11), 4_096), Span::of_transfer(4_096, 1_000_000_000));
+        assert_eq!(link.get(at(11)), 1_000_000_000);
     }
 }

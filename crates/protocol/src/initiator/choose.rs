@@ -16,6 +16,8 @@ pub(super) struct Offer {
     pub(super) done: Instant,
     pub(super) rate: u64,
     pub(super) domain: u16,
+    /// How much consistent hashing prefers this target for the chunk; 0 is most.
+    pub(super) rank: usize,
     /// How far beyond its end it may be used.
     pub(super) slack: Span,
 }
@@ -29,6 +31,13 @@ impl Offer {
     fn fits(&self, at: Instant) -> bool {
         self.start <= at && at + self.transfer <= self.end + self.slack
     }
+}
+
+/// Puts what is durable at about the same time, within a quarter, on one level: among those on a level the chunk's hash
+/// decides, so that the idle targets of a cluster share the load.
+fn level(finish: Instant, soonest: Instant, now: Instant) -> u64 {
+    let wait = soonest.since(now).as_nanos().max(1);
+    finish.since(now).as_nanos().saturating_mul(4) / wait
 }
 
 /// Targets that one transmission serves, from `start` on.
@@ -52,13 +61,17 @@ pub(super) fn common(
     let mut best: Option<(usize, Instant, Choice)> = None;
     for candidate in offers.values() {
         let (start, _) = uplink.hole(candidate.start.max(now), candidate.transfer);
-        let mut fitting: Vec<(Instant, NodeId)> =
-            offers.iter().filter(|(_, o)| o.fits(start)).map(|(id, o)| (o.finish(start), *id)).collect();
+        let fits = || offers.iter().filter(|(_, o)| o.fits(start));
+        let Some(soonest) = fits().map(|(_, o)| o.finish(start)).min() else {
+            continue;
+        };
+        let mut fitting: Vec<(u64, usize, Instant, NodeId)> =
+            fits().map(|(id, o)| (level(o.finish(start), soonest, now), o.rank, o.finish(start), *id)).collect();
         fitting.sort_unstable();
         let mut domains = taken.to_vec();
         let mut targets = Vec::new();
         let mut last = start;
-        for (finish, id) in fitting {
+        for (_, _, finish, id) in fitting {
             let domain = offers[&id].domain;
             if targets.len() < need && !domains.contains(&domain) {
                 domains.push(domain);
@@ -96,14 +109,19 @@ pub(super) fn consecutive(
     let mut domains = taken.to_vec();
     let mut choices: Vec<Choice> = Vec::new();
     while choices.len() < need {
-        let next = offers
+        let fitting: Vec<(Instant, Instant, NodeId, &Offer)> = offers
             .iter()
             .filter(|(_, offer)| !domains.contains(&offer.domain))
             .filter_map(|(id, offer)| {
                 let (start, _) = uplink.hole(offer.start.max(now), offer.transfer);
                 offer.fits(start).then_some((offer.finish(start), start, *id, offer))
             })
-            .min_by_key(|(finish, start, id, _)| (*finish, *start, *id));
+            .collect();
+        let soonest = fitting.iter().map(|(finish, ..)| *finish).min().unwrap_or(now);
+        let key = |(finish, start, id, offer): &(Instant, Instant, NodeId, &Offer)| {
+            (level(*finish, soonest, now), offer.rank, *start, *id)
+        };
+        let next = fitting.into_iter().min_by_key(key);
         let Some((_, start, id, offer)) = next else {
             break;
         };
@@ -128,6 +146,7 @@ mod tests {
             done: at(done),
             rate: 1_000,
             domain,
+            rank: 0,
             slack: Span::ZERO,
         }
     }
@@ -144,6 +163,18 @@ mod tests {
         choice.targets.sort_unstable();
         assert_eq!(choice.targets, [NodeId(1), NodeId(2), NodeId(3)]);
         assert_eq!(choice.start, Instant::from_nanos(40));
+    }
+
+    #[test]
+    fn among_offers_that_are_about_equal_the_hash_decides() {
+        let mut bids = offers(&[offer(0, 500, 1_000, 0), offer(0, 500, 1_010, 1), offer(0, 500, 1_100, 2)]);
+        bids.insert(NodeId(3), Offer { rank: 1, ..offer(0, 500, 1_300, 3) });
+        bids.get_mut(&NodeId(0)).expect("it is there").rank = 9;
+        let choice = common(&bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
+        assert_eq!(choice.targets, [NodeId(1)]);
+        let choices = consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default());
+        let targets: Vec<NodeId> = choices.into_iter().flat_map(|c| c.targets).collect();
+        assert_eq!(targets, [NodeId(1), NodeId(2), NodeId(0)]);
     }
 
     #[test]

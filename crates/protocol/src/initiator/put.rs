@@ -27,6 +27,8 @@ pub(super) struct Put {
     rounds: u32,
     round: u8,
     group: GroupId,
+    /// The group in the order in which consistent hashing prefers it.
+    ranked: Vec<NodeId>,
     /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
     /// Whom this round asked, and who has answered.
@@ -72,6 +74,7 @@ impl Put {
             rounds: 0,
             round: 0,
             group: GroupId(0),
+            ranked: Vec::new(),
             multicast: true,
             asked_of: Vec::new(),
             answered: Vec::new(),
@@ -127,9 +130,10 @@ impl Put {
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
+        self.ranked = cx.map.ranked(&self.id);
         let unreserved = cx.config.transport == Transport::Hash;
         let usable = |n: &NodeId| !self.holders.contains(n) && !self.failed.contains(n);
-        let mut asked: Vec<NodeId> = if unreserved { self.ranked(cx) } else { all };
+        let mut asked: Vec<NodeId> = if unreserved { self.named(cx) } else { all };
         asked.retain(usable);
         if cx.domains(&asked) < self.need(cx) && !self.failed.is_empty() {
             self.failed.clear();
@@ -157,11 +161,10 @@ impl Put {
     }
 
     /// The targets that consistent hashing names for the missing copies: first come the live ones.
-    fn ranked(&self, cx: &Shared) -> Vec<NodeId> {
+    fn named(&self, cx: &Shared) -> Vec<NodeId> {
         let mut taken = self.taken(cx);
         let mut named = Vec::new();
-        let ranked = cx.map.ranked(&self.id);
-        let (live, silent): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|n| !cx.is_suspect(*n));
+        let (live, silent): (Vec<NodeId>, Vec<NodeId>) = self.ranked.iter().partition(|n| !cx.is_suspect(**n));
         for node in live.into_iter().chain(silent) {
             let Some(domain) = cx.map.domain(node) else {
                 continue;
@@ -201,6 +204,7 @@ impl Put {
                         done: start + slot.done.less(slot.start),
                         rate: u64::from(slot.rate),
                         domain,
+                        rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
                         slack: cx.slack(),
                     };
                     self.offers.insert(from, offer);

@@ -117,7 +117,7 @@ impl Target {
             return Err(self.config.late);
         }
         let flows = self.reservations.values().filter(|r| r.stage != Stage::Writing).count() as u64 + 1;
-        let rate = u32::try_from(self.link.get() / flows).unwrap_or(u32::MAX).max(1);
+        let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
         let transfer = Span::of_transfer(size, u64::from(rate));
         let done = transfer + self.disk_done(self.now + transfer, request.size).since(self.now + transfer);
         let slot = Slot { start: Span::ZERO, length: transfer, transfer, done, rate, size: request.size };
@@ -126,8 +126,8 @@ impl Target {
 
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
     fn offer_window(&mut self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
-        let rate = u32::try_from(self.link.get()).unwrap_or(u32::MAX).max(1);
-        let transfer = self.link.span(u64::from(request.size));
+        let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
+        let transfer = self.link.span(self.now, u64::from(request.size));
         let transfer = transfer + self.guard(transfer);
         let mut earliest = self.now + request.earliest;
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
@@ -183,8 +183,8 @@ impl Target {
             .reservations
             .values()
             .filter(|r| r.stage == Stage::Writing || r.window.0 <= at)
-            .fold(Span::ZERO, |sum, r| sum + self.disk.expect(r.incoming.size()));
-        at.max(self.now + ahead) + self.disk.expect(size)
+            .fold(Span::ZERO, |sum, r| sum + self.disk.expect(self.now, r.incoming.size()));
+        at.max(self.now + ahead) + self.disk.expect(self.now, size)
     }
 
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
@@ -277,7 +277,7 @@ impl Target {
         let took = self.now.since(begun);
         let rest = u64::from(size).saturating_sub(last as u64);
         if rest >= u64::from(size) / 2 && took > Span::ZERO && reserved {
-            self.link.sample(rest, took);
+            self.link.sample(self.now, rest, took);
         }
         if reserved && self.now > window.1 {
             self.event(Event::Overrun { by: self.now.since(window.1) });
@@ -324,7 +324,7 @@ impl Target {
         };
         self.reservations.remove(&txn);
         if ack == Ack::Durable {
-            self.disk.sample(size, self.now.since(busy_from));
+            self.disk.sample(self.now, size, self.now.since(busy_from));
             self.setup.chunks += 1;
             self.event(Event::Stored { id, bytes: size, took: self.now.since(begun) });
         }

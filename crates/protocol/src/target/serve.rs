@@ -73,13 +73,13 @@ impl Target {
         let Some(flows) = self.make_room_to_serve(size) else {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
         };
-        let reading = self.disk.expect(size).min(self.config.late);
-        let transfer = self.link.span(u64::from(size)) + self.config.guard;
+        let reading = self.disk.expect(self.now, size).min(self.config.late);
+        let transfer = self.link.span(self.now, u64::from(size)) + self.config.guard;
         let (start, hole_end, rate) = if unreserved {
-            (self.now, Instant::FAR, self.link.get() / (flows + 1))
+            (self.now, Instant::FAR, self.link.get(self.now) / (flows + 1))
         } else {
             let (start, hole_end) = self.outward.hole(self.now + earliest, transfer);
-            (start, hole_end, self.link.get())
+            (start, hole_end, self.link.get(self.now))
         };
         let end = hole_end.min(start + transfer.times(2));
         let wait = start.since(self.now);
