@@ -63,8 +63,9 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
         let mut chart = ChartBuilder::on(area)
             .caption(words.title, ("sans-serif", 19))
             .margin(12)
+            .margin_right(28)
             .x_label_area_size(42)
-            .y_label_area_size(84)
+            .y_label_area_size(104)
             .build_cartesian_2d(0.0..each * groups.len() as f64, 0.0..top.max(1e-9) * 1.6)
             .map_err(failed)?;
         let name = |at: &f64| {
@@ -126,8 +127,9 @@ pub(crate) fn lines(words: &Words<'_>, series: &[Series], joined: bool) -> anyho
         let mut chart = ChartBuilder::on(area)
             .caption(words.title, ("sans-serif", 19))
             .margin(12)
+            .margin_right(28)
             .x_label_area_size(46)
-            .y_label_area_size(84)
+            .y_label_area_size(104)
             .build_cartesian_2d(left..right.max(1e-9), 0.0..top.max(1e-9) * 1.2)
             .map_err(failed)?;
         chart
