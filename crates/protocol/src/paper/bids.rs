@@ -184,6 +184,11 @@ impl Bids {
         self.list.retain(|bid| bid.txn != txn || bid.state != State::Accepted);
     }
 
+    /// Windows whose payload is still to come.
+    pub(super) fn accepted(&self) -> u64 {
+        self.list.iter().filter(|bid| bid.state == State::Accepted).count() as u64
+    }
+
     /// Whether a bid waits for its answer.
     pub(super) fn has_tentative(&self) -> bool {
         self.list.iter().any(|bid| bid.state == State::Tentative)

@@ -13,8 +13,17 @@ pub(super) struct Offer {
     pub(super) bit: u32,
     pub(super) left: Instant,
     pub(super) right: Instant,
-    /// How long the target's disk is busy.
-    pub(super) backlog: Span,
+    /// When the target's disk has written all that it has accepted.
+    pub(super) disk_free: Instant,
+    /// How long it takes to write this chunk.
+    pub(super) write: Span,
+}
+
+impl Offer {
+    /// When the chunk should be on disk, if its last byte comes at `end`.
+    fn durable(&self, end: Instant) -> Instant {
+        end.max(self.disk_free) + self.write
+    }
 }
 
 /// A chosen part of an offer.
@@ -71,13 +80,49 @@ pub(super) fn any_common(
     let mut count = 0;
     for (at, offer) in offers.iter().enumerate() {
         if covers(offer, begin, t.reserve) {
-            let rank = if least_backlog { offer.backlog } else { begin.since(offer.left) };
+            let rank = if least_backlog { offer.disk_free.since(now) } else { begin.since(offer.left) };
             serving[count] = (rank, at);
             count += 1;
         }
     }
     serving[..count].sort_unstable();
     picks.extend(serving[..copies].iter().map(|(_, at)| Pick::of(&offers[*at], begin, begin + t.reserve)));
+}
+
+/// The common window of any `copies` of the offers with which the last copy should be on disk soonest: a slow or busy
+/// disk is left out although its port is free.
+pub(super) fn soonest(
+    offers: &[Offer],
+    copies: usize,
+    now: Instant,
+    t: &Timing,
+    free: impl Fn(Instant, Span) -> Instant,
+    picks: &mut Vec<Pick>,
+) {
+    let mut best: Option<(Instant, Instant)> = None;
+    for offer in offers {
+        let begin = free(offer.left.max(now + t.pdu), t.reserve);
+        let (serving, count) = by_completion(offers, begin, t);
+        if count >= copies {
+            let done = (serving[copies - 1].0, begin);
+            best = Some(best.map_or(done, |b| b.min(done)));
+        }
+    }
+    let Some((_, begin)) = best else { return };
+    let (serving, _) = by_completion(offers, begin, t);
+    picks.extend(serving[..copies].iter().map(|(_, at)| Pick::of(&offers[*at], begin, begin + t.reserve)));
+}
+
+/// The offers that cover a transfer from `begin` on, and when each would have it on disk, in that order; how many.
+fn by_completion(offers: &[Offer], begin: Instant, t: &Timing) -> ([(Instant, usize); limits::GROUP_MEMBERS], usize) {
+    let mut serving = [(Instant::FAR, 0); limits::GROUP_MEMBERS];
+    let mut count = 0;
+    for (at, offer) in offers.iter().enumerate().filter(|(_, offer)| covers(offer, begin, t.reserve)) {
+        serving[count] = (offer.durable(begin + t.reserve), at);
+        count += 1;
+    }
+    serving[..count].sort_unstable();
+    (serving, count)
 }
 
 fn covers(offer: &Offer, begin: Instant, length: Span) -> bool {
@@ -115,12 +160,13 @@ pub(super) fn consecutive(offers: &[Offer], wanted: usize, t: &Timing, picks: &m
 }
 
 /// Windows one after another for up to `wanted` copies from any of the offers, earliest first, wherever our own port
-/// is free by `booked`. Offers that begin no later than another's go first; among equals, the least busy disk.
+/// is free by `booked`; with `soonest`, in the order in which the copies should be on disk.
 pub(super) fn any_in_turn(
     offers: &[Offer],
     wanted: usize,
     now: Instant,
     t: &Timing,
+    soonest: bool,
     booked: &mut Vec<(Instant, Instant)>,
     picks: &mut Vec<Pick>,
 ) {
@@ -128,9 +174,11 @@ pub(super) fn any_in_turn(
         let fits = offers.iter().filter(|offer| picks.iter().all(|pick| pick.target != offer.target));
         let starts = fits.filter_map(|offer| {
             let start = first_free(booked, offer.left.max(now + t.pdu), t.reserve);
-            (start + t.reserve <= offer.right).then_some((start, offer.backlog, offer))
+            let rank = if soonest { offer.durable(start + t.reserve) } else { start };
+            (start + t.reserve <= offer.right).then_some((rank, start, offer))
         });
-        let Some((start, _, offer)) = starts.min_by_key(|(start, backlog, _)| (*start, *backlog)) else { return };
+        let first = starts.min_by_key(|(rank, start, offer)| (*rank, *start, offer.disk_free));
+        let Some((_, start, offer)) = first else { return };
         booked.push((start, start + t.reserve));
         picks.push(Pick::of(offer, start, start + t.reserve));
     }

@@ -57,6 +57,8 @@ pub enum Choice {
     /// Replicast-M takes the earliest window that is common to any as many bids as copies; Replicast-H any bids, each
     /// where the initiator's own port is free.
     Any,
+    /// As `Any`, but what should be on disk soonest instead of what begins first.
+    Soonest,
 }
 
 /// Constants of a run. The same for all nodes.

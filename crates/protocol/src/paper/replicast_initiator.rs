@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::choose::{Offer, Pick, any_common, any_in_turn, consecutive, first_free, neighbours};
+use super::choose::{Offer, Pick, any_common, any_in_turn, consecutive, first_free, neighbours, soonest};
 use super::config::{Choice, Config, Protocol};
 use super::wire::{Grant, Grants, Pdu, absolute, ahead, relative, span};
 use super::{Event, Members, Request, Shared, txn_of};
@@ -86,10 +86,11 @@ impl Initiator {
         match input {
             Input::Request(request) => self.waiting.push_back((now, request)),
             Input::Datagram(datagram) => match Pdu::decode(&datagram) {
-                Some(Pdu::Bid { txn, from, round, start, length, backlog }) => {
+                Some(Pdu::Bid { txn, from, round, start, length, backlog, write }) => {
                     let left = absolute(self.cx.sent(), start);
-                    let right = left + span(length);
-                    self.bid(txn, round, from, (left, right), span(backlog));
+                    let (right, disk_free) = (left + span(length), self.cx.sent() + span(backlog));
+                    let offer = Offer { target: from, bit: 0, left, right, disk_free, write: span(write) };
+                    self.bid(txn, round, offer);
                 }
                 Some(Pdu::Ack { txn }) => self.ack(txn),
                 _ => {}
@@ -161,12 +162,12 @@ impl Initiator {
         self.cx.send(to, &request);
     }
 
-    fn bid(&mut self, txn: TxnId, round: u8, from: NodeId, window: (Instant, Instant), backlog: Span) {
+    fn bid(&mut self, txn: TxnId, round: u8, offer: Offer) {
         let Some(at) = self.puts.iter().position(|put| put.txn == txn && put.round == round) else { return };
         let put = &mut self.puts[at];
         let members = &self.members.groups[put.group].1;
-        let Some(bit) = members.iter().position(|m| *m == from) else { return };
-        put.offers.push(Offer { target: from, bit: bit as u32, left: window.0, right: window.1, backlog });
+        let Some(bit) = members.iter().position(|m| *m == offer.target) else { return };
+        put.offers.push(Offer { bit: bit as u32, ..offer });
         if put.offers.len() == put.asking.count_ones() as usize {
             self.choose(at);
         }
@@ -192,13 +193,18 @@ impl Initiator {
         match (hybrid, self.cx.config.choice) {
             (false, Choice::Neighbours) => neighbours(&put.offers, copies, now, &t, &mut picks),
             (true, Choice::Neighbours) => consecutive(&put.offers, wanted, &t, &mut picks),
-            (true, Choice::Any) => {
-                any_in_turn(&put.offers, wanted, now, &t, &mut self.uplink, &mut picks);
+            (true, choice) => {
+                let order = choice == Choice::Soonest;
+                any_in_turn(&put.offers, wanted, now, &t, order, &mut self.uplink, &mut picks);
             }
-            (false, Choice::Any) => {
+            (false, choice) => {
                 let uplink = &self.uplink;
                 let free = |from, length| first_free(uplink, from, length);
-                any_common(&put.offers, copies, now, &t, self.cx.config.least_backlog, free, &mut picks);
+                if choice == Choice::Soonest {
+                    soonest(&put.offers, copies, now, &t, free, &mut picks);
+                } else {
+                    any_common(&put.offers, copies, now, &t, self.cx.config.least_backlog, free, &mut picks);
+                }
             }
         }
         let mut grants = Grants::default();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::bids::Bids;
 use super::config::{Config, Timing};
-use super::wire::{Pdu, absolute, ahead, relative, span};
+use super::wire::{Pdu, absolute, relative, span};
 use super::{Disk, Shared, owner};
 use crate::id::{NodeId, TxnId};
 use crate::machine::{Destination, Input, Output};
@@ -64,6 +64,7 @@ impl Target {
                 let t = self.cx.timing(size);
                 let earliest = absolute(self.cx.sent(), earliest as i64);
                 let delay = self.disk_delay(&t);
+                let backlog = self.disk.backlog(self.cx.now) + t.disk.times(self.bids.accepted());
                 let (left, right) = self.bids.offer(self.cx.now, txn, earliest, delay, &t);
                 let bid = Pdu::Bid {
                     txn,
@@ -71,7 +72,8 @@ impl Target {
                     round,
                     start: relative(left, self.cx.now),
                     length: right.since(left).as_nanos(),
-                    backlog: ahead(self.disk.free_at, self.cx.now),
+                    backlog: backlog.as_nanos(),
+                    write: t.disk.as_nanos(),
                 };
                 self.cx.send(Destination::Node(from), &bid);
             }

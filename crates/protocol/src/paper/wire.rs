@@ -16,8 +16,9 @@ const LONGEST: usize = 16 + limits::COPIES * 20;
 pub(super) enum Pdu {
     /// Initiator to target or group: who takes a copy?
     Request { txn: TxnId, from: NodeId, round: u8, size: u32, earliest: u64 },
-    /// Target to initiator: this window is yours if you accept it; the disk is busy for `backlog`.
-    Bid { txn: TxnId, from: NodeId, round: u8, start: i64, length: u64, backlog: u64 },
+    /// Target to initiator: this window is yours if you accept it; the disk is busy for `backlog`, and then takes
+    /// `write` for this chunk.
+    Bid { txn: TxnId, from: NodeId, round: u8, start: i64, length: u64, backlog: u64, write: u64 },
     /// Initiator to group: these windows, and no others.
     Accept { txn: TxnId, grants: Grants },
     /// Target to initiator: begin, at this rate in bits per second.
@@ -79,7 +80,7 @@ impl Pdu {
                 w.put_u32_le(*size);
                 w.put_u64_le(*earliest);
             }
-            Self::Bid { txn, from, round, start, length, backlog } => {
+            Self::Bid { txn, from, round, start, length, backlog, write } => {
                 w.put_u8(2);
                 w.put_u8(*round);
                 w.put_u64_le(txn.0);
@@ -87,6 +88,7 @@ impl Pdu {
                 w.put_i64_le(*start);
                 w.put_u64_le(*length);
                 w.put_u64_le(*backlog);
+                w.put_u64_le(*write);
             }
             Self::Accept { txn, grants } => {
                 w.put_u8(3);
@@ -120,7 +122,8 @@ impl Pdu {
             2 => {
                 let from = NodeId(r.u32()?);
                 let start = r.u64()?.cast_signed();
-                Self::Bid { txn, from, round: *small, start, length: r.u64()?, backlog: r.u64()? }
+                let length = r.u64()?;
+                Self::Bid { txn, from, round: *small, start, length, backlog: r.u64()?, write: r.u64()? }
             }
             3 => {
                 let mut grants = Grants::default();
@@ -185,7 +188,7 @@ mod tests {
         }
         let all = [
             Pdu::Request { txn, from, round: 2, size: 1 << 20, earliest: 77 },
-            Pdu::Bid { txn, from, round: 2, start: -1, length: 5, backlog: 1 << 40 },
+            Pdu::Bid { txn, from, round: 2, start: -1, length: 5, backlog: 1 << 40, write: 6 },
             Pdu::Accept { txn, grants },
             Pdu::Accept { txn, grants: Grants::default() },
             Pdu::Begin { txn, rate: 9_900_000_000 },

@@ -77,6 +77,7 @@ enum PlacementName {
 enum ChoiceName {
     Neighbours,
     Any,
+    Soonest,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -257,6 +258,7 @@ impl File {
             config.choice = match choice {
                 ChoiceName::Neighbours => Choice::Neighbours,
                 ChoiceName::Any => Choice::Any,
+                ChoiceName::Soonest => Choice::Soonest,
             };
         }
         config.guard = self.guard.map(|time| time.0);
