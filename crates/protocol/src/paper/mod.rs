@@ -9,7 +9,7 @@
 //! machines around that would have put it in the way of every reader who wants to know how data is kept safe. Nothing
 //! here is for real networks: there is no loss to repair, and no copy is verified.
 //!
-//! One policy a file: [`bids`] places the windows that are offered, [`choose`] picks among them.
+//! One policy a file: `bids.rs` places the windows that are offered, `choose.rs` picks among them.
 
 mod bids;
 mod choose;
