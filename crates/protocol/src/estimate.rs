@@ -139,6 +139,31 @@ impl DiskTime {
     }
 }
 
+/// How often something turned out true, of late; a third to begin with.
+#[derive(Clone, Copy, Debug)]
+pub struct Share(u64);
+
+impl Share {
+    const WHOLE: u64 = 1 << 16;
+
+    /// Takes one more case into account, by a sixteenth.
+    pub fn sample(&mut self, is_true: bool) {
+        self.0 = self.0 - self.0 / 16 + if is_true { Self::WHOLE / 16 } else { 0 };
+    }
+
+    /// This share of a span.
+    #[must_use]
+    pub fn of(self, span: Span) -> Span {
+        Span::from_nanos((u128::from(span.as_nanos()) * u128::from(self.0) / u128::from(Self::WHOLE)) as u64)
+    }
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self(Self::WHOLE / 3)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -254,12 +254,12 @@ impl Put {
         let enough = cx.domains(&apart) >= cx.domains(&self.holders) + need;
         let over = all || cx.now >= hard;
         if !(over || enough && (expected || cx.now >= soft)) {
-            // With enough to choose from, the rest may take as long again as these did. Without, only more bids or the
-            // hard deadline change anything.
+            // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
+            // bids or the hard deadline change anything.
             let soft = match enough {
-                true => soft.min(since + cx.now.since(since).times(2)),
+                true if self.good(cx, need).is_some() => soft.min(since + cx.now.since(since).times(2)),
                 false if cx.now >= soft => hard,
-                false => soft,
+                _ => soft,
             };
             self.phase = Phase::Asking { since, soft, hard };
             return Step::Continue;
@@ -280,24 +280,42 @@ impl Put {
         Step::Continue
     }
 
+    /// The offers that are durable within twice the time of the soonest, if they are enough for `need` domains. Then the
+    /// others are not worth taking: another negotiation for the last copy costs less than a slow target.
+    fn good(&self, cx: &Shared, need: usize) -> Option<BTreeMap<NodeId, Offer>> {
+        let wait = |offer: &Offer| offer.done.since(cx.now);
+        let soonest = self.offers.values().map(wait).min()?;
+        let good = self.offers.iter().filter(|(_, offer)| wait(offer) <= soonest.times(2));
+        let good: BTreeMap<NodeId, Offer> = good.map(|(id, offer)| (*id, *offer)).collect();
+        let taken = self.taken(cx);
+        let apart = good.iter().filter(|(_, offer)| !taken.contains(&offer.domain)).map(|(id, _)| *id);
+        (cx.domains(&apart.collect::<Vec<NodeId>>()) >= need).then_some(good)
+    }
+
     fn pick(&self, cx: &Shared, need: usize) -> Vec<Choice> {
         let taken = self.taken(cx);
+        let good = self.good(cx, need);
+        let offers = good.as_ref().unwrap_or(&self.offers);
         match cx.config.transport {
             Transport::Hash => self
                 .offers
                 .iter()
                 .map(|(id, o)| Choice { start: cx.now, targets: vec![*id], length: o.transfer, rate: o.rate })
                 .collect(),
-            Transport::ReplicastM if cx.config.multicast && self.multicast => self.pick_common(cx, taken, need),
-            Transport::ReplicastM | Transport::ReplicastH => {
-                consecutive(&self.offers, &taken, need, cx.now, &cx.uplink)
-            }
+            Transport::ReplicastM if cx.config.multicast && self.multicast => self.pick_common(cx, offers, taken, need),
+            Transport::ReplicastM | Transport::ReplicastH => consecutive(offers, &taken, need, cx.now, &cx.uplink),
         }
     }
 
     /// One multicast to as many as share a window; the rest, whose windows lie elsewhere, one by one.
-    fn pick_common(&self, cx: &Shared, mut taken: Vec<u16>, need: usize) -> Vec<Choice> {
-        let Some(first) = common(&self.offers, &taken, need, cx.now, &cx.uplink) else {
+    fn pick_common(
+        &self,
+        cx: &Shared,
+        offers: &BTreeMap<NodeId, Offer>,
+        mut taken: Vec<u16>,
+        need: usize,
+    ) -> Vec<Choice> {
+        let Some(first) = common(offers, &taken, need, cx.now, &cx.uplink) else {
             return Vec::new();
         };
         let rest = need - first.targets.len();
@@ -307,7 +325,7 @@ impl Put {
             taken.extend(first.targets.iter().filter_map(|t| cx.map.domain(*t)));
             let mut uplink = cx.uplink.clone();
             uplink.insert(Window { start: first.start, end: first.start + first.length, txn: self.txn });
-            choices.extend(consecutive(&self.offers, &taken, rest, cx.now, &uplink));
+            choices.extend(consecutive(offers, &taken, rest, cx.now, &uplink));
         }
         choices
     }

@@ -16,7 +16,7 @@ use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::estimate::{DiskTime, Rate, Typical};
+use crate::estimate::{DiskTime, Rate, Share, Typical};
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
@@ -57,7 +57,12 @@ pub struct Target {
     inward: Calendar,
     outward: Calendar,
     link: Rate,
+    /// What a write or read keeps the disk from the next one by.
     disk: DiskTime,
+    /// From handing a write to the disk to its completion.
+    write_time: DiskTime,
+    /// Of the windows offered.
+    accepted: Share,
     last_write_done: Instant,
     lateness: Typical,
     /// How recent transactions ended, oldest first.
@@ -74,6 +79,8 @@ impl Target {
         Self {
             link: Rate::new(config.link_rate),
             disk: DiskTime::new(config.disk_rate),
+            write_time: DiskTime::new(config.disk_rate),
+            accepted: Share::default(),
             setup,
             config,
             out: VecDeque::new(),

@@ -177,14 +177,18 @@ impl Target {
         })
     }
 
-    /// When a write of `size` that is handed over at `at` should be durable, behind those before it.
+    /// When a write of `size` that is handed over at `at` should be durable: behind those before it, of which the tentative
+    /// ones count by the share of them that is accepted, and not sooner than writes take by themselves (a sync that many
+    /// writes share takes each of them the whole of it).
     fn disk_done(&self, at: Instant, size: u32) -> Instant {
-        let ahead = self
-            .reservations
-            .values()
-            .filter(|r| r.stage == Stage::Writing || r.window.0 <= at)
-            .fold(Span::ZERO, |sum, r| sum + self.disk.expect(self.now, r.incoming.size()));
-        at.max(self.now + ahead) + self.disk.expect(self.now, size)
+        let (mut sure, mut tentative) = (Span::ZERO, Span::ZERO);
+        for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
+            let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
+            *sum = *sum + self.disk.expect(self.now, r.incoming.size());
+        }
+        let ahead = sure + self.accepted.of(tentative);
+        let queued = at.max(self.now + ahead) + self.disk.expect(self.now, size);
+        queued.max(at + self.write_time.expect(self.now, size))
     }
 
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
@@ -195,6 +199,7 @@ impl Target {
         if r.round != round || !r.reserved || r.stage != Stage::Tentative {
             return;
         }
+        self.accepted.sample(offset.is_some());
         let Some(offset) = offset else {
             return self.drop_reservation(txn);
         };
@@ -325,6 +330,7 @@ impl Target {
         self.reservations.remove(&txn);
         if ack == Ack::Durable {
             self.disk.sample(self.now, size, self.now.since(busy_from));
+            self.write_time.sample(self.now, size, self.now.since(begun));
             self.setup.chunks += 1;
             self.event(Event::Stored { id, bytes: size, took: self.now.since(begun) });
         }
@@ -390,6 +396,7 @@ impl Target {
             };
             if r.stage == Stage::Tentative {
                 self.event(Event::Expired);
+                self.accepted.sample(false);
                 self.drop_reservation(txn);
             } else if r.repairs >= REPAIRS {
                 self.drop_reservation(txn);
