@@ -206,7 +206,10 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&partial)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&partial, path)
+        fs::rename(&partial, path)?;
+        // Neither the name nor the contents may go in a power cut: targets refuse a cluster with another name.
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(above)?.sync_all()
     };
     write().with_context(|| format!("{} cannot be written: choose another directory with --data", path.display()))
 }

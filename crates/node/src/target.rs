@@ -211,15 +211,25 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
     if let Err(error) = store.prepare_segment() {
         tracing::warn!("target {}: cannot prepare a segment: {error}", target.id);
     }
-    if recovery.torn > 0 {
-        tracing::info!("target {}: struck out {} records that a crash had cut off", target.id, recovery.torn);
+    for id in &recovery.torn {
+        tracing::warn!(
+            "target {}: the record of {id} is not whole and was struck out: a crash cut it off before it was \
+             acknowledged, or the disk has damaged it since",
+            target.id
+        );
     }
     Ok((Arc::new(store), recovery.chunks))
 }
 
 /// Makes a target's directory, but not the tree above it: that is missing when a disk is not mounted.
 fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
-    std::fs::create_dir(dir).map_err(io(
+    // The name is durable before anything in it is acknowledged.
+    let make = || {
+        std::fs::create_dir(dir)?;
+        let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::File::open(above)?.sync_all()
+    };
+    make().map_err(io(
         format!("target {id}: making its directory {}", dir.display()),
         "mount its disk or make the directory above it",
     ))

@@ -105,14 +105,15 @@ pub enum ReadError {
 }
 
 /// What was found when a store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Chunks.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Records of the last run that were not complete, and were struck out. None of them was acknowledged.
-    pub torn: u64,
+    /// Records near the end that are not whole, and were struck out: a crash cut them off before they were acknowledged, or
+    /// they were damaged since.
+    pub torn: Vec<ChunkId>,
 }
 
 /// Fill.
@@ -213,6 +214,10 @@ fn write_error(error: &io::Error) -> WriteError {
     }
 }
 
+fn already_failed() -> WriteError {
+    WriteError::Io("an earlier write failed: restart the target when the disk is well".to_owned())
+}
+
 /// Stops the writer: what the kernel dropped after a failed write or sync is unknown, and must never be called durable.
 fn fail(writer: &mut Writer, error: &io::Error) -> WriteError {
     writer.failed = true;
@@ -237,9 +242,19 @@ impl Store {
         for (n, (segment, len)) in segments.iter().enumerate() {
             found.scan(backend.as_ref(), *segment, *len, n >= checked)?;
         }
-        let next = segments.last().map_or(1, |(segment, _)| segment + 1);
+        let after = segments.last().map_or(1, |(segment, _)| segment + 1);
         for segment in found.empty() {
             backend.remove(&segment_name(segment)).map_err(io_error("removing an unused segment"))?;
+        }
+        // Writing goes on where it stopped, unless there is damage before: behind that, recovery believes less.
+        let resume = found.resume.filter(|(_, end)| *end < options.segment_size);
+        let (segment, offset) = resume.unwrap_or((after, 0));
+        let mut stage = Stage::default();
+        if offset > 0 {
+            let mut block = vec![0; offset as usize % BLOCK];
+            let begins = offset - block.len() as u64;
+            backend.read_at(&segment_name(segment), begins, &mut block).map_err(io_error("reading a segment's end"))?;
+            stage.resume(&block, begins);
         }
         let (index, usage, recovery) = found.finish();
         let sequence = recovery.1;
@@ -249,11 +264,11 @@ impl Store {
             index: RwLock::new(index),
             usage: Mutex::new(usage),
             writer: Mutex::new(Writer {
-                segment: next,
-                offset: 0,
+                segment,
+                offset,
                 spare: None,
                 sequence,
-                stage: Stage::default(),
+                stage,
                 pending: Vec::new(),
                 failed: false,
             }),
@@ -338,7 +353,7 @@ impl Store {
 
     fn write(&self, writer: &mut Writer, kind: Kind, id: &ChunkId, pieces: &[Bytes]) -> Result<Place, WriteError> {
         if writer.failed {
-            return Err(WriteError::Io("an earlier sync failed: restart the target when the disk is well".to_owned()));
+            return Err(already_failed());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
         let span = record::span(len);
@@ -446,6 +461,10 @@ impl Store {
     }
 
     fn sync_locked(&self, writer: &mut Writer) -> Result<(), WriteError> {
+        if writer.failed {
+            // What was appended before the failure is lost with it, though its append went well.
+            return Err(already_failed());
+        }
         if writer.pending.is_empty() {
             return Ok(());
         }
@@ -653,8 +672,10 @@ fn identify(backend: &dyn Backend, options: &Options, files: &[(String, u64)], e
 struct Found {
     newest: BTreeMap<ChunkId, (u64, Option<Place>)>,
     written: BTreeMap<u32, u64>,
-    torn: u64,
+    torn: Vec<ChunkId>,
     sequence: u64,
+    /// The last segment that has records, and where they end, if nothing but records is before.
+    resume: Option<(u32, u64)>,
 }
 
 impl Found {
@@ -669,7 +690,9 @@ impl Found {
         let mut offset = SEGMENT_HEADER;
         let mut block = vec![0; 64 << 10];
         let mut end = SEGMENT_HEADER;
-        let mut lost = false;
+        // Whether the records before `end` follow each other without anything else between.
+        let mut dense = true;
+        let (mut lost, mut torn) = (false, false);
         while offset + RECORD_HEADER <= len {
             let take = (len - offset).min(block.len() as u64) as usize;
             backend.read_at(&name, offset, &mut block[..take]).map_err(failed())?;
@@ -689,7 +712,8 @@ impl Found {
                 };
                 if !good {
                     if last {
-                        self.torn += 1;
+                        self.torn.push(header.id);
+                        torn = true;
                         backend.write_at(&name, here, &[&[0; 8]]).map_err(failed())?;
                     }
                     lost = true;
@@ -697,13 +721,18 @@ impl Found {
                     continue;
                 }
                 self.take(&header, segment, here);
+                dense &= here == end;
                 end = here + record::span(header.len);
                 at += record::span(header.len) as usize;
             }
             offset += at as u64;
         }
-        if last && self.torn > 0 {
+        // What a killed process wrote and did not sync is found here, and will be called durable.
+        if torn || last && end > SEGMENT_HEADER {
             backend.sync(&name).map_err(failed())?;
+        }
+        if end > SEGMENT_HEADER {
+            self.resume = (dense && !torn && last).then_some((segment, end));
         }
         self.written.insert(segment, end - SEGMENT_HEADER);
         Ok(())

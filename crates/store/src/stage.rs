@@ -26,6 +26,16 @@ impl Stage {
         self.fresh = false;
     }
 
+    /// Forgets everything and goes on behind `tail`, which is in the segment already, from `offset` on: less than a block.
+    pub(crate) fn resume(&mut self, tail: &[u8], offset: u64) {
+        self.memory = vec![0; CAPACITY + BLOCK];
+        let at = self.begins();
+        self.memory[at..at + tail.len()].copy_from_slice(tail);
+        self.len = tail.len();
+        self.offset = offset;
+        self.fresh = false;
+    }
+
     /// Appends `bytes`; what does not fit any more goes out through `write`, a function of bytes and their offset.
     pub(crate) fn append<E>(
         &mut self,
