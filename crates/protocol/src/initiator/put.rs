@@ -257,7 +257,7 @@ impl Put {
             // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
             // bids or the hard deadline change anything.
             let soft = match enough {
-                true if self.good(cx, need).is_some() => soft.min(since + cx.now.since(since).times(2)),
+                true if self.good(cx, need).1 => soft.min(since + cx.now.since(since).times(2)),
                 false if cx.now >= soft => hard,
                 _ => soft,
             };
@@ -280,22 +280,25 @@ impl Put {
         Step::Continue
     }
 
-    /// The offers that are durable within twice the time of the soonest, if they are enough for `need` domains. Then the
-    /// others are not worth taking: another negotiation for the last copy costs less than a slow target.
-    fn good(&self, cx: &Shared, need: usize) -> Option<BTreeMap<NodeId, Offer>> {
+    /// The offers that are durable within twice the time of the soonest, and whether they are enough for `need` domains.
+    fn good(&self, cx: &Shared, need: usize) -> (BTreeMap<NodeId, Offer>, bool) {
         let wait = |offer: &Offer| offer.done.since(cx.now);
-        let soonest = self.offers.values().map(wait).min()?;
+        let soonest = self.offers.values().map(wait).min().unwrap_or(Span::ZERO);
         let good = self.offers.iter().filter(|(_, offer)| wait(offer) <= soonest.times(2));
         let good: BTreeMap<NodeId, Offer> = good.map(|(id, offer)| (*id, *offer)).collect();
         let taken = self.taken(cx);
         let apart = good.iter().filter(|(_, offer)| !taken.contains(&offer.domain)).map(|(id, _)| *id);
-        (cx.domains(&apart.collect::<Vec<NodeId>>()) >= need).then_some(good)
+        let enough = cx.domains(&apart.collect::<Vec<NodeId>>()) >= need;
+        (good, enough)
     }
 
     fn pick(&self, cx: &Shared, need: usize) -> Vec<Choice> {
         let taken = self.taken(cx);
-        let good = self.good(cx, need);
-        let offers = good.as_ref().unwrap_or(&self.offers);
+        let (good, enough) = self.good(cx, need);
+        // A slow target is worse than another negotiation for the last copy, with those who did not answer this time; it
+        // is taken when there is nobody else.
+        let nobody_else = self.asked_of.iter().all(|n| self.answered.contains(n) || cx.is_suspect(*n));
+        let offers = if !enough && nobody_else { &self.offers } else { &good };
         match cx.config.transport {
             Transport::Hash => self
                 .offers
