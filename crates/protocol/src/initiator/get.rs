@@ -260,6 +260,17 @@ impl Get {
         self.phase = Phase::Receiving { from, incoming: Incoming::new(slot.size), promised, due, repairs: 0 };
     }
 
+    /// The holder is still reading.
+    pub(super) fn pending(&mut self, cx: &mut Shared, from: NodeId) -> Step {
+        if let Phase::Receiving { from: serving, due, repairs, .. } = &mut self.phase
+            && *serving == from
+        {
+            *repairs = 0;
+            *due = cx.now + cx.config.late;
+        }
+        Step::Continue
+    }
+
     /// The holder knows nothing of it: the accept came too late for its offer, or the repair after it forgot.
     pub(super) fn refused(&mut self, cx: &mut Shared, from: NodeId) -> Step {
         if matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {

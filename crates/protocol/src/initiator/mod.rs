@@ -29,7 +29,7 @@ use crate::machine::{Body, Completion, Deadline, Destination, Effect, Input, Mac
 use crate::map::ClusterMap;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
-use crate::wire::{DataHeader, Head, Message, decode_message, encode_message, is_data};
+use crate::wire::{Ack, DataHeader, Head, Message, decode_message, encode_message, is_data};
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
@@ -311,6 +311,7 @@ impl Initiator {
             (Txn::Put(put), Message::Ack { ack, .. }) => put.ack(cx, from, ack),
             (Txn::Put(put), Message::Repair(repair)) => put.repair(cx, from, &repair.ranges),
             (Txn::Get(get), Message::Bid(bid)) => get.bid(cx, from, bid),
+            (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(cx, from),
             (Txn::Get(get), Message::Ack { .. }) => get.refused(cx, from),
             (Txn::Ask(ask), Message::Listed { ids, more, .. }) => ask.listed(cx, from, &ids, more),
             (Txn::Ask(ask), Message::Pong { free, chunks, .. }) => ask.pong(cx, from, Alive { free, chunks }),

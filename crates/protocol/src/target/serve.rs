@@ -174,7 +174,8 @@ impl Target {
             return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Unknown });
         };
         let State::Sending { payload, outgoing } = &mut serving.state else {
-            return;
+            // The disk is slower than was expected: whoever gave up now would only make it read again.
+            return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Pending });
         };
         if outgoing.next_deadline().is_some() {
             return;
