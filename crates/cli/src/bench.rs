@@ -124,7 +124,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         largest_target_resident,
     };
     if report.results.iter().any(|row| row.share > 1.0) {
-        eprintln!(
+        crate::output::say!(
             "reservoir: a share is above 100 %: the machine was busy while its ceilings were measured; run again"
         );
     }

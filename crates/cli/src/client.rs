@@ -154,7 +154,10 @@ impl Gateway {
             _ => PathBuf::from("."),
         };
         ensure!(!path.is_dir(), "{} is a directory: name a file with -o", path.display());
-        let mut partial = tempfile::NamedTempFile::new_in(&directory)
+        // As any program that writes a file: the umask decides who may read it.
+        let mut partial = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(&directory)
             .with_context(|| format!("no file can be made in {}: choose another place with -o", directory.display()))?;
         let report = self.get(name, partial.as_file_mut(), bar)?;
         partial.as_file().sync_all().with_context(|| format!("{} could not be made durable", path.display()))?;

@@ -30,7 +30,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 /// Logs go to standard error; `RUST_LOG` says what.
 fn start_log(default: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .init();
 }
 
 fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {
@@ -113,11 +118,13 @@ fn list(args: &TableArgs) -> anyhow::Result<()> {
     };
     output::table(&["name", "size", "stored (UTC)", "chunks"], list.files.iter().map(row).collect())?;
     for (id, why) in &list.unreadable {
-        eprintln!("reservoir: the manifest {id} is not shown: {why}");
+        crate::output::say!("reservoir: the manifest {id} is not shown: {why}");
     }
     if list.incomplete {
         let silent = join(&list.silent);
-        eprintln!("reservoir: targets {silent} are silent: files or newer versions may be missing here; start them");
+        crate::output::say!(
+            "reservoir: targets {silent} are silent: files or newer versions may be missing here; start them"
+        );
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(running: &mut Running, as_json: bool) -> anyhow::Result<()> {
         if !as_json {
             return line(text);
         }
-        eprintln!("{text}");
+        crate::output::say!("{text}");
         Ok(())
     };
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);

@@ -87,7 +87,9 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     let count = cluster.targets.len();
     if count != args.targets as usize {
         let (directory, asked) = (cluster.directory.display(), args.targets);
-        eprintln!("reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})");
+        crate::output::say!(
+            "reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})"
+        );
     }
     TcpListener::bind(&cluster.gateway).with_context(|| {
         let address = &cluster.gateway;

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // One line: what failed, then why, from the outside inwards.
             let line = format!("{error:#}").replace('\n', " ");
-            eprintln!("reservoir: {line}");
+            crate::output::say!("reservoir: {line}");
             ExitCode::FAILURE
         }
     }

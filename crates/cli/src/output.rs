@@ -7,6 +7,16 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+/// Writes a line to standard error, as `eprintln!` does; where that cannot be written (a full disk under a log) the line is
+/// lost, and nothing else.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($line)*);
+    }};
+}
+pub(crate) use say;
+
 /// Writes a value as JSON to standard output.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("the answer could not be written as JSON")?;

@@ -83,8 +83,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let address = layout::gateway_address(&args.config)?;
     let listener = TcpListener::bind(&address).with_context(|| {
         format!(
-            "the gateway cannot listen on {address}: stop what uses it, or change gateway.http in {}",
-            args.config.display()
+            "the gateway cannot listen on {address}: stop what uses it, or change `http` in {}",
+            args.config.with_file_name("gateway.toml").display()
         )
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;

@@ -41,7 +41,7 @@ fn check(start: u64, seeds: u64, plant: Option<Planted>) -> anyhow::Result<()> {
         bar.set_position(done);
         let part = done.saturating_mul(PARTS) / seeds;
         if !watched && part > told.fetch_max(part, Ordering::Relaxed) {
-            eprintln!("{done} of {seeds} seeds, {:.1} s", begin.elapsed().as_secs_f64());
+            crate::output::say!("{done} of {seeds} seeds, {:.1} s", begin.elapsed().as_secs_f64());
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -54,12 +54,12 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
         for (role, dead) in running.family.0.iter_mut().zip(&mut dead) {
             if !*dead && let Err(error) = role.check() {
                 *dead = true;
-                eprintln!("reservoir: {error:#} (the others go on)");
+                crate::output::say!("reservoir: {error:#} (the others go on)");
             }
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    eprintln!("reservoir: stopping; the data stays in {}", running.cluster.directory.display());
+    crate::output::say!("reservoir: stopping; the data stays in {}", running.cluster.directory.display());
     Ok(())
 }
 
@@ -227,7 +227,7 @@ fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
         numbers::size(running.family.largest_resident()),
     );
     if args.json {
-        eprintln!("{text}");
+        crate::output::say!("{text}");
         return Ok(());
     }
     line(&text)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::config::{Config, Transport};
 use protocol::id::{ClusterId, Epoch, NodeId};
+use protocol::limits;
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::wire::{DATA_HEADER, KEY_LEN};
 use serde::{Deserialize, Serialize};
@@ -252,10 +253,40 @@ impl ClusterConfig {
         })?;
         config.path = path.to_owned();
         config.map()?;
+        config.check_ranges()?;
         for target in &config.targets {
             config.capacity(target)?;
         }
         Ok(config)
+    }
+
+    /// Values that can be read, but with which nothing would work.
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        let mtu = self.network.mtu.map(u64::from);
+        let ranges = [
+            ("depth", Some(self.protocol.depth as u64), 1, limits::WAITING as u64),
+            ("link_mbps", Some(self.protocol.link_mbps), 1, 1_000_000),
+            ("mtu", mtu, 576, 65_535),
+            ("group_cells", Some(self.group_cells as u64), 1, 10),
+            ("epoch", Some(u64::from(self.epoch)), 1, u64::from(u32::MAX)),
+        ];
+        let value = |problem| Err(ConfigError::Value { path: self.path.clone(), problem });
+        for (name, given, least, most) in ranges {
+            if let Some(given) = given.filter(|given| !(least..=most).contains(given)) {
+                return value(format!("{name} = {given}: choose {least} to {most}"));
+            }
+        }
+        let mut addresses = BTreeMap::new();
+        for target in &self.targets {
+            if target.address.port() == 0 {
+                return value(format!("target {}: address = \"{}\": name a port", target.id, target.address));
+            }
+            if let Some(other) = addresses.insert(target.address, target.id) {
+                let address = target.address;
+                return value(format!("targets {other} and {} have one address, {address}: change one", target.id));
+            }
+        }
+        Ok(())
     }
 
     /// The directory that relative paths count from.
@@ -370,9 +401,11 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_numbers_are_taken_and_a_refusal_is_one_line() {
-        let config = map("[protocol]\nlink_mbps = 9223372036854775807\n[[target]]").expect("a good map");
-        assert_eq!(config.protocol(Ipv4Addr::LOCALHOST).link_rate, u64::MAX);
+    fn values_out_of_range_are_refused_in_one_line() {
+        for bad in ["link_mbps = 9223372036854775807", "link_mbps = 0", "depth = 0"] {
+            let error = map(&format!("[protocol]\n{bad}\n[[target]]")).expect_err("nothing would work with it");
+            assert!(error.to_string().contains(&format!("{bad}: choose 1 to ")), "{error}");
+        }
         let error = map("[[target]]\nid = 4\ndomain = \"4\"\naddress = \"127.0.0.1:4\"\ndata = \"4\"\n\
                          capacity = \"1\\nX\"\n[[target]]")
         .expect_err("no size");

@@ -79,7 +79,7 @@ pub(super) fn run(args: &AblateArgs) -> anyhow::Result<()> {
         report.text(&format!("{}, with {} runs of each.", args.file.display(), done[0].seeds()));
         report.table(&header, &cells);
         report.file("result.json", serde_json::to_string_pretty(&rows)?);
-        eprintln!("written: {}", report.write(directory)?.display());
+        crate::output::say!("written: {}", report.write(directory)?.display());
     }
     Ok(())
 }

@@ -93,7 +93,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
         fill(&mut report, &exhibits, &measured, args)?;
         report.file("cells.json", serde_json::to_string_pretty(&cells)?);
         let page = report.write(directory)?;
-        eprintln!("written: {}", page.display());
+        crate::output::say!("written: {}", page.display());
     }
     Ok(())
 }

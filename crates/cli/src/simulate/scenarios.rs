@@ -164,7 +164,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         report.file("result.json", serde_json::to_string_pretty(&done.json())?);
         report.file("result.csv", done.csv());
-        eprintln!("written: {}", report.write(directory)?.display());
+        crate::output::say!("written: {}", report.write(directory)?.display());
     }
     Ok(())
 }
@@ -212,7 +212,7 @@ pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
         let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
         report.plot("latency", lines(&words, &[a.latency("A"), b.latency("B")], true)?);
         report.file("result.json", serde_json::to_string_pretty(&objects)?);
-        eprintln!("written: {}", report.write(directory)?.display());
+        crate::output::say!("written: {}", report.write(directory)?.display());
     }
     Ok(())
 }
@@ -308,6 +308,6 @@ fn show_sweep(args: &SweepArgs, ranges: &[Range], label: &str, points: &[Point])
     report.plot("sweep", lines(&Words { title: label, x: &ranges[0].key, y: label }, &series, true)?);
     report.table(&header, &rows);
     report.file("result.json", serde_json::to_string_pretty(&objects)?);
-    eprintln!("written: {}", report.write(directory)?.display());
+    crate::output::say!("written: {}", report.write(directory)?.display());
     Ok(())
 }

@@ -204,10 +204,11 @@ pub enum GetError {
 }
 
 fn names(nodes: &[NodeId]) -> String {
-    match nodes {
-        [] => "none".to_owned(),
-        nodes => nodes.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", "),
+    let nodes: std::collections::BTreeSet<u32> = nodes.iter().map(|n| n.0).collect();
+    if nodes.is_empty() {
+        return "none".to_owned();
     }
+    nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for PutError {
