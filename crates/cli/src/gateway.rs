@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use object::{ChunkService, Error, PutOptions, ServiceError, Version};
 use protocol::initiator::{GetError, Stored};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -103,28 +103,43 @@ async fn write(
     body: Body,
 ) -> Result<axum::Json<PutReport>, Failure> {
     let permit = gateway.permit()?;
+    let length = body.size_hint().exact();
     let (sender, receiver) = mpsc::channel(4);
-    // Reads on when the blocking side has taken what was read. When that side is gone, the rest is read to nowhere, because
-    // who still sends does not hear why it was refused.
-    let pump = async move {
-        let mut body = body.into_data_stream();
-        let mut unread = UNREAD;
-        while let Some(part) = body.next().await {
-            let len = part.as_ref().map_or(usize::MAX, Bytes::len);
-            if sender.send(part.map_err(io::Error::other)).await.is_err() {
-                unread = unread.saturating_sub(len);
-                if unread == 0 {
-                    break;
-                }
-            }
-        }
-    };
     let put = blocking(move || {
         let _permit = permit;
-        put(&gateway, &name, Incoming { receiver, part: Bytes::new() })
+        put(&gateway, &name, Incoming { receiver, part: Bytes::new(), length, taken: 0, ended: false })
     });
-    let (outcome, ()) = tokio::join!(put, pump);
+    let (outcome, ()) = tokio::join!(put, pump(body.into_data_stream(), sender));
     Ok(axum::Json(outcome??))
+}
+
+/// What a request's body brings to the blocking side.
+enum Part {
+    Bytes(Bytes),
+    /// The body is whole. Said outright, because the channel closes as well when the client goes away and this server
+    /// gives up the request.
+    End,
+}
+
+/// Hands a body to the blocking side. Reads on when that side has taken what was read. When it is gone, the rest is read
+/// to nowhere, because who still sends does not hear why it was refused.
+async fn pump<E>(mut body: impl Stream<Item = Result<Bytes, E>> + Unpin, sender: mpsc::Sender<io::Result<Part>>)
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut unread = UNREAD;
+    while let Some(part) = body.next().await {
+        let part = part.map_err(io::Error::other);
+        let (len, broken) = (part.as_ref().map_or(0, Bytes::len), part.is_err());
+        if sender.send(part.map(Part::Bytes)).await.is_err() {
+            unread = unread.saturating_sub(len);
+        }
+        if broken || unread == 0 {
+            return;
+        }
+    }
+    // Who has refused the file does not care for its end.
+    let _ = sender.send(Ok(Part::End)).await;
 }
 
 /// Puts a file and measures it.
@@ -161,18 +176,30 @@ fn put(gateway: &Gateway, name: &str, mut source: Incoming) -> Result<PutReport,
     })
 }
 
-/// A request's body, read on a blocking thread.
+/// A request's body, read on a blocking thread. It ends only where the client said that it ends.
 struct Incoming {
-    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    receiver: mpsc::Receiver<io::Result<Part>>,
     part: Bytes,
+    /// Its `Content-Length`, when there was one.
+    length: Option<u64>,
+    /// Bytes that came.
+    taken: u64,
+    ended: bool,
 }
 
 impl Read for Incoming {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.part.is_empty() {
-            match self.receiver.blocking_recv() {
-                Some(part) => self.part = part?,
-                None => return Ok(0),
+        while self.part.is_empty() && !self.ended {
+            match self.receiver.blocking_recv().transpose()? {
+                Some(Part::Bytes(part)) => {
+                    self.taken += part.len() as u64;
+                    self.part = part;
+                }
+                Some(Part::End) if self.length.is_none_or(|length| length == self.taken) => self.ended = true,
+                Some(Part::End) | None => {
+                    let text = format!("it broke off after {} bytes: put it again", self.taken);
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+                }
             }
         }
         let part = self.part.split_to(self.part.len().min(buffer.len()));
@@ -280,3 +307,6 @@ async fn metrics_page(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse 
     }
     ([(header::CONTENT_TYPE, node::metrics::CONTENT_TYPE)], text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,6 +97,18 @@ impl Cluster {
         self.directory.join("cluster.toml").to_str().unwrap().to_owned()
     }
 
+    /// Where its gateway listens.
+    pub(crate) fn gateway(&self) -> String {
+        let text = fs::read_to_string(self.directory.join("gateway.toml")).unwrap();
+        text.split('"').nth(1).unwrap().to_owned()
+    }
+
+    /// Starts a command against it, with its standard input open.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+        let mut command = command(&[args, &["--config", &self.config()]].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts")
+    }
+
     /// Runs a command against it, which must succeed; its standard output.
     pub(crate) fn run(&self, args: &[&str]) -> Vec<u8> {
         let output = self.try_run(args, b"");
