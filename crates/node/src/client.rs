@@ -85,6 +85,20 @@ fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Held while requests are answered. However that ends, by a panic as well, whoever waits is told by the closed channel.
+struct Answering {
+    mail: Option<Receiver<Mail<Request>>>,
+    open: Arc<Mutex<Waiting>>,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        // In this order: a request that comes later is refused, and who sent one earlier is among the open ones.
+        drop(self.mail.take());
+        lock(&self.open).open.clear();
+    }
+}
+
 struct ClientHost {
     waiting: Arc<Mutex<Waiting>>,
     hashes: Sender<(OpId, ChunkId, Vec<Bytes>)>,
@@ -154,6 +168,27 @@ fn random() -> u64 {
     hasher.finish()
 }
 
+/// Sends a request to the loop, with somebody who waits for its answer.
+fn ask<T>(
+    mailbox: &Mailbox<Request>,
+    waiting: &Mutex<Waiting>,
+    reply: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Reply,
+    request: impl FnOnce(u64) -> Request,
+) -> Ticket<T> {
+    let (sender, receiver) = sync_channel(1);
+    let handle = {
+        let mut waiting = lock(waiting);
+        waiting.next += 1;
+        let handle = waiting.next;
+        waiting.open.insert(handle, reply(sender));
+        handle
+    };
+    if !mailbox.send(Mail::Request(request(handle))) {
+        lock(waiting).open.remove(&handle);
+    }
+    Ticket(receiver)
+}
+
 impl Client {
     /// Starts an initiator on the interface of the map.
     ///
@@ -194,11 +229,11 @@ impl Client {
         hasher.map_err(io("starting a thread", advice))?;
         let open = Arc::clone(&waiting);
         let port = std::thread::Builder::new().name("initiator".into()).spawn(move || {
-            if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
+            let answering = Answering { mail: Some(mail), open };
+            let Some(mail) = &answering.mail else { return };
+            if let Err(error) = port::run(machine, net, mail, &own, &mut host) {
                 tracing::error!("the client's loop ended: {error}");
             }
-            // Nobody will answer any more: whoever waits is told by the closed channel.
-            lock(&open).open.clear();
         });
         let thread = Mutex::new(Some(port.map_err(io("starting a thread", advice))?));
         Ok(Self { shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, thread }) })
@@ -214,6 +249,13 @@ impl Client {
     #[must_use]
     pub fn config(&self) -> ClusterConfig {
         self.shared.map.get()
+    }
+
+    /// Whether requests are still answered. Once they are not, each is told so; a new client must be started.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Looks whether there is a newer cluster map.
@@ -232,18 +274,7 @@ impl Client {
         reply: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Reply,
         request: impl FnOnce(u64) -> Request,
     ) -> Ticket<T> {
-        let (sender, receiver) = sync_channel(1);
-        let handle = {
-            let mut waiting = lock(&self.shared.waiting);
-            waiting.next += 1;
-            let handle = waiting.next;
-            waiting.open.insert(handle, reply(sender));
-            handle
-        };
-        if !self.shared.mailbox.send(Mail::Request(request(handle))) {
-            lock(&self.shared.waiting).open.remove(&handle);
-        }
-        Ticket(receiver)
+        ask(&self.shared.mailbox, &self.shared.waiting, reply, request)
     }
 
     /// Stores a chunk.
@@ -311,4 +342,35 @@ fn probe(config: &ClusterConfig, interface: Ipv4Addr) -> bool {
     }
     tracing::warn!("no target answers to multicast on {interface}: negotiating by unicast");
     false
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Far longer than the closing of a channel takes.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_panic_of_the_loop_tells_everybody_who_waits() {
+        let (mailbox, mail) = Mailbox::new().unwrap();
+        let waiting = Arc::new(Mutex::new(Waiting::default()));
+        let ping = || ask(&mailbox, &waiting, Reply::Ping, |handle| Request::Ping { handle });
+        let before = ping();
+        let answering = Answering { mail: Some(mail), open: Arc::clone(&waiting) };
+        let thread = std::thread::spawn(move || {
+            let _answering = answering;
+            panic!("as a defect would");
+        });
+        assert!(thread.join().is_err());
+        for ticket in [before, ping()] {
+            let answer = ticket.0.recv_timeout(LIMIT);
+            assert!(matches!(answer, Err(std::sync::mpsc::RecvTimeoutError::Disconnected)), "{answer:?}");
+        }
+        assert!(lock(&waiting).open.is_empty());
+    }
 }
