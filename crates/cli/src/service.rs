@@ -85,6 +85,11 @@ impl ChunkService for NodeCluster {
     fn copies(&self) -> usize {
         self.client.config().copies.into()
     }
+
+    fn members(&self, id: ChunkId) -> usize {
+        // A map in use was checked when it was read.
+        self.client.config().map().map_or(0, |map| map.members(map.group_of(&id)).count())
+    }
 }
 
 impl Cluster for NodeCluster {

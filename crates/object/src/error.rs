@@ -16,8 +16,8 @@ pub enum Error {
     /// The name has no version.
     #[error("there is no file named {0:?}: `reservoir ls` shows the names")]
     NotFound(String),
-    /// Too many targets are silent to know which version is the newest.
-    #[error("{name:?}: a newer version may be on silent targets ({silent}): start them, then try again")]
+    /// Too many targets are silent to know which version is the newest, or whether there is one.
+    #[error("{name:?}: the newest version may be on silent targets ({silent}): start them, then try again")]
     Silent {
         /// The name.
         name: String,

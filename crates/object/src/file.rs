@@ -57,12 +57,13 @@ pub struct Listing {
     pub incomplete: bool,
 }
 
-/// Stores what `source` yields as the newest version of `name`. `stored` sees each chunk that became durable. The
-/// version is visible when this returns, and not before.
+/// Stores what `source` yields as the newest version of `name`. `stored` sees each chunk that became durable. When this
+/// returns, the version is the newest for everybody who asks.
 ///
 /// # Errors
-/// When the source cannot be read or a chunk finds too few targets; then no version is visible, and the put can be
-/// repeated.
+/// When the source cannot be read or a chunk finds too few targets; the put can be repeated. No version is visible then,
+/// except after an error for the manifest itself ([`Error::Put`] with a manifest's id): some targets may hold it, and
+/// whoever reads the name next makes it durable.
 pub fn put_file(
     service: &dyn ChunkService,
     name: &str,
@@ -76,7 +77,7 @@ pub fn put_file(
     if options.chunk_size == 0 || options.chunk_size > CHUNK_BYTES as usize {
         return Err(Error::ChunkSize(options.chunk_size));
     }
-    let before = versions(service, name)?.last().and_then(|(id, _)| id.version_ms());
+    let before = versions(service, name)?.chunks.last().and_then(|(id, _)| id.version_ms());
     let mut writer = Writer { service, name, options, stored, flight: VecDeque::new(), leaf: vec![], top: vec![] };
     let mut hasher = blake3::Hasher::new();
     let mut size = 0;
@@ -152,14 +153,40 @@ pub fn read_version(
     output.finish(manifest)
 }
 
-/// The newest version of `name`.
+/// The newest version of `name`. A manifest with fewer copies than promised, because its put was broken off or targets
+/// were lost, is put again first: who reads after this call finds no older version.
 ///
 /// # Errors
-/// When there is none, or when as many targets as copies are silent, so that only they might know a newer one.
+/// When there is none, when as many targets as copies are silent, so that only they might know a newer one, or when the
+/// newest has too few copies, no more can be made, and silent targets do not account for the missing ones.
 pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> {
-    let mut versions = versions(service, name)?;
-    let (id, holders) = versions.pop().ok_or_else(|| Error::NotFound(name.to_owned()))?;
-    open(service, name, id, holders)
+    let mut found = versions(service, name)?;
+    let Some((id, holders)) = found.chunks.pop() else {
+        // Whoever is silent may hold the only copies that are left.
+        return Err(if found.silent.is_empty() {
+            Error::NotFound(name.to_owned())
+        } else {
+            silent(name, &found.silent)
+        });
+    };
+    let mut version = open(service, name, id, holders)?;
+    let copies = service.copies();
+    if version.holders.len() >= copies {
+        return Ok(version);
+    }
+    let whole_with_silent = version.holders.len() + found.silent.len() >= copies;
+    let answering = service.members(id).saturating_sub(found.silent.len());
+    if whole_with_silent && answering < copies {
+        // It may have been promised, and another copy could not be made now: to wait for one would keep everybody from
+        // reading.
+        return Ok(version);
+    }
+    match service.put(id, Bytes::from(version.manifest.encode())).wait() {
+        Ok(stored) => version.holders = stored.holders,
+        Err(_) if whole_with_silent => {}
+        Err(source) => return Err(Error::Put { name: name.to_owned(), id, source: Box::new(source) }),
+    }
+    Ok(version)
 }
 
 /// Fetches and reads the manifest `id` of a version of `name`.
@@ -219,24 +246,28 @@ fn add_listed(listing: &mut Listing, (id, holders, pending): Asked) {
     }
 }
 
-/// Every version of `name`, oldest first.
-fn versions(service: &dyn ChunkService, name: &str) -> Result<Vec<(ChunkId, Vec<NodeId>)>, Error> {
+/// Every version of `name`, oldest first, and who is silent: fewer than copies.
+fn versions(service: &dyn ChunkService, name: &str) -> Result<Found, Error> {
     if !manifest::valid_name(name) {
         return Err(Error::Name(name.to_owned()));
     }
     let mut prefix = vec![ChunkKind::Manifest as u8];
     prefix.extend(ChunkId::name_prefix(name));
     let any = ChunkId::of_manifest(name, 0, &[]);
-    let Found { mut chunks, silent } = service
+    let mut found = service
         .list(Scope::GroupOf(any), prefix)
         .wait()
         .map_err(|source| Error::List { name: name.to_owned(), source: Box::new(source) })?;
-    if silent.len() >= service.copies() {
-        let silent = silent.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", ");
-        return Err(Error::Silent { name: name.to_owned(), silent });
+    if found.silent.len() >= service.copies() {
+        return Err(silent(name, &found.silent));
     }
-    chunks.sort_by_key(|(id, _)| *id);
-    Ok(chunks)
+    found.chunks.sort_by_key(|(id, _)| *id);
+    Ok(found)
+}
+
+fn silent(name: &str, silent: &[NodeId]) -> Error {
+    let silent = silent.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", ");
+    Error::Silent { name: name.to_owned(), silent }
 }
 
 fn read_manifest(id: ChunkId, fetched: &Fetched) -> Result<Manifest, manifest::Malformed> {

@@ -47,6 +47,8 @@ pub trait ChunkService: Sync {
     fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
     /// Copies of each chunk.
     fn copies(&self) -> usize;
+    /// Targets in a chunk's negotiating group: those that may hold it.
+    fn members(&self, id: ChunkId) -> usize;
 }
 
 impl From<protocol::initiator::Busy> for ServiceError {

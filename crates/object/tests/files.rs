@@ -9,12 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use object::{ChunkService, Error, Pending, PutOptions, ServiceError, get_file, list, newest, put_file};
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Fetched, Found, GetError, Scope, Stored};
+use protocol::initiator::{Fetched, Found, GetError, PutError, Scope, Stored};
 use protocol::time::Span;
+
+/// Targets of the only group.
+const MEMBERS: usize = 4;
 
 #[derive(Default)]
 struct Memory {
     chunks: Mutex<BTreeMap<ChunkId, Bytes>>,
+    /// Chunks with fewer copies than three, and their number.
+    few: Mutex<BTreeMap<ChunkId, u32>>,
+    /// Whether no copy can be made.
+    full: bool,
     silent: Vec<NodeId>,
     flying: std::sync::Arc<AtomicUsize>,
     most: AtomicUsize,
@@ -24,10 +31,16 @@ impl ChunkService for Memory {
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
         assert!(id.matches([&payload[..]]));
         self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        self.chunks.lock().unwrap().insert(id, payload);
-        let flying = self.flying.clone();
+        if !self.full {
+            self.chunks.lock().unwrap().insert(id, payload);
+            self.few.lock().unwrap().remove(&id);
+        }
+        let (flying, full) = (self.flying.clone(), self.full);
         Pending::new(move || {
             flying.fetch_sub(1, Ordering::SeqCst);
+            if full {
+                return Err(PutError::TooFewCopies { have: vec![], want: 3, silent: vec![], full: vec![] }.into());
+            }
             Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
         })
     }
@@ -43,13 +56,19 @@ impl ChunkService for Memory {
 
     fn list(&self, _: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
         let chunks = self.chunks.lock().unwrap();
+        let few = self.few.lock().unwrap();
+        let holders = |id| (1..=few.get(id).copied().unwrap_or(3)).map(NodeId).collect();
         let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
-        let found = Found { chunks: ids.map(|id| (*id, vec![NodeId(1)])).collect(), silent: self.silent.clone() };
+        let found = Found { chunks: ids.map(|id| (*id, holders(id))).collect(), silent: self.silent.clone() };
         Pending::new(move || Ok(found))
     }
 
     fn copies(&self) -> usize {
         3
+    }
+
+    fn members(&self, _: ChunkId) -> usize {
+        MEMBERS
     }
 }
 
@@ -117,6 +136,41 @@ fn as_many_silent_targets_as_copies_refuse() {
     memory.silent.push(NodeId(6));
     assert!(matches!(newest(&memory, "f"), Err(Error::Silent { .. })));
     assert!(list(&memory, 2).unwrap().incomplete);
+}
+
+#[test]
+fn a_name_without_versions_is_not_found_only_when_nobody_is_silent() {
+    let mut memory = Memory::default();
+    assert!(matches!(newest(&memory, "f"), Err(Error::NotFound(_))));
+    memory.silent = vec![NodeId(4)];
+    assert!(matches!(newest(&memory, "f"), Err(Error::Silent { .. })));
+    put_file(&memory, "f", &mut &b"abc"[..], &small(9), &mut |_| ()).unwrap();
+}
+
+#[test]
+fn a_version_with_too_few_copies_is_made_whole_before_it_is_read() {
+    let mut memory = Memory::default();
+    put_file(&memory, "f", &mut &b"old"[..], &small(9), &mut |_| ()).unwrap();
+    let id = put_file(&memory, "f", &mut &b"new"[..], &small(9), &mut |_| ()).unwrap().id;
+    memory.few.lock().unwrap().insert(id, 1);
+    let version = newest(&memory, "f").unwrap();
+    assert_eq!((version.id, version.holders.len()), (id, 3));
+    assert!(memory.few.lock().unwrap().is_empty(), "it was not put again");
+
+    // No copy can be made: an error, and neither this version nor an older one.
+    memory.few.lock().unwrap().insert(id, 2);
+    memory.full = true;
+    let outcome = newest(&memory, "f");
+    assert!(matches!(&outcome, Err(Error::Put { id: failed, .. }) if *failed == id), "{outcome:?}");
+
+    // A silent target may hold the missing copy: what was promised stays readable.
+    memory.silent = vec![NodeId(4)];
+    assert_eq!(newest(&memory, "f").unwrap().id, id);
+    // Two of four are silent: three copies cannot be had, so nobody tries to make them.
+    memory.silent = vec![NodeId(3), NodeId(4)];
+    let before = memory.most.swap(0, Ordering::SeqCst);
+    assert_eq!(newest(&memory, "f").unwrap().holders.len(), 2);
+    assert!(before > 0 && memory.most.load(Ordering::SeqCst) == 0, "a put that must fail was tried");
 }
 
 #[test]
