@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -14,6 +14,7 @@ use axum::routing::get;
 use futures_util::{Stream, StreamExt, stream};
 use object::{ChunkService, Error, PutOptions, ServiceError, Version};
 use protocol::initiator::{GetError, Stored};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::api::{FileInfo, FileList, HASH_HEADER, INFO_HEADER, PutReport, Refusal, Status, hex};
@@ -26,6 +27,11 @@ pub(crate) use metrics::Metrics;
 const FILES: usize = 32;
 /// Bytes of a refused body that are read to nowhere before the connection is broken off.
 const UNREAD: usize = 1 << 30;
+/// How long a client may neither send of the file that it puts nor take of the file that it gets.
+const IDLE: Duration = Duration::from_secs(60);
+/// Looks at the cluster's state at once; further ones are answered with 503. They have permits of their own, so that a
+/// gateway with all its files in work can still be looked at.
+const LOOKS: usize = 8;
 /// Chunks of one file that are on their way at once.
 const PIPELINE: usize = 8;
 /// Latencies kept for the quantiles of one put; later ones replace earlier ones.
@@ -42,12 +48,14 @@ pub(crate) trait Cluster: ChunkService + Send + Sync + 'static {
 struct Gateway {
     cluster: Arc<dyn Cluster>,
     permits: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
     metrics: Metrics,
 }
 
 /// The gateway's pages.
 pub(crate) fn router(cluster: Arc<dyn Cluster>) -> Router {
-    let gateway = Gateway { cluster, permits: Arc::new(Semaphore::new(FILES)), metrics: Metrics::default() };
+    let (permits, looks) = (Arc::new(Semaphore::new(FILES)), Arc::new(Semaphore::new(LOOKS)));
+    let gateway = Gateway { cluster, permits, looks, metrics: Metrics::default() };
     Router::new()
         .route("/v1/files", get(list))
         .route("/v1/files/{name}", get(read).put(write))
@@ -69,6 +77,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
+            Error::Read { source, .. } if source.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
             Error::Manifest { .. } | Error::Mismatch { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Error::Put { source, .. } | Error::Get { source, .. } | Error::List { source, .. } => match **source {
@@ -83,14 +92,17 @@ impl From<Error> for Failure {
 
 impl Gateway {
     fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
-            let text = format!("the gateway works on {FILES} files already: try again later");
-            Failure(StatusCode::SERVICE_UNAVAILABLE, text)
-        })
+        let busy = || format!("the gateway works on {FILES} files already: try again later");
+        Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Failure(StatusCode::SERVICE_UNAVAILABLE, busy()))
+    }
+
+    fn look(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        let busy = || format!("the gateway is asked for its state {LOOKS} times already: try again later");
+        Arc::clone(&self.looks).try_acquire_owned().map_err(|_| Failure(StatusCode::SERVICE_UNAVAILABLE, busy()))
     }
 }
 
-/// Runs blocking work off the async threads.
+/// Runs blocking work off the async threads. It goes on when the client leaves, so permits belong into the work.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work)
         .await
@@ -128,8 +140,15 @@ where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut unread = UNREAD;
-    while let Some(part) = body.next().await {
-        let part = part.map_err(io::Error::other);
+    loop {
+        let part = match tokio::time::timeout(IDLE, body.next()).await {
+            Ok(Some(part)) => part.map_err(io::Error::other),
+            Ok(None) => break,
+            Err(_) => {
+                let text = format!("nothing of it came for {} s: put it again", IDLE.as_secs());
+                Err(io::Error::new(io::ErrorKind::TimedOut, text))
+            }
+        };
         let (len, broken) = (part.as_ref().map_or(0, Bytes::len), part.is_err());
         if sender.send(part.map(Part::Bytes)).await.is_err() {
             unread = unread.saturating_sub(len);
@@ -216,7 +235,8 @@ async fn read(
 ) -> Result<Response, Failure> {
     let permit = gateway.permit()?;
     let cluster = Arc::clone(&gateway.cluster);
-    let version = blocking(move || object::newest(&*cluster, &name)).await??;
+    let (version, permit) = blocking(move || (object::newest(&*cluster, &name), permit)).await?;
+    let version = version?;
     let length = version.manifest.size;
     let mut response = if method == Method::HEAD {
         Response::new(Body::empty())
@@ -238,15 +258,16 @@ async fn read(
 /// The bytes of a version as a body. It ends short, with an error, when they cannot all be had and verified.
 fn outgoing(gateway: Arc<Gateway>, version: Version, permit: OwnedSemaphorePermit) -> Body {
     let (sender, receiver) = mpsc::channel(4);
+    let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let mut sink = Outgoing { sender: sender.clone(), held: None };
+        let mut sink = Outgoing { sender: sender.clone(), held: None, runtime };
         let outcome = object::file::read_version(&*gateway.cluster, &version, &mut sink, PIPELINE);
         gateway.metrics.get(outcome.as_ref().ok().map(|()| version.manifest.size));
         if let Err(error) = outcome {
             tracing::warn!(name = version.manifest.name, %error, "a file could not be read");
-            // Whoever reads has gone when this fails.
-            let _ = sender.blocking_send(Err(io::Error::other(error.to_string())));
+            // Whoever reads has gone, or takes nothing, when this fails: the body then ends short of its length.
+            let _ = sender.try_send(Err(io::Error::other(error.to_string())));
         }
     });
     Body::from_stream(stream::unfold(receiver, async |mut receiver| {
@@ -258,13 +279,16 @@ fn outgoing(gateway: Arc<Gateway>, version: Version, permit: OwnedSemaphorePermi
 struct Outgoing {
     sender: mpsc::Sender<io::Result<Bytes>>,
     held: Option<Bytes>,
+    runtime: Handle,
 }
 
 impl Outgoing {
     fn send(&mut self) -> io::Result<()> {
-        match self.held.take() {
-            Some(part) => self.sender.blocking_send(Ok(part)).map_err(|_| io::ErrorKind::BrokenPipe.into()),
-            None => Ok(()),
+        let Some(part) = self.held.take() else { return Ok(()) };
+        let sent = self.runtime.block_on(async { tokio::time::timeout(IDLE, self.sender.send(Ok(part))).await });
+        match sent {
+            Ok(sent) => sent.map_err(|_| io::ErrorKind::BrokenPipe.into()),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 }
@@ -282,9 +306,13 @@ impl Write for Outgoing {
 }
 
 async fn list(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<FileList>, Failure> {
-    let _permit = gateway.permit()?;
+    let permit = gateway.permit()?;
     let cluster = Arc::clone(&gateway.cluster);
-    let listing = blocking(move || object::list(&*cluster, PIPELINE)).await??;
+    let listing = blocking(move || {
+        let _permit = permit;
+        object::list(&*cluster, PIPELINE)
+    })
+    .await??;
     Ok(axum::Json(FileList {
         files: listing.files.values().map(FileInfo::from).collect(),
         unreadable: listing.unreadable.into_iter().map(|(id, why)| (id.to_string(), why)).collect(),
@@ -294,7 +322,12 @@ async fn list(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<FileList
 }
 
 async fn status(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<Status>, Failure> {
-    let status = blocking(move || gateway.cluster.status()).await?;
+    let look = gateway.look()?;
+    let status = blocking(move || {
+        let _look = look;
+        gateway.cluster.status()
+    })
+    .await?;
     status.map(axum::Json).map_err(|error| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")))
 }
 

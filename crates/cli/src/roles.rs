@@ -2,6 +2,7 @@
 
 use std::future::IntoFuture;
 use std::net::TcpListener;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,13 @@ use crate::service::NodeCluster;
 use crate::up::Signals;
 use crate::{gateway, layout, process};
 
-/// How often a target is asked whether it still runs.
+/// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
+
+/// How long a gateway that was asked to stop works on with the files that it has; less than `up` waits before it kills.
+const GRACE: Duration = Duration::from_secs(6);
+/// How long it waits after that for chunks that are on their way. They may become durable or not: nobody was told.
+const CHUNKS: Duration = Duration::from_secs(1);
 
 /// Runs `reservoir target` until a signal.
 pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
@@ -96,19 +102,35 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("the gateway's threads cannot be started")?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let mut signals = Signals::new().context("the gateway cannot register for signals")?;
         let mut hangup = signal(SignalKind::hangup()).context("the gateway cannot register for signals")?;
-        tokio::spawn(async move {
-            while hangup.recv().await.is_some() {
-                cluster.client().reload();
-            }
-        });
         let listener = tokio::net::TcpListener::from_std(listener).context("the gateway's socket cannot be used")?;
         tracing::info!(%address, "gateway is up");
-        axum::serve(listener, router)
-            .with_graceful_shutdown(async move { signals.any().await })
-            .await
-            .context("the gateway stopped")
-    })
+        let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+        let graceful = async move { drop(stopping.await) };
+        let mut server = pin!(axum::serve(listener, router).with_graceful_shutdown(graceful).into_future());
+        loop {
+            tokio::select! {
+                ended = &mut server => return ended.context("the gateway stopped"),
+                () = signals.any() => break,
+                _ = hangup.recv() => cluster.client().reload(),
+                () = tokio::time::sleep(ALIVE) => {}
+            }
+            ensure!(
+                cluster.client().is_alive(),
+                "the gateway's initiator stopped by itself: see the lines above, then start it again"
+            );
+        }
+        drop(stop);
+        match tokio::time::timeout(GRACE, server).await {
+            Ok(ended) => ended.context("the gateway stopped"),
+            Err(_) => {
+                tracing::warn!("files are still in work after {} s: they are broken off", GRACE.as_secs());
+                Ok(())
+            }
+        }
+    });
+    runtime.shutdown_timeout(CHUNKS);
+    ended
 }

@@ -111,3 +111,22 @@ fn an_upload_that_breaks_off_never_becomes_a_version() {
     assert!(cluster.run(&["get", "f", "-o", "-"]) == new);
     assert!(cluster.stop());
 }
+
+#[test]
+fn idle_uploads_keep_neither_the_state_nor_the_end_of_a_gateway() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = started(&place);
+    let framing = format!("Content-Length: {WHOLE}");
+    let mut uploads: Vec<TcpStream> = (0..32).map(|n| begun(&cluster, &format!("f{n}"), &framing)).collect();
+    uploads.iter_mut().for_each(|stream| send(stream, b"abc", false));
+    let refused = cluster.try_run(&["put", "-", "--name", "g"], b"abc");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("works on 32 files"), "{refused:?}");
+    cluster.run(&["status"]);
+    let (log, gateway) = (cluster.directory.with_extension("log"), cluster.directory.join("logs"));
+    assert!(cluster.stop());
+    let said = fs::read_to_string(log).unwrap();
+    assert!(!said.contains("did not stop in time"), "{said}");
+    let logs = fs::read_dir(gateway).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    assert!(logs.into_iter().any(|log| log.contains("they are broken off")), "it did not say what it broke off");
+    drop(uploads);
+}

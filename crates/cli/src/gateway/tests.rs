@@ -29,3 +29,15 @@ fn a_body_ends_only_where_its_client_said_so() {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{count} parts, {length:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_nothing_is_given_up() {
+    let first = stream::iter([Ok::<_, io::Error>(Bytes::from_static(b"abc"))]);
+    let (sender, mut receiver) = mpsc::channel(4);
+    let begin = tokio::time::Instant::now();
+    pump(first.chain(stream::pending()), sender).await;
+    assert_eq!(begin.elapsed().as_secs(), IDLE.as_secs());
+    assert!(matches!(receiver.recv().await, Some(Ok(Part::Bytes(part))) if part == "abc"));
+    assert!(matches!(receiver.recv().await, Some(Err(error)) if error.kind() == io::ErrorKind::TimedOut));
+    assert!(receiver.recv().await.is_none(), "an end after the time was up");
+}
