@@ -112,6 +112,42 @@ fn an_upload_that_breaks_off_never_becomes_a_version() {
     assert!(cluster.stop());
 }
 
+/// The gateway gives up a request whose client is gone, also when all of the body has reached it.
+#[test]
+fn a_client_that_leaves_after_its_last_byte_leaves_all_or_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = started(&place);
+    let mut begun_puts = 0;
+    for round in 0..40 {
+        let bytes = content(300_000 + 40_000 * (round % 10), 3);
+        for (chunked, reset) in [(false, false), (false, true), (true, false), (true, true)] {
+            let framing = match chunked {
+                true => "Transfer-Encoding: chunked".to_owned(),
+                false => format!("Content-Length: {}", bytes.len()),
+            };
+            let mut stream = begun(&cluster, &format!("f{begun_puts}-{}", bytes.len()), &framing);
+            if reset {
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            }
+            send(&mut stream, &bytes, chunked);
+            if chunked {
+                stream.write_all(b"0\r\n\r\n").unwrap();
+            }
+            drop(stream);
+            begun_puts += 1;
+        }
+    }
+    let good = ended(&cluster, begun_puts);
+    let list: serde_json::Value = serde_json::from_slice(&cluster.run(&["ls", "--json"])).unwrap();
+    let files = list["files"].as_array().unwrap();
+    assert_eq!(files.len() as u64, good);
+    for file in files {
+        let size = file["name"].as_str().unwrap().rsplit('-').next().unwrap();
+        assert_eq!(file["size"].to_string(), size, "a part was taken for the whole: {file}");
+    }
+    assert!(cluster.stop());
+}
+
 #[test]
 fn idle_uploads_keep_neither_the_state_nor_the_end_of_a_gateway() {
     let place = tempfile::tempdir().unwrap();
@@ -119,8 +155,12 @@ fn idle_uploads_keep_neither_the_state_nor_the_end_of_a_gateway() {
     let framing = format!("Content-Length: {WHOLE}");
     let mut uploads: Vec<TcpStream> = (0..32).map(|n| begun(&cluster, &format!("f{n}"), &framing)).collect();
     uploads.iter_mut().for_each(|stream| send(stream, b"abc", false));
-    let refused = cluster.try_run(&["put", "-", "--name", "g"], b"abc");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("works on 32 files"), "{refused:?}");
+    let mut one_more = TcpStream::connect(cluster.gateway()).unwrap();
+    let framing = "Content-Length: 3\r\nExpect: 100-continue\r\nConnection: close";
+    write!(one_more, "PUT /v1/files/g HTTP/1.1\r\nHost: gateway\r\n{framing}\r\n\r\n").unwrap();
+    let mut refused = String::new();
+    one_more.read_to_string(&mut refused).unwrap();
+    assert!(refused.contains("works on 32 files"), "{refused}");
     cluster.run(&["status"]);
     let (log, gateway) = (cluster.directory.with_extension("log"), cluster.directory.join("logs"));
     assert!(cluster.stop());
