@@ -45,7 +45,6 @@ enum Step {
     },
     Ping,
     Map(AnyMap),
-    Multicast(bool),
     /// A target says something about a transaction that was begun: `txn` counts back from the newest.
     Say {
         from: u8,
@@ -157,7 +156,6 @@ impl World {
                     self.input(Input::Request(Request::Map(map)));
                 }
             }
-            Step::Multicast(works) => self.input(Input::Request(Request::Multicast(works))),
             Step::Say { from, epoch, txn, say } => self.say(from, epoch, txn, say),
             Step::Chorus { first, last, txn, say } => {
                 (first % 14..=last % 14).for_each(|from| self.say(from, 0, txn, say.clone()));

@@ -129,7 +129,6 @@ pub fn run<M: Machine>(
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let mut deadline = None;
         for event in &events {
             match event.data.u64() {
                 TIMER => {
@@ -175,7 +174,7 @@ pub fn run<M: Machine>(
             }
         }
         machine.handle_input(now(), Input::Wake);
-        deadline = drain(&mut machine, &mut net, host).or(deadline);
+        let deadline = drain(&mut machine, &mut net, host);
         host.settled(&machine);
         if deadline != armed {
             armed = deadline;

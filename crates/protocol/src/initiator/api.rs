@@ -45,8 +45,6 @@ pub enum Request {
     },
     /// Use this cluster map from now on (ignored when it is older than the present one).
     Map(ClusterMap),
-    /// Whether multicast works.
-    Multicast(bool),
 }
 
 /// Whom a list asks.

@@ -205,7 +205,6 @@ impl Initiator {
         let full = self.in_progress() >= limits::WAITING;
         match request {
             Request::Map(map) => self.new_map(map),
-            Request::Multicast(works) => self.shared.config.multicast = works,
             Request::Put { handle, payload, .. }
                 if payload.is_empty() || payload.len() > limits::CHUNK_BYTES as usize =>
             {
@@ -261,7 +260,7 @@ impl Initiator {
             let begun = match request {
                 Request::Put { handle, id, payload } => Txn::Put(Put::new(cx, txn, handle, id, payload, asked)),
                 Request::Get { handle, id } => Txn::Get(Get::new(cx, txn, handle, id, asked)),
-                Request::List { .. } | Request::Ping { .. } | Request::Map(_) | Request::Multicast(_) => continue,
+                Request::List { .. } | Request::Ping { .. } | Request::Map(_) => continue,
             };
             self.active.insert(txn, begun);
             self.transfers += 1;
