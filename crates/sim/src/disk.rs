@@ -1,6 +1,6 @@
 //! One target's disk: the real store over a backend that tears what was not synced, with time charged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, OpId};
@@ -8,6 +8,8 @@ use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::time::{Instant, Span};
 use store::backend::CrashBackend;
 use store::{Options, ReadError, Store, WriteError};
+
+use crate::swarm::Trouble;
 
 /// A write that waits for its group.
 struct Write {
@@ -23,7 +25,11 @@ pub(crate) struct Disk {
     store: Option<Store>,
     rate: u64,
     sync: Span,
-    queue: Vec<Write>,
+    queue: VecDeque<Write>,
+    /// Most writes of a group.
+    most: usize,
+    /// Whether the store refused a write because the disk failed: it takes no more until it is opened again.
+    failed: bool,
     /// The group that is being made durable.
     group: Vec<(OpId, ChunkId, Result<(), WriteFailure>)>,
     /// Chunks in the order in which they became durable.
@@ -44,14 +50,17 @@ pub(crate) enum Answer {
 }
 
 impl Disk {
-    pub(crate) fn new(options: Options, rate: u64, sync: Span) -> Self {
+    /// An empty disk of `rate` bytes per second, whose groups of at most `most` writes take `sync` more.
+    pub(crate) fn new(options: Options, rate: u64, sync: Span, most: usize) -> Self {
         let mut disk = Self {
             backend: CrashBackend::new(),
             options,
             store: None,
             rate,
             sync,
-            queue: Vec::new(),
+            queue: VecDeque::new(),
+            most,
+            failed: false,
             group: Vec::new(),
             order: Vec::new(),
             reads_done: Instant::ZERO,
@@ -60,8 +69,10 @@ impl Disk {
         disk
     }
 
-    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect).
+    /// Starts, or starts again on a disk that is well; with `forget`, the newest records are lost on the way (a planted defect).
     pub(crate) fn open(&mut self, forget: bool) {
+        self.mend();
+        self.failed = false;
         match Store::open(Box::new(self.backend.clone()), self.options.clone()) {
             Ok((store, _)) => {
                 if forget {
@@ -77,10 +88,49 @@ impl Disk {
 
     /// The power fails.
     pub(crate) fn crash(&mut self, seed: u64) {
+        self.kill();
+        self.backend.crash(seed);
+    }
+
+    /// The process ends without warning: what it wrote is still there, durable or not.
+    pub(crate) fn kill(&mut self) {
         self.store = None;
         self.queue.clear();
         self.group.clear();
-        self.backend.crash(seed);
+    }
+
+    /// From now on the disk fails in this way.
+    pub(crate) fn trouble(&self, trouble: Trouble) {
+        match trouble {
+            Trouble::FailSync => self.backend.set_fail_sync(true),
+            Trouble::FailWrite => self.backend.set_fail_write(true),
+            Trouble::Full => self.backend.set_full(true),
+        }
+    }
+
+    /// The disk is well again.
+    pub(crate) fn mend(&self) {
+        self.backend.set_fail_sync(false);
+        self.backend.set_fail_write(false);
+        self.backend.set_full(false);
+    }
+
+    /// Whether the store takes no more writes.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Flips a byte. Which chunks it damaged; `None` when nothing was written yet.
+    pub(crate) fn flip(&self, seed: u64) -> Option<BTreeSet<ChunkId>> {
+        let good = self.good();
+        let flipped = self.backend.flip_byte(seed);
+        flipped.then(|| good.difference(&self.good()).copied().collect())
+    }
+
+    /// The chunks whose copies are good.
+    fn good(&self) -> BTreeSet<ChunkId> {
+        let all = self.store.iter().flat_map(|store| store.list(&[], None, usize::MAX).0);
+        all.filter(|id| self.durable(id).is_some()).collect()
     }
 
     pub(crate) fn chunks(&self) -> (u64, u64) {
@@ -104,7 +154,7 @@ impl Disk {
                 Answer::Now(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
             }
             Effect::Write { id, pieces, verify } => {
-                self.queue.push(Write { op, id, pieces, verify });
+                self.queue.push_back(Write { op, id, pieces, verify });
                 if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
             }
             Effect::Read { id } => {
@@ -130,7 +180,7 @@ impl Disk {
     fn begin(&mut self, now: Instant) -> Answer {
         let Some(store) = &self.store else { return Answer::Queued };
         let mut bytes = 0;
-        for write in self.queue.drain(..) {
+        for write in self.queue.drain(..self.queue.len().min(self.most)) {
             let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
             let result = if good {
                 store.append(&write.id, &write.pieces).map_err(|error| failure(&error))
@@ -151,8 +201,10 @@ impl Disk {
         let mut done = Vec::new();
         for (op, id, result) in self.group.drain(..) {
             let result = result.and(synced);
-            if result.is_ok() {
-                self.order.push(id);
+            match result {
+                Ok(()) => self.order.push(id),
+                Err(WriteFailure::Disk) => self.failed = true,
+                Err(WriteFailure::NoSpace | WriteFailure::BadHash) => {}
             }
             done.push((op, Completion::Written { result, free }));
         }

@@ -56,6 +56,17 @@ pub struct Faults {
     pub corrupt: u64,
 }
 
+/// A way in which a disk fails for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Syncs fail.
+    FailSync,
+    /// Writes fail half-way.
+    FailWrite,
+    /// New segments find no room.
+    Full,
+}
+
 /// A newer cluster map that comes while the cluster works, with one target more.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMap {
@@ -102,6 +113,10 @@ pub struct Scenario {
     pub partitions: u32,
     /// Bytes flipped on the disk of one target.
     pub flips: u32,
+    /// Disks that fail for a while before the heal.
+    pub troubles: Vec<Trouble>,
+    /// Most writes that one sync makes durable.
+    pub commit: usize,
     /// Bytes that a target may hold.
     pub capacity: u64,
     /// A newer cluster map.
@@ -156,6 +171,12 @@ impl Scenario {
                 grows: whole(targets + 1) && late.chance(3, 4),
             }
         });
+        let mut disks = Rng::new(seed).fork(8);
+        let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
+        let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full];
+        let troubles = (0..troubles).map(|_| ways[disks.below(3) as usize]).collect();
+        // The daemon's limit, and two that are reached here.
+        let commit = [1, 3, 64][disks.below(3) as usize];
         Self {
             seed,
             targets,
@@ -173,6 +194,8 @@ impl Scenario {
             initiator_crashes,
             partitions,
             flips,
+            troubles,
+            commit,
             capacity: 8 << 20,
             new_map,
             planted,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, OpId};
-use protocol::initiator::{self, GetError, Initiator};
+use protocol::initiator::{self, Initiator};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, MemberSet, TargetEntry};
 use protocol::rng::{Rng, mix};
@@ -17,7 +17,13 @@ use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{Acknowledged, Answer, Disk};
 use crate::net::{Net, listeners};
-use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario};
+use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario, Trouble};
+
+mod faults;
+mod verdict;
+mod workload;
+
+use workload::Asked;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
@@ -72,6 +78,8 @@ enum Happening {
     InitiatorCrash,
     Cut(NodeId, bool, bool),
     Mend,
+    Trouble(NodeId, Trouble),
+    Well(NodeId),
     Flip(NodeId, u64),
     NewMap,
     Heal,
@@ -101,17 +109,11 @@ pub(crate) struct World<'a> {
     /// When a chunk first became durable on each target: two puts of it may write to one target twice.
     durable_at: BTreeMap<ChunkId, BTreeMap<NodeId, Instant>>,
     healed: bool,
-    flipped: Option<NodeId>,
+    /// Copies that a flipped byte damaged, and that were not written again since.
+    damaged: BTreeSet<(ChunkId, NodeId)>,
     windows: Windows,
     outcome: Outcome,
     trace: Option<&'a mut dyn FnMut(&str)>,
-}
-
-enum Asked {
-    /// Chunk, bytes, whether it was asked after the heal, and whether nobody else puts it.
-    Put(ChunkId, Bytes, bool, bool),
-    /// Chunk, and whether it was asked after the heal.
-    Get(ChunkId, bool),
 }
 
 impl<'a> World<'a> {
@@ -146,7 +148,7 @@ impl<'a> World<'a> {
             acknowledged: BTreeMap::new(),
             durable_at: BTreeMap::new(),
             healed: false,
-            flipped: None,
+            damaged: BTreeSet::new(),
             windows: Windows::default(),
             outcome: Outcome { digest: scenario.seed, puts: 0, gets: 0, events: 0, failure: None },
             trace,
@@ -175,7 +177,7 @@ impl<'a> World<'a> {
             cluster: CLUSTER.0,
             target: n,
         };
-        let disk = Disk::new(options, (rate / slow).max(1), sync.times(slow));
+        let disk = Disk::new(options, (rate / slow).max(1), sync.times(slow), self.scenario.commit);
         let late = self.is_late(n);
         let target = self.target(NodeId(n), &disk, self.file(late));
         self.add(NodeId(n), Machinery::Target(Box::new(target), disk), late);
@@ -249,39 +251,6 @@ impl<'a> World<'a> {
         self.initiators.push(id);
     }
 
-    /// Schedules the faults, and the end of all faults.
-    fn storm(&mut self) {
-        let storm = STORM.as_nanos();
-        let draw = |world: &mut Self| world.now + Span::from_nanos(world.rng.below(storm));
-        for _ in 0..self.scenario.crashes {
-            let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
-            let at = draw(self);
-            let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Happening::Crash(node));
-            self.push(back, Happening::Restart(node));
-        }
-        for _ in 0..self.scenario.initiator_crashes {
-            let at = draw(self);
-            self.push(at, Happening::InitiatorCrash);
-        }
-        for _ in 0..self.scenario.partitions {
-            let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
-            let (at, way) = (draw(self), self.rng.below(3));
-            let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Happening::Cut(node, way != 0, way != 1));
-            self.push(back, Happening::Mend);
-        }
-        let victim = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
-        for _ in 0..self.scenario.flips {
-            let (at, seed) = (draw(self), self.rng.next_u64());
-            self.push(at, Happening::Flip(victim, seed));
-        }
-        if let Some(new) = self.scenario.new_map {
-            self.push(Instant::ZERO + new.told, Happening::NewMap);
-        }
-        self.push(self.now + STORM, Happening::Heal);
-    }
-
     fn push(&mut self, at: Instant, happening: Happening) {
         self.sequence += 1;
         self.queue.insert((at.max(self.now), self.ties.next_u64(), self.sequence), happening);
@@ -332,37 +301,6 @@ impl<'a> World<'a> {
         self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
-    /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
-    fn last_check(&mut self) {
-        let copies = usize::from(self.scenario.copies);
-        for (id, bytes) in &self.acknowledged {
-            let holders = self.nodes.iter().filter(|(node, _)| Some(**node) != self.flipped);
-            let good = holders.filter(|(_, node)| match &node.machinery {
-                Machinery::Target(_, disk) | Machinery::Down(disk) => disk.durable(id).as_ref() == Some(bytes),
-                Machinery::Initiator(_) | Machinery::Gone => false,
-            });
-            let (good, damaged) = (good.count(), usize::from(self.flipped.is_some()));
-            if good + damaged < copies {
-                self.outcome.failure.get_or_insert(format!("{id:?} has {good} good copies of {copies} at the end"));
-            }
-        }
-        // A second of quiet: tentative windows must go.
-        let until = self.now + Span::from_secs(1);
-        while let Some(((at, _, _), happening)) = self.queue.pop_first().filter(|((at, ..), _)| *at < until) {
-            self.now = at;
-            self.happen(happening);
-        }
-        let held: Vec<NodeId> = self
-            .nodes
-            .iter()
-            .filter(|(_, node)| matches!(&node.machinery, Machinery::Target(t, _) if t.in_progress() > 0))
-            .map(|(id, _)| *id)
-            .collect();
-        if !held.is_empty() {
-            self.fail(format!("{held:?} hold reservations after a second of quiet"));
-        }
-    }
-
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Datagram(to, datagram) => self.deliver(to, datagram),
@@ -383,125 +321,12 @@ impl<'a> World<'a> {
             Happening::Cut(node, out, inward) if !self.healed => self.net.cut = Some((node, out, inward)),
             Happening::Cut(..) => {}
             Happening::Mend => self.net.cut = None,
-            Happening::Flip(node, seed) => {
-                let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&node) else { return };
-                if disk.backend.flip_byte(seed) {
-                    self.flipped = Some(node);
-                    self.note(9, node, 0, || "a byte flips on disk".to_owned());
-                }
-            }
+            Happening::Trouble(node, trouble) => self.trouble(node, trouble),
+            Happening::Well(node) => self.well(node),
+            Happening::Flip(node, seed) => self.flip(node, seed),
             Happening::NewMap => self.scenario.new_map.into_iter().for_each(|new| self.new_map(new)),
             Happening::Heal => self.heal(),
         }
-    }
-
-    fn heal(&mut self) {
-        self.healed = true;
-        self.net.heal();
-        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.restart(node);
-        }
-        // What was acknowledged is asked for once more, and new puts must succeed.
-        self.puts_left += 10;
-        self.gets_left += 30;
-        for id in self.initiators.clone() {
-            self.feed(id);
-        }
-    }
-
-    fn crash(&mut self, id: NodeId) {
-        let seed = self.rng.next_u64();
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if self.healed || matches!(node.machinery, Machinery::Down(_)) {
-            return;
-        }
-        node.life += 1;
-        node.wake += 1;
-        if let Machinery::Target(_, mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) {
-            disk.crash(seed);
-            node.machinery = Machinery::Down(disk);
-        }
-        self.windows.crashed(id);
-        self.note(1, id, 0, || "crashes".to_owned());
-    }
-
-    fn restart(&mut self, id: NodeId) {
-        let forget = self.scenario.planted == Some(Planted::LoseIndexTail);
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if !matches!(node.machinery, Machinery::Down(_)) {
-            return;
-        }
-        let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
-        disk.open(forget);
-        node.sealer = Sealer::new(KEY, self.now.as_nanos());
-        node.opener = Opener::new(KEY, CLUSTER);
-        let late = node.late;
-        let map = self.file(late);
-        let target = self.target(id, &disk, map);
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.map = map;
-            node.machinery = Machinery::Target(Box::new(target), disk);
-        }
-        self.note(2, id, 0, || "restarts".to_owned());
-        self.input(id, None, None);
-    }
-
-    fn initiator_crash(&mut self) {
-        if self.healed {
-            return;
-        }
-        let victim = self.initiators.remove(0);
-        self.note(3, victim, 0, || "crashes for good".to_owned());
-        self.nodes.remove(&victim);
-        self.open.retain(|(id, _), _| *id != victim);
-        self.add_initiator();
-        if let Some(id) = self.initiators.last().copied() {
-            self.feed(id);
-        }
-    }
-
-    /// Gives an initiator something to do, until it has its depth.
-    fn feed(&mut self, id: NodeId) {
-        while self.open.range((id, 0)..=(id, u64::MAX)).count() < self.scenario.config.depth + 1 {
-            let put =
-                self.puts_left > 0 && (self.gets_left == 0 || self.acknowledged.is_empty() || self.rng.chance(1, 2));
-            if !put && self.gets_left == 0 {
-                return;
-            }
-            self.next_handle += 1;
-            let handle = self.next_handle;
-            let (asked, request) = if put { self.draw_put(handle) } else { self.draw_get(handle) };
-            self.open.insert((id, handle), asked);
-            self.input(id, None, Some(request));
-        }
-    }
-
-    fn draw_put(&mut self, handle: u64) -> (Asked, initiator::Request) {
-        self.puts_left -= 1;
-        let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Asked::payload)).flatten();
-        let fresh = again.is_none();
-        let payload = again.unwrap_or_else(|| {
-            let len = self.rng.below(self.scenario.largest) + 1;
-            (0..len).map(|_| self.rng.next_u64() as u8).collect()
-        });
-        let id = ChunkId::of_payload(&payload);
-        if !fresh {
-            // Copies that the one put makes are not told to the other.
-            self.open.values_mut().for_each(|asked| asked.share(id));
-        }
-        (Asked::Put(id, payload.clone(), self.healed, fresh), initiator::Request::Put { handle, id, payload })
-    }
-
-    fn draw_get(&mut self, handle: u64) -> (Asked, initiator::Request) {
-        self.gets_left -= 1;
-        let known = self.acknowledged.len() as u64;
-        let id = if known == 0 || self.rng.chance(1, 20) {
-            ChunkId::of_payload(&self.rng.next_u64().to_le_bytes())
-        } else {
-            let nth = self.rng.below(known) as usize;
-            self.acknowledged.keys().nth(nth).copied().unwrap_or_else(|| ChunkId::of_payload(b""))
-        };
-        (Asked::Get(id, self.healed), initiator::Request::Get { handle, id })
     }
 
     fn deliver(&mut self, to: NodeId, datagram: Bytes) {
@@ -524,8 +349,13 @@ impl<'a> World<'a> {
         let Some(node) = self.nodes.get_mut(&id).filter(|n| n.life == life) else { return };
         let Machinery::Target(_, disk) = &mut node.machinery else { return };
         let (done, next) = disk.commit(now);
+        let failed = disk.has_failed();
         if let Answer::CommitAt(at) = next {
             self.push(at, Happening::Commit(id, life));
+        }
+        if self.healed && failed {
+            // Its last failure was not seen before: a scrub's.
+            self.push(now, Happening::Well(id));
         }
         for (op, completion) in done {
             self.input(id, Some(Input::Done { op, completion }), None);
@@ -627,113 +457,6 @@ impl<'a> World<'a> {
             Answer::At(at, completion) => self.push(at, Happening::Done(id, life, op, completion)),
             Answer::CommitAt(at) => self.push(at, Happening::Commit(id, life)),
             Answer::Queued => {}
-        }
-    }
-
-    fn target_event(&mut self, id: NodeId, local: Instant, event: target::Event) {
-        match event {
-            target::Event::Accepted { id: chunk, start, length } => {
-                self.note(6, id, 0, || format!("accepts {chunk:?} from {start} for {length}"));
-                if let Some(problem) = self.windows.accepted(id, local, chunk, start, length) {
-                    self.fail(problem);
-                }
-            }
-            target::Event::Released { id: chunk } => self.windows.over(id, chunk),
-            target::Event::NeedMap { .. } => self.reload(id),
-            target::Event::Stored { id: chunk, .. } => {
-                self.note(11, id, 0, || format!("has {chunk:?} durable"));
-                self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
-            }
-            other => self.note(7, id, 0, || format!("{other:?}")),
-        }
-    }
-
-    fn initiator_event(&mut self, id: NodeId, event: initiator::Event) {
-        match event {
-            initiator::Event::Put { handle, result } => {
-                let Some(Asked::Put(chunk, payload, healed, fresh)) = self.open.remove(&(id, handle)) else { return };
-                self.note(8, id, payload.len(), || format!("put {chunk:?}: {result:?}"));
-                match result {
-                    Ok(stored) => {
-                        if healed && fresh {
-                            self.check_prompt(chunk, &stored.holders);
-                        }
-                        self.acknowledge(chunk, payload, &stored.holders);
-                    }
-                    Err(error) if healed => self.fail(format!("a put failed after the heal: {error}")),
-                    Err(_) => {}
-                }
-                self.feed(id);
-            }
-            initiator::Event::Get { handle, result } => {
-                let Some(Asked::Get(chunk, healed)) = self.open.remove(&(id, handle)) else { return };
-                let told = result.as_ref().map(|f| f.from).map_err(Clone::clone);
-                self.note(10, id, 0, || format!("get {chunk:?}: {told:?}"));
-                match (self.acknowledged.get(&chunk), result) {
-                    (Some(bytes), Ok(fetched)) if fetched.pieces.concat() == *bytes => self.outcome.gets += 1,
-                    (_, Ok(_)) => self.fail(format!("a get of {chunk:?} returned wrong bytes")),
-                    (Some(_), Err(GetError::NotFound)) => {
-                        self.fail(format!("{chunk:?} was acknowledged, and is not found"))
-                    }
-                    (Some(_), Err(error)) if healed => self.fail(format!("a get failed after the heal: {error}")),
-                    (_, Err(_)) => {}
-                }
-                self.feed(id);
-            }
-            initiator::Event::NeedMap { .. } => self.reload(id),
-            initiator::Event::List { .. }
-            | initiator::Event::Ping { .. }
-            | initiator::Event::Bid { .. }
-            | initiator::Event::RepairAsked
-            | initiator::Event::RepairSent
-            | initiator::Event::CorruptCopy { .. } => {}
-        }
-    }
-
-    /// On a healthy network, whoever waits for copies hears of them when they are durable, not by asking in vain.
-    fn check_prompt(&mut self, id: ChunkId, holders: &[NodeId]) {
-        let Some(durable) = self.durable_at.get(&id) else { return };
-        let Some(last) = holders.iter().filter_map(|holder| durable.get(holder)).max().copied() else { return };
-        let waited = self.now.since(last);
-        if waited > self.scenario.config.late.times(6) {
-            self.fail(format!("{id:?} was durable at all its holders {waited} before its put heard of it"));
-        }
-    }
-
-    /// At the moment of the acknowledgement the copies must be durable, apart, and right.
-    fn acknowledge(&mut self, id: ChunkId, bytes: Bytes, holders: &[NodeId]) {
-        let distinct: BTreeSet<NodeId> = holders.iter().copied().collect();
-        if distinct.len() < usize::from(self.scenario.copies) {
-            self.fail(format!("{id:?} was acknowledged with the holders {holders:?}"));
-        }
-        for holder in distinct {
-            // A holder without power is looked at when it is back; one with flipped bytes may have lost its copy.
-            let good = match self.nodes.get(&holder).map(|n| &n.machinery) {
-                Some(Machinery::Target(_, disk)) => disk.durable(&id).as_ref() == Some(&bytes),
-                Some(Machinery::Down(_)) => true,
-                Some(Machinery::Initiator(_) | Machinery::Gone) | None => false,
-            };
-            if !good && self.flipped != Some(holder) {
-                self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy"));
-            }
-        }
-        self.outcome.puts += 1;
-        self.acknowledged.insert(id, bytes);
-    }
-}
-
-impl Asked {
-    /// Another put of this chunk begins.
-    fn share(&mut self, id: ChunkId) {
-        if let Self::Put(chunk, _, _, alone) = self {
-            *alone &= *chunk != id;
-        }
-    }
-
-    fn payload(&self) -> Option<Bytes> {
-        match self {
-            Self::Put(_, payload, ..) => Some(payload.clone()),
-            Self::Get(..) => None,
         }
     }
 }

@@ -23,6 +23,7 @@ struct Disk {
     files: BTreeMap<String, File>,
     full: bool,
     fail_sync: bool,
+    fail_write: bool,
 }
 
 /// A disk in memory. Clones share their contents, so that one can outlive the store that uses it.
@@ -86,9 +87,14 @@ impl CrashBackend {
         self.disk().full = full;
     }
 
-    /// Whether syncs fail.
+    /// Whether syncs fail. What was written before stays as it is: there or not after a power cut.
     pub fn set_fail_sync(&self, fail: bool) {
         self.disk().fail_sync = fail;
+    }
+
+    /// Whether writes fail. The first half of what they bring is written all the same.
+    pub fn set_fail_write(&self, fail: bool) {
+        self.disk().fail_write = fail;
     }
 }
 
@@ -125,9 +131,11 @@ impl Backend for CrashBackend {
 
     fn write_at(&self, name: &str, offset: u64, pieces: &[&[u8]]) -> io::Result<()> {
         let mut disk = self.disk();
+        let fails = disk.fail_write;
         let file = disk.files.get_mut(name).ok_or_else(|| missing(name))?;
         let mut at = offset as usize;
         for piece in pieces {
+            let piece = if fails { &piece[..piece.len() / 2] } else { piece };
             let end = at + piece.len();
             if end > file.live.len() {
                 file.live.resize(end, 0);
@@ -137,7 +145,7 @@ impl Backend for CrashBackend {
             file.unsynced.push((at, piece.len()));
             at = end;
         }
-        Ok(())
+        if fails { Err(io::Error::other("the disk said no")) } else { Ok(()) }
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {

@@ -1,0 +1,153 @@
+//! What goes wrong, and how it is put right.
+
+use protocol::id::NodeId;
+use protocol::time::{Instant, Span};
+use protocol::wire::{Opener, Sealer};
+
+use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
+use crate::swarm::{Planted, Trouble};
+
+impl World<'_> {
+    /// Schedules the faults, and the end of all faults.
+    pub(super) fn storm(&mut self) {
+        let storm = STORM.as_nanos();
+        let draw = |world: &mut Self| world.now + Span::from_nanos(world.rng.below(storm));
+        for _ in 0..self.scenario.crashes {
+            let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
+            let at = draw(self);
+            let back = at + Span::from_nanos(self.rng.below(storm / 4));
+            self.push(at, Happening::Crash(node));
+            self.push(back, Happening::Restart(node));
+        }
+        for _ in 0..self.scenario.initiator_crashes {
+            let at = draw(self);
+            self.push(at, Happening::InitiatorCrash);
+        }
+        for _ in 0..self.scenario.partitions {
+            let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
+            let (at, way) = (draw(self), self.rng.below(3));
+            let back = at + Span::from_nanos(self.rng.below(storm / 4));
+            self.push(at, Happening::Cut(node, way != 0, way != 1));
+            self.push(back, Happening::Mend);
+        }
+        let victim = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
+        for _ in 0..self.scenario.flips {
+            let (at, seed) = (draw(self), self.rng.next_u64());
+            self.push(at, Happening::Flip(victim, seed));
+        }
+        for trouble in self.scenario.troubles.clone() {
+            let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
+            let at = draw(self);
+            let back = at + Span::from_nanos(self.rng.below(storm / 4));
+            self.push(at, Happening::Trouble(node, trouble));
+            self.push(back, Happening::Well(node));
+        }
+        if let Some(new) = self.scenario.new_map {
+            self.push(Instant::ZERO + new.told, Happening::NewMap);
+        }
+        self.push(self.now + STORM, Happening::Heal);
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.healed = true;
+        self.net.heal();
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.well(node);
+            self.restart(node);
+        }
+        // What was acknowledged is asked for once more, and new puts must succeed.
+        self.puts_left += 10;
+        self.gets_left += 30;
+        for id in self.initiators.clone() {
+            self.feed(id);
+        }
+    }
+
+    /// The power fails, or only the process ends.
+    pub(super) fn crash(&mut self, id: NodeId) {
+        let seed = self.rng.next_u64();
+        if !self.healed {
+            self.take_down(id, seed.is_multiple_of(2).then_some(seed));
+        }
+    }
+
+    fn take_down(&mut self, id: NodeId, power: Option<u64>) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if matches!(node.machinery, Machinery::Down(_)) {
+            return;
+        }
+        node.life += 1;
+        node.wake += 1;
+        if let Machinery::Target(_, mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) {
+            match power {
+                Some(seed) => disk.crash(seed),
+                None => disk.kill(),
+            }
+            node.machinery = Machinery::Down(disk);
+        }
+        self.windows.crashed(id);
+        self.note(1, id, 0, || if power.is_some() { "loses power" } else { "is killed" }.to_owned());
+    }
+
+    /// From now on a target's disk fails in this way.
+    pub(super) fn trouble(&mut self, id: NodeId, trouble: Trouble) {
+        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
+        if !self.healed {
+            disk.trouble(trouble);
+            self.note(13, id, 0, || format!("its disk is in trouble: {trouble:?}"));
+        }
+    }
+
+    /// A target's disk is well again. When its store has failed meanwhile, somebody restarts it.
+    pub(super) fn well(&mut self, id: NodeId) {
+        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
+        disk.mend();
+        if disk.has_failed() {
+            self.take_down(id, None);
+            self.restart(id);
+        }
+    }
+
+    pub(super) fn flip(&mut self, id: NodeId, seed: u64) {
+        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
+        if let Some(hit) = disk.flip(seed) {
+            self.note(9, id, hit.len(), || format!("a byte flips on disk: it damages {hit:?}"));
+            self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
+        }
+    }
+
+    pub(super) fn restart(&mut self, id: NodeId) {
+        let forget = self.scenario.planted == Some(Planted::LoseIndexTail);
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if !matches!(node.machinery, Machinery::Down(_)) {
+            return;
+        }
+        let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
+        disk.open(forget);
+        node.sealer = Sealer::new(KEY, self.now.as_nanos());
+        node.opener = Opener::new(KEY, CLUSTER);
+        let late = node.late;
+        let map = self.file(late);
+        let target = self.target(id, &disk, map);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.map = map;
+            node.machinery = Machinery::Target(Box::new(target), disk);
+        }
+        self.note(2, id, 0, || "restarts".to_owned());
+        self.input(id, None, None);
+    }
+
+    pub(super) fn initiator_crash(&mut self) {
+        if self.healed {
+            return;
+        }
+        let victim = self.initiators.remove(0);
+        self.note(3, victim, 0, || "crashes for good".to_owned());
+        self.nodes.remove(&victim);
+        self.open.retain(|(id, _), _| *id != victim);
+        self.add_initiator();
+        if let Some(id) = self.initiators.last().copied() {
+            self.feed(id);
+        }
+    }
+}
