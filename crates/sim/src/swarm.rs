@@ -16,17 +16,20 @@ pub enum Planted {
     Target(Bug),
     /// A restart forgets the newest records of the index.
     LoseIndexTail,
+    /// A disk whose sync failed says that it went well.
+    IgnoreFailedSync,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
         Self::Target(Bug::OverlapWindows),
         Self::Target(Bug::NeverExpire),
         Self::LoseIndexTail,
+        Self::IgnoreFailedSync,
     ];
 
     /// Its name on the command line.
@@ -39,6 +42,7 @@ impl Planted {
             Self::Target(Bug::OverlapWindows) => "overlap-windows",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::LoseIndexTail => "lose-index-tail",
+            Self::IgnoreFailedSync => "ignore-failed-sync",
         }
     }
 }

@@ -173,11 +173,12 @@ impl<'a> World<'a> {
         let options = Options {
             capacity: self.scenario.capacity,
             reserve: self.scenario.capacity / 32,
-            segment_size: 128 << 10,
+            segment_size: 32 << 10,
             cluster: CLUSTER.0,
             target: n,
         };
-        let disk = Disk::new(options, (rate / slow).max(1), sync.times(slow), self.scenario.commit);
+        let mut disk = Disk::new(options, (rate / slow).max(1), sync.times(slow), self.scenario.commit);
+        disk.trusting = self.scenario.planted == Some(Planted::IgnoreFailedSync);
         let late = self.is_late(n);
         let target = self.target(NodeId(n), &disk, self.file(late));
         self.add(NodeId(n), Machinery::Target(Box::new(target), disk), late);
@@ -233,7 +234,7 @@ impl<'a> World<'a> {
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
         let bug = match self.scenario.planted {
             Some(Planted::Target(bug)) => Some(bug),
-            Some(Planted::LoseIndexTail) | None => None,
+            Some(Planted::LoseIndexTail | Planted::IgnoreFailedSync) | None => None,
         };
         let (chunks, free) = disk.chunks();
         let epoch = self.maps[map].epoch;
