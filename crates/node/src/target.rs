@@ -93,7 +93,9 @@ impl Host<Target> for TargetHost {
     fn event(&mut self, now: Instant, event: Event) {
         self.metrics.event(&event);
         match event {
-            Event::Corrupt { id } => tracing::error!("target {}: the copy of {id} is damaged; dropped it", self.id.0),
+            Event::Corrupt { id } => {
+                tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", self.id.0);
+            }
             Event::NeedMap { .. } => {
                 if self.map.is_time(now) {
                     self.mailbox.send(Mail::Reload);
@@ -316,7 +318,10 @@ fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) 
             Read::Chunk { op, id } => {
                 let result = store.read(&id).map_err(|error| match error {
                     ReadError::Missing => ReadFailure::Missing,
-                    ReadError::Corrupt => ReadFailure::Corrupt,
+                    ReadError::Corrupt => {
+                        tracing::warn!("the copy of {id} was found damaged when it was read; a scrub of it follows");
+                        ReadFailure::Corrupt
+                    }
                     ReadError::Io(problem) => {
                         tracing::error!("reading {id} failed: {problem}; check the disk");
                         ReadFailure::Disk

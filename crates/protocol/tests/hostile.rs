@@ -1,87 +1,14 @@
 //! Authentic but hostile or confused peers: what each of these once did to a machine must not happen again.
 
+mod common;
+
 use bytes::Bytes;
-use protocol::config::Config;
-use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, OpId, TxnId};
-use protocol::initiator::{self, Initiator, Scope};
-use protocol::machine::{Body, Completion, Effect, Input, Machine, Output};
-use protocol::map::{ClusterMap, TargetEntry};
-use protocol::target::{Setup, Target};
-use protocol::time::{Instant, Span};
-use protocol::wire::{
-    Ack, Answer, Bid, DataHeader, Granted, Head, Message, PutRequest, Slot, decode_message, encode_message,
-};
-
-const CLUSTER: ClusterId = ClusterId(1);
-const INITIATOR: NodeId = NodeId(NodeId::FIRST_INITIATOR);
-
-fn from(node: NodeId, message: &Message) -> Bytes {
-    encode_message(Head { cluster: CLUSTER, epoch: Epoch(1), from: node }, message)
-}
-
-fn at(nanos: u64) -> Instant {
-    Instant::from_nanos(nanos)
-}
-
-/// Hands one input to a machine: the messages and effects that come of it.
-fn step<M: Machine>(machine: &mut M, now: Instant, input: Input<M::Request>) -> (Vec<Message>, Vec<(OpId, Effect)>) {
-    machine.handle_input(now, input);
-    let (mut messages, mut effects) = (Vec::new(), Vec::new());
-    loop {
-        match machine.poll_output() {
-            Output::Transmit(transmit) => {
-                if let Body::Control(message) = transmit.body {
-                    messages.push(decode_message(&message).expect("what is sent can be decoded").1);
-                }
-            }
-            Output::Effect { op, effect } => effects.push((op, effect)),
-            Output::Event(_) => {}
-            Output::Idle(_) => return (messages, effects),
-        }
-    }
-}
-
-fn target() -> Target {
-    let setup = Setup { id: NodeId(1), cluster: CLUSTER, epoch: Epoch(1), free: 1 << 30, chunks: 0, bug: None };
-    Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() })
-}
-
-/// Says something to a target and answers the look-up that follows.
-fn tell(
-    target: &mut Target,
-    now: Instant,
-    message: &Message,
-    found: Option<u32>,
-) -> (Vec<Message>, Vec<(OpId, Effect)>) {
-    let (mut messages, mut effects) = step(target, now, Input::Datagram(from(INITIATOR, message)));
-    if let [(op, Effect::Lookup { .. })] = effects[..] {
-        let (more, next) = step(target, now, Input::Done { op, completion: Completion::Found(found) });
-        messages.extend(more);
-        effects = next;
-    }
-    (messages, effects)
-}
-
-fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
-    let (group, earliest) = (GroupId(0), Span::ZERO);
-    Message::PutRequest(PutRequest {
-        txn: TxnId(txn),
-        round,
-        id,
-        size,
-        group,
-        earliest,
-        stretch: 100,
-        unreserved: false,
-    })
-}
-
-fn window(messages: &[Message]) -> Slot {
-    match messages {
-        [Message::Bid(Bid { answer: Answer::Window(slot), .. })] => *slot,
-        other => panic!("no window: {other:?}"),
-    }
-}
+use common::{CLUSTER, INITIATOR, at, from, initiator, put, step, target, tell, window};
+use protocol::id::{ChunkId, NodeId, TxnId};
+use protocol::initiator::{self, Scope};
+use protocol::machine::{Completion, Effect, Input, Machine};
+use protocol::time::Span;
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, Slot};
 
 #[test]
 fn a_transaction_number_that_is_used_again_does_not_make_another_chunk_durable() {
@@ -125,12 +52,6 @@ fn an_impatient_reader_has_one_read_under_way() {
         reads += tell(&mut target, at(round.into()), &accept, None).1.len();
     }
     assert_eq!(reads, 1);
-}
-
-fn initiator() -> Initiator {
-    let targets = (1..=3).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
-    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 1, targets).expect("a good map");
-    Initiator::new(INITIATOR, map, Config::default(), 1)
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub enum Event {
     RepairSent,
     /// Payload arrived that belongs to no known transfer.
     Unsolicited,
-    /// A copy on this disk is damaged and was dropped.
+    /// A copy on this disk was damaged, and is dropped.
     Corrupt {
         /// Which chunk.
         id: ChunkId,

@@ -138,6 +138,12 @@ impl Target {
         }
     }
 
+    /// Lets the disk look at one copy, which drops it if it is damaged: until then it counts as one.
+    fn suspect(&mut self, id: &ChunkId) {
+        let effect = Effect::Scrub { after: predecessor(id), max_bytes: 1 };
+        self.look(effect, Pending::Scrub { background: false });
+    }
+
     fn message(&mut self, datagram: &Bytes) {
         let Some((head, message)) = decode_message(datagram) else {
             return self.event(Event::BadDatagram);
@@ -161,10 +167,7 @@ impl Target {
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
             Message::Repair(repair) => self.repair_asked(from, &repair),
             Message::Probe { txn, id } => self.probe(from, txn, id),
-            Message::Suspect { id } => {
-                let effect = Effect::Scrub { after: predecessor(&id), max_bytes: 1 };
-                self.look(effect, Pending::Scrub { background: false });
-            }
+            Message::Suspect { id } => self.suspect(&id),
             Message::List { txn, prefix, after } => {
                 let effect = Effect::List { prefix, after, limit: limits::LISTED };
                 self.look(effect, Pending::List { from, txn });

@@ -160,7 +160,7 @@ impl Target {
                 let (from, round, id) = (serving.from, serving.round, serving.id);
                 self.drop_serving(txn);
                 if failure == ReadFailure::Corrupt {
-                    self.event(Event::Corrupt { id });
+                    self.suspect(&id);
                 }
                 self.bid(from, txn, round, Answer::NotHere);
             }

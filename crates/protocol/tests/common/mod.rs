@@ -1,0 +1,117 @@
+//! One machine at a time, told and asked by hand.
+
+#![allow(dead_code, reason = "every test file uses some of it")]
+
+use bytes::Bytes;
+use protocol::config::Config;
+use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, OpId, TxnId};
+use protocol::initiator::Initiator;
+use protocol::machine::{Body, Completion, Effect, Input, Machine, Output};
+use protocol::map::{ClusterMap, TargetEntry};
+use protocol::target::{Setup, Target};
+use protocol::time::{Instant, Span};
+use protocol::wire::{Answer, Bid, Granted, Head, Message, PutRequest, Slot, decode_message, encode_message};
+
+pub(crate) const CLUSTER: ClusterId = ClusterId(1);
+pub(crate) const INITIATOR: NodeId = NodeId(NodeId::FIRST_INITIATOR);
+
+pub(crate) fn from(node: NodeId, message: &Message) -> Bytes {
+    encode_message(Head { cluster: CLUSTER, epoch: Epoch(1), from: node }, message)
+}
+
+pub(crate) fn at(nanos: u64) -> Instant {
+    Instant::from_nanos(nanos)
+}
+
+/// What came of one input.
+pub(crate) struct Said<E> {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) effects: Vec<(OpId, Effect)>,
+    pub(crate) events: Vec<E>,
+}
+
+/// Hands one input to a machine.
+pub(crate) fn hear<M: Machine>(machine: &mut M, now: Instant, input: Input<M::Request>) -> Said<M::Event> {
+    machine.handle_input(now, input);
+    let mut said = Said { messages: Vec::new(), effects: Vec::new(), events: Vec::new() };
+    loop {
+        match machine.poll_output() {
+            Output::Transmit(transmit) => {
+                if let Body::Control(message) = transmit.body {
+                    said.messages.push(decode_message(&message).expect("what is sent can be decoded").1);
+                }
+            }
+            Output::Effect { op, effect } => said.effects.push((op, effect)),
+            Output::Event(event) => said.events.push(event),
+            Output::Idle(_) => return said,
+        }
+    }
+}
+
+/// Hands one input to a machine: the messages and effects that come of it.
+pub(crate) fn step<M: Machine>(
+    machine: &mut M,
+    now: Instant,
+    input: Input<M::Request>,
+) -> (Vec<Message>, Vec<(OpId, Effect)>) {
+    let said = hear(machine, now, input);
+    (said.messages, said.effects)
+}
+
+pub(crate) fn target() -> Target {
+    let setup = Setup { id: NodeId(1), cluster: CLUSTER, epoch: Epoch(1), free: 1 << 30, chunks: 0, bug: None };
+    Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() })
+}
+
+/// Says something to a target and answers the look-up that follows.
+pub(crate) fn tell(
+    target: &mut Target,
+    now: Instant,
+    message: &Message,
+    found: Option<u32>,
+) -> (Vec<Message>, Vec<(OpId, Effect)>) {
+    let (mut messages, mut effects) = step(target, now, Input::Datagram(from(INITIATOR, message)));
+    if let [(op, Effect::Lookup { .. })] = effects[..] {
+        let (more, next) = step(target, now, Input::Done { op, completion: Completion::Found(found) });
+        messages.extend(more);
+        effects = next;
+    }
+    (messages, effects)
+}
+
+pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
+    let (group, earliest) = (GroupId(0), Span::ZERO);
+    Message::PutRequest(PutRequest {
+        txn: TxnId(txn),
+        round,
+        id,
+        size,
+        group,
+        earliest,
+        stretch: 100,
+        unreserved: false,
+    })
+}
+
+pub(crate) fn window(messages: &[Message]) -> Slot {
+    match messages {
+        [Message::Bid(Bid { answer: Answer::Window(slot), .. })] => *slot,
+        other => panic!("no window: {other:?}"),
+    }
+}
+
+pub(crate) fn initiator() -> Initiator {
+    let targets = (1..=3).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
+    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 1, targets).expect("a good map");
+    Initiator::new(INITIATOR, map, Config::default(), 1)
+}
+
+pub(crate) fn get(txn: u64, round: u8, id: ChunkId) -> Message {
+    Message::GetRequest { txn: TxnId(txn), round, id, unreserved: false, earliest: Span::ZERO }
+}
+
+/// The acceptance of what target 1 offered.
+pub(crate) fn get_accepted<R>(txn: u64, round: u8) -> Input<R> {
+    let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
+    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(txn), round, granted }))
+}
