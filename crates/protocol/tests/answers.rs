@@ -2,10 +2,41 @@
 
 mod common;
 
-use common::{at, get, get_accepted, hear, step, target, tell};
-use protocol::id::ChunkId;
-use protocol::machine::{Completion, Effect, Input, ReadFailure};
-use protocol::target::Event;
+use bytes::Bytes;
+use common::{CLUSTER, INITIATOR, at, get, get_accepted, hear, put, step, target, tell, window};
+use protocol::id::{ChunkId, TxnId};
+use protocol::machine::{Completion, Effect, Input, ReadFailure, WriteFailure};
+use protocol::target::{Event, Target};
+use protocol::wire::{Ack, DataHeader, Message};
+
+const PAYLOAD: &[u8] = b"stored";
+
+/// One round of a put, to the end of the write.
+fn put_round(target: &mut Target, round: u8, result: Result<(), WriteFailure>) -> Vec<Event> {
+    window(&tell(target, at(10), &put(1, round, ChunkId::of_payload(PAYLOAD), 6), None).0);
+    let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 6 };
+    let datagram = Bytes::from([&header.encode()[..], PAYLOAD].concat());
+    let (_, effects) = step(target, at(10), Input::Datagram(datagram));
+    let [(op, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
+    hear(target, at(10), Input::Done { op, completion: Completion::Written { result, free: 1 << 30 } }).events
+}
+
+#[test]
+fn a_probe_tells_the_fate_of_the_last_round() {
+    let mut target = target();
+    let id = ChunkId::of_payload(PAYLOAD);
+    let probe = Message::Probe { txn: TxnId(1), id };
+    let ack = |ack| [Message::Ack { txn: TxnId(1), ack }];
+    put_round(&mut target, 1, Err(WriteFailure::NoSpace));
+    assert_eq!(tell(&mut target, at(11), &probe, None).0, ack(Ack::NoSpace));
+    window(&tell(&mut target, at(12), &put(1, 2, id, 6), None).0);
+    let (messages, _) = tell(&mut target, at(13), &probe, None);
+    assert!(matches!(messages[..], [Message::Repair(_)]), "payload is waited for: {messages:?}");
+    let mut target = common::target();
+    put_round(&mut target, 1, Err(WriteFailure::NoSpace));
+    put_round(&mut target, 2, Ok(()));
+    assert_eq!(tell(&mut target, at(14), &probe, Some(6)).0, ack(Ack::Durable));
+}
 
 #[test]
 fn a_copy_that_was_read_damaged_is_scrubbed_and_only_then_called_dropped() {

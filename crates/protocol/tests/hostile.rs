@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, initiator, put, step, target, tell, window};
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{self, Scope};
-use protocol::machine::{Completion, Effect, Input, Machine};
+use protocol::machine::{Completion, Effect, Input};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, Slot};
 

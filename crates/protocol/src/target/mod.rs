@@ -230,7 +230,9 @@ impl Target {
         }
     }
 
+    /// The fate of a transaction's last round replaces that of an earlier one.
     fn remember(&mut self, txn: TxnId, ack: Ack) {
+        self.finished.retain(|(finished, _)| *finished != txn);
         if self.finished.len() >= limits::FINISHED {
             self.finished.pop_front();
         }

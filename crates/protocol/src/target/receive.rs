@@ -344,11 +344,6 @@ impl Target {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
-        // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted since.
-        let failed = self.finished.iter().rev().find(|(t, ack)| *t == txn && *ack != Ack::Durable);
-        if let Some(ack) = failed.map(|(_, ack)| *ack) {
-            return self.send(from, &Message::Ack { txn, ack });
-        }
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage == Stage::Writing => {
                 self.send(from, &Message::Ack { txn, ack: Ack::Pending });
@@ -359,7 +354,11 @@ impl Target {
                 }
                 self.ask_repair(txn);
             }
-            _ => self.look(Effect::Lookup { id }, Pending::Probe { from, txn }),
+            _ => match self.finished.iter().find(|(t, _)| *t == txn).map(|(_, ack)| *ack) {
+                Some(ack) if ack != Ack::Durable => self.send(from, &Message::Ack { txn, ack }),
+                // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
+                _ => self.look(Effect::Lookup { id }, Pending::Probe { from, txn }),
+            },
         }
     }
 
