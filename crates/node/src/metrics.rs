@@ -176,6 +176,7 @@ pub struct TargetMetrics {
     sync: Histogram,
     corrupt: Counter,
     last_corrupt: Family<[(&'static str, String); 1], Gauge>,
+    disk_failed: Gauge,
     compacted: Counter,
     in_progress: Gauge,
     epoch: Gauge,
@@ -216,6 +217,7 @@ impl TargetMetrics {
             sync: histogram(r, "fsync_seconds", "Time of the sync that makes a group of copies durable"),
             corrupt: counter(r, "corrupt_copies", "Copies that were found damaged on this disk, and dropped"),
             last_corrupt,
+            disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
             compacted: counter(r, "compacted_bytes", "Bytes won back by compaction"),
             in_progress: gauge(r, "in_progress", "Copies on their way in or out"),
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
@@ -254,6 +256,9 @@ impl TargetMetrics {
                 // Only the last one is named: a rotting disk must not fill the page.
                 self.last_corrupt.clear();
                 self.last_corrupt.get_or_create(&[("chunk", id.to_string())]).set(1);
+            }
+            target::Event::DiskFailed => {
+                self.disk_failed.set(1);
             }
             target::Event::NeedMap { .. } => {}
         }

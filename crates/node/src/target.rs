@@ -96,6 +96,11 @@ impl Host<Target> for TargetHost {
             Event::Corrupt { id } => {
                 tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", self.id.0);
             }
+            Event::DiskFailed => tracing::error!(
+                "target {}: its disk failed a write: it takes no more chunks, and serves those that it has; replace the \
+                 disk, or restart the target if the disk is well again",
+                self.id.0
+            ),
             Event::NeedMap { .. } => {
                 if self.map.is_time(now) {
                     self.mailbox.send(Mail::Reload);

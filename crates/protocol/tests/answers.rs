@@ -7,7 +7,7 @@ use common::{CLUSTER, INITIATOR, at, get, get_accepted, hear, put, step, target,
 use protocol::id::{ChunkId, TxnId};
 use protocol::machine::{Completion, Effect, Input, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
-use protocol::wire::{Ack, DataHeader, Message};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Message};
 
 const PAYLOAD: &[u8] = b"stored";
 
@@ -55,4 +55,18 @@ fn a_copy_that_was_read_damaged_is_scrubbed_and_only_then_called_dropped() {
     let completion = Completion::Scrubbed { next: Some(id), bytes: 0, bad: vec![id] };
     let said = hear(&mut target, at(4), Input::Done { op, completion });
     assert_eq!(said.events, [Event::Corrupt { id }]);
+}
+
+#[test]
+fn a_disk_that_failed_takes_nothing_more_but_serves() {
+    let mut target = target();
+    let (kept, other) = (ChunkId::of_payload(b"kept"), ChunkId::of_payload(b"other"));
+    assert!(put_round(&mut target, 1, Err(WriteFailure::Disk)).contains(&Event::DiskFailed));
+    for found in [None, Some(4)] {
+        let (messages, _) = tell(&mut target, at(11), &put(2, 1, other, 5), found);
+        assert!(matches!(messages[..], [Message::Bid(Bid { answer: Answer::NoSpace, .. })]), "{messages:?}");
+    }
+    let (messages, _) = tell(&mut target, at(12), &Message::Ping { txn: TxnId(3) }, None);
+    assert!(matches!(messages[..], [Message::Pong { free: 0, .. }]), "{messages:?}");
+    window(&tell(&mut target, at(13), &get(4, 1, kept), Some(4)).0);
 }

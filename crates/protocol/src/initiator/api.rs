@@ -180,7 +180,7 @@ pub enum PutError {
         want: u8,
         /// Members that did not answer.
         silent: Vec<NodeId>,
-        /// Members without room.
+        /// Members without room, or with a failed disk.
         full: Vec<NodeId>,
     },
 }
@@ -217,7 +217,7 @@ impl fmt::Display for PutError {
             Self::TooFewCopies { have, want, silent, full } => write!(
                 f,
                 "{} of {want} copies are durable (targets with one: {}; silent targets: {}; full targets: {}): start or \
-                 add targets, or free space, then put again",
+                 add targets, free space, or replace failed disks, then put again",
                 have.len(),
                 names(have),
                 names(silent),

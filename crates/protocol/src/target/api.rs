@@ -82,6 +82,8 @@ pub enum Event {
         /// Which chunk.
         id: ChunkId,
     },
+    /// A write failed: from now on puts are answered as by a full disk, and reads are still served. Told once.
+    DiskFailed,
     /// A datagram could not be decoded, or made no sense here.
     BadDatagram,
     /// An initiator uses a newer cluster map.

@@ -69,6 +69,8 @@ pub struct Target {
     finished: VecDeque<(TxnId, Ack)>,
     scrub_at: Instant,
     scrub_cursor: Option<ChunkId>,
+    /// Whether a write failed: then the disk takes no more, but what it can still read is served.
+    disk_failed: bool,
 }
 
 impl Target {
@@ -96,6 +98,7 @@ impl Target {
             finished: VecDeque::new(),
             scrub_at,
             scrub_cursor: None,
+            disk_failed: false,
         }
     }
 
@@ -239,8 +242,11 @@ impl Target {
         self.finished.push_back((txn, ack));
     }
 
-    /// Bytes that new chunks may take, less what is promised already.
+    /// Bytes that new chunks may take, less what is promised already: none on a disk that failed.
     fn free(&self) -> u64 {
+        if self.disk_failed {
+            return 0;
+        }
         self.setup.free.saturating_sub(self.held())
     }
 

@@ -66,7 +66,8 @@ impl Target {
 
     pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, found: Option<u32>) {
         let (txn, round) = (request.txn, request.round);
-        if found.is_some() {
+        // A new put does not count on a copy whose disk fails.
+        if found.is_some() && !self.disk_failed {
             return self.bid(from, txn, round, Answer::HaveIt);
         }
         if self.reservations.contains_key(&txn) {
@@ -318,7 +319,12 @@ impl Target {
         let ack = match result {
             Ok(()) => Ack::Durable,
             Err(WriteFailure::NoSpace) => Ack::NoSpace,
-            Err(WriteFailure::Disk) => Ack::DiskFailed,
+            Err(WriteFailure::Disk) => {
+                if !core::mem::replace(&mut self.disk_failed, true) {
+                    self.event(Event::DiskFailed);
+                }
+                Ack::DiskFailed
+            }
             Err(WriteFailure::BadHash) => {
                 // The initiator sends it again into the same place.
                 r.stage = Stage::Accepted;

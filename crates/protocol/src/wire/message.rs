@@ -135,7 +135,7 @@ pub enum Answer {
     NotHere,
     /// Nothing free soon enough; ask again after this.
     Busy(Span),
-    /// No room for it.
+    /// No room for it, or on a disk that takes no more because it failed.
     NoSpace,
     /// The request was made with an old cluster map; the head of this message has the epoch of the new one.
     Stale,
