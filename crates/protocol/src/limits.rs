@@ -10,7 +10,8 @@ pub const COPIES: usize = 8;
 pub const RESERVATIONS: usize = 256;
 /// Reads that a target serves at once; further get requests get `Busy`.
 pub const SERVINGS: usize = 64;
-/// Effects a target has under way for lookups and lists; further requests are dropped (the initiator asks again).
+/// Effects a target has under way when it answers further requests with `Busy`; lists and probes are dropped then (the
+/// initiator asks again).
 pub const LOOKUPS: usize = 1_024;
 /// Finished transactions that a target remembers, to say again how they failed when asked.
 pub const FINISHED: usize = 1_024;

@@ -3,10 +3,11 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, get, get_accepted, hear, put, step, target, tell, window};
+use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, put, step, target, tell, window};
 use protocol::id::{ChunkId, TxnId};
 use protocol::machine::{Completion, Effect, Input, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
+use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message};
 
 const PAYLOAD: &[u8] = b"stored";
@@ -69,4 +70,47 @@ fn a_disk_that_failed_takes_nothing_more_but_serves() {
     let (messages, _) = tell(&mut target, at(12), &Message::Ping { txn: TxnId(3) }, None);
     assert!(matches!(messages[..], [Message::Pong { free: 0, .. }]), "{messages:?}");
     window(&tell(&mut target, at(13), &get(4, 1, kept), Some(4)).0);
+}
+
+#[test]
+fn the_same_request_gets_the_same_answer_as_it_stands_then() {
+    let id = ChunkId::of_payload(b"x");
+    for (request, found) in [(put(1, 1, id, 1 << 20), None), (get(1, 1, id), Some(1 << 20))] {
+        let mut target = target();
+        // Behind another window, so that it begins later.
+        window(&tell(&mut target, at(0), &put(2, 1, ChunkId::of_payload(b"y"), 1 << 20), None).0);
+        window(&tell(&mut target, at(0), &get(3, 1, ChunkId::of_payload(b"z")), Some(1 << 20)).0);
+        let first = window(&tell(&mut target, at(0), &request, found).0);
+        let again = window(&tell(&mut target, at(1_000), &request, found).0);
+        assert!(first.start > Span::from_nanos(1_000), "{first:?}");
+        assert_eq!(again.start + Span::from_nanos(1_000), first.start);
+        assert_eq!((again.length, again.transfer, again.rate), (first.length, first.transfer, first.rate));
+        let late = first.start + Span::from_nanos(1_000);
+        let last = window(&tell(&mut target, at(late.as_nanos()), &request, found).0);
+        assert_eq!((last.start, last.length + Span::from_nanos(1_000)), (Span::ZERO, first.length));
+    }
+}
+
+fn is_busy(messages: &[Message]) -> bool {
+    matches!(messages, [Message::Bid(Bid { answer: Answer::Busy(_), .. })])
+}
+
+#[test]
+fn whoever_cannot_be_served_now_is_told_so() {
+    let mut target = target();
+    let id = ChunkId::of_payload(PAYLOAD);
+    window(&tell(&mut target, at(10), &put(1, 255, id, 6), None).0);
+    let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 6 };
+    let datagram = Bytes::from([&header.encode()[..], PAYLOAD].concat());
+    let (_, effects) = step(&mut target, at(10), Input::Datagram(datagram));
+    assert!(matches!(effects[..], [(_, Effect::Write { .. })]), "{effects:?}");
+    // The copy is being written; the rounds have begun again at 0.
+    assert!(is_busy(&tell(&mut target, at(11), &put(1, 0, id, 6), None).0));
+    assert!(tell(&mut target, at(11), &put(1, 254, id, 6), None).0.is_empty());
+    for txn in 2..2_000 {
+        step(&mut target, at(12), Input::Datagram(from(INITIATOR, &put(txn, 1, id, 6))));
+    }
+    for request in [put(2_000, 1, id, 6), get(2_000, 1, id)] {
+        assert!(is_busy(&step(&mut target, at(13), Input::Datagram(from(INITIATOR, &request))).0));
+    }
 }

@@ -134,10 +134,21 @@ impl Target {
         op
     }
 
-    /// Starts a question to the index, unless too many are open: the initiator asks again.
+    /// Starts a question to the index. When too many are open, requests are answered so, and the rest is asked again.
     fn look(&mut self, effect: Effect, pending: Pending) {
         if self.pending.len() < limits::LOOKUPS {
             self.start(effect, pending);
+            return;
+        }
+        let busy = Answer::Busy(self.config.late);
+        match pending {
+            Pending::Put { from, request } => self.bid(from, request.txn, request.round, busy),
+            Pending::Get { from, txn, round, .. } => self.bid(from, txn, round, busy),
+            Pending::Probe { .. }
+            | Pending::List { .. }
+            | Pending::Write { .. }
+            | Pending::Read { .. }
+            | Pending::Scrub { .. } => {}
         }
     }
 
@@ -299,6 +310,11 @@ impl Machine for Target {
     fn poll_output(&mut self) -> Output<Event> {
         self.out.pop_front().unwrap_or_else(|| Output::Idle(self.next_deadline()))
     }
+}
+
+/// Whether round `a` of a transaction comes after `b`: rounds count on from 0 after 255.
+const fn is_newer(a: u8, b: u8) -> bool {
+    a != b && a.wrapping_sub(b) < 128
 }
 
 /// The greatest possible id before `id`, so that a scrub "after" it begins with `id`.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Pending, PutRequest, Repair, Slot,
-    Span, Target, TxnId, Window, WriteFailure, limits,
+    Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
 use crate::transfer::Incoming;
 
@@ -42,6 +42,14 @@ pub(super) enum Stage {
 }
 
 impl Reservation {
+    /// What was offered, with its spans counted from `now`.
+    fn answer_at(&self, now: Instant) -> Slot {
+        let since = now.since(self.bid_at);
+        let start = self.answer.start.less(since);
+        let length = self.answer.length.less(since.less(self.answer.start));
+        Slot { start, length, done: self.answer.done.less(since), ..self.answer }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.stage != Stage::Writing && self.timer < Instant::FAR).then_some(self.timer)
     }
@@ -54,10 +62,13 @@ impl Target {
     }
 
     pub(super) fn put_request(&mut self, from: NodeId, request: PutRequest) {
-        match self.reservations.get(&request.txn) {
-            Some(r) if r.stage == Stage::Writing || r.from != from => return,
+        let (txn, round) = (request.txn, request.round);
+        match self.reservations.get(&txn) {
+            // Another's transaction, or a round that is over: nobody waits for an answer.
+            Some(r) if r.from != from || is_newer(r.round, round) => return,
+            Some(r) if r.stage == Stage::Writing => return self.bid(from, txn, round, Answer::Busy(self.config.late)),
             // The same request again: the same answer, as it stands now.
-            Some(r) if r.round >= request.round => return,
+            Some(r) if r.round == round => return self.bid(from, txn, round, Answer::Window(r.answer_at(self.now))),
             Some(_) => self.drop_reservation(request.txn),
             None => {}
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Ack, Answer, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Output, Pending, ReadFailure, Repair,
-    Slot, Span, Target, TxnId, Window, limits,
+    Slot, Span, Target, TxnId, Window, is_newer, limits,
 };
 use crate::machine::Destination;
 use crate::transfer::Outgoing;
@@ -62,7 +62,16 @@ impl Target {
         earliest: Span,
     ) {
         match self.servings.get(&txn) {
-            Some(serving) if serving.round >= round || serving.from != from => return,
+            // Another's transaction, or a round that is over: nobody waits for an answer.
+            Some(serving) if serving.from != from || is_newer(serving.round, round) => return,
+            // The same request again: the same answer, as it stands now.
+            Some(serving) if serving.round == round && matches!(serving.state, State::Tentative) => {
+                let answer = Answer::Window(self.slot(serving));
+                return self.bid(from, txn, round, answer);
+            }
+            Some(serving) if serving.round == round => {
+                return self.bid(from, txn, round, Answer::Busy(self.config.late));
+            }
             // One read at a time: a second one would make a slow disk slower, and impatience must not queue reads.
             Some(serving) if matches!(serving.state, State::Reading) => {
                 return self.bid(from, txn, round, Answer::Busy(self.config.late));
@@ -73,7 +82,6 @@ impl Target {
         let Some(flows) = self.make_room_to_serve(size) else {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
         };
-        let reading = self.disk.expect(self.now, size).min(self.config.late);
         let transfer = self.link.span(self.now, u64::from(size)) + self.config.guard;
         let (start, hole_end, rate) = if unreserved {
             (self.now, Instant::FAR, self.link.get(self.now) / (flows + 1))
@@ -92,11 +100,19 @@ impl Target {
         let until = self.now + self.config.tentative.max(wait);
         let serving =
             Serving { from, id, round, size, rate, window: (start, end), transfer, state: State::Tentative, until };
+        let slot = self.slot(&serving);
         self.servings.insert(txn, serving);
-        let rate = u32::try_from(rate).unwrap_or(u32::MAX);
-        let slot =
-            Slot { start: wait, length: end.since(start), transfer, done: wait + reading + transfer, rate, size };
         self.bid(from, txn, round, Answer::Window(slot));
+    }
+
+    /// What is offered, as it stands now.
+    fn slot(&self, serving: &Serving) -> Slot {
+        let (size, transfer, (start, end)) = (serving.size, serving.transfer, serving.window);
+        let reading = self.disk.expect(self.now, size).min(self.config.late);
+        let wait = start.since(self.now);
+        let length = end.since(start.max(self.now));
+        let rate = u32::try_from(serving.rate).unwrap_or(u32::MAX);
+        Slot { start: wait, length, transfer, done: wait + reading + transfer, rate, size }
     }
 
     /// Makes room for one more copy on its way out, by forgetting the oldest of those that are only kept for repairs. How
