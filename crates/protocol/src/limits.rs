@@ -4,6 +4,8 @@
 pub const CHUNK_BYTES: u32 = 8 << 20;
 /// Most targets in a negotiating group: a [`MemberSet`](crate::map::MemberSet) has 32 bits.
 pub const GROUP_MEMBERS: usize = 32;
+/// Places in a group's mask up to which its subsets have multicast addresses; larger groups negotiate by unicast.
+pub const ADDRESSED: u32 = 16;
 /// Most copies of a chunk: what an accept message can name.
 pub const COPIES: usize = 8;
 /// Reservations that a target keeps at once; further requests get `Busy`.

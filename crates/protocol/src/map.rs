@@ -65,6 +65,15 @@ pub enum MapError {
         /// Distinct domains among them.
         domains: usize,
     },
+    /// A group whose targets are in fewer failure domains than copies: its puts could never succeed.
+    UnevenDomains {
+        /// Copies asked for.
+        copies: u8,
+        /// Distinct domains in the group.
+        domains: usize,
+        /// Its targets.
+        members: Vec<NodeId>,
+    },
     /// More members in a group than a mask has bits.
     GroupTooLarge {
         /// Cells to a group.
@@ -88,6 +97,12 @@ impl fmt::Display for MapError {
                 f,
                 "{copies} copies need {copies} failure domains, but the {targets} targets of the map are in {domains}: \
                  add targets or domains, or ask for fewer copies"
+            ),
+            Self::UnevenDomains { copies, domains, members } => write!(
+                f,
+                "{copies} copies need {copies} failure domains in every group, but the group of the targets {} has \
+                 {domains}: spread the targets evenly over the domains, raise group_cells, or ask for fewer copies",
+                members.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", ")
             ),
             Self::GroupTooLarge { cells, stride } => write!(
                 f,
@@ -128,7 +143,21 @@ impl ClusterMap {
         if group_cells as u32 * stride > limits::GROUP_MEMBERS as u32 {
             return Err(MapError::GroupTooLarge { cells: group_cells, stride });
         }
-        Ok(Self { cluster, epoch, copies, cells, group_cells, stride })
+        let map = Self { cluster, epoch, copies, cells, group_cells, stride };
+        map.check_domains()?;
+        Ok(map)
+    }
+
+    /// Dealing keeps domains apart as far as it can; this says whether that was far enough.
+    fn check_domains(&self) -> Result<(), MapError> {
+        for group in (0..self.groups()).map(GroupId) {
+            let domains = self.members(group).map(|t| t.domain).collect::<std::collections::BTreeSet<u16>>().len();
+            if domains < usize::from(self.copies) {
+                let members = self.members(group).map(|t| t.id).collect();
+                return Err(MapError::UnevenDomains { copies: self.copies, domains, members });
+            }
+        }
+        Ok(())
     }
 
     /// Every target, cell by cell.
@@ -228,18 +257,22 @@ impl ClusterMap {
     }
 
     /// A number below 2^24 for a member set, from which drivers compute its multicast address: the highest bit, the
-    /// cell, the mask. `None` when they do not fit: then the sets of this map have none.
+    /// cell, the mask. `None` when they do not fit, or a group is so large that a target would have to listen to
+    /// thousands of sets: then the sets of this map have none.
     #[must_use]
     pub fn number(&self, set: MemberSet) -> Option<u32> {
         let bits = self.mask_bits();
         let cells = 32 - self.cells().saturating_sub(1).leading_zeros();
-        (bits + cells <= 23).then(|| 1 << 23 | set.cell << bits | set.mask)
+        (bits <= limits::ADDRESSED && bits + cells <= 23).then(|| 1 << 23 | set.cell << bits | set.mask)
     }
 
     /// Every multicast set that `target` must listen to: each group it is in, and each subset of 2 to `copies`
-    /// members of a group that it belongs to.
+    /// members of a group that it belongs to. None where sets have no [`number`](Self::number).
     #[must_use]
     pub fn memberships(&self, target: NodeId) -> Vec<MemberSet> {
+        if self.mask_bits() > limits::ADDRESSED {
+            return Vec::new();
+        }
         let mut sets = std::collections::BTreeSet::new();
         for group in (0..self.groups()).map(GroupId) {
             let members: Vec<NodeId> = self.members(group).map(|t| t.id).collect();
@@ -247,7 +280,7 @@ impl ClusterMap {
                 continue;
             }
             sets.insert(self.group_set(group));
-            for mask in 0_u32..1 << members.len().min(16) {
+            for mask in 0_u32..1 << members.len() {
                 let chosen = |id: NodeId| members.iter().position(|m| *m == id).is_some_and(|p| mask >> p & 1 == 1);
                 if (2..=u32::from(self.copies)).contains(&mask.count_ones()) && chosen(target) {
                     sets.extend(self.set_of(group, chosen));
