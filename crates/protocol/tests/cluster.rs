@@ -6,7 +6,9 @@ use bytes::Bytes;
 use protocol::config::{Config, Transport};
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, GetError, Initiator, PutError, Request, Scope};
-use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit, WriteFailure};
+use protocol::machine::{
+    Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
+};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
@@ -35,6 +37,17 @@ struct Cluster {
     sent: BTreeMap<&'static str, usize>,
     /// Whose payload reached the initiator, in order.
     fetched: Vec<TxnId>,
+    /// What has become of every copy.
+    rot: Option<Rot>,
+}
+
+/// Who notices that a copy is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rot {
+    /// The target, when it reads.
+    Found,
+    /// The initiator, when it verifies.
+    Sent,
 }
 
 fn map(targets: u32, copies: u8) -> ClusterMap {
@@ -62,6 +75,7 @@ impl Cluster {
             events: Vec::new(),
             sent: BTreeMap::new(),
             fetched: Vec::new(),
+            rot: None,
         }
     }
 
@@ -109,7 +123,9 @@ impl Cluster {
                 (DISK, Completion::Written { result, free: 1 << 30 })
             }
             Effect::Read { id } => {
-                (DISK, Completion::Read(disk.get(&id).cloned().ok_or(protocol::machine::ReadFailure::Missing)))
+                let read = disk.get(&id).cloned().ok_or(ReadFailure::Missing);
+                let found = self.rot.is_some_and(|rot| rot == Rot::Found);
+                (DISK, Completion::Read(if found { Err(ReadFailure::Corrupt) } else { read }))
             }
             Effect::Verify { id, pieces } => {
                 (Span::ZERO, Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
@@ -121,7 +137,11 @@ impl Cluster {
                 ids.truncate(limit);
                 (Span::ZERO, Completion::Listed { ids, more })
             }
-            Effect::Scrub { .. } => (Span::ZERO, Completion::Scrubbed { next: None, bytes: 0, bad: Vec::new() }),
+            Effect::Scrub { .. } => {
+                let bad: Vec<ChunkId> = disk.keys().copied().collect();
+                disk.clear();
+                (Span::ZERO, Completion::Scrubbed { next: None, bytes: 0, bad })
+            }
         };
         self.push(delay, node, Item::Done(op, completion));
     }
@@ -323,6 +343,32 @@ fn a_get_outlasts_a_cut_cable_but_not_dead_holders() {
         };
         assert!(lasts((1..=9).map(NodeId).collect()) >= config.give_up, "{config:?}: the cable could not be healed");
         assert!(lasts(holders) < config.give_up, "{config:?}: waited for dead holders");
+    }
+}
+
+#[test]
+fn a_chunk_with_only_damaged_copies_is_not_called_not_found() {
+    for (config, rot) in configs().into_iter().flat_map(|c| [(c.clone(), Rot::Found), (c, Rot::Sent)]) {
+        let mut cluster = Cluster::new(&config);
+        let chunk = payload(4, 1_000);
+        let id = ChunkId::of_payload(&chunk);
+        cluster.request(Request::Put { handle: 1, id, payload: chunk });
+        cluster.run();
+        let holders = cluster.holders(&id);
+        cluster.rot = Some(rot);
+        if rot == Rot::Sent {
+            let disks = cluster.disks.values_mut();
+            disks.filter_map(|disk| disk.get_mut(&id)).for_each(|copy| *copy = payload(5, 1_000));
+        }
+        let begin = cluster.now;
+        cluster.request(Request::Get { handle: 2, id });
+        let mut events = cluster.run();
+        events.retain(|event| !matches!(event, Event::CorruptCopy { .. }));
+        let [Event::Get { result: Err(GetError::Unavailable { silent, corrupt }), .. }] = &events[..] else {
+            panic!("{config:?}, {rot:?}: {events:?}")
+        };
+        assert_eq!((silent.as_slice(), corrupt), (&[][..], &holders), "{config:?}, {rot:?}");
+        assert!(cluster.now.since(begin) < config.give_up, "{config:?}, {rot:?}");
     }
 }
 

@@ -196,7 +196,7 @@ pub enum GetError {
     Unavailable {
         /// Members that did not answer.
         silent: Vec<NodeId>,
-        /// Members whose copy was bad.
+        /// Members whose copy arrived damaged, or could not be read there.
         corrupt: Vec<NodeId>,
     },
 }
@@ -235,7 +235,7 @@ impl fmt::Display for GetError {
             Self::Unavailable { silent, corrupt } => write!(
                 f,
                 "no good copy could be had (silent targets: {}; targets with a damaged copy: {}): start the silent \
-                 targets, then get again",
+                 targets and get again, or put the chunk again",
                 names(silent),
                 names(corrupt)
             ),

@@ -10,7 +10,7 @@ use crate::calendar::Window;
 use crate::config::Transport;
 use crate::id::GroupId;
 use crate::transfer::Incoming;
-use crate::wire::{Answer, Bid, Granted, Message, Repair, Slot};
+use crate::wire::{Ack, Answer, Bid, Granted, Message, Repair, Slot};
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
 const REPAIRS: u8 = 8;
@@ -38,7 +38,10 @@ pub(super) struct Get {
     offers: Vec<(NodeId, Slot, Instant)>,
     /// Holders that failed this get; asked again when there is nobody else.
     tried: Vec<NodeId>,
+    /// Holders that said themselves that their copy is damaged or cannot be read: not asked again.
     corrupt: Vec<NodeId>,
+    /// Holders whose copy arrived damaged. That may have happened on the way.
+    suspect: Vec<NodeId>,
     phase: Phase,
 }
 
@@ -70,6 +73,7 @@ impl Get {
             offers: Vec::new(),
             tried: Vec::new(),
             corrupt: Vec::new(),
+            suspect: Vec::new(),
             phase: Phase::Resting { until: cx.now },
         };
         get.ask(cx);
@@ -129,7 +133,7 @@ impl Get {
         let (_, all) = members(&cx.map, &self.id);
         let known = |n: &NodeId| self.answered.contains(n) || self.absent.contains(n) || self.corrupt.contains(n);
         let silent = all.into_iter().filter(|n| !known(n)).collect();
-        let corrupt = core::mem::take(&mut self.corrupt);
+        let corrupt = self.damaged();
         self.fail(cx, GetError::Unavailable { silent, corrupt })
     }
 
@@ -190,6 +194,26 @@ impl Get {
         Step::Continue
     }
 
+    fn damaged(&self) -> Vec<NodeId> {
+        let mut damaged = [&self.corrupt[..], &self.suspect[..]].concat();
+        damaged.sort_unstable();
+        damaged.dedup();
+        damaged
+    }
+
+    /// Why there is nobody left to ask: every member of the group said that it has no copy, or a damaged one.
+    fn nowhere(&self, all: &[NodeId]) -> Option<GetError> {
+        if !all.iter().all(|n| self.absent.contains(n) || self.corrupt.contains(n)) {
+            return None;
+        }
+        let corrupt = self.damaged();
+        Some(if corrupt.is_empty() {
+            GetError::NotFound
+        } else {
+            GetError::Unavailable { silent: Vec::new(), corrupt }
+        })
+    }
+
     /// A round without an offer.
     fn nobody(&mut self, cx: &mut Shared) -> Step {
         let (_, all) = members(&cx.map, &self.id);
@@ -200,8 +224,8 @@ impl Get {
                 self.tried.push(*node);
             }
         }
-        if all.iter().all(|n| self.absent.contains(n)) {
-            return self.fail(cx, GetError::NotFound);
+        if let Some(error) = self.nowhere(&all) {
+            return self.fail(cx, error);
         }
         let fresh = |n: &&NodeId| {
             let known = [&asked_of, &self.absent, &self.tried, &self.corrupt];
@@ -271,11 +295,20 @@ impl Get {
         Step::Continue
     }
 
-    /// The holder knows nothing of it: the accept came too late for its offer, or the repair after it forgot.
-    pub(super) fn refused(&mut self, cx: &mut Shared, from: NodeId) -> Step {
-        if matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {
-            self.ask(cx);
+    /// The holder cannot read its copy; or it knows nothing of it: the accept came too late for its offer, or the repair
+    /// after it forgot.
+    pub(super) fn refused(&mut self, cx: &mut Shared, from: NodeId, ack: Ack) -> Step {
+        if !matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {
+            return Step::Continue;
         }
+        if matches!(ack, Ack::BadHash | Ack::DiskFailed) {
+            self.corrupt.push(from);
+            let (_, all) = members(&cx.map, &self.id);
+            if let Some(error) = self.nowhere(&all) {
+                return self.fail(cx, error);
+            }
+        }
+        self.ask(cx);
         Step::Continue
     }
 
@@ -323,6 +356,9 @@ impl Get {
         cx.event(Event::CorruptCopy { id: self.id, target: from });
         // Damaged on the way, or on its disk: others first, it once more when there is nobody else.
         self.tried.push(from);
+        if !self.suspect.contains(&from) {
+            self.suspect.push(from);
+        }
         self.ask(cx);
         Step::Continue
     }

@@ -311,7 +311,7 @@ impl Initiator {
             (Txn::Put(put), Message::Repair(repair)) => put.repair(cx, from, &repair.ranges),
             (Txn::Get(get), Message::Bid(bid)) => get.bid(cx, from, bid),
             (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(cx, from),
-            (Txn::Get(get), Message::Ack { .. }) => get.refused(cx, from),
+            (Txn::Get(get), Message::Ack { ack, .. }) => get.refused(cx, from, ack),
             (Txn::Ask(ask), Message::Listed { ids, more, .. }) => ask.listed(cx, from, &ids, more),
             (Txn::Ask(ask), Message::Pong { free, chunks, .. }) => ask.pong(cx, from, Alive { free, chunks }),
             _ => Step::Continue,

@@ -178,7 +178,12 @@ impl Target {
                 if failure == ReadFailure::Corrupt {
                     self.suspect(&id);
                 }
-                self.bid(from, txn, round, Answer::NotHere);
+                // A copy that is there and cannot be served is not the same as none.
+                match failure {
+                    ReadFailure::Missing => self.bid(from, txn, round, Answer::NotHere),
+                    ReadFailure::Corrupt => self.send(from, &Message::Ack { txn, ack: Ack::BadHash }),
+                    ReadFailure::Disk => self.send(from, &Message::Ack { txn, ack: Ack::DiskFailed }),
+                }
             }
         }
     }

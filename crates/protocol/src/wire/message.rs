@@ -173,11 +173,11 @@ pub struct Granted {
 pub enum Ack {
     /// Verified and durable.
     Durable,
-    /// The bytes did not match the id: send again.
+    /// (To payload.) The bytes did not match the id: send again. (To an accepted get.) The copy here is damaged.
     BadHash,
     /// No room.
     NoSpace,
-    /// The disk failed.
+    /// The disk failed: the copy could not be written (put) or read (get).
     DiskFailed,
     /// (To a probe.) Still writing.
     Pending,
