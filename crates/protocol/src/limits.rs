@@ -19,7 +19,7 @@ pub const LOOKUPS: usize = 1_024;
 pub const FINISHED: usize = 1_024;
 /// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.
 pub const WAITING: usize = 4_096;
-/// Times a transaction negotiates before it fails.
+/// Times a put negotiates before it fails, those not counted in which targets were only busy.
 pub const ROUNDS: u8 = 200;
 /// Missing ranges named in one repair message; the rest follow in the next.
 pub const RANGES: usize = 8;

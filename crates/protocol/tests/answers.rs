@@ -3,12 +3,14 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, put, step, target, tell, window};
-use protocol::id::{ChunkId, TxnId};
-use protocol::machine::{Completion, Effect, Input, ReadFailure, WriteFailure};
+use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
+use protocol::config::Config;
+use protocol::id::{ChunkId, NodeId, TxnId};
+use protocol::initiator;
+use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
-use protocol::time::Span;
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Message};
+use protocol::time::{Instant, Span};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, decode_message};
 
 const PAYLOAD: &[u8] = b"stored";
 
@@ -112,5 +114,60 @@ fn whoever_cannot_be_served_now_is_told_so() {
     }
     for request in [put(2_000, 1, id, 6), get(2_000, 1, id)] {
         assert!(is_busy(&step(&mut target, at(13), Input::Datagram(from(INITIATOR, &request))).0));
+    }
+}
+
+/// Lets all three targets answer every round of a transaction with `answer` until it fails: when it was asked for the
+/// second time, how many rounds it had, and when it failed.
+fn always(request: initiator::Request, answer: Answer) -> (Instant, usize, Instant) {
+    let mut initiator = initiator();
+    let (mut now, mut input, mut asked) = (at(0), Input::Request(request), Vec::new());
+    loop {
+        initiator.handle_input(now, input);
+        let mut round = None;
+        let deadline = loop {
+            match initiator.poll_output() {
+                Output::Transmit(transmit) => {
+                    let Body::Control(message) = transmit.body else { continue };
+                    round = match decode_message(&message).expect("what is sent can be decoded").1 {
+                        Message::PutRequest(request) => Some((request.txn, request.round)),
+                        Message::GetRequest { txn, round, .. } => Some((txn, round)),
+                        _ => round,
+                    };
+                }
+                Output::Idle(deadline) => break deadline,
+                _ => {}
+            }
+        };
+        if initiator.in_progress() == 0 {
+            return (asked[1], asked.len(), now);
+        }
+        if let Some((txn, round)) = round {
+            asked.push(now);
+            for target in 1..=3 {
+                let bid = Message::Bid(Bid { txn, round, answer });
+                step(&mut initiator, now, Input::Datagram(from(NodeId(target), &bid)));
+            }
+        }
+        now = deadline.map_or(now, |deadline| deadline.at).max(now + Span::from_micros(1));
+        input = Input::Wake;
+    }
+}
+
+#[test]
+fn whoever_is_busy_is_asked_when_it_said_and_for_as_long_as_patience_lasts() {
+    let config = Config::default();
+    let payload = Bytes::from_static(PAYLOAD);
+    let id = ChunkId::of_payload(PAYLOAD);
+    let requests = [initiator::Request::Put { handle: 1, id, payload }, initiator::Request::Get { handle: 1, id }];
+    for request in requests {
+        let wait = Span::from_millis(500);
+        let (second, rounds, end) = always(request.clone(), Answer::Busy(wait));
+        assert!(second >= at(0) + wait, "asked again at {second}");
+        assert!(rounds < 70 && end >= at(0) + config.give_up, "{rounds} rounds until {end}");
+        for answer in [Answer::Busy(Span::ZERO), Answer::Stale] {
+            let (_, rounds, end) = always(request.clone(), answer);
+            assert!(rounds > 256 && end >= at(0) + config.give_up, "{answer:?}: {rounds} rounds until {end}");
+        }
     }
 }

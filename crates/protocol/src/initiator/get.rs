@@ -33,8 +33,8 @@ pub(super) struct Get {
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
     absent: Vec<NodeId>,
-    /// Whether somebody may serve later.
-    busy: bool,
+    /// When the first of those who may serve later may, if there are any.
+    busy: Option<Span>,
     offers: Vec<(NodeId, Slot, Instant)>,
     /// Holders that failed this get; asked again when there is nobody else.
     tried: Vec<NodeId>,
@@ -69,7 +69,7 @@ impl Get {
             asked_of: Vec::new(),
             answered: Vec::new(),
             absent: Vec::new(),
-            busy: false,
+            busy: None,
             offers: Vec::new(),
             tried: Vec::new(),
             corrupt: Vec::new(),
@@ -119,7 +119,7 @@ impl Get {
     }
 
     fn rest(&mut self, cx: &mut Shared) {
-        let span = cx.config.late;
+        let span = cx.rest(self.busy.take());
         let jitter = Span::from_nanos(cx.rng.below(span.as_nanos() / 2 + 1));
         self.phase = Phase::Resting { until: cx.now + span + jitter };
     }
@@ -160,13 +160,15 @@ impl Get {
         match bid.answer {
             Answer::Window(slot) => self.offers.push((from, slot, cx.now)),
             Answer::NotHere => self.absent.push(from),
-            Answer::Busy(_) => {
-                self.busy = true;
+            Answer::Busy(wait) => {
+                self.busy = Some(self.busy.map_or(wait, |busy| busy.min(wait)));
                 if cx.config.transport == Transport::Hash {
                     self.tried.push(from);
                 }
             }
-            Answer::NoSpace | Answer::Stale | Answer::HaveIt => {}
+            // The newer map is on its way here.
+            Answer::Stale => self.busy = Some(Span::ZERO),
+            Answer::NoSpace | Answer::HaveIt => {}
         }
         self.choose(cx)
     }
@@ -239,7 +241,7 @@ impl Get {
         // When not even one member says anything, our own way to all of them is cut: that may heal, so patience is the
         // only bound.
         let silence = self.answered.is_empty() && self.absent.is_empty() && self.corrupt.is_empty();
-        let busy = core::mem::take(&mut self.busy);
+        let busy = self.busy.is_some();
         self.fruitless = self.fruitless.saturating_add(u8::from(!busy && !silence));
         if self.fruitless >= FRUITLESS {
             return self.unavailable(cx);

@@ -123,6 +123,11 @@ impl Shared {
         self.now + start.less(self.bids.smallest())
     }
 
+    /// How long to rest when targets are busy: until the first of them said that it may have a window, within reason.
+    fn rest(&self, busy: Option<Span>) -> Span {
+        busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
+    }
+
     fn is_suspect(&self, node: NodeId) -> bool {
         self.missed.get(&node).is_some_and(|n| *n >= SUSPECT)
     }

@@ -26,6 +26,10 @@ pub(super) struct Put {
     give_up_at: Instant,
     rounds: u32,
     round: u8,
+    /// Rounds that count against [`limits::ROUNDS`]: not those in which targets only had no window free yet.
+    counted: u8,
+    /// When the first of those who were busy in this round may have a window.
+    busy: Option<Span>,
     group: GroupId,
     /// The group in the order in which consistent hashing prefers it.
     ranked: Vec<NodeId>,
@@ -73,6 +77,8 @@ impl Put {
             give_up_at: asked + cx.config.give_up,
             rounds: 0,
             round: 0,
+            counted: 0,
+            busy: None,
             group: GroupId(0),
             ranked: Vec::new(),
             multicast: true,
@@ -123,8 +129,10 @@ impl Put {
 
     /// Asks the group (or, without negotiation, the targets that the hash names) for the copies that are missing.
     fn ask(&mut self, cx: &mut Shared) {
-        self.round += 1;
+        self.round = self.round.wrapping_add(1);
         self.rounds += 1;
+        self.counted = self.counted.saturating_add(1);
+        self.busy = None;
         self.offers.clear();
         self.multicast &= self.asked_of.iter().all(|n| self.answered.contains(n));
         self.answered.clear();
@@ -224,7 +232,10 @@ impl Put {
                     self.full.push(from);
                 }
             }
-            Answer::Busy(_) | Answer::NotHere | Answer::Stale => {}
+            Answer::Busy(wait) => self.busy = Some(self.busy.map_or(wait, |busy| busy.min(wait))),
+            // The newer map is on its way here.
+            Answer::Stale => self.busy = Some(Span::ZERO),
+            Answer::NotHere => {}
         }
         self.choose(cx)
     }
@@ -270,7 +281,8 @@ impl Put {
         let choices = self.pick(cx, need);
         if choices.is_empty() {
             // Offers that were over before they could be taken: soon again, with a longer lead.
-            let span = if self.offers.is_empty() { cx.config.late } else { cx.patience().min(cx.config.late) };
+            let span = if self.offers.is_empty() { cx.rest(self.busy) } else { cx.patience().min(cx.config.late) };
+            self.counted -= u8::from(self.busy.is_some());
             self.cancel(cx);
             self.rest(cx, span);
             return Step::Continue;
@@ -455,7 +467,7 @@ impl Put {
         if let Phase::Transferring { waiting, .. } = &self.phase
             && waiting.is_empty()
         {
-            if self.round >= limits::ROUNDS {
+            if self.counted >= limits::ROUNDS {
                 return self.give_up(cx);
             }
             cx.uplink.remove(self.txn);
@@ -471,7 +483,7 @@ impl Put {
         match &self.phase {
             Phase::Asking { .. } => self.choose(cx),
             Phase::Resting { until } if cx.now >= *until => {
-                if self.round >= limits::ROUNDS {
+                if self.counted >= limits::ROUNDS {
                     return self.give_up(cx);
                 }
                 self.ask(cx);

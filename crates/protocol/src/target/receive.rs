@@ -154,7 +154,8 @@ impl Target {
         let length = end.since(start);
         let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
         if wait > self.config.max_wait || !fits {
-            return Err(wait.min(self.config.max_wait));
+            // By then the window would be near enough.
+            return Err(wait.less(self.config.max_wait).min(self.config.max_wait).max(self.config.late));
         }
         let window = Window { start, end, txn: request.txn };
         if self.setup.bug == Some(Bug::OverlapWindows) {

@@ -92,7 +92,9 @@ impl Target {
         let end = hole_end.min(start + transfer.times(2));
         let wait = start.since(self.now);
         if wait > self.config.max_wait {
-            return self.bid(from, txn, round, Answer::Busy(self.config.max_wait));
+            // By then the window would be near enough.
+            let again = wait.less(self.config.max_wait).min(self.config.max_wait).max(self.config.late);
+            return self.bid(from, txn, round, Answer::Busy(again));
         }
         if !unreserved {
             self.outward.insert(Window { start, end, txn });
