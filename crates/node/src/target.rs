@@ -284,10 +284,12 @@ fn write_loop(
 /// Keeps a segment ready ahead of the writer, and wins back space.
 fn space_loop(store: &Store, bell: &Receiver<()>, metrics: &TargetMetrics) {
     port::after_ports();
-    let prepare = || {
-        if let Err(error) = store.prepare_segment() {
-            tracing::warn!("cannot prepare a segment: {error}");
-        }
+    // Told once until it works again: on a full disk every write asks anew, and the log may be on that disk.
+    let told = std::cell::Cell::new(false);
+    let prepare = || match store.prepare_segment() {
+        Ok(()) => told.set(false),
+        Err(error) if !told.replace(true) => tracing::warn!("cannot prepare a segment: {error}"),
+        Err(_) => {}
     };
     while !matches!(bell.recv_timeout(COMPACT_EVERY), Err(RecvTimeoutError::Disconnected)) {
         prepare();
