@@ -245,13 +245,11 @@ impl World {
                 let (name, len) = file(n);
                 let at = u64::from(at) % len.max(1);
                 let mut byte = [0];
-                self.disk
-                    .read_at(&name, at, &mut byte)
-                    .and_then(|()| self.disk.write_at(&name, at, &[&[byte[0] ^ bits]]))
+                self.disk.read_at(&name, at, &mut byte).and_then(|()| self.disk.write_at(&name, at, &[byte[0] ^ bits]))
             }
             Damage::Write { file: n, at, bytes } => {
                 let (name, len) = file(n);
-                self.disk.write_at(&name, u64::from(at) % len.max(1), &[&bytes])
+                self.disk.write_at(&name, u64::from(at) % len.max(1), &bytes)
             }
             Damage::Cut { file: n, len } => {
                 let (name, old) = file(n);
@@ -273,7 +271,7 @@ impl World {
         self.disk.read_at(from, 0, &mut bytes)?;
         self.disk.remove(to)?;
         self.disk.create(to, len)?;
-        self.disk.write_at(to, 0, &[&bytes])?;
+        self.disk.write_at(to, 0, &bytes)?;
         self.disk.sync(to)
     }
 }

@@ -396,7 +396,7 @@ impl Store {
 
     fn stage(&self, writer: &mut Writer, bytes: &[u8]) -> Result<(), WriteError> {
         let name = segment_name(writer.segment);
-        let staged = writer.stage.append(bytes, |blocks, offset| self.backend.write_at(&name, offset, &[blocks]));
+        let staged = writer.stage.append(bytes, |blocks, offset| self.backend.write_at(&name, offset, blocks));
         staged.map_err(|error| fail(writer, &error))
     }
 
@@ -469,7 +469,7 @@ impl Store {
             return Ok(());
         }
         let name = segment_name(writer.segment);
-        let flushed = writer.stage.flush(|blocks, offset| self.backend.write_at(&name, offset, &[blocks]));
+        let flushed = writer.stage.flush(|blocks, offset| self.backend.write_at(&name, offset, blocks));
         flushed.and_then(|()| self.backend.sync(&name)).map_err(|error| fail(writer, &error))?;
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let mut usage = lock(&self.usage);
@@ -661,7 +661,7 @@ fn identify(backend: &dyn Backend, options: &Options, files: &[(String, u64)], e
             }
             let identity = record::encode_identity(FORMAT, options.cluster, options.target);
             backend.create(IDENTITY, identity.len() as u64).map_err(io_error("creating the identity"))?;
-            backend.write_at(IDENTITY, 0, &[&identity]).map_err(io_error("writing the identity"))?;
+            backend.write_at(IDENTITY, 0, &identity).map_err(io_error("writing the identity"))?;
             backend.sync(IDENTITY).map_err(io_error("syncing the identity"))
         }
     }
@@ -714,7 +714,7 @@ impl Found {
                     if last {
                         self.torn.push(header.id);
                         torn = true;
-                        backend.write_at(&name, here, &[&[0; 8]]).map_err(failed())?;
+                        backend.write_at(&name, here, &[0; 8]).map_err(failed())?;
                     }
                     lost = true;
                     at += ALIGN as usize;

@@ -134,7 +134,7 @@ fn payload_that_imitates_records_is_not_believed_when_the_header_before_it_rots(
     store.append(&id("kept"), std::slice::from_ref(&kept)).expect("room");
     store.sync().expect("syncs");
     drop(store);
-    disk.write_at("segment-00000001", 64, &[b"rot"]).expect("writes");
+    disk.write_at("segment-00000001", 64, b"rot").expect("writes");
     // Once among the last segments, whose payload is checked, and then among the older ones.
     for n in 0..4 {
         let store = open(&disk);
@@ -320,7 +320,7 @@ fn the_backends_behave_alike() {
                 1 => backend.remove(name),
                 2 => backend.sync(name),
                 3 => backend.read_at(name, offset, &mut buffer),
-                _ => backend.write_at(name, offset, &[&bytes[..len / 3], &bytes[len / 3..]]),
+                _ => backend.write_at(name, offset, &bytes),
             };
             let failed = result.is_err();
             let said = result.map_err(|error| error.kind());

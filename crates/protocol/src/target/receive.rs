@@ -223,10 +223,8 @@ impl Target {
             let (offered, length) = (r.window.1, r.answer.transfer);
             self.inward.remove(txn);
             let free = self.inward.hole(start, length).0 == start;
-            if free {
-                self.inward.insert(Window { start, end, txn });
-            }
             r.window = if free { (start, end) } else { (offered, offered) };
+            self.inward.insert(Window { start: r.window.0, end: r.window.1, txn });
         } else {
             r.window = (start, end);
         }

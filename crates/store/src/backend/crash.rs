@@ -129,22 +129,19 @@ impl Backend for CrashBackend {
         Ok(())
     }
 
-    fn write_at(&self, name: &str, offset: u64, pieces: &[&[u8]]) -> io::Result<()> {
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut disk = self.disk();
         let fails = disk.fail_write;
         let file = disk.files.get_mut(name).ok_or_else(|| missing(name))?;
-        let mut at = offset as usize;
-        for piece in pieces {
-            let piece = if fails { &piece[..piece.len() / 2] } else { piece };
-            let end = at + piece.len();
-            if end > file.live.len() {
-                file.live.resize(end, 0);
-                file.durable.resize(end, 0);
-            }
-            file.live[at..end].copy_from_slice(piece);
-            file.unsynced.push((at, piece.len()));
-            at = end;
+        let bytes = if fails { &bytes[..bytes.len() / 2] } else { bytes };
+        let at = offset as usize;
+        let end = at + bytes.len();
+        if end > file.live.len() {
+            file.live.resize(end, 0);
+            file.durable.resize(end, 0);
         }
+        file.live[at..end].copy_from_slice(bytes);
+        file.unsynced.push((at, bytes.len()));
         if fails { Err(io::Error::other("the disk said no")) } else { Ok(()) }
     }
 

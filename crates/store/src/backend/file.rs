@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,6 @@ use super::Backend;
 use crate::stage::BLOCK;
 
 const LOCK: &str = "lock";
-/// Pieces of one write that the kernel takes at once.
-const MOST_SLICES: usize = 1_024;
 
 /// A directory that this process alone uses.
 #[derive(Debug)]
@@ -114,32 +112,18 @@ impl Backend for FileBackend {
         self.file(name)?.cached.read_exact_at(buffer, offset)
     }
 
-    fn write_at(&self, name: &str, mut offset: u64, pieces: &[&[u8]]) -> io::Result<()> {
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let file = self.file(name)?;
-        if let ([blocks], Some(direct)) = (pieces, &file.direct)
-            && is_aligned(blocks, offset)
+        if let Some(direct) = &file.direct
+            && is_aligned(bytes, offset)
         {
-            match direct.write_all_at(blocks, offset) {
+            match direct.write_all_at(bytes, offset) {
                 // A disk with larger blocks than ours.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                 written => return written,
             }
         }
-        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        let mut left = slices.as_mut_slice();
-        while !left.is_empty() {
-            let some = left.len().min(MOST_SLICES);
-            match rustix::io::pwritev(&file.cached, &left[..some], offset) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    offset += written as u64;
-                    IoSlice::advance_slices(&mut left, written);
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        file.cached.write_all_at(bytes, offset)
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {

@@ -52,16 +52,13 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
-    fn write_at(&self, name: &str, offset: u64, pieces: &[&[u8]]) -> io::Result<()> {
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut files = self.files();
         let file = files.get_mut(name).ok_or_else(|| missing(name))?;
-        let mut at = offset as usize;
-        for piece in pieces {
-            let end = at + piece.len();
-            file.resize(file.len().max(end), 0);
-            file[at..end].copy_from_slice(piece);
-            at = end;
-        }
+        let at = offset as usize;
+        let end = at + bytes.len();
+        file.resize(file.len().max(end), 0);
+        file[at..end].copy_from_slice(bytes);
         Ok(())
     }
 

@@ -31,11 +31,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// `UnexpectedEof` behind the end; or the disk fails.
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes the pieces one after the other. Not durable before [`Backend::sync`].
+    /// Writes `bytes` from `offset` on. Not durable before [`Backend::sync`].
     ///
     /// # Errors
     /// When there is no room, or the disk fails.
-    fn write_at(&self, name: &str, offset: u64, pieces: &[&[u8]]) -> io::Result<()>;
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes every write to the file durable.
     ///
