@@ -33,7 +33,8 @@ pub trait Machine {
 /// What a driver hands to a machine.
 #[derive(Debug)]
 pub enum Input<R> {
-    /// The deadline of the last `Idle` has come (or not: harmless).
+    /// The deadline of the last `Idle` has come (or not: harmless). Nothing else lets time pass: a driver that was late
+    /// hands over what has arrived first.
     Wake,
     /// A datagram, already opened by [`wire::Opener`](crate::wire::Opener) (control) or of the data kind (unsealed).
     Datagram(Bytes),

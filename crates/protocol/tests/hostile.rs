@@ -86,6 +86,7 @@ fn a_list_without_end_ends() {
         let ids = vec![ChunkId::from_parts(protocol::id::ChunkKind::Payload, bytes)];
         let now = at(n * 10_000_000);
         step(&mut initiator, now, Input::Datagram(from(NodeId(1), &Message::Listed { txn, ids, more: true })));
+        step(&mut initiator, now, Input::Wake);
         if initiator.in_progress() == 0 {
             return;
         }

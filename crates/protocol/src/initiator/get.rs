@@ -170,12 +170,12 @@ impl Get {
             Answer::Stale => self.busy = Some(Span::ZERO),
             Answer::NoSpace | Answer::HaveIt => {}
         }
-        self.choose(cx)
+        self.choose(cx, false)
     }
 
     /// Takes the first offer that is good (soon, by the standard of the transfer itself); at the soft deadline, or when
-    /// everybody has answered, the best one.
-    fn choose(&mut self, cx: &mut Shared) -> Step {
+    /// everybody has answered, the best one. Deadlines count when woken only, as for a put.
+    fn choose(&mut self, cx: &mut Shared, woken: bool) -> Step {
         let Phase::Asking { since, soft, hard } = self.phase else {
             return Step::Continue;
         };
@@ -183,14 +183,14 @@ impl Get {
         let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
         if let Some((from, slot, at)) = best {
             let soon = slot.done <= slot.transfer.times(3) + cx.config.guard.times(10);
-            if soon || all || cx.now >= soft {
+            if soon || all || woken && cx.now >= soft {
                 self.accept(cx, from, slot, at);
                 return Step::Continue;
             }
-        } else if all || cx.now >= hard {
-            return self.nobody(cx);
+        } else if all || woken && cx.now >= hard {
+            return self.nobody(cx, since);
         }
-        if cx.now >= soft {
+        if woken && cx.now >= soft {
             self.phase = Phase::Asking { since, soft: hard, hard };
         }
         Step::Continue
@@ -217,11 +217,11 @@ impl Get {
     }
 
     /// A round without an offer.
-    fn nobody(&mut self, cx: &mut Shared) -> Step {
+    fn nobody(&mut self, cx: &mut Shared, since: Instant) -> Step {
         let (_, all) = members(&cx.map, &self.id);
         let asked_of = self.asked_of.clone();
         for node in asked_of.iter().filter(|n| !self.answered.contains(n)) {
-            cx.miss(*node);
+            cx.miss(*node, since);
             if cx.config.transport == Transport::Hash {
                 self.tried.push(*node);
             }
@@ -370,7 +370,7 @@ impl Get {
             return self.unavailable(cx);
         }
         match &mut self.phase {
-            Phase::Asking { .. } => self.choose(cx),
+            Phase::Asking { .. } => self.choose(cx, true),
             Phase::Resting { until } if cx.now >= *until => {
                 self.ask(cx);
                 Step::Continue
@@ -380,7 +380,7 @@ impl Get {
                 let give_up = if incoming.is_empty() { REPAIRS / 2 } else { REPAIRS };
                 if *repairs >= give_up {
                     self.tried.push(from);
-                    cx.miss(from);
+                    cx.miss(from, cx.now);
                     self.ask(cx);
                     return Step::Continue;
                 }

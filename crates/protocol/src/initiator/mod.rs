@@ -55,8 +55,8 @@ struct Shared {
     /// From the promised beginning of a get's payload to its arrival.
     lateness: Typical,
     memory: Memory,
-    /// Rounds that each member has missed in a row.
-    missed: BTreeMap<NodeId, u8>,
+    /// Rounds that each member has missed in a row, and when the last of them was over.
+    missed: BTreeMap<NodeId, (u8, Instant)>,
 }
 
 impl Shared {
@@ -129,16 +129,20 @@ impl Shared {
     }
 
     fn is_suspect(&self, node: NodeId) -> bool {
-        self.missed.get(&node).is_some_and(|n| *n >= SUSPECT)
+        self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= SUSPECT)
     }
 
     fn heard(&mut self, node: NodeId) {
         self.missed.remove(&node);
     }
 
-    fn miss(&mut self, node: NodeId) {
-        let missed = self.missed.entry(node).or_insert(0);
-        *missed = missed.saturating_add(1);
+    /// Nothing was heard of a member in a round that began at `since`. Rounds at one time count as one: a moment's silence
+    /// is not many.
+    fn miss(&mut self, node: NodeId, since: Instant) {
+        let (rounds, over) = self.missed.entry(node).or_insert((0, Instant::ZERO));
+        if since >= *over {
+            (*rounds, *over) = (rounds.saturating_add(1), self.now);
+        }
     }
 
     /// How many distinct failure domains these targets are in.
@@ -334,7 +338,6 @@ impl Initiator {
         let now = self.shared.now;
         self.shared.uplink.prune(now);
         self.shared.downlink.prune(now);
-        self.begin();
         let due: Vec<TxnId> = self
             .active
             .iter()
@@ -348,7 +351,6 @@ impl Initiator {
                 Txn::Ask(ask) => ask.wake(cx),
             });
         }
-        self.begin();
     }
 }
 
@@ -370,7 +372,7 @@ impl Machine for Initiator {
         assert!(now >= self.shared.now, "time went backwards, from {} to {now}", self.shared.now);
         self.shared.now = now;
         match input {
-            Input::Wake => {}
+            Input::Wake => self.wake(),
             Input::Datagram(datagram) if is_data(&datagram) => {
                 if let Some((header, payload)) = DataHeader::decode(&datagram) {
                     self.payload(&header, &payload);
@@ -388,7 +390,7 @@ impl Machine for Initiator {
             }
             Input::Request(request) => self.request(request),
         }
-        self.wake();
+        self.begin();
     }
 
     fn poll_output(&mut self) -> Output<Event> {

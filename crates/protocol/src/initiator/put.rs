@@ -237,7 +237,7 @@ impl Put {
             Answer::Stale => self.busy = Some(Span::ZERO),
             Answer::NotHere => {}
         }
-        self.choose(cx)
+        self.choose(cx, false)
     }
 
     /// Tells every bidder that it is free again.
@@ -250,8 +250,9 @@ impl Put {
     }
 
     /// Chooses when enough is known: everybody who can be expected to has answered, or patience is over and there are
-    /// enough offers, or all patience is over.
-    fn choose(&mut self, cx: &mut Shared) -> Step {
+    /// enough offers, or all patience is over. Only a wake says that patience is over: while datagrams arrive, the bids
+    /// that are waited for may be among them, read late because this process was.
+    fn choose(&mut self, cx: &mut Shared, woken: bool) -> Step {
         let Phase::Asking { since, soft, hard } = self.phase else {
             return Step::Continue;
         };
@@ -263,13 +264,13 @@ impl Put {
         let mut apart = self.holders.clone();
         apart.extend(bidders);
         let enough = cx.domains(&apart) >= cx.domains(&self.holders) + need;
-        let over = all || cx.now >= hard;
-        if !(over || enough && (expected || cx.now >= soft)) {
+        let over = all || woken && cx.now >= hard;
+        if !(over || enough && (expected || woken && cx.now >= soft)) {
             // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
             // bids or the hard deadline change anything.
             let soft = match enough {
                 true if self.good(cx, need).1 => soft.min(since + cx.now.since(since).times(2)),
-                false if cx.now >= soft => hard,
+                false if woken && cx.now >= soft => hard,
                 _ => soft,
             };
             self.phase = Phase::Asking { since, soft, hard };
@@ -277,7 +278,7 @@ impl Put {
         }
         cx.choices.sample(cx.now.since(since));
         let silent: Vec<NodeId> = self.asked_of.iter().filter(outstanding).copied().collect();
-        silent.into_iter().for_each(|n| cx.miss(n));
+        silent.into_iter().for_each(|n| cx.miss(n, since));
         let choices = self.pick(cx, need);
         if choices.is_empty() {
             // Offers that were over before they could be taken: soon again, with a longer lead.
@@ -481,7 +482,7 @@ impl Put {
             return self.give_up(cx);
         }
         match &self.phase {
-            Phase::Asking { .. } => self.choose(cx),
+            Phase::Asking { .. } => self.choose(cx, true),
             Phase::Resting { until } if cx.now >= *until => {
                 if self.counted >= limits::ROUNDS {
                     return self.give_up(cx);
@@ -511,7 +512,7 @@ impl Put {
             if entry.probes >= PROBES {
                 waiting.remove(&node);
                 self.failed.push(node);
-                cx.miss(node);
+                cx.miss(node, cx.now);
                 continue;
             }
             entry.probes += 1;

@@ -294,7 +294,7 @@ impl Machine for Target {
         assert!(now >= self.now, "time went backwards, from {} to {now}", self.now);
         self.now = now;
         match input {
-            Input::Wake => {}
+            Input::Wake => self.wake(),
             Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
                 Some((header, payload)) => self.data(&header, &payload),
                 None => self.event(Event::BadDatagram),
@@ -304,7 +304,6 @@ impl Machine for Target {
             Input::Done { op, completion } => self.done(op, completion),
             Input::Request(Request::Epoch(epoch)) => self.setup.epoch = self.setup.epoch.max(epoch),
         }
-        self.wake();
     }
 
     fn poll_output(&mut self) -> Output<Event> {
