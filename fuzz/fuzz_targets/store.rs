@@ -12,7 +12,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use libfuzzer_sys::fuzz_target;
 use protocol::id::ChunkId;
 use store::backend::{Backend, CrashBackend};
-use store::{Options, ReadError, Store};
+use store::{Options, ReadError, Recovery, Store};
 
 #[derive(Arbitrary, Debug)]
 struct Plan {
@@ -121,13 +121,13 @@ fn options() -> Options {
     Options { capacity: 96 << 10, reserve: 8 << 10, segment_size: 8 << 10, cluster: 7, target: 3 }
 }
 
-fn open(disk: &CrashBackend) -> Option<Store> {
-    Store::open(Box::new(disk.clone()), options()).ok().map(|(store, _)| store)
+fn open(disk: &CrashBackend) -> Option<(Store, Recovery)> {
+    Store::open(Box::new(disk.clone()), options()).ok()
 }
 
 fuzz_target!(|plan: Plan| {
     let disk = CrashBackend::new();
-    let Some(store) = open(&disk) else { return };
+    let Some((store, _)) = open(&disk) else { return };
     let mut world = World { disk, store, durable: BTreeMap::new(), pending: BTreeMap::new(), damaged: false };
     for step in plan.steps {
         if !world.step(step) {
@@ -136,8 +136,10 @@ fuzz_target!(|plan: Plan| {
     }
     world.check();
     if world.reopen(None) {
-        let scrubbed = world.store.scrub(None, u64::MAX);
-        assert_eq!(scrubbed.next, None);
+        let mut scrubbed = world.store.scrub(None, u64::MAX);
+        while scrubbed.next.is_some() {
+            scrubbed = world.store.scrub(scrubbed.next, u64::MAX);
+        }
         world.check();
         while let Ok(Some(_)) = world.store.compact(&mut |_| ControlFlow::Continue(())) {}
         world.check();
@@ -201,7 +203,10 @@ impl World {
         }
         self.pending.clear();
         match open(&self.disk) {
-            Some(store) => self.store = store,
+            Some((store, recovery)) => {
+                assert!(self.damaged || recovery.damaged.is_empty(), "a crash was taken for damage");
+                self.store = store;
+            }
             None => {
                 assert!(self.damaged, "an undamaged disk was refused");
                 return false;
@@ -224,7 +229,8 @@ impl World {
             }
         }
         let space = self.store.space();
-        assert!(space.dead <= space.used && space.free <= space.capacity);
+        assert!(space.dead <= space.written && space.free <= space.capacity);
+        assert!(self.damaged || space.written < space.used && space.used <= space.capacity || space.used == 0);
         if !self.damaged {
             for (id, bytes) in &self.durable {
                 assert_eq!(self.store.read(id).as_ref(), Ok(bytes));

@@ -158,7 +158,8 @@ impl World {
                 for id in &bad {
                     self.disk.remove(id);
                 }
-                Completion::Scrubbed { next, bytes: 1, bad }
+                let result = if bad.is_empty() || fails < 250 { Ok(()) } else { Err(WriteFailure::Disk) };
+                Completion::Scrubbed { next, bytes: 1, bad, result }
             }
             Effect::Verify { .. } => panic!("a target does not verify"),
         };

@@ -14,11 +14,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use protocol::id::ChunkId;
 use protocol::initiator::{self, Fetched, Stored};
 use protocol::target;
 use protocol::time::Span;
 use protocol::wire::{Answer, DropReason};
-use store::Store;
+use store::{Recovery, Store};
 
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -176,12 +177,13 @@ pub struct TargetMetrics {
     sync: Histogram,
     corrupt: Counter,
     last_corrupt: Family<[(&'static str, String); 1], Gauge>,
+    torn: Counter,
     disk_failed: Gauge,
     compacted: Counter,
     in_progress: Gauge,
     epoch: Gauge,
     chunks: Gauge,
-    space: [Gauge; 4],
+    space: [Gauge; 5],
 }
 
 impl TargetMetrics {
@@ -198,8 +200,9 @@ impl TargetMetrics {
         let last_corrupt = Family::default();
         r.register("last_corrupt_copy", "The chunk whose copy here was last found damaged", last_corrupt.clone());
         let space = [
-            gauge(r, "capacity_bytes", "Bytes that may be filled"),
-            gauge(r, "used_bytes", "Bytes written, dead ones included"),
+            gauge(r, "capacity_bytes", "Bytes that its segment files may take of the disk"),
+            gauge(r, "used_bytes", "Bytes that they take, used or not"),
+            gauge(r, "written_bytes", "Bytes written to them, dead ones included"),
             gauge(r, "dead_bytes", "Bytes written that nothing refers to any more"),
             gauge(r, "free_bytes", "Bytes that new chunks may take"),
         ];
@@ -217,6 +220,11 @@ impl TargetMetrics {
             sync: histogram(r, "fsync_seconds", "Time of the sync that makes a group of copies durable"),
             corrupt: counter(r, "corrupt_copies", "Copies that were found damaged on this disk, and dropped"),
             last_corrupt,
+            torn: counter(
+                r,
+                "torn_records",
+                "Records that were not whole at the start, as a crash leaves the last ones",
+            ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
             compacted: counter(r, "compacted_bytes", "Bytes won back by compaction"),
             in_progress: gauge(r, "in_progress", "Copies on their way in or out"),
@@ -251,17 +259,25 @@ impl TargetMetrics {
             target::Event::RepairSent => increment(&self.repairs_sent),
             target::Event::Unsolicited => self.net.dropped("unsolicited"),
             target::Event::BadDatagram => self.net.dropped("senseless"),
-            target::Event::Corrupt { id } => {
-                self.corrupt.inc();
-                // Only the last one is named: a rotting disk must not fill the page.
-                self.last_corrupt.clear();
-                self.last_corrupt.get_or_create(&[("chunk", id.to_string())]).set(1);
-            }
+            target::Event::Corrupt { id } => self.damaged(id),
             target::Event::DiskFailed => {
                 self.disk_failed.set(1);
             }
             target::Event::NeedMap { .. } => {}
         }
+    }
+
+    fn damaged(&self, id: &ChunkId) {
+        self.corrupt.inc();
+        // Only the last one is named: a rotting disk must not fill the page.
+        self.last_corrupt.clear();
+        self.last_corrupt.get_or_create(&[("chunk", id.to_string())]).set(1);
+    }
+
+    /// What was struck out when the store was opened.
+    pub(crate) fn recovered(&self, recovery: &Recovery) {
+        recovery.damaged.iter().for_each(|id| self.damaged(id));
+        self.torn.inc_by(recovery.torn.len() as u64);
     }
 
     /// A group of writes was made durable.
@@ -288,7 +304,8 @@ impl TargetMetrics {
     #[must_use]
     pub fn page(&self) -> String {
         let space = self.store.space();
-        for (gauge, bytes) in self.space.iter().zip([space.capacity, space.used, space.dead, space.free]) {
+        let values = [space.capacity, space.used, space.written, space.dead, space.free];
+        for (gauge, bytes) in self.space.iter().zip(values) {
             gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         self.chunks.set(i64::try_from(self.store.chunks()).unwrap_or(i64::MAX));

@@ -22,8 +22,10 @@ const SOCKET_BUFFER: usize = 4 << 20;
 const PER_SOCKET: usize = 18;
 /// Initiators whose address is remembered.
 const BOOK: usize = 4_096;
-/// Bytes that may wait for the socket.
-const BACKLOG: usize = 256 << 20;
+/// Control messages that may wait for the socket.
+const URGENT: usize = 4_096;
+/// Parcels that are sent late before what has arrived has its turn.
+const FLUSHED: usize = 256;
 /// Receive buffers that one call fills.
 const BATCH: usize = 16;
 /// Bytes of one: the largest datagram, or several that the kernel joined.
@@ -43,8 +45,7 @@ pub struct Net {
     learned: VecDeque<NodeId>,
     sealer: Sealer,
     opener: Opener,
-    backlog: VecDeque<Parcel>,
-    waiting: usize,
+    backlog: Backlog,
     buffers: Vec<u8>,
     arrived: VecDeque<(Bytes, SocketAddr)>,
     /// What was counted.
@@ -113,8 +114,8 @@ impl Net {
             map,
             multicast_port: config.network.multicast_port,
             learned: VecDeque::new(),
-            backlog: VecDeque::new(),
-            waiting: 0,
+            // As much as a target takes in at once; a larger burst is lost, as on a full wire, and repaired.
+            backlog: Backlog::new(config.protocol(*address.ip()).receive_buffer),
             buffers: vec![0; BATCH * BUFFER],
             arrived: VecDeque::new(),
             metrics: NetMetrics::default(),
@@ -273,11 +274,9 @@ impl Net {
         if self.backlog.is_empty() && self.try_send(&parcel) {
             return;
         }
-        if self.waiting + parcel.len() > BACKLOG {
-            return self.metrics.dropped("backlog");
+        if !self.backlog.push(parcel) {
+            self.metrics.dropped("backlog");
         }
-        self.waiting += parcel.len();
-        self.backlog.push_back(parcel);
     }
 
     /// Whether it is done with: sent, or lost for good (which the protocol repairs).
@@ -314,14 +313,67 @@ impl Net {
         }
     }
 
-    /// Goes on with what waits.
+    /// Goes on with what waits; some of it at a time.
     pub fn flush(&mut self) {
-        while let Some(parcel) = self.backlog.pop_front() {
+        for _ in 0..FLUSHED {
+            let Some(parcel) = self.backlog.pop() else { return };
             if !self.try_send(&parcel) {
-                self.backlog.push_front(parcel);
-                return;
+                return self.backlog.put_back(parcel);
             }
-            self.waiting -= parcel.len();
+        }
+    }
+}
+
+/// What waits for the socket: control messages first, because they are small, and windows depend on them.
+#[derive(Debug)]
+struct Backlog {
+    control: VecDeque<Parcel>,
+    data: VecDeque<Parcel>,
+    /// Bytes of data that wait, and the most that may.
+    waiting: u64,
+    most: u64,
+}
+
+impl Backlog {
+    fn new(most: u64) -> Self {
+        Self { control: VecDeque::new(), data: VecDeque::new(), waiting: 0, most }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.data.is_empty()
+    }
+
+    /// Whether there is room for it. What there is none for is lost, as on the wire: whoever misses it asks for it.
+    fn push(&mut self, parcel: Parcel) -> bool {
+        if !is_data(&parcel.head) {
+            let fits = self.control.len() < URGENT;
+            fits.then(|| self.control.push_back(parcel));
+            return fits;
+        }
+        let bytes = parcel.len() as u64;
+        let fits = self.waiting + bytes <= self.most;
+        if fits {
+            self.waiting += bytes;
+            self.data.push_back(parcel);
+        }
+        fits
+    }
+
+    fn pop(&mut self) -> Option<Parcel> {
+        self.control.pop_front().or_else(|| {
+            let parcel = self.data.pop_front()?;
+            self.waiting -= parcel.len() as u64;
+            Some(parcel)
+        })
+    }
+
+    /// Puts back what was popped last.
+    fn put_back(&mut self, parcel: Parcel) {
+        if is_data(&parcel.head) {
+            self.waiting += parcel.len() as u64;
+            self.data.push_front(parcel);
+        } else {
+            self.control.push_front(parcel);
         }
     }
 }
@@ -427,4 +479,36 @@ pub fn initiator_interface(config: &ClusterConfig) -> Result<Ipv4Addr, NodeError
 /// When there is none.
 pub fn free_port(interface: Ipv4Addr) -> std::io::Result<u16> {
     UdpSocket::bind((interface, 0))?.local_addr().map(|address| address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::id::{ClusterId, Epoch, TxnId};
+    use protocol::wire::{DataHeader, Head, Message, encode_message};
+
+    fn parcel(head: Bytes, payload: usize) -> Parcel {
+        Parcel { head, payload: vec![0; payload].into(), segment: None, to: SocketAddr::from(([127, 0, 0, 1], 1)) }
+    }
+
+    #[test]
+    fn what_waits_for_the_socket_is_bounded_and_control_goes_first() {
+        let (cluster, from) = (ClusterId(1), NodeId(1));
+        let header = DataHeader { cluster, from, txn: TxnId(1), offset: 0, size: 8_000 };
+        let data = || parcel(Bytes::copy_from_slice(&header.encode()), 8_000 - DATA_HEADER);
+        let head = Head { cluster, epoch: Epoch(1), from };
+        let control = || parcel(encode_message(head, &Message::Ping { txn: TxnId(1) }), 0);
+        let mut backlog = Backlog::new(80_000);
+        assert_eq!((0..20).filter(|_| backlog.push(data())).count(), 10);
+        assert_eq!((0..2 * URGENT).filter(|_| backlog.push(control())).count(), URGENT);
+        for n in 0..URGENT + 10 {
+            let parcel = backlog.pop().expect("it waits");
+            assert_eq!(is_data(&parcel.head), n >= URGENT, "{n}");
+            // The socket did not take it at first.
+            backlog.put_back(parcel);
+            backlog.pop().expect("it waits");
+        }
+        assert!(backlog.is_empty() && backlog.pop().is_none());
+        assert!(backlog.push(data()), "its room is free again");
+    }
 }

@@ -22,6 +22,8 @@ const MAILBOX: u64 = 1_001;
 /// Batches taken from one socket before the others and the timer have their turn.
 const BUDGET: usize = 4;
 
+/// Letters taken from the mailbox before the sockets and the timer have their turn.
+const LETTERS: usize = 64;
 /// Descriptors that are handled before the next look.
 const EVENTS: usize = 64;
 
@@ -65,9 +67,13 @@ impl<R> Mailbox<R> {
     /// Whether the loop is still there to take it.
     pub fn send(&self, mail: Mail<R>) -> bool {
         let taken = self.sender.send(mail).is_ok();
+        self.ring();
+        taken
+    }
+
+    fn ring(&self) {
         // A full counter means that the bell is ringing already.
         let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
-        taken
     }
 }
 
@@ -137,7 +143,9 @@ pub fn run<M: Machine>(
                 }
                 MAILBOX => {
                     let _ = rustix::io::read(&*mailbox.bell, &mut [0_u8; 8]);
-                    for letter in mail.try_iter() {
+                    let mut taken = 0;
+                    for letter in mail.try_iter().take(LETTERS) {
+                        taken += 1;
                         let input = match letter {
                             Mail::Request(request) => Input::Request(request),
                             Mail::Done(op, completion) => Input::Done { op, completion },
@@ -156,6 +164,10 @@ pub fn run<M: Machine>(
                         };
                         machine.handle_input(now(), input);
                         drain(&mut machine, &mut net, host);
+                    }
+                    if taken == LETTERS {
+                        // There may be more: they have the next turn.
+                        mailbox.ring();
                     }
                 }
                 socket => {
@@ -218,5 +230,86 @@ fn drain<M: Machine>(machine: &mut M, net: &mut Net, host: &mut impl Host<M>) ->
             Output::Event(event) => host.event(now(), event),
             Output::Idle(deadline) => return deadline.map(|d| d.at).filter(|at| *at < Instant::FAR),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    use protocol::id::NodeId;
+    use protocol::machine::{Body, Destination, Transmit};
+    use protocol::wire::{Head, Message, encode_message};
+
+    use super::*;
+
+    /// Writes down what it hears.
+    #[derive(Default)]
+    struct Diary(Vec<&'static str>, bool);
+
+    impl Machine for Diary {
+        type Request = ();
+        type Event = Vec<&'static str>;
+
+        fn handle_input(&mut self, _: Instant, input: Input<()>) {
+            match input {
+                Input::Request(()) => self.0.push("letter"),
+                Input::Datagram(_) => self.0.push("datagram"),
+                _ => return,
+            }
+            self.1 = true;
+        }
+
+        fn poll_output(&mut self) -> Output<Self::Event> {
+            if std::mem::take(&mut self.1) { Output::Event(self.0.clone()) } else { Output::Idle(None) }
+        }
+    }
+
+    #[derive(Default)]
+    struct Reader(Vec<&'static str>);
+
+    impl Host<Diary> for Reader {
+        fn effect(&mut self, _: OpId, _: Effect) -> Option<Completion> {
+            None
+        }
+
+        fn event(&mut self, _: Instant, event: Vec<&'static str>) {
+            self.0 = event;
+        }
+
+        fn reload(&mut self) -> Option<(ClusterConfig, ())> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_full_mailbox_does_not_keep_datagrams_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("cluster.key"), "5a".repeat(32)).unwrap();
+        let port = crate::net::free_port(Ipv4Addr::LOCALHOST).unwrap();
+        let map = format!(
+            "cluster = \"c\"\nepoch = 1\ncopies = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast = \"off\"\n\
+             [[target]]\nid = 1\ndomain = \"d\"\naddress = \"127.0.0.1:{port}\"\ndata = \"t\"\ncapacity = \"64MiB\"\n"
+        );
+        std::fs::write(dir.path().join("cluster.toml"), map).unwrap();
+        let config = ClusterConfig::load(&dir.path().join("cluster.toml")).unwrap();
+        let net = Net::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        let sender = NodeId(NodeId::FIRST_INITIATOR);
+        let mut other = Net::open(&config, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), sender).unwrap();
+        let map = config.map().unwrap();
+        let head = Head { cluster: map.cluster, epoch: map.epoch, from: sender };
+        let ping = encode_message(head, &Message::Ping { txn: protocol::id::TxnId(1) });
+        other.send(&Transmit { to: Destination::Node(NodeId(1)), body: Body::Control(ping) });
+        let (mailbox, mail) = Mailbox::new().unwrap();
+        let letters = 10 * LETTERS;
+        assert!((0..letters).all(|_| mailbox.send(Mail::Request(()))));
+        mailbox.send(Mail::Stop);
+        let mut host = Reader::default();
+        run(Diary::default(), net, &mail, &mailbox, &mut host).unwrap();
+        let datagram = host.0.iter().position(|what| *what == "datagram").expect("it is heard");
+        assert!(datagram <= LETTERS, "after {datagram} letters");
+        assert_eq!(host.0.len(), letters + 1, "every letter is read");
     }
 }

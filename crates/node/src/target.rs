@@ -13,7 +13,7 @@ use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::Instant;
 use store::backend::FileBackend;
-use store::{Options, ReadError, Store, WriteError};
+use store::{Options, ReadError, Recovery, Store, WriteError};
 
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::metrics::TargetMetrics;
@@ -123,13 +123,15 @@ impl TargetNode {
     pub fn start(config: &ClusterConfig, id: u32) -> Result<Self, NodeError> {
         let target = config.targets.iter().find(|t| t.id == id).ok_or(NodeError::NoSuchTarget(id))?;
         let map = config.map()?;
-        let (store, chunks) = open_store(config, target)?;
+        let (store, recovery) = open_store(config, target)?;
+        let chunks = recovery.chunks;
         let net = Net::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
         let setup = Setup { id: NodeId(id), cluster: map.cluster, epoch: map.epoch, free, chunks, bug: None };
         let machine = Target::new(setup, config.protocol(*target.address.ip()));
         let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), net.metrics.clone()));
         metrics.set_epoch(map.epoch.0);
+        metrics.recovered(&recovery);
         let threads = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a target", threads))?;
         let (writes, write_queue) = channel();
@@ -196,7 +198,7 @@ impl TargetNode {
     }
 }
 
-fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, u64), NodeError> {
+fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, Recovery), NodeError> {
     let dir = config.base().join(&target.data);
     if !dir.is_dir() {
         make_dir(&dir, target.id)?;
@@ -220,12 +222,15 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
     }
     for id in &recovery.torn {
         tracing::warn!(
-            "target {}: the record of {id} is not whole and was struck out: a crash cut it off before it was \
-             acknowledged, or the disk has damaged it since",
+            "target {}: the record of {id}, among the last that were written, is not whole and was struck out: a crash \
+             cut it off before it was acknowledged, unless the disk has damaged it since",
             target.id
         );
     }
-    Ok((Arc::new(store), recovery.chunks))
+    for id in &recovery.damaged {
+        tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", target.id);
+    }
+    Ok((Arc::new(store), recovery))
 }
 
 /// Makes a target's directory, but not the tree above it: that is missing when a disk is not mounted.
@@ -339,7 +344,11 @@ fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) 
             Read::Scrub { op, after, max_bytes } => {
                 let scrubbed = store.scrub(after, max_bytes);
                 let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
-                (op, Completion::Scrubbed { next, bytes, bad })
+                let result = scrubbed.failed.map_or(Ok(()), |error| {
+                    tracing::error!("damaged copies could not be struck out: {error}; the next start finds them again");
+                    Err(failure(&error))
+                });
+                (op, Completion::Scrubbed { next, bytes, bad, result })
             }
         };
         mailbox.send(Mail::Done(op, completion));

@@ -15,6 +15,9 @@ pub const SERVINGS: usize = 64;
 /// Effects a target has under way when it answers further requests with `Busy`; lists and probes are dropped then (the
 /// initiator asks again).
 pub const LOOKUPS: usize = 1_024;
+/// Looks for a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
+/// for longer than the interval.
+pub const SCRUB_LOOKS: u8 = 8;
 /// Finished transactions that a target remembers, to say again how they failed when asked.
 pub const FINISHED: usize = 1_024;
 /// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.

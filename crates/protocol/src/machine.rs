@@ -201,6 +201,8 @@ pub enum Completion {
         bytes: u64,
         /// Chunks whose copy here was bad, and is now forgotten.
         bad: Vec<ChunkId>,
+        /// Whether they are forgotten durably, or why only until the next start.
+        result: Result<(), WriteFailure>,
     },
 }
 

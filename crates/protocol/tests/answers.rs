@@ -55,7 +55,7 @@ fn a_copy_that_was_read_damaged_is_scrubbed_and_only_then_called_dropped() {
         panic!("{:?}", said.effects)
     };
     assert!(after < id, "the scrub begins behind the copy");
-    let completion = Completion::Scrubbed { next: Some(id), bytes: 0, bad: vec![id] };
+    let completion = Completion::Scrubbed { next: Some(id), bytes: 0, bad: vec![id], result: Ok(()) };
     let said = hear(&mut target, at(4), Input::Done { op, completion });
     assert_eq!(said.events, [Event::Corrupt { id }]);
 }

@@ -140,7 +140,7 @@ impl Cluster {
             Effect::Scrub { .. } => {
                 let bad: Vec<ChunkId> = disk.keys().copied().collect();
                 disk.clear();
-                (Span::ZERO, Completion::Scrubbed { next: None, bytes: 0, bad })
+                (Span::ZERO, Completion::Scrubbed { next: None, bytes: 0, bad, result: Ok(()) })
             }
         };
         self.push(delay, node, Item::Done(op, completion));

@@ -172,9 +172,12 @@ impl Disk {
             }
             Effect::Scrub { after, max_bytes } => {
                 let scrubbed = store.scrub(after, max_bytes);
-                let at = now + Span::of_transfer(scrubbed.bytes, self.rate);
+                // In its turn with the reads.
+                self.reads_done = self.reads_done.max(now) + Span::of_transfer(scrubbed.bytes, self.rate);
+                let result = scrubbed.failed.map_or(Ok(()), |error| Err(failure(&error)));
+                self.failed |= result == Err(WriteFailure::Disk);
                 let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
-                Answer::At(at, Completion::Scrubbed { next, bytes, bad })
+                Answer::At(self.reads_done, Completion::Scrubbed { next, bytes, bad, result })
             }
         }
     }

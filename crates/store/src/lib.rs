@@ -5,12 +5,14 @@
 //! never waits for the disk, and is rebuilt by reading the record headers. `docs/disk.md` has every offset.
 
 pub mod backend;
+mod compact;
 mod record;
+mod recovery;
 mod stage;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -18,23 +20,25 @@ use protocol::id::ChunkId;
 
 use backend::Backend;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+use recovery::Found;
 use stage::{BLOCK, Stage};
+use usage::Usage;
 
 /// Version of the disk format; another one is refused.
 pub const FORMAT: u32 = 1;
 /// The file that says whose directory this is.
 const IDENTITY: &str = "identity";
-/// Compaction moves live records in batches of this part of a segment.
-const BATCHES: u64 = 64;
+/// Most chunks that one stretch of a scrub reads: where each is a seek away, that is about half a second.
+const SCRUBBED: usize = 64;
 
 /// How a store is set up.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes that the store may fill, the reserve included.
+    /// Bytes that the segment files may take of the disk, used or not, the reserve included.
     pub capacity: u64,
-    /// Bytes of it that are kept free for compaction and tombstones.
+    /// Bytes of it that are kept free for compaction and tombstones; less than a segment counts as one.
     pub reserve: u64,
-    /// Length of a segment file; at least one largest record.
+    /// Length of a segment file; a larger record is refused.
     pub segment_size: u64,
     /// The cluster, [`ClusterId`](protocol::id::ClusterId).
     pub cluster: u32,
@@ -111,21 +115,26 @@ pub struct Recovery {
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Records near the end that are not whole, and were struck out: a crash cut them off before they were acknowledged, or
-    /// they were damaged since.
+    /// Records at the end that are not whole, and were struck out: a crash cut them off before they were acknowledged.
+    /// Damage to the last that were acknowledged looks the same.
     pub torn: Vec<ChunkId>,
+    /// Records that are not whole and once were, because they were durable when later ones were written: damaged since,
+    /// and struck out.
+    pub damaged: Vec<ChunkId>,
 }
 
 /// Fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes that may be filled.
+    /// Bytes that the segment files may take of the disk.
     pub capacity: u64,
-    /// Bytes written, dead ones included.
+    /// Bytes that they take, used or not.
     pub used: u64,
+    /// Bytes written to them, dead ones included.
+    pub written: u64,
     /// Bytes written that nothing refers to any more.
     pub dead: u64,
-    /// Bytes that new chunks may take: the reserve is left out.
+    /// Bytes that new chunks may take, as far as they fill segments without a rest: the reserve is left out.
     pub free: u64,
 }
 
@@ -136,8 +145,10 @@ pub struct Scrubbed {
     pub next: Option<ChunkId>,
     /// Bytes read.
     pub bytes: u64,
-    /// Chunks whose copy was bad: forgotten, durably.
+    /// Chunks whose copy was bad, and is forgotten.
     pub bad: Vec<ChunkId>,
+    /// Why some of them could not be forgotten durably: the next start finds these again.
+    pub failed: Option<WriteError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +170,10 @@ impl Place {
 struct Writer {
     segment: u32,
     offset: u64,
+    /// Length of the segment's file.
+    len: u64,
+    /// Up to where the segment is durable.
+    synced: u64,
     /// A segment that was created ahead of its use.
     spare: Option<u32>,
     sequence: u64,
@@ -177,18 +192,6 @@ pub struct Store {
     writer: Mutex<Writer>,
 }
 
-#[derive(Debug, Default)]
-struct Usage {
-    written: BTreeMap<u32, u64>,
-    live: BTreeMap<u32, u64>,
-}
-
-impl Usage {
-    fn used(&self) -> u64 {
-        self.written.values().sum()
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while the lock was held left data that recovery could read as well: go on.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -201,6 +204,14 @@ fn segment_name(segment: u32) -> String {
 /// The reverse of [`segment_name`]; `None` for every other file.
 fn segment_number(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.parse().ok().filter(|segment| segment_name(*segment) == name)
+}
+
+/// Counts a record that the index refers to no more.
+fn bury(usage: &mut Usage, old: Place) {
+    usage.change(old.segment, |segment| {
+        segment.live -= old.record_len();
+        segment.buried += 1;
+    });
 }
 
 fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
@@ -247,8 +258,8 @@ impl Store {
             backend.remove(&segment_name(segment)).map_err(io_error("removing an unused segment"))?;
         }
         // Writing goes on where it stopped, unless there is damage before: behind that, recovery believes less.
-        let resume = found.resume.filter(|(_, end)| *end < options.segment_size);
-        let (segment, offset) = resume.unwrap_or((after, 0));
+        let resume = found.resume.map(|(segment, end)| (segment, end, found.len(segment)));
+        let (segment, offset, len) = resume.filter(|(_, end, len)| end < len).unwrap_or((after, 0, 0));
         let mut stage = Stage::default();
         if offset > 0 {
             let mut block = vec![0; offset as usize % BLOCK];
@@ -256,24 +267,22 @@ impl Store {
             backend.read_at(&segment_name(segment), begins, &mut block).map_err(io_error("reading a segment's end"))?;
             stage.resume(&block, begins);
         }
-        let (index, usage, recovery) = found.finish();
-        let sequence = recovery.1;
-        let store = Self {
-            backend,
-            options,
-            index: RwLock::new(index),
-            usage: Mutex::new(usage),
-            writer: Mutex::new(Writer {
-                segment,
-                offset,
-                spare: None,
-                sequence,
-                stage,
-                pending: Vec::new(),
-                failed: false,
-            }),
+        let (index, mut usage, recovery, sequence) = found.finish();
+        usage.open = segment;
+        let writer = Writer {
+            segment,
+            offset,
+            len,
+            synced: offset,
+            spare: None,
+            sequence,
+            stage,
+            pending: Vec::new(),
+            failed: false,
         };
-        Ok((store, recovery.0))
+        let store =
+            Self { backend, options, index: RwLock::new(index), usage: Mutex::new(usage), writer: Mutex::new(writer) };
+        Ok((store, recovery))
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ChunkId, Place>> {
@@ -314,10 +323,18 @@ impl Store {
     /// Fill.
     #[must_use]
     pub fn space(&self) -> Space {
-        let usage = lock(&self.usage);
-        let (used, live) = (usage.used(), usage.live.values().sum::<u64>());
-        let capacity = self.options.capacity;
-        Space { capacity, used, dead: used - live, free: capacity.saturating_sub(self.options.reserve + used) }
+        lock(&self.usage).space(self.options.capacity, self.most(), self.segment_len())
+    }
+
+    /// Bytes that the files may take for the sake of new chunks. The rest, a segment at least, is for compaction, which
+    /// needs room before it wins some, and for tombstones.
+    fn most(&self) -> u64 {
+        self.options.capacity.saturating_sub(self.options.reserve.max(self.segment_len()))
+    }
+
+    /// Length of a new segment's file.
+    fn segment_len(&self) -> u64 {
+        self.options.segment_size.max(SEGMENT_HEADER + RECORD_HEADER).next_multiple_of(BLOCK as u64)
     }
 
     /// Appends a chunk. It is neither durable nor visible before [`Store::sync`]. A chunk that is here already is not
@@ -331,13 +348,20 @@ impl Store {
             return Ok(());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
-        let room = self.space().free;
-        if room < record::span(len) {
+        if !self.has_room(&writer, record::span(len)) {
             return Err(WriteError::NoSpace);
         }
-        let place = self.write(&mut writer, Kind::Chunk, id, pieces)?;
+        let place = self.write(&mut writer, Kind::Chunk, id, pieces, self.most())?;
         writer.pending.push((*id, Some(place)));
         Ok(())
+    }
+
+    /// Whether a chunk's record fits: into the segment in use, the one that was created ahead, or one more.
+    fn has_room(&self, writer: &Writer, span: u64) -> bool {
+        let (len, files) = (self.segment_len(), lock(&self.usage).files());
+        let fits = writer.offset > 0 && writer.offset + span <= writer.len;
+        let next = writer.spare.is_some() || files + len <= self.most();
+        files <= self.most() && (fits || next && SEGMENT_HEADER + span <= len)
     }
 
     /// Forgets a chunk, durably.
@@ -346,51 +370,68 @@ impl Store {
     /// The disk failed: the chunk may be there or not after the next start.
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        self.write(&mut writer, Kind::Tombstone, id, &[])?;
+        self.write(&mut writer, Kind::Tombstone, id, &[], self.options.capacity)?;
         writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
     }
 
-    fn write(&self, writer: &mut Writer, kind: Kind, id: &ChunkId, pieces: &[Bytes]) -> Result<Place, WriteError> {
+    /// Stages a record; the files may take `most` bytes for it.
+    fn write(
+        &self,
+        writer: &mut Writer,
+        kind: Kind,
+        id: &ChunkId,
+        pieces: &[Bytes],
+        most: u64,
+    ) -> Result<Place, WriteError> {
         if writer.failed {
             return Err(already_failed());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
         let span = record::span(len);
-        if writer.offset == 0 || writer.offset + span > self.options.segment_size {
-            self.roll(writer, span)?;
+        if writer.offset == 0 || writer.offset + span > writer.len {
+            self.roll(writer, most)?;
         }
         // It ends where a damaged disk may have made it begin; of equal numbers the later record counts.
         writer.sequence = writer.sequence.saturating_add(1);
         let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence };
-        let header = Header { kind, id: *id, len, segment: place.segment, sequence: place.sequence, crc: 0 };
-        let header = Header { crc: record::checksum(pieces.iter().map(|p| &p[..])), ..header }.encode();
+        let (crc, behind) =
+            (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(place.offset, writer.synced));
+        let (segment, sequence) = (place.segment, place.sequence);
+        let header = Header { kind, id: *id, len, segment, sequence, crc, behind }.encode();
         let padding = [0; ALIGN as usize];
         let parts = std::iter::once(&header[..]).chain(pieces.iter().map(|p| &p[..]));
         let rest = &padding[..(span - RECORD_HEADER - u64::from(len)) as usize];
         parts.chain([rest]).try_for_each(|part| self.stage(writer, part))?;
         writer.offset += span;
-        *lock(&self.usage).written.entry(place.segment).or_default() += span;
+        lock(&self.usage).change(place.segment, |segment| {
+            segment.written += span;
+            segment.tombstones += if kind == Kind::Tombstone { span } else { 0 };
+        });
         Ok(place)
     }
 
     /// Goes on to a new segment. What the old one holds is made durable first, so that only the last used segment of a run
     /// can have torn records.
-    fn roll(&self, writer: &mut Writer, span: u64) -> Result<(), WriteError> {
+    fn roll(&self, writer: &mut Writer, most: u64) -> Result<(), WriteError> {
         if writer.offset > 0 {
             self.sync_locked(writer)?;
             writer.segment += 1;
             writer.offset = 0;
+            lock(&self.usage).open = writer.segment;
         }
         if writer.spare != Some(writer.segment) {
-            self.create_unprepared(writer, span)?;
+            self.create_unprepared(writer, most)?;
         }
         writer.spare = None;
         let (cluster, target) = (self.options.cluster, self.options.target);
         let header = record::segment_header(cluster, target, writer.segment);
         writer.stage.begin();
         self.stage(writer, &header)?;
-        writer.offset = SEGMENT_HEADER;
+        (writer.offset, writer.synced) = (SEGMENT_HEADER, SEGMENT_HEADER);
+        let mut usage = lock(&self.usage);
+        usage.open = writer.segment;
+        writer.len = usage.get(writer.segment).file;
         Ok(())
     }
 
@@ -400,30 +441,45 @@ impl Store {
         staged.map_err(|error| fail(writer, &error))
     }
 
-    /// Creates the segment that is needed now. When the one that is being prepared has its number, takes the next: the
-    /// prepared one stays empty, and goes at the next start.
-    fn create_unprepared(&self, writer: &mut Writer, span: u64) -> Result<(), WriteError> {
-        match self.create_segment(writer.segment, span) {
+    /// Creates the segment that is needed now. When the one that is being prepared has its number, takes the next.
+    fn create_unprepared(&self, writer: &mut Writer, most: u64) -> Result<(), WriteError> {
+        match self.create_segment(writer.segment, most) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 writer.segment += 1;
-                self.create_segment(writer.segment, span).map_err(|error| write_error(&error))
+                self.create_segment(writer.segment, most).map_err(|error| write_error(&error))
             }
             created => created.map_err(|error| write_error(&error)),
         }
     }
 
-    fn create_segment(&self, segment: u32, span: u64) -> io::Result<()> {
-        let size = self.options.segment_size.max(SEGMENT_HEADER + span).next_multiple_of(BLOCK as u64);
-        self.backend.create(&segment_name(segment), size)
+    /// Creates a segment's file, if all files then take at most `most` bytes.
+    fn create_segment(&self, segment: u32, most: u64) -> io::Result<()> {
+        let file = self.segment_len();
+        {
+            // Counted before it is there: two threads may create one at a time.
+            let mut usage = lock(&self.usage);
+            if usage.files() + file > most {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            if !usage.add(segment, file) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+        }
+        let created = self.backend.create(&segment_name(segment), file);
+        if created.is_err() {
+            lock(&self.usage).remove(segment);
+        }
+        created
     }
 
-    /// Whether the segment in use is half full and none is ready to follow it: time for [`Store::prepare_segment`].
+    /// Whether the segment in use is half full, none is ready to follow it, and chunks may take one more: time for
+    /// [`Store::prepare_segment`].
     #[must_use]
     pub fn wants_segment(&self) -> bool {
         let writer = lock(&self.writer);
-        !writer.failed
-            && writer.spare.is_none()
-            && (writer.offset == 0 || writer.offset * 2 > self.options.segment_size)
+        let is_due = writer.offset == 0 || writer.offset * 2 > writer.len;
+        let has_room = || lock(&self.usage).files() + self.segment_len() <= self.most();
+        !writer.failed && writer.spare.is_none() && is_due && has_room()
     }
 
     /// Creates the next segment ahead of time, without holding up writes, so that no write has to wait for it. Only one
@@ -439,16 +495,20 @@ impl Store {
             let writer = lock(&self.writer);
             if writer.offset == 0 { writer.segment } else { writer.segment + 1 }
         };
-        match self.create_segment(next, 0) {
+        match self.create_segment(next, self.most()) {
             Ok(()) => {}
             // The writer was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) => return Err(write_error(&error)),
         }
         let mut writer = lock(&self.writer);
-        if writer.segment < next || writer.offset == 0 {
+        if writer.segment < next || writer.segment == next && writer.offset == 0 {
             writer.spare = Some(next);
+            return Ok(());
         }
+        // The writer did not wait for it, and took the next number.
+        self.backend.remove(&segment_name(next)).map_err(|error| write_error(&error))?;
+        lock(&self.usage).remove(next);
         Ok(())
     }
 
@@ -476,15 +536,14 @@ impl Store {
         for (id, place) in writer.pending.drain(..) {
             let old = match place {
                 Some(place) => {
-                    *usage.live.entry(place.segment).or_default() += place.record_len();
+                    usage.change(place.segment, |segment| segment.live += place.record_len());
                     index.insert(id, place)
                 }
                 None => index.remove(&id),
             };
-            if let Some(old) = old {
-                *usage.live.entry(old.segment).or_default() -= old.record_len();
-            }
+            old.into_iter().for_each(|old| bury(&mut usage, old));
         }
+        writer.synced = writer.offset;
         Ok(())
     }
 
@@ -520,11 +579,12 @@ impl Store {
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }
     }
 
-    /// Verifies checksum and hash of the chunks after `after`, about `max_bytes` of them, and forgets bad ones durably.
+    /// Verifies checksum and hash of the chunks after `after`, about `max_bytes` of them and 64 at most, and forgets bad
+    /// ones, durably if the disk lets it.
     #[must_use]
     pub fn scrub(&self, after: Option<ChunkId>, max_bytes: u64) -> Scrubbed {
         let mut scrubbed = Scrubbed { next: after, ..Scrubbed::default() };
-        loop {
+        for _ in 0..SCRUBBED {
             let next = {
                 let index = self.index();
                 let mut ids = index.keys();
@@ -547,94 +607,25 @@ impl Store {
                 // Gone meanwhile, or the disk cannot say: not proof of damage.
                 Err(ReadError::Missing | ReadError::Io(_)) => true,
             };
-            if !good && self.remove(&id).is_ok() {
+            if !good {
+                if let Err(error) = self.remove(&id) {
+                    self.forget(&id);
+                    scrubbed.failed = Some(error);
+                }
                 scrubbed.bad.push(id);
             }
             if scrubbed.bytes >= max_bytes {
-                return scrubbed;
+                break;
             }
         }
+        scrubbed
     }
 
-    /// Empties the segment with the most dead bytes, if more than half of it is dead: its live records are appended
-    /// again and made durable, then the file goes. Writes go on meanwhile: `pause` is called with the bytes of each batch
-    /// after it was moved, may wait there, and may break off (the next call goes on). Returns the bytes won; `None` when
-    /// there is nothing to win, or it was broken off. Only one thread may call it.
-    ///
-    /// # Errors
-    /// No room, or the disk failed: nothing is lost.
-    pub fn compact(&self, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Option<u64>, WriteError> {
-        let Some(segment) = self.deadest() else { return Ok(None) };
-        let live: Vec<(ChunkId, Place)> = self
-            .index()
-            .iter()
-            .filter(|(_, place)| place.segment == segment)
-            .map(|(id, place)| (*id, *place))
-            .collect();
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        for (id, place) in live {
-            match self.read(&id) {
-                Ok(payload) => batch.push((id, place, payload)),
-                Err(ReadError::Missing) => {}
-                // Damaged: the scrub reports it and forgets it; until then the segment stays.
-                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(None),
-            }
-            bytes += place.record_len();
-            if bytes * BATCHES >= self.options.segment_size {
-                self.relocate(&mut batch)?;
-                if pause(bytes).is_break() {
-                    return Ok(None);
-                }
-                bytes = 0;
-            }
-        }
-        self.relocate(&mut batch)?;
-        let tombstones = self.tombstones(segment)?;
-        let mut writer = lock(&self.writer);
-        // What was put again and is not visible yet must not be taken for removed.
-        self.sync_locked(&mut writer)?;
-        for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
-            self.write(&mut writer, Kind::Tombstone, &id, &[])?;
-            writer.pending.push((id, None));
-        }
-        self.sync_locked(&mut writer)?;
-        self.backend.remove(&segment_name(segment)).map_err(|error| write_error(&error))?;
-        let mut usage = lock(&self.usage);
-        usage.live.remove(&segment);
-        Ok(usage.written.remove(&segment))
-    }
-
-    /// The closed segment with the most dead bytes, if that is more than half of it.
-    fn deadest(&self) -> Option<u32> {
-        let open = lock(&self.writer).segment;
-        let usage = lock(&self.usage);
-        let dead = |segment: &u32, written: u64| written - usage.live.get(segment).copied().unwrap_or(0);
-        let closed = usage.written.iter().filter(|(segment, _)| **segment != open);
-        let dead = closed.map(|(segment, written)| (dead(segment, *written), *segment, *written));
-        dead.filter(|(dead, _, written)| dead * 2 > *written).max().map(|(_, segment, _)| segment)
-    }
-
-    /// Appends records again, durably, unless they were removed in the meantime.
-    fn relocate(&self, batch: &mut Vec<(ChunkId, Place, Bytes)>) -> Result<(), WriteError> {
-        let mut writer = lock(&self.writer);
-        for (id, place, payload) in batch.drain(..) {
-            if self.index().get(&id) == Some(&place) {
-                let place = self.write(&mut writer, Kind::Chunk, &id, &[payload])?;
-                writer.pending.push((id, Some(place)));
-            }
-        }
-        self.sync_locked(&mut writer)
-    }
-
-    /// Chunks whose newest record in a segment is a tombstone. It outlives the segment, or an older record of its chunk
-    /// in another one would come back.
-    fn tombstones(&self, segment: u32) -> Result<Vec<ChunkId>, WriteError> {
-        let files = self.backend.list().map_err(|error| write_error(&error))?;
-        let len = files.iter().find(|(name, _)| *name == segment_name(segment)).map_or(0, |(_, len)| *len);
-        let mut found = Found::default();
-        found.scan(self.backend.as_ref(), segment, len, false).map_err(|error| WriteError::Io(error.to_string()))?;
-        Ok(found.newest.into_iter().filter(|(_, (_, place))| place.is_none()).map(|(id, _)| id).collect())
+    /// Forgets a bad copy until the next start, so that it does not count as one meanwhile.
+    fn forget(&self, id: &ChunkId) {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let old = index.remove(id);
+        old.into_iter().for_each(|old| bury(&mut lock(&self.usage), old));
     }
 }
 
@@ -664,114 +655,5 @@ fn identify(backend: &dyn Backend, options: &Options, files: &[(String, u64)], e
             backend.write_at(IDENTITY, 0, &identity).map_err(io_error("writing the identity"))?;
             backend.sync(IDENTITY).map_err(io_error("syncing the identity"))
         }
-    }
-}
-
-/// What the segments say, while they are read.
-#[derive(Default)]
-struct Found {
-    newest: BTreeMap<ChunkId, (u64, Option<Place>)>,
-    written: BTreeMap<u32, u64>,
-    torn: Vec<ChunkId>,
-    sequence: u64,
-    /// The last segment that has records, and where they end, if nothing but records is before.
-    resume: Option<(u32, u64)>,
-}
-
-impl Found {
-    /// Reads the record headers of a segment. In the `last` ones, payload is checked too, and records that are not
-    /// complete are struck out: they were never acknowledged, and must not be taken for copies later.
-    ///
-    /// Behind a damaged header the search goes through payload, which may imitate records: from there on only chunks
-    /// whose bytes are what their id names are believed, and no tombstones.
-    fn scan(&mut self, backend: &dyn Backend, segment: u32, len: u64, last: bool) -> Result<(), StoreError> {
-        let name = segment_name(segment);
-        let failed = || io_error("reading a segment");
-        let mut offset = SEGMENT_HEADER;
-        let mut block = vec![0; 64 << 10];
-        let mut end = SEGMENT_HEADER;
-        // Whether the records before `end` follow each other without anything else between.
-        let mut dense = true;
-        let (mut lost, mut torn) = (false, false);
-        while offset + RECORD_HEADER <= len {
-            let take = (len - offset).min(block.len() as u64) as usize;
-            backend.read_at(&name, offset, &mut block[..take]).map_err(failed())?;
-            let mut at = 0;
-            while at + RECORD_HEADER as usize <= take {
-                let header = Header::decode(&block[at..]).filter(|h| h.segment == segment);
-                let here = offset + at as u64;
-                let Some(header) = header.filter(|h| here + record::span(h.len) <= len.next_multiple_of(ALIGN)) else {
-                    lost = true;
-                    at += ALIGN as usize;
-                    continue;
-                };
-                let good = match header.kind {
-                    _ if !last && !lost => true,
-                    Kind::Tombstone if lost => false,
-                    _ => is_whole(backend, &name, here, &header, lost).map_err(failed())?,
-                };
-                if !good {
-                    if last {
-                        self.torn.push(header.id);
-                        torn = true;
-                        backend.write_at(&name, here, &[0; 8]).map_err(failed())?;
-                    }
-                    lost = true;
-                    at += ALIGN as usize;
-                    continue;
-                }
-                self.take(&header, segment, here);
-                dense &= here == end;
-                end = here + record::span(header.len);
-                at += record::span(header.len) as usize;
-            }
-            offset += at as u64;
-        }
-        // What a killed process wrote and did not sync is found here, and will be called durable.
-        if torn || last && end > SEGMENT_HEADER {
-            backend.sync(&name).map_err(failed())?;
-        }
-        if end > SEGMENT_HEADER {
-            self.resume = (dense && !torn && last).then_some((segment, end));
-        }
-        self.written.insert(segment, end - SEGMENT_HEADER);
-        Ok(())
-    }
-
-    /// Segments without a record: left by a run that did not come to use them.
-    fn empty(&mut self) -> Vec<u32> {
-        self.written.extract_if(.., |_, written| *written == 0).map(|(segment, _)| segment).collect()
-    }
-
-    fn take(&mut self, header: &Header, segment: u32, offset: u64) {
-        self.sequence = self.sequence.max(header.sequence);
-        let place = Place { segment, offset, len: header.len, sequence: header.sequence };
-        let place = (header.kind == Kind::Chunk).then_some(place);
-        let newest = self.newest.entry(header.id).or_insert((header.sequence, place));
-        if header.sequence >= newest.0 {
-            *newest = (header.sequence, place);
-        }
-    }
-
-    fn finish(self) -> (BTreeMap<ChunkId, Place>, Usage, (Recovery, u64)) {
-        let index: BTreeMap<ChunkId, Place> =
-            self.newest.into_iter().filter_map(|(id, (_, place))| Some((id, place?))).collect();
-        let mut usage = Usage { written: self.written, live: BTreeMap::new() };
-        for place in index.values() {
-            *usage.live.entry(place.segment).or_default() += place.record_len();
-        }
-        let bytes = index.values().map(|place| u64::from(place.len)).sum();
-        let recovery = Recovery { chunks: index.len() as u64, bytes, torn: self.torn };
-        (index, usage, (recovery, self.sequence))
-    }
-}
-
-/// Whether a record's payload is what its header says, and, when asked, what its id names.
-fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header, by_id: bool) -> io::Result<bool> {
-    let mut payload = vec![0; header.len as usize];
-    match backend.read_at(name, offset + RECORD_HEADER, &mut payload) {
-        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc && (!by_id || header.id.matches([&payload[..]]))),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
     }
 }

@@ -3,6 +3,8 @@
 use crc_fast::{CrcAlgorithm, Digest};
 use protocol::id::ChunkId;
 
+use crate::stage::BLOCK;
+
 /// Records begin at multiples of this.
 pub(crate) const ALIGN: u64 = 64;
 /// Length of a record's header.
@@ -20,6 +22,8 @@ const IDENTITY_MAGIC: [u8; 8] = *b"RvStore\n";
 pub(crate) enum Kind {
     Chunk = 1,
     Tombstone = 2,
+    /// Was not whole when the store was opened: stands for nothing, and says where the next record is.
+    Struck = 3,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(crate) struct Header {
     pub(crate) sequence: u64,
     /// CRC-32C of the payload.
     pub(crate) crc: u32,
+    /// One more than the whole blocks from here back to what was durable when this was written; 0 says nothing.
+    pub(crate) behind: u16,
 }
 
 impl Header {
@@ -39,6 +45,7 @@ impl Header {
         out[..4].copy_from_slice(&RECORD_MAGIC);
         out[4] = self.kind as u8;
         out[5..38].copy_from_slice(&self.id.encode());
+        out[38..40].copy_from_slice(&self.behind.to_le_bytes());
         out[40..44].copy_from_slice(&self.len.to_le_bytes());
         out[44..48].copy_from_slice(&self.segment.to_le_bytes());
         out[48..56].copy_from_slice(&self.sequence.to_le_bytes());
@@ -56,11 +63,26 @@ impl Header {
         let kind = match bytes[4] {
             1 => Kind::Chunk,
             2 => Kind::Tombstone,
+            3 => Kind::Struck,
             _ => return None,
         };
         let id = ChunkId::decode(bytes[5..38].try_into().ok()?)?;
         let sequence = u64::from(word(bytes, 48)?) | u64::from(word(bytes, 52)?) << 32;
-        Some(Self { kind, id, len: word(bytes, 40)?, segment: word(bytes, 44)?, sequence, crc: word(bytes, 56)? })
+        let behind = u16::from_le_bytes(bytes[38..40].try_into().ok()?);
+        let (len, segment, crc) = (word(bytes, 40)?, word(bytes, 44)?, word(bytes, 56)?);
+        Some(Self { kind, id, len, segment, sequence, crc, behind })
+    }
+
+    /// What a record at `offset` says of a segment that is durable up to `durable`.
+    pub(crate) fn behind(offset: u64, durable: u64) -> u16 {
+        let blocks = (offset - durable).div_ceil(BLOCK as u64) + 1;
+        u16::try_from(blocks).unwrap_or(0)
+    }
+
+    /// Up to where a segment was durable when this record was written at `offset`, as far as it says.
+    pub(crate) fn durable_before(&self, offset: u64) -> u64 {
+        let blocks = self.behind.checked_sub(1).map(u64::from);
+        blocks.map_or(0, |blocks| offset.saturating_sub(blocks * BLOCK as u64))
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::rng::Rng;
 use store::backend::{Backend, CrashBackend, FileBackend, MemoryBackend};
-use store::{Options, ReadError, Store, StoreError, WriteError};
+use store::{Options, ReadError, Recovery, Store, StoreError, WriteError};
 
 fn options() -> Options {
     Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 }
@@ -18,7 +18,17 @@ fn payload(rng: &mut Rng, longest: u64) -> Bytes {
 }
 
 fn open(disk: &CrashBackend) -> Store {
-    Store::open(Box::new(disk.clone()), options()).expect("opens").0
+    opened(disk).0
+}
+
+fn opened(disk: &CrashBackend) -> (Store, Recovery) {
+    Store::open(Box::new(disk.clone()), options()).expect("opens")
+}
+
+/// What the segment files take of the disk.
+fn files(disk: &CrashBackend) -> u64 {
+    let files = disk.list().expect("lists").into_iter();
+    files.filter(|(name, _)| name.starts_with("segment-")).map(|(_, len)| len).sum()
 }
 
 #[test]
@@ -29,7 +39,8 @@ fn synced_chunks_survive_crashes_in_every_seed() {
         let mut durable: BTreeMap<ChunkId, Bytes> = BTreeMap::new();
         let mut removed: Vec<Bytes> = Vec::new();
         for life in 0..4 {
-            let store = open(&disk);
+            let (store, recovery) = opened(&disk);
+            assert_eq!(recovery.damaged, [], "seed {seed}, life {life}: a crash was taken for damage");
             for (id, bytes) in &durable {
                 assert_eq!(store.read(id).as_ref(), Ok(bytes), "seed {seed}, life {life}");
             }
@@ -70,9 +81,13 @@ fn synced_chunks_survive_crashes_in_every_seed() {
                 // Rolling to a new segment syncs the old one, so some may be visible; none may be wrong.
                 assert!(matches!(store.read(id), Ok(_) | Err(ReadError::Missing)), "seed {seed}");
             }
+            let space = store.space();
+            assert_eq!(space.used, files(&disk), "seed {seed}");
+            assert!(space.used <= space.capacity, "seed {seed}: {space:?}");
             drop(store);
             disk.crash(rng.next_u64());
-            let store = open(&disk);
+            let (store, recovery) = opened(&disk);
+            assert_eq!(recovery.damaged, [], "seed {seed}, life {life}: a crash was taken for damage");
             for (id, bytes) in &pending {
                 match store.read(id) {
                     Ok(read) => assert_eq!(read, *bytes, "seed {seed}"),
@@ -114,6 +129,174 @@ fn a_flipped_byte_is_found_and_never_returned() {
         for id in scrubbed.bad {
             assert_eq!(store.contains(&id), None);
         }
+    }
+}
+
+#[test]
+fn rot_that_is_met_at_the_start_is_told_from_a_torn_write() {
+    let chunk = |n: u8| Bytes::from(vec![n; 5_000]);
+    let id = |n: u8| ChunkId::of_payload(&chunk(n));
+    // Three groups, each made durable by a sync of its own, in one segment or in two.
+    for (groups, segments) in [([2_u8, 2, 1], 1), ([2, 4, 2], 2)] {
+        let disk = CrashBackend::new();
+        let store = open(&disk);
+        let mut chunks = 0;
+        for group in groups {
+            for _ in 0..group {
+                store.append(&id(chunks), &[chunk(chunks)]).expect("room");
+                chunks += 1;
+            }
+            store.sync().expect("syncs");
+        }
+        drop(store);
+        assert_eq!(files(&disk), segments * (32 << 10));
+        for rotten in 0..chunks {
+            let disk = copy(&disk);
+            let place = locate(&disk, &chunk(rotten)[..64]);
+            disk.write_at(&place.0, place.1, b"rot").expect("writes");
+            disk.sync(&place.0).expect("syncs");
+            let (store, recovery) = opened(&disk);
+            // The last group may have been written and not synced.
+            let sure = rotten < groups[0] + groups[1];
+            let found = if sure { &recovery.damaged } else { &recovery.torn };
+            assert_eq!(found[..], [id(rotten)], "{groups:?}: {rotten}: {recovery:?}");
+            assert_eq!(recovery.torn.len() + recovery.damaged.len(), 1);
+            let others = (0..chunks).filter(|n| *n != rotten);
+            assert!(others.into_iter().all(|n| store.read(&id(n)) == Ok(chunk(n))), "{rotten} hides others");
+            drop(store);
+            let (store, recovery) = opened(&disk);
+            assert_eq!((store.chunks(), recovery.torn, recovery.damaged), (u64::from(chunks) - 1, vec![], vec![]));
+        }
+    }
+}
+
+/// A disk with the same files.
+fn copy(disk: &CrashBackend) -> CrashBackend {
+    let other = CrashBackend::new();
+    for (name, len) in disk.list().expect("lists") {
+        let mut bytes = vec![0; len as usize];
+        disk.read_at(&name, 0, &mut bytes).expect("reads");
+        other.create(&name, len).expect("creates");
+        other.write_at(&name, 0, &bytes).expect("writes");
+        other.sync(&name).expect("syncs");
+    }
+    other
+}
+
+/// The file and place of these bytes.
+fn locate(disk: &CrashBackend, bytes: &[u8]) -> (String, u64) {
+    let found = disk.list().expect("lists").into_iter().find_map(|(name, len)| {
+        let mut all = vec![0; len as usize];
+        disk.read_at(&name, 0, &mut all).expect("reads");
+        let at = all.windows(bytes.len()).position(|window| window == bytes)?;
+        Some((name, at as u64))
+    });
+    found.expect("it is on the disk")
+}
+
+#[test]
+fn a_bad_copy_that_cannot_be_struck_out_does_not_count_and_is_reported() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let bytes = Bytes::from(vec![7; 3_000]);
+    let id = ChunkId::of_payload(&bytes);
+    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.sync().expect("syncs");
+    let place = locate(&disk, &bytes[..64]);
+    disk.write_at(&place.0, place.1, b"rot").expect("writes");
+    disk.set_fail_sync(true);
+    let scrubbed = store.scrub(None, u64::MAX);
+    assert_eq!(scrubbed.bad, [id]);
+    assert!(matches!(scrubbed.failed, Some(WriteError::Io(_))), "{scrubbed:?}");
+    assert_eq!((store.contains(&id), store.space().dead), (None, store.space().written));
+}
+
+#[test]
+fn tombstones_stay_while_they_bury_something_and_go_afterwards() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let chunk = |n: u32| Bytes::from(vec![n as u8; 3_000 + n as usize]);
+    let id = |n: u32| ChunkId::of_payload(&chunk(n));
+    let put = |store: &Store, n| {
+        store.append(&id(n), &[chunk(n)]).expect("room");
+        store.sync().expect("syncs");
+    };
+    let compact = |store: &Store| {
+        while store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts").is_some() {}
+    };
+    // Ten chunks fill a segment. Of the first one two are removed: too few for it to be emptied.
+    (0..10).for_each(|n| put(&store, n));
+    (10..20).for_each(|n| put(&store, n));
+    [0, 1].iter().for_each(|n| store.remove(&id(*n)).expect("removes"));
+    // The segments with the tombstones are emptied, again and again.
+    for round in 1..6 {
+        let new = round * 20..round * 20 + 30;
+        new.clone().filter(|n| *n >= 20).for_each(|n| put(&store, n));
+        new.for_each(|n| store.remove(&id(n)).expect("removes"));
+        compact(&store);
+    }
+    drop(store);
+    disk.crash(1);
+    let store = open(&disk);
+    assert_eq!(store.chunks(), 18, "a removed chunk came back, or one that was not is gone");
+    assert!((2..20).all(|n| store.read(&id(n)) == Ok(chunk(n))));
+    // Nothing is buried any more: after the first segment the tombstones go as well.
+    (2..20).for_each(|n| store.remove(&id(n)).expect("removes"));
+    (200..220).for_each(|n| put(&store, n));
+    compact(&store);
+    drop(store);
+    disk.crash(2);
+    let store = open(&disk);
+    let (space, tombstone) = (store.space(), 64);
+    assert_eq!(store.chunks(), 20);
+    assert!(space.dead < 20 * tombstone, "of 170 tombstones too many are left: {space:?}");
+}
+
+#[test]
+fn the_files_never_take_more_than_the_capacity() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let chunk = |n: u32| Bytes::from([&n.to_le_bytes()[..], &[1; 2_000]].concat());
+    let id = |n: u32| ChunkId::of_payload(&chunk(n));
+    let mut held = Vec::new();
+    for round in 0..3 {
+        for n in round * 1_000.. {
+            if n % 3 == 0 {
+                store.prepare_segment().expect("prepares, or has no room for it");
+            }
+            let free = store.space().free;
+            match store.append(&id(n), &[chunk(n)]) {
+                Ok(()) => held.push(n),
+                Err(error) => {
+                    assert_eq!(error, WriteError::NoSpace);
+                    assert!(free < 2_112, "{free} bytes were called free");
+                    break;
+                }
+            }
+            assert!(free >= 2_112, "{free} bytes were called free");
+            assert_eq!(store.space().used, files(&disk));
+        }
+        store.sync().expect("syncs");
+        let space = store.space();
+        assert!(
+            space.used <= space.capacity - (32 << 10) && space.written > space.capacity * 8 / 10,
+            "{space:?}, round {round}"
+        );
+        // Tombstones and compaction find room on the full disk, and do not leave the room that they took.
+        let (gone, kept): (Vec<u32>, Vec<u32>) = held.drain(..).partition(|n| n % 4 != 0);
+        gone.iter().for_each(|n| store.remove(&id(*n)).expect("removes"));
+        assert!(files(&disk) <= space.capacity);
+        while store
+            .compact(&mut |_| {
+                assert!(files(&disk) <= space.capacity);
+                ControlFlow::Continue(())
+            })
+            .expect("compacts")
+            .is_some()
+        {}
+        assert!(store.space().used <= space.capacity * 2 / 3, "{:?}", store.space());
+        assert!(kept.iter().all(|n| store.read(&id(*n)) == Ok(chunk(*n))));
+        held = kept;
     }
 }
 
@@ -170,7 +353,7 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
         store.remove(id).expect("tombstones use the reserve");
     }
     while store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts").is_some() {}
-    assert!(store.space().used < 128 << 10, "{:?}", store.space());
+    assert!(store.space().written <= kept.len() as u64 * 64, "{:?}", store.space());
 }
 
 #[test]
@@ -213,7 +396,7 @@ fn restarts_go_on_where_writing_stopped() {
         store.append(&id, std::slice::from_ref(&bytes)).expect("room");
         store.sync().expect("syncs");
         held.push((id, bytes));
-        let used = store.space().used;
+        let used = store.space().written;
         assert!(used < 100 * 256, "{used} bytes after {n} restarts");
     }
     let segments = disk.list().expect("lists").iter().filter(|(name, _)| name.starts_with("segment-")).count();
@@ -248,7 +431,7 @@ fn real_files_are_found_again_and_locked() {
     let backend = FileBackend::open(dir.path()).expect("opens");
     assert!(backend.list().expect("lists").len() >= 2);
     let (store, recovery) = Store::open(Box::new(backend), options()).expect("opens");
-    assert_eq!((recovery.chunks, recovery.bytes, recovery.torn), (1, 10_000, Vec::new()));
+    assert_eq!(recovery, Recovery { chunks: 1, bytes: 10_000, ..Recovery::default() });
     assert_eq!(store.read(&id), Ok(bytes));
 }
 

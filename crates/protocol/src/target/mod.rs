@@ -37,7 +37,7 @@ enum Pending {
     List { from: NodeId, txn: TxnId },
     Write { txn: TxnId, id: ChunkId, size: u32, begun: Instant },
     Read { txn: TxnId },
-    Scrub { background: bool },
+    Scrub { background: bool, begun: Instant },
 }
 
 /// The target machine.
@@ -69,6 +69,11 @@ pub struct Target {
     finished: VecDeque<(TxnId, Ack)>,
     scrub_at: Instant,
     scrub_cursor: Option<ChunkId>,
+    /// Looks for a quiet moment that were in vain.
+    scrub_looks: u8,
+    /// What a stretch of a scrub takes, and when those under way should be over.
+    scrub_time: DiskTime,
+    scrub_until: Instant,
     /// Whether a write failed: then the disk takes no more, but what it can still read is served.
     disk_failed: bool,
 }
@@ -82,6 +87,7 @@ impl Target {
             link: Rate::new(config.link_rate),
             disk: DiskTime::new(config.disk_rate),
             write_time: DiskTime::new(config.disk_rate),
+            scrub_time: DiskTime::new(config.disk_rate),
             accepted: Share::default(),
             setup,
             config,
@@ -98,6 +104,8 @@ impl Target {
             finished: VecDeque::new(),
             scrub_at,
             scrub_cursor: None,
+            scrub_looks: 0,
+            scrub_until: Instant::ZERO,
             disk_failed: false,
         }
     }
@@ -155,7 +163,7 @@ impl Target {
     /// Lets the disk look at one copy, which drops it if it is damaged: until then it counts as one.
     fn suspect(&mut self, id: &ChunkId) {
         let effect = Effect::Scrub { after: predecessor(id), max_bytes: 1 };
-        self.look(effect, Pending::Scrub { background: false });
+        self.look(effect, Pending::Scrub { background: false, begun: self.now });
     }
 
     fn message(&mut self, datagram: &Bytes) {
@@ -230,14 +238,19 @@ impl Target {
                 self.written(txn, id, size, begun, result);
             }
             (Pending::Read { txn }, Completion::Read(result)) => self.read(txn, result),
-            (Pending::Scrub { background }, Completion::Scrubbed { next, bad, .. }) => {
+            (Pending::Scrub { background, begun }, Completion::Scrubbed { next, bytes: _, bad, result }) => {
                 if background {
                     self.scrub_cursor = next;
                     self.scrub_at = self.now + self.config.scrub_interval;
+                    self.scrub_time.sample(self.now, self.stretch(), self.now.since(begun));
+                    self.scrub_until = self.now;
                 }
                 for id in bad {
                     self.setup.chunks = self.setup.chunks.saturating_sub(1);
                     self.event(Event::Corrupt { id });
+                }
+                if result == Err(WriteFailure::Disk) && !core::mem::replace(&mut self.disk_failed, true) {
+                    self.event(Event::DiskFailed);
                 }
             }
             (pending, completion) => panic!("{completion:?} does not answer {pending:?}"),
@@ -266,13 +279,29 @@ impl Target {
         self.outward.prune(self.now);
         self.check_reservations();
         self.pump_servings();
-        if self.now >= self.scrub_at && self.reservations.is_empty() && self.servings.is_empty() {
-            let effect = Effect::Scrub { after: self.scrub_cursor, max_bytes: self.config.scrub_bytes };
-            self.scrub_at = Instant::FAR;
-            self.start(effect, Pending::Scrub { background: true });
-        } else if self.now >= self.scrub_at {
-            self.scrub_at = self.now + self.config.scrub_interval;
+        if self.now >= self.scrub_at {
+            self.scrub();
         }
+    }
+
+    /// Verifies a stretch of what is on disk when nothing else goes on; on a target that is always busy, after some looks
+    /// for such a moment, in its turn with what is. It is short, and bids say what it takes.
+    fn scrub(&mut self) {
+        if self.in_progress() > 0 && self.scrub_looks < limits::SCRUB_LOOKS {
+            self.scrub_looks += 1;
+            let pause = self.config.scrub_interval.div(u64::from(limits::SCRUB_LOOKS));
+            self.scrub_at = self.now + pause.max(Span::from_nanos(1));
+            return;
+        }
+        self.scrub_looks = 0;
+        self.scrub_at = Instant::FAR;
+        self.scrub_until = self.now + self.scrub_time.expect(self.now, self.stretch());
+        let effect = Effect::Scrub { after: self.scrub_cursor, max_bytes: self.config.scrub_bytes };
+        self.start(effect, Pending::Scrub { background: true, begun: self.now });
+    }
+
+    fn stretch(&self) -> u32 {
+        u32::try_from(self.config.scrub_bytes).unwrap_or(u32::MAX)
     }
 
     fn next_deadline(&self) -> Option<Deadline> {

@@ -194,7 +194,7 @@ impl Target {
     /// ones count by the share of them that is accepted, and not sooner than writes take by themselves (a sync that many
     /// writes share takes each of them the whole of it).
     fn disk_done(&self, at: Instant, size: u32) -> Instant {
-        let (mut sure, mut tentative) = (Span::ZERO, Span::ZERO);
+        let (mut sure, mut tentative) = (self.scrub_until.since(self.now), Span::ZERO);
         for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
             *sum = *sum + self.disk.expect(self.now, r.incoming.size());

@@ -114,7 +114,8 @@ impl Target {
         let wait = start.since(self.now);
         let length = end.since(start.max(self.now));
         let rate = u32::try_from(serving.rate).unwrap_or(u32::MAX);
-        Slot { start: wait, length, transfer, done: wait + reading + transfer, rate, size }
+        let begins = wait.max(self.scrub_until.since(self.now));
+        Slot { start: wait, length, transfer, done: begins + reading + transfer, rate, size }
     }
 
     /// Makes room for one more copy on its way out, by forgetting the oldest of those that are only kept for repairs. How

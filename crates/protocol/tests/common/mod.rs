@@ -59,8 +59,12 @@ pub(crate) fn step<M: Machine>(
 }
 
 pub(crate) fn target() -> Target {
+    target_with(Config { scrub_interval: Span::ZERO, ..Config::default() })
+}
+
+pub(crate) fn target_with(config: Config) -> Target {
     let setup = Setup { id: NodeId(1), cluster: CLUSTER, epoch: Epoch(1), free: 1 << 30, chunks: 0, bug: None };
-    Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() })
+    Target::new(setup, config)
 }
 
 /// Says something to a target and answers the look-up that follows.

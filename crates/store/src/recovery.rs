@@ -1,0 +1,204 @@
+//! What the segments say when a store is opened.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use protocol::id::ChunkId;
+
+use crate::backend::Backend;
+use crate::record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+use crate::stage::BLOCK;
+use crate::usage::Usage;
+use crate::{Place, Recovery, StoreError, io_error, record, segment_name};
+
+/// What was found so far.
+#[derive(Default)]
+pub(crate) struct Found {
+    newest: BTreeMap<ChunkId, (u64, Option<Place>)>,
+    usage: Usage,
+    /// Records that were not whole: segment, chunk, and whether they must have been whole once.
+    struck: Vec<(u32, ChunkId, bool)>,
+    /// Those behind something unreadable, of which less is known.
+    torn: Vec<ChunkId>,
+    sequence: u64,
+    /// The last segment that has records, and where they end, if nothing but records is before.
+    pub(crate) resume: Option<(u32, u64)>,
+}
+
+/// What a scan of one segment knows.
+struct Walk {
+    segment: u32,
+    name: String,
+    last: bool,
+    /// Where the records end that follow each other without anything else between.
+    chain: u64,
+    /// Whether something unreadable was met: what comes behind may be payload that imitates records.
+    lost: bool,
+    /// Whether a record was found behind that.
+    scattered: bool,
+    /// Where the last good record ends.
+    end: u64,
+    /// Everything before this was durable when a record behind it was written.
+    durable: u64,
+    /// Records that are not whole, by their ends.
+    struck: Vec<(u64, ChunkId)>,
+    /// Whether anything was written over.
+    changed: bool,
+}
+
+impl Found {
+    /// Reads the record headers of a segment. In the `last` ones, payload is checked too, and records that are not whole
+    /// are struck out: a crash cut them off before they were acknowledged, or they rotted, and they must not be taken
+    /// for copies later.
+    ///
+    /// Behind a damaged header the search goes through payload, which may imitate records: from there on only chunks
+    /// whose bytes are what their id names are believed, and no tombstones.
+    pub(crate) fn scan(&mut self, backend: &dyn Backend, segment: u32, len: u64, last: bool) -> Result<(), StoreError> {
+        let mut walk = Walk {
+            segment,
+            name: segment_name(segment),
+            last,
+            chain: SEGMENT_HEADER,
+            lost: false,
+            scattered: false,
+            end: SEGMENT_HEADER,
+            durable: SEGMENT_HEADER,
+            struck: Vec::new(),
+            changed: false,
+        };
+        self.usage.add(segment, len);
+        let mut offset = SEGMENT_HEADER;
+        let mut block = vec![0; 64 << 10];
+        while offset + RECORD_HEADER <= len {
+            let take = (len - offset).min(block.len() as u64) as usize;
+            backend.read_at(&walk.name, offset, &mut block[..take]).map_err(failed())?;
+            let mut at = 0;
+            while at + RECORD_HEADER as usize <= take {
+                let here = offset + at as u64;
+                let header = Header::decode(&block[at..]).filter(|h| h.segment == segment);
+                let header = header.filter(|h| here + record::span(h.len) <= len.next_multiple_of(ALIGN));
+                let step = match header {
+                    Some(header) => self.meet(backend, &mut walk, here, header).map_err(failed())?,
+                    None => None,
+                };
+                walk.lost |= step.is_none();
+                at += step.unwrap_or(ALIGN) as usize;
+            }
+            offset += at as u64;
+        }
+        // What a killed process wrote and did not sync is found here, and will be called durable.
+        if walk.changed || last && walk.end > SEGMENT_HEADER {
+            backend.sync(&walk.name).map_err(failed())?;
+        }
+        if walk.end > SEGMENT_HEADER {
+            self.resume = (!walk.scattered && !walk.changed && last).then_some((segment, walk.chain));
+            self.usage.change(segment, |of| of.written = walk.end.max(walk.chain) - SEGMENT_HEADER);
+        }
+        self.struck.extend(walk.struck.into_iter().map(|(end, id)| (segment, id, end <= walk.durable)));
+        Ok(())
+    }
+
+    /// Takes what a header at `here` says, or does not believe it. How far on the next one is; `None` when it cannot be
+    /// told.
+    fn meet(&mut self, backend: &dyn Backend, walk: &mut Walk, here: u64, header: Header) -> io::Result<Option<u64>> {
+        let span = record::span(header.len);
+        let good = match header.kind {
+            Kind::Struck => false,
+            _ if !walk.last && !walk.lost => true,
+            Kind::Tombstone if walk.lost => false,
+            _ => is_whole(backend, &walk.name, here, &header, walk.lost)?,
+        };
+        if good {
+            self.take(&header, walk.segment, here);
+            walk.end = here + span;
+            walk.scattered |= walk.lost;
+        } else if walk.lost {
+            if walk.last {
+                backend.write_at(&walk.name, here, &[0; 8])?;
+                self.torn.push(header.id);
+                walk.changed = true;
+            }
+            return Ok(None);
+        } else if header.kind != Kind::Struck {
+            backend.write_at(&walk.name, here, &Header { kind: Kind::Struck, ..header }.encode())?;
+            walk.struck.push((here + span, header.id));
+            walk.changed = true;
+        }
+        if !walk.lost {
+            walk.chain = here + span;
+            walk.durable = walk.durable.max(header.durable_before(here));
+        }
+        Ok(Some(span))
+    }
+
+    fn take(&mut self, header: &Header, segment: u32, offset: u64) {
+        self.sequence = self.sequence.max(header.sequence);
+        let place = Place { segment, offset, len: header.len, sequence: header.sequence };
+        let place = (header.kind == Kind::Chunk).then_some(place);
+        self.usage.change(segment, |of| match place {
+            Some(_) => of.buried += 1,
+            None => of.tombstones += RECORD_HEADER,
+        });
+        let newest = self.newest.entry(header.id).or_insert((header.sequence, place));
+        if header.sequence >= newest.0 {
+            *newest = (header.sequence, place);
+        }
+    }
+
+    /// Segments without a record, which count no more: left by a run that did not come to use them.
+    pub(crate) fn empty(&mut self) -> Vec<u32> {
+        let unused = self.usage.unused();
+        unused.iter().for_each(|segment| self.usage.remove(*segment));
+        unused
+    }
+
+    /// Length of a segment's file, in whole blocks.
+    pub(crate) fn len(&self, segment: u32) -> u64 {
+        self.usage.get(segment).file / BLOCK as u64 * BLOCK as u64
+    }
+
+    /// Chunks whose newest record is a tombstone.
+    pub(crate) fn tombstones(self) -> impl Iterator<Item = ChunkId> {
+        self.newest.into_iter().filter(|(_, (_, place))| place.is_none()).map(|(id, _)| id)
+    }
+
+    /// The index, the usage, what to report, and the highest sequence number.
+    pub(crate) fn finish(self) -> (BTreeMap<ChunkId, Place>, Usage, Recovery, u64) {
+        let index: BTreeMap<ChunkId, Place> =
+            self.newest.into_iter().filter_map(|(id, (_, place))| Some((id, place?))).collect();
+        let mut usage = self.usage;
+        for place in index.values() {
+            usage.change(place.segment, |segment| {
+                segment.live += place.record_len();
+                segment.buried -= 1;
+            });
+        }
+        let mut recovery = Recovery {
+            chunks: index.len() as u64,
+            bytes: index.values().map(|place| u64::from(place.len)).sum(),
+            torn: self.torn,
+            damaged: Vec::new(),
+        };
+        // A segment is synced before the next one is begun.
+        let last = usage.last().unwrap_or(0);
+        for (segment, id, was_durable) in self.struck {
+            let what = if was_durable || segment < last { &mut recovery.damaged } else { &mut recovery.torn };
+            what.push(id);
+        }
+        (index, usage, recovery, self.sequence)
+    }
+}
+
+fn failed() -> impl FnOnce(io::Error) -> StoreError {
+    io_error("reading a segment")
+}
+
+/// Whether a record's payload is what its header says, and, when asked, what its id names.
+fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header, by_id: bool) -> io::Result<bool> {
+    let mut payload = vec![0; header.len as usize];
+    match backend.read_at(name, offset + RECORD_HEADER, &mut payload) {
+        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc && (!by_id || header.id.matches([&payload[..]]))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
