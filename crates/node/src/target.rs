@@ -344,6 +344,9 @@ fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) 
             Read::Scrub { op, after, max_bytes } => {
                 let scrubbed = store.scrub(after, max_bytes);
                 let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
+                for (id, problem) in &scrubbed.unread {
+                    tracing::error!("reading {id} failed in a scrub: {problem}; check the disk");
+                }
                 let result = scrubbed.failed.map_or(Ok(()), |error| {
                     tracing::error!("damaged copies could not be struck out: {error}; the next start finds them again");
                     Err(failure(&error))

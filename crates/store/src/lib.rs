@@ -147,7 +147,9 @@ pub struct Scrubbed {
     pub bytes: u64,
     /// Chunks whose copy was bad, and is forgotten.
     pub bad: Vec<ChunkId>,
-    /// Why some of them could not be forgotten durably: the next start finds these again.
+    /// Chunks that the disk could not read, and what it said: no proof of damage, so they stay.
+    pub unread: Vec<(ChunkId, String)>,
+    /// Why some of the bad ones could not be forgotten durably: the next start finds these again.
     pub failed: Option<WriteError>,
 }
 
@@ -604,8 +606,12 @@ impl Store {
                     id.matches([&payload[..]])
                 }
                 Err(ReadError::Corrupt) => false,
-                // Gone meanwhile, or the disk cannot say: not proof of damage.
-                Err(ReadError::Missing | ReadError::Io(_)) => true,
+                // Gone meanwhile.
+                Err(ReadError::Missing) => true,
+                Err(ReadError::Io(problem)) => {
+                    scrubbed.unread.push((id, problem));
+                    true
+                }
             };
             if !good {
                 if let Err(error) = self.remove(&id) {

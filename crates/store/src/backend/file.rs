@@ -99,13 +99,14 @@ impl Backend for FileBackend {
                 io::ErrorKind::Unsupported => file.set_len(len),
                 _ => Err(error),
             })
-            .and_then(|()| file.sync_all());
+            .and_then(|()| file.sync_all())
+            .and_then(|()| self.sync_dir());
         if let Err(error) = written {
             // Half a file is of no use to anybody; the first error is the one to report.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
-        self.sync_dir()
+        Ok(())
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
