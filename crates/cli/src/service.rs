@@ -96,7 +96,7 @@ impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
         let config = self.client.config();
         let map = config.map()?;
-        let states = self.client.ping().wait().context("the targets could not be asked")?;
+        let states = self.client.ping().wait()?.context("the targets could not be asked")?;
         let targets = states.into_iter().map(|state| TargetInfo {
             id: state.target.0,
             domain: map.domain(state.target).unwrap_or(0),

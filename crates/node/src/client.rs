@@ -78,7 +78,7 @@ enum Reply {
     Put(std::sync::mpsc::SyncSender<Result<Stored, PutError>>),
     Get(std::sync::mpsc::SyncSender<Result<Fetched, GetError>>),
     List(std::sync::mpsc::SyncSender<Result<Found, Busy>>),
-    Ping(std::sync::mpsc::SyncSender<Vec<TargetState>>),
+    Ping(std::sync::mpsc::SyncSender<Result<Vec<TargetState>, Busy>>),
 }
 
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
@@ -154,7 +154,7 @@ impl Host<Initiator> for ClientHost {
             (Some(Reply::Put(reply)), Event::Put { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::Get(reply)), Event::Get { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::List(reply)), Event::List { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::Ping(reply)), Event::Ping { targets, .. }) => drop(reply.try_send(targets)),
+            (Some(Reply::Ping(reply)), Event::Ping { result, .. }) => drop(reply.try_send(result)),
             _ => {}
         }
     }
@@ -297,7 +297,7 @@ impl Client {
 
     /// Asks every target for its state.
     #[must_use]
-    pub fn ping(&self) -> Ticket<Vec<TargetState>> {
+    pub fn ping(&self) -> Ticket<Result<Vec<TargetState>, Busy>> {
         self.ask(Reply::Ping, |handle| Request::Ping { handle })
     }
 }

@@ -87,7 +87,7 @@ fn every_transport_gives_back_what_was_put_also_after_a_restart() {
     let targets = start(&config);
     let fetched = client.get(id).wait().expect("runs").expect("still there");
     assert_eq!(fetched.pieces.concat(), kept);
-    let states = client.ping().wait().expect("runs");
+    let states = client.ping().wait().expect("runs").expect("answered");
     assert!(states.iter().all(|s| s.answer.is_some()), "{states:?}");
     targets.into_iter().for_each(TargetNode::stop);
 }

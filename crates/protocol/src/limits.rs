@@ -12,8 +12,7 @@ pub const COPIES: usize = 8;
 pub const RESERVATIONS: usize = 256;
 /// Reads that a target serves at once; further get requests get `Busy`.
 pub const SERVINGS: usize = 64;
-/// Effects a target has under way when it answers further requests with `Busy`; lists and probes are dropped then (the
-/// initiator asks again).
+/// Effects a target has under way when it answers further requests and lists with `Busy`, and probes with `Pending`.
 pub const LOOKUPS: usize = 1_024;
 /// Looks for a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
 /// for longer than the interval.

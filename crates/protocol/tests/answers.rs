@@ -6,11 +6,11 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, TxnId};
-use protocol::initiator;
-use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
+use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, decode_message};
+use protocol::{initiator, limits};
 
 const PAYLOAD: &[u8] = b"stored";
 
@@ -114,6 +114,74 @@ fn whoever_cannot_be_served_now_is_told_so() {
     }
     for request in [put(2_000, 1, id, 6), get(2_000, 1, id)] {
         assert!(is_busy(&step(&mut target, at(13), Input::Datagram(from(INITIATOR, &request))).0));
+    }
+    let list = Message::List { txn: TxnId(2_001), prefix: Vec::new(), after: None };
+    assert!(is_busy(&step(&mut target, at(14), Input::Datagram(from(INITIATOR, &list))).0));
+    let (txn, unknown) = (TxnId(2_002), ChunkId::of_payload(b"not here"));
+    let (messages, _) =
+        step(&mut target, at(15), Input::Datagram(from(INITIATOR, &Message::Probe { txn, id: unknown })));
+    assert_eq!(messages, [Message::Ack { txn, ack: Ack::Pending }]);
+}
+
+/// What an initiator says until nothing is in progress, when the targets in `busy` refuse every list.
+fn list_of_busy(busy: &[u32]) -> (Result<initiator::Found, initiator::Busy>, usize, Instant) {
+    let mut initiator = initiator();
+    let request = initiator::Request::List { handle: 1, scope: initiator::Scope::Cluster, prefix: Vec::new() };
+    let (mut now, mut input, mut asked) = (at(0), Input::Request(request), 0);
+    loop {
+        initiator.handle_input(now, input);
+        let (mut questions, mut result) = (Vec::new(), None);
+        let deadline = loop {
+            match initiator.poll_output() {
+                Output::Transmit(transmit) => {
+                    let (Destination::Node(to), Body::Control(message)) = (transmit.to, transmit.body) else {
+                        continue;
+                    };
+                    if let Some((_, Message::List { txn, .. })) = decode_message(&message) {
+                        questions.push((to, txn));
+                    }
+                }
+                Output::Event(initiator::Event::List { result: answer, .. }) => result = Some(answer),
+                Output::Idle(deadline) => break deadline,
+                _ => {}
+            }
+        };
+        if let Some(result) = result {
+            return (result, asked, now);
+        }
+        now = deadline.map_or(now, |deadline| deadline.at);
+        input = Input::Wake;
+        for (to, txn) in questions {
+            asked += 1;
+            let answer = if busy.contains(&to.0) {
+                Message::Bid(Bid { txn, round: 0, answer: Answer::Busy(Span::from_millis(500)) })
+            } else {
+                Message::Listed { txn, ids: vec![ChunkId::of_payload(PAYLOAD)], more: false }
+            };
+            hear(&mut initiator, now, Input::Datagram(from(to, &answer)));
+        }
+    }
+}
+
+#[test]
+fn a_list_that_busy_targets_refuse_never_looks_like_an_empty_one() {
+    let give_up = Config::default().give_up;
+    let (result, asked, end) = list_of_busy(&[1, 2, 3]);
+    assert_eq!(result, Err(initiator::Busy));
+    assert!(end >= at(0) + give_up && asked < 3 * 70, "{asked} questions until {end}");
+    let (result, ..) = list_of_busy(&[2]);
+    let found = result.expect("two of three answered");
+    assert_eq!(found.silent, [NodeId(2)]);
+    assert_eq!(found.chunks, [(ChunkId::of_payload(PAYLOAD), vec![NodeId(1), NodeId(3)])]);
+}
+
+#[test]
+fn a_question_that_an_initiator_refuses_is_answered_so() {
+    let mut initiator = initiator();
+    for handle in 0..=limits::WAITING as u64 {
+        let said = hear(&mut initiator, at(0), Input::Request(initiator::Request::Ping { handle }));
+        let refused = matches!(said.events[..], [initiator::Event::Ping { result: Err(initiator::Busy), .. }]);
+        assert_eq!(refused, handle == limits::WAITING as u64, "{:?}", said.events);
     }
 }
 

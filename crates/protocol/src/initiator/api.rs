@@ -77,15 +77,16 @@ pub enum Event {
     List {
         /// Of which request.
         handle: u64,
-        /// Ids in ascending order, each once, and the targets that did not answer.
+        /// Ids in ascending order, each once, and the targets that did not answer; or that too much waits here, or so
+        /// many targets were too busy until the end that the list would be worth nothing.
         result: Result<Found, Busy>,
     },
     /// A ping is over.
     Ping {
         /// Of which request.
         handle: u64,
-        /// One entry for each target of the map.
-        targets: Vec<TargetState>,
+        /// One entry for each target of the map, or that too much waits here.
+        result: Result<Vec<TargetState>, Busy>,
     },
     /// A target uses a newer cluster map: fetch it and hand it in with [`Request::Map`].
     NeedMap {
@@ -161,7 +162,7 @@ pub struct Alive {
     pub chunks: u64,
 }
 
-/// Too much is waiting already.
+/// Too much is waiting already, at the initiator or at the targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -209,6 +210,12 @@ fn names(nodes: &[NodeId]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the initiator or the targets have too much waiting: try again later")
+    }
+}
+
 impl fmt::Display for PutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -243,5 +250,6 @@ impl fmt::Display for GetError {
     }
 }
 
+impl core::error::Error for Busy {}
 impl core::error::Error for PutError {}
 impl core::error::Error for GetError {}

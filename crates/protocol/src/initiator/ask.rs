@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Alive, Deadline, Destination, Event, Found, Instant, NodeId, Scope, Shared, Step, TargetState, TxnId, members,
+    Alive, Busy, Deadline, Destination, Event, Found, Instant, NodeId, Scope, Shared, Span, Step, TargetState, TxnId,
+    members,
 };
 use crate::id::ChunkId;
 use crate::wire::Message;
@@ -16,11 +17,25 @@ pub(super) struct Ask {
     txn: TxnId,
     handle: u64,
     question: Question,
-    /// Who still owes an answer, and how often it was asked.
-    open: BTreeMap<NodeId, (u8, Option<ChunkId>)>,
+    /// Who still owes an answer.
+    open: BTreeMap<NodeId, Owed>,
     silent: Vec<NodeId>,
-    again: Instant,
+    /// Whether one of the silent ones was busy to the end.
+    busy: bool,
     give_up_at: Instant,
+}
+
+/// An answer that a target still owes.
+#[derive(Debug)]
+struct Owed {
+    /// How often it was asked since it was heard last.
+    asked: u8,
+    /// When it is asked again.
+    again: Instant,
+    /// (To a list.) What comes after this.
+    after: Option<ChunkId>,
+    /// Whether the last that was heard of it is that it is busy.
+    busy: bool,
 }
 
 #[derive(Debug)]
@@ -44,10 +59,10 @@ impl Ask {
     }
 
     fn begin(cx: &mut Shared, txn: TxnId, handle: u64, whom: Vec<NodeId>, question: Question) -> Self {
-        let open = whom.into_iter().map(|n| (n, (1, None))).collect();
         let again = cx.now + cx.config.bid_timeout;
+        let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, busy: false })).collect();
         let give_up_at = cx.now + cx.config.give_up;
-        let ask = Self { txn, handle, question, open, silent: Vec::new(), again, give_up_at };
+        let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: false, give_up_at };
         for node in ask.open.keys() {
             ask.send(cx, *node, None);
         }
@@ -64,14 +79,14 @@ impl Ask {
     }
 
     pub(super) fn listed(&mut self, cx: &mut Shared, from: NodeId, ids: &[ChunkId], more: bool) -> Step {
-        let Some((asked, after)) = self.open.get_mut(&from) else {
+        let Some(owed) = self.open.get_mut(&from) else {
             return Step::Continue;
         };
         let Question::List { found, .. } = &mut self.question else {
             return Step::Continue;
         };
         // An answer to an earlier page of the same list (asked twice) begins before the cursor.
-        if ids.first().is_some_and(|first| after.is_some_and(|cursor| *first <= cursor)) {
+        if ids.first().is_some_and(|first| owed.after.is_some_and(|cursor| *first <= cursor)) {
             return Step::Continue;
         }
         for id in ids {
@@ -79,8 +94,7 @@ impl Ask {
         }
         match ids.last() {
             Some(last) if more => {
-                (*asked, *after) = (1, Some(*last));
-                self.again = cx.now + cx.config.bid_timeout;
+                *owed = Owed { asked: 1, again: cx.now + cx.config.bid_timeout, after: Some(*last), busy: false };
                 self.send(cx, from, Some(*last));
             }
             _ => {
@@ -88,6 +102,14 @@ impl Ask {
             }
         }
         self.finish_if_all(cx)
+    }
+
+    /// The target has too much to look up: it is asked again when it said, for as long as patience lasts.
+    pub(super) fn busy(&mut self, cx: &Shared, from: NodeId, wait: Span) -> Step {
+        if let Some(owed) = self.open.get_mut(&from) {
+            *owed = Owed { asked: 0, again: cx.now + cx.rest(Some(wait)), busy: true, ..*owed };
+        }
+        Step::Continue
     }
 
     pub(super) fn pong(&mut self, cx: &mut Shared, from: NodeId, state: Alive) -> Step {
@@ -105,7 +127,10 @@ impl Ask {
             return Step::Continue;
         }
         let (handle, silent) = (self.handle, core::mem::take(&mut self.silent));
+        let too_few = self.busy && silent.len() >= usize::from(cx.map.copies);
         cx.event(match &mut self.question {
+            // What was not heard is missing: "silent" would send the reader to look for targets that are well.
+            Question::List { .. } if too_few => Event::List { handle, result: Err(Busy) },
             Question::List { found, .. } => {
                 let chunks =
                     core::mem::take(found).into_iter().map(|(id, by)| (id, by.into_iter().collect())).collect();
@@ -116,7 +141,7 @@ impl Ask {
                 let missing = silent.iter().map(|n| TargetState { target: *n, answer: None });
                 let mut targets: Vec<TargetState> = answers.chain(missing).collect();
                 targets.sort_by_key(|state| state.target);
-                Event::Ping { handle, targets }
+                Event::Ping { handle, result: Ok(targets) }
             }
         });
         Step::Over
@@ -125,31 +150,31 @@ impl Ask {
     pub(super) fn wake(&mut self, cx: &mut Shared) -> Step {
         if cx.now >= self.give_up_at {
             // Whoever still has more to say counts as silent: what was not heard is not known.
-            self.silent.extend(core::mem::take(&mut self.open).into_keys());
+            let open = core::mem::take(&mut self.open);
+            self.busy = open.values().any(|owed| owed.busy);
+            self.silent.extend(open.into_keys());
             return self.finish_if_all(cx);
         }
-        if cx.now < self.again {
-            return Step::Continue;
-        }
-        self.again = cx.now + cx.config.bid_timeout;
-        let late: Vec<NodeId> = self.open.keys().copied().collect();
+        let late: Vec<NodeId> = self.open.iter().filter(|(_, owed)| owed.again <= cx.now).map(|(n, _)| *n).collect();
         for node in late {
-            let Some((asked, after)) = self.open.get_mut(&node) else {
+            let Some(owed) = self.open.get_mut(&node) else {
                 continue;
             };
-            if *asked >= ASKED {
+            if owed.asked >= ASKED {
                 self.open.remove(&node);
                 self.silent.push(node);
                 continue;
             }
-            *asked += 1;
-            let after = *after;
+            owed.asked += 1;
+            owed.again = cx.now + cx.config.bid_timeout;
+            let after = owed.after;
             self.send(cx, node, after);
         }
         self.finish_if_all(cx)
     }
 
     pub(super) fn next_deadline(&self) -> Deadline {
-        Deadline { at: self.again.min(self.give_up_at), why: "answers" }
+        let again = self.open.values().map(|owed| owed.again).min();
+        Deadline { at: again.map_or(self.give_up_at, |again| again.min(self.give_up_at)), why: "answers" }
     }
 }

@@ -29,7 +29,7 @@ use crate::machine::{Body, Completion, Deadline, Destination, Effect, Input, Mac
 use crate::map::ClusterMap;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
-use crate::wire::{Ack, DataHeader, Head, Message, decode_message, encode_message, is_data};
+use crate::wire::{Ack, Answer, Bid, DataHeader, Head, Message, decode_message, encode_message, is_data};
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
@@ -226,7 +226,7 @@ impl Initiator {
                 self.shared.event(Event::Get { handle, result: Err(GetError::Busy) });
             }
             Request::List { handle, .. } if full => self.shared.event(Event::List { handle, result: Err(Busy) }),
-            Request::Ping { handle } if full => self.shared.event(Event::Ping { handle, targets: Vec::new() }),
+            Request::Ping { handle } if full => self.shared.event(Event::Ping { handle, result: Err(Busy) }),
             request @ (Request::Put { .. } | Request::Get { .. }) => {
                 self.waiting.push_back((self.shared.now, request));
             }
@@ -321,6 +321,7 @@ impl Initiator {
             (Txn::Get(get), Message::Bid(bid)) => get.bid(cx, from, bid),
             (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(cx, from),
             (Txn::Get(get), Message::Ack { ack, .. }) => get.refused(cx, from, ack),
+            (Txn::Ask(ask), Message::Bid(Bid { answer: Answer::Busy(wait), .. })) => ask.busy(cx, from, wait),
             (Txn::Ask(ask), Message::Listed { ids, more, .. }) => ask.listed(cx, from, &ids, more),
             (Txn::Ask(ask), Message::Pong { free, chunks, .. }) => ask.pong(cx, from, Alive { free, chunks }),
             _ => Step::Continue,

@@ -142,7 +142,7 @@ impl Target {
         op
     }
 
-    /// Starts a question to the index. When too many are open, requests are answered so, and the rest is asked again.
+    /// Starts a question to the index. When too many are open, whoever asked is told so, and asks again.
     fn look(&mut self, effect: Effect, pending: Pending) {
         if self.pending.len() < limits::LOOKUPS {
             self.start(effect, pending);
@@ -152,11 +152,10 @@ impl Target {
         match pending {
             Pending::Put { from, request } => self.bid(from, request.txn, request.round, busy),
             Pending::Get { from, txn, round, .. } => self.bid(from, txn, round, busy),
-            Pending::Probe { .. }
-            | Pending::List { .. }
-            | Pending::Write { .. }
-            | Pending::Read { .. }
-            | Pending::Scrub { .. } => {}
+            Pending::List { from, txn } => self.bid(from, txn, 0, busy),
+            Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
+            // Only suspicions come here: the background looks at the same copy in its turn.
+            Pending::Write { .. } | Pending::Read { .. } | Pending::Scrub { .. } => {}
         }
     }
 

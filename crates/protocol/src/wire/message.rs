@@ -13,7 +13,7 @@ use crate::time::Span;
 pub enum Message {
     /// Initiator to group: who can take a copy of this chunk, and when?
     PutRequest(PutRequest),
-    /// Target to initiator: the answer to a put or get request.
+    /// Target to initiator: the answer to a put or get request; to a list (of round 0) only that it is busy.
     Bid(Bid),
     /// Initiator to group: these are chosen; a bidder that is not named is free again.
     Accept {
@@ -179,7 +179,7 @@ pub enum Ack {
     NoSpace,
     /// The disk failed: the copy could not be written (put) or read (get).
     DiskFailed,
-    /// (To a probe.) Still writing.
+    /// (To a probe.) Still writing, or too busy to look: ask again.
     Pending,
     /// (To a probe.) Nothing known, not held: a restart, an expired window.
     Unknown,

@@ -112,11 +112,15 @@ impl World<'_> {
                 }
                 self.feed(id);
             }
-            initiator::Event::Ping { handle, targets } => {
+            initiator::Event::Ping { handle, result } => {
                 let Some(Asked::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
-                self.note(15, id, targets.len(), || format!("ping: {targets:?}"));
-                if healed && targets.iter().any(|target| target.answer.is_none()) {
-                    self.fail(format!("a target was silent to a ping after the heal: {targets:?}"));
+                self.note(15, id, result.as_ref().map_or(0, Vec::len), || format!("ping: {result:?}"));
+                match result {
+                    Ok(targets) if healed && targets.iter().any(|target| target.answer.is_none()) => {
+                        self.fail(format!("a target was silent to a ping after the heal: {targets:?}"));
+                    }
+                    Err(_) if healed => self.fail("a ping was refused after the heal".to_owned()),
+                    Ok(_) | Err(_) => {}
                 }
                 self.feed(id);
             }
