@@ -77,10 +77,10 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
-            Error::Read { source, .. } if source.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
+            Error::Read { cause, .. } if cause.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
             Error::Manifest { .. } | Error::Mismatch { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-            Error::Put { source, .. } | Error::Get { source, .. } | Error::List { source, .. } => match **source {
+            Error::Put { cause, .. } | Error::Get { cause, .. } | Error::List { cause, .. } => match **cause {
                 ServiceError::Get(GetError::NotFound) => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             },

@@ -12,6 +12,7 @@ use node::config::{MulticastChoice, Network, Protocol, TargetConfig, TransportNa
 use serde::{Deserialize, Serialize};
 
 use crate::args::{TransportArg, UpArgs};
+use crate::output::program;
 
 /// Where a cluster lives and what it consists of.
 #[derive(Debug)]
@@ -63,14 +64,24 @@ const CAPACITY: (u64, u64) = (256 << 20, 64 << 30);
 
 /// Reads a cluster's configuration.
 pub(crate) fn load(path: &Path) -> anyhow::Result<ClusterConfig> {
-    Ok(ClusterConfig::load(path)?)
+    ClusterConfig::load(path).map_err(|error| match &error {
+        node::ConfigError::Read { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
+            anyhow::anyhow!("{error}, or make one with `{} up`", program())
+        }
+        _ => error.into(),
+    })
 }
 
 /// The HTTP address of the gateway of the cluster whose configuration is `config`.
 pub(crate) fn gateway_address(config: &Path) -> anyhow::Result<String> {
     let path = config.with_file_name("gateway.toml");
-    let text = fs::read_to_string(&path).with_context(|| {
-        format!("cannot read {}: start a cluster with `reservoir up`, or name one with --config", path.display())
+    let text = fs::read_to_string(&path).map_err(|error| {
+        let advice = if config.exists() {
+            "write http = \"ADDRESS:PORT\" into it: where the gateway listens".to_owned()
+        } else {
+            format!("start a cluster with `{} up`, or name one with --config", program())
+        };
+        anyhow::anyhow!("cannot read {}: {error}; {advice}", path.display())
     })?;
     let file: GatewayFile = toml::from_str(&text)
         .map_err(|error| anyhow::anyhow!("{}: {}: write http = \"ADDRESS:PORT\"", path.display(), error.message()))?;
@@ -117,7 +128,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let config = new_config(directory, shape)?;
     // Checked before anything is written.
     config.map().map_err(|error| match error {
-        node::ConfigError::Map { source, .. } => anyhow::anyhow!("{source} (--targets {})", shape.targets),
+        node::ConfigError::Map { cause, .. } => anyhow::anyhow!("{cause} (--targets {})", shape.targets),
         other => other.into(),
     })?;
     let targets = directory.join("targets");

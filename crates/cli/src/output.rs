@@ -17,6 +17,11 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// This program as the user called it: what a hint says can then be typed.
+pub(crate) fn program() -> String {
+    std::env::args_os().next().map_or_else(|| "reservoir".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Writes a value as JSON to standard output.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("the answer could not be written as JSON")?;

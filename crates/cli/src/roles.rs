@@ -33,6 +33,7 @@ pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
     if args.with_parent {
         process::stop_with_parent()?;
     }
+    node::target::check_directory(&config, args.id)?;
     let page = metrics_listener(&config, args.id)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -181,12 +181,14 @@ fn three_cells() -> usize {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file cannot be read.
-    #[error("cannot read {path}: {source}; create it with `reservoir up`, or name another with --config")]
+    #[error("cannot read {path}: {cause}; {advice}")]
     Read {
         /// Which file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
+        /// What to do.
+        advice: &'static str,
     },
     /// The file is not what it should be.
     #[error("{path}: {problem}")]
@@ -197,12 +199,12 @@ pub enum ConfigError {
         problem: String,
     },
     /// The map cannot serve.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Map {
         /// Which file.
         path: PathBuf,
         /// Why.
-        source: MapError,
+        cause: MapError,
     },
     /// A value is wrong.
     #[error("{path}: {problem}")]
@@ -237,7 +239,14 @@ impl ClusterConfig {
     /// # Errors
     /// One line that says where and what.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        let read = |cause: std::io::Error| ConfigError::Read {
+            path: path.to_owned(),
+            advice: match cause.kind() {
+                std::io::ErrorKind::NotFound => "name the map of a cluster with --config",
+                _ => "let this user read it, or name another with --config",
+            },
+            cause,
+        };
         Self::parse(&std::fs::read_to_string(path).map_err(read)?, path)
     }
 
@@ -323,7 +332,7 @@ impl ClusterConfig {
         });
         let cluster = ClusterId::of_name(&self.cluster);
         ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
-            .map_err(|source| ConfigError::Map { path: self.path.clone(), source })
+            .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })
     }
 
     /// The cluster's key.
@@ -332,7 +341,8 @@ impl ClusterConfig {
     /// When the file cannot be read or is no key.
     pub fn key(&self) -> Result<[u8; KEY_LEN], ConfigError> {
         let path = self.base().join(&self.key_file);
-        let read = |source| ConfigError::Read { path: path.clone(), source };
+        let advice = "copy it from another server or a backup, let this user read it, or correct `key_file`";
+        let read = |cause| ConfigError::Read { path: path.clone(), cause, advice };
         let text = std::fs::read_to_string(&path).map_err(read)?;
         let text = text.trim();
         let mut key = [0; KEY_LEN];

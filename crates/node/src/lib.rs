@@ -14,27 +14,39 @@ pub mod target;
 pub use client::{Client, ClientOptions, Ticket};
 pub use config::{ClusterConfig, ConfigError};
 
-/// Why a node could not start or go on. Each says what to do.
+/// Why a node could not start or go on. Each says what to do. A cause stands in the message, and is therefore not the
+/// `source` of the error as well: who prints the chain would say it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The store cannot be opened.
-    #[error("target {id}: {source}")]
+    #[error("target {id}: {cause}")]
     Store {
         /// Which target.
         id: u32,
         /// Why.
-        source: store::StoreError,
+        cause: store::StoreError,
+    },
+    /// Another process has the target's directory.
+    #[error(
+        "target {id}: another process uses its directory {dir}: it is running already, or two targets have one `data`; \
+         stop that process, or give each target its own"
+    )]
+    InUse {
+        /// Which target.
+        id: u32,
+        /// Its directory.
+        dir: std::path::PathBuf,
     },
     /// A directory, socket or thread could not be had.
-    #[error("{what}: {source}; {advice}")]
+    #[error("{what}: {cause}; {advice}")]
     Io {
         /// What was being done, on what.
         what: String,
         /// How it failed.
-        source: std::io::Error,
+        cause: std::io::Error,
         /// What to do.
         advice: &'static str,
     },
@@ -48,5 +60,5 @@ pub enum NodeError {
 
 pub(crate) fn io(what: impl Into<String>, advice: &'static str) -> impl FnOnce(std::io::Error) -> NodeError {
     let what = what.into();
-    move |source| NodeError::Io { what, source, advice }
+    move |cause| NodeError::Io { what, cause, advice }
 }

@@ -203,9 +203,7 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
     if !dir.is_dir() {
         make_dir(&dir, target.id)?;
     }
-    let advice = "make it writable for this user; if another process has it, stop that one";
-    let backend = FileBackend::open(&dir)
-        .map_err(io(format!("target {}: opening its directory {}", target.id, dir.display()), advice))?;
+    let backend = open_dir(&dir, target.id)?;
     let capacity = config.capacity(target)?;
     let options = Options {
         capacity,
@@ -214,7 +212,7 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
         cluster: config.map()?.cluster.0,
         target: target.id,
     };
-    let store_error = |source| NodeError::Store { id: target.id, source };
+    let store_error = |cause| NodeError::Store { id: target.id, cause };
     let (store, recovery) = Store::open(Box::new(backend), options).map_err(store_error)?;
     // Before the first write, so that it does not wait for it.
     if let Err(error) = store.prepare_segment() {
@@ -231,6 +229,27 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
         tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", target.id);
     }
     Ok((Arc::new(store), recovery))
+}
+
+fn open_dir(dir: &Path, id: u32) -> Result<FileBackend, NodeError> {
+    FileBackend::open(dir).map_err(|cause| match cause.kind() {
+        std::io::ErrorKind::WouldBlock => NodeError::InUse { id, dir: dir.to_owned() },
+        _ => {
+            let what = format!("target {id}: opening its directory {}", dir.display());
+            io(what, "make it writable for this user")(cause)
+        }
+    })
+}
+
+/// Whether a target's directory could be had now: a second process of one target should hear that, and not which of its
+/// addresses is taken.
+///
+/// # Errors
+/// [`NodeError::InUse`], or the directory cannot be opened.
+pub fn check_directory(config: &ClusterConfig, id: u32) -> Result<(), NodeError> {
+    let target = config.targets.iter().find(|t| t.id == id).ok_or(NodeError::NoSuchTarget(id))?;
+    let dir = config.base().join(&target.data);
+    if dir.is_dir() { open_dir(&dir, id).map(drop) } else { Ok(()) }
 }
 
 /// Makes a target's directory, but not the tree above it: that is missing when a disk is not mounted.

@@ -4,7 +4,8 @@ use protocol::id::ChunkId;
 
 use crate::service::ServiceError;
 
-/// Why a file could not be put, got or found. Each message says what failed, on what, and what to do.
+/// Why a file could not be put, got or found. Each message says what failed, on what, and what to do; a cause
+/// stands in it, and is not the error's `source` as well.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The name cannot be used.
@@ -14,7 +15,7 @@ pub enum Error {
     #[error("a chunk size of {0} bytes is not possible: choose 1 to {max}", max = protocol::limits::CHUNK_BYTES)]
     ChunkSize(usize),
     /// The name has no version.
-    #[error("there is no file named {0:?}: `reservoir ls` shows the names")]
+    #[error("there is no file named {0:?}")]
     NotFound(String),
     /// Too many targets are silent to know which version is the newest, or whether there is one.
     #[error("{name:?}: the newest version may be on silent targets ({silent}): start them, then try again")]
@@ -44,47 +45,47 @@ pub enum Error {
     #[error("{0:?} is too large for its chunk size: choose larger chunks")]
     TooLarge(String),
     /// A chunk could not be stored.
-    #[error("chunk {id} of {name:?} was not stored: {source}")]
+    #[error("chunk {id} of {name:?} was not stored: {cause}")]
     Put {
         /// The file.
         name: String,
         /// The chunk.
         id: ChunkId,
         /// Why.
-        source: Box<ServiceError>,
+        cause: Box<ServiceError>,
     },
     /// A chunk could not be fetched.
-    #[error("chunk {id} of {name:?} was not read: {source}")]
+    #[error("chunk {id} of {name:?} was not read: {cause}")]
     Get {
         /// The file.
         name: String,
         /// The chunk.
         id: ChunkId,
         /// Why.
-        source: Box<ServiceError>,
+        cause: Box<ServiceError>,
     },
     /// The targets could not be asked for versions.
-    #[error("the versions of {name:?} could not be listed: {source}")]
+    #[error("the versions of {name:?} could not be listed: {cause}")]
     List {
         /// The file, or what was asked for.
         name: String,
         /// Why.
-        source: Box<ServiceError>,
+        cause: Box<ServiceError>,
     },
     /// The source could not be read.
-    #[error("the data for {name:?} could not be read: {source}")]
+    #[error("the data for {name:?} could not be read: {cause}")]
     Read {
         /// The file.
         name: String,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The destination could not be written.
-    #[error("the data of {name:?} could not be written: {source}")]
+    #[error("the data of {name:?} could not be written: {cause}")]
     Write {
         /// The file.
         name: String,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }

@@ -83,7 +83,7 @@ pub fn put_file(
     let mut size = 0;
     loop {
         let chunk =
-            read_chunk(source, options.chunk_size).map_err(|source| Error::Read { name: name.to_owned(), source })?;
+            read_chunk(source, options.chunk_size).map_err(|cause| Error::Read { name: name.to_owned(), cause })?;
         if chunk.is_empty() {
             break;
         }
@@ -108,7 +108,7 @@ pub fn put_file(
     let bytes = Bytes::from(manifest.encode());
     let id = ChunkId::of_manifest(name, manifest.created_ms, &bytes);
     let outcome = service.put(id, bytes).wait();
-    let copies = outcome.map_err(|source| Error::Put { name: name.to_owned(), id, source: Box::new(source) })?;
+    let copies = outcome.map_err(|cause| Error::Put { name: name.to_owned(), id, cause: Box::new(cause) })?;
     stored(&copies);
     Ok(Version { id, manifest, holders: copies.holders })
 }
@@ -184,7 +184,7 @@ pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> 
     match service.put(id, Bytes::from(version.manifest.encode())).wait() {
         Ok(stored) => version.holders = stored.holders,
         Err(_) if whole_with_silent => {}
-        Err(source) => return Err(Error::Put { name: name.to_owned(), id, source: Box::new(source) }),
+        Err(cause) => return Err(Error::Put { name: name.to_owned(), id, cause: Box::new(cause) }),
     }
     Ok(version)
 }
@@ -195,7 +195,7 @@ pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> 
 /// When it cannot be had or is not a manifest of that name.
 pub fn open(service: &dyn ChunkService, name: &str, id: ChunkId, holders: Vec<NodeId>) -> Result<Version, Error> {
     let fetched =
-        service.get(id).wait().map_err(|source| Error::Get { name: name.to_owned(), id, source: Box::new(source) })?;
+        service.get(id).wait().map_err(|cause| Error::Get { name: name.to_owned(), id, cause: Box::new(cause) })?;
     let manifest = read_manifest(id, &fetched).map_err(|why| Error::Manifest { id, why })?;
     if manifest.name != name {
         return Err(Error::Manifest { id, why: manifest::Malformed::Name });
@@ -210,7 +210,7 @@ pub fn open(service: &dyn ChunkService, name: &str, id: ChunkId, holders: Vec<No
 pub fn list(service: &dyn ChunkService, pipeline: usize) -> Result<Listing, Error> {
     let what = "all files";
     let found = service.list(Scope::Cluster, vec![ChunkKind::Manifest as u8]).wait();
-    let found = found.map_err(|source| Error::List { name: what.to_owned(), source: Box::new(source) })?;
+    let found = found.map_err(|cause| Error::List { name: what.to_owned(), cause: Box::new(cause) })?;
     let mut newest = BTreeMap::new();
     for (id, holders) in found.chunks {
         // Ids ascend, so the last of a name is its newest.
@@ -257,7 +257,7 @@ fn versions(service: &dyn ChunkService, name: &str) -> Result<Found, Error> {
     let mut found = service
         .list(Scope::GroupOf(any), prefix)
         .wait()
-        .map_err(|source| Error::List { name: name.to_owned(), source: Box::new(source) })?;
+        .map_err(|cause| Error::List { name: name.to_owned(), cause: Box::new(cause) })?;
     if found.silent.len() >= service.copies() {
         return Err(silent(name, &found.silent));
     }
@@ -341,11 +341,8 @@ impl Writer<'_> {
     fn land(&mut self) -> Result<(), Error> {
         let Some((entry, pending)) = self.flight.pop_front() else { return Ok(()) };
         let outcome = pending.wait();
-        let copies = outcome.map_err(|source| Error::Put {
-            name: self.name.to_owned(),
-            id: entry.id,
-            source: Box::new(source),
-        })?;
+        let copies =
+            outcome.map_err(|cause| Error::Put { name: self.name.to_owned(), id: entry.id, cause: Box::new(cause) })?;
         (self.stored)(&copies);
         Ok(())
     }
@@ -381,7 +378,7 @@ impl Output<'_> {
         self.left = self.left.checked_sub(length as u64).ok_or_else(|| self.mismatch("its length"))?;
         for piece in &fetched.pieces {
             self.hasher.update(piece);
-            self.sink.write_all(piece).map_err(|source| Error::Write { name: self.name.to_owned(), source })?;
+            self.sink.write_all(piece).map_err(|cause| Error::Write { name: self.name.to_owned(), cause })?;
         }
         Ok(())
     }
@@ -397,7 +394,7 @@ impl Output<'_> {
         if self.hasher.finalize().as_bytes() != &manifest.hash {
             return Err(self.mismatch("its hash"));
         }
-        self.sink.flush().map_err(|source| Error::Write { name: self.name.to_owned(), source })
+        self.sink.flush().map_err(|cause| Error::Write { name: self.name.to_owned(), cause })
     }
 }
 
@@ -416,20 +413,20 @@ fn read_entries(
         }
         let Some((entry, pending)) = flight.pop_front() else { return Ok(()) };
         let outcome = pending.wait();
-        let fetched = outcome.map_err(|source| Error::Get {
+        let fetched = outcome.map_err(|cause| Error::Get {
             name: output.name.to_owned(),
             id: entry.id,
-            source: Box::new(source),
+            cause: Box::new(cause),
         })?;
         output.write(entry, &fetched)?;
     }
 }
 
 fn fetch(service: &dyn ChunkService, name: &str, entry: Entry) -> Result<Vec<u8>, Error> {
-    let fetched = service.get(entry.id).wait().map_err(|source| Error::Get {
+    let fetched = service.get(entry.id).wait().map_err(|cause| Error::Get {
         name: name.to_owned(),
         id: entry.id,
-        source: Box::new(source),
+        cause: Box::new(cause),
     })?;
     Ok(fetched.pieces.concat())
 }

@@ -33,7 +33,7 @@ pub enum ServiceError {
     #[error("too much is waiting already: try again later")]
     Busy,
     /// The service has ended.
-    #[error("the chunk service has stopped: {0}")]
+    #[error("{0}")]
     Stopped(String),
 }
 

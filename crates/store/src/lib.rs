@@ -46,7 +46,7 @@ pub struct Options {
     pub target: u32,
 }
 
-/// Why a store could not be opened.
+/// Why a store could not be opened. A cause stands in the message, and is not the error's `source` as well.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory belongs to somebody else.
@@ -74,12 +74,12 @@ pub enum StoreError {
     #[error("the file `{IDENTITY}` of the data directory is damaged, but there are segments: restore it from a copy")]
     Identity,
     /// The disk failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {cause}")]
     Io {
         /// What was being done.
         what: &'static str,
         /// How it failed.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -217,7 +217,7 @@ fn bury(usage: &mut Usage, old: Place) {
 }
 
 fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-    move |source| StoreError::Io { what, source }
+    move |cause| StoreError::Io { what, cause }
 }
 
 fn write_error(error: &io::Error) -> WriteError {
