@@ -128,6 +128,9 @@ pub(crate) struct TableArgs {
     /// The cluster's configuration, which names its gateway.
     #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
     pub(crate) config: PathBuf,
+    /// Give up when the gateway neither takes nor sends anything for so many seconds.
+    #[arg(long, value_name = "S", default_value_t = 120)]
+    pub(crate) timeout: u64,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -182,10 +185,11 @@ pub(crate) struct BenchArgs {
     /// Transports to compare.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "hash,replicast-m,replicast-h")]
     pub(crate) transports: Vec<TransportArg>,
-    /// Puts or gets in flight.
+    /// Puts or gets in flight, 1 to 1024.
     #[arg(long, default_value_t = 16)]
     pub(crate) depth: usize,
-    /// Directory under which a cluster for the benchmark is made and removed (it should be on the disk to measure).
+    /// Directory, which must exist, under which a cluster for the benchmark is made and removed (it should be on the disk
+    /// to measure).
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) data: PathBuf,
     /// Use this running cluster instead of one made for the benchmark.

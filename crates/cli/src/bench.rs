@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use node::{Client, ClusterConfig, Ticket};
 use protocol::id::ChunkId;
+use protocol::initiator::{Fetched, Stored};
 use protocol::wire::DATA_HEADER;
 use serde::Serialize;
 use tempfile::TempDir;
@@ -25,6 +27,8 @@ mod slow;
 
 /// Targets of a cluster made for a benchmark.
 const TARGETS: u32 = 9;
+/// Most requests in flight.
+const DEPTH: usize = 1_024;
 /// Put chunks that are remembered to be got.
 const REMEMBERED: usize = 1 << 16;
 /// Samples kept for the quantiles.
@@ -87,17 +91,19 @@ struct Row {
 
 /// Runs `reservoir bench`.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    ensure!(args.seconds > 0 && args.depth > 0, "--seconds and --depth must be at least 1");
+    ensure!(args.seconds > 0, "--seconds 0 measures nothing: give at least 1");
+    ensure!((1..=DEPTH).contains(&args.depth), "--depth {}: choose 1 to {DEPTH}", args.depth);
     let largest = u64::from(protocol::limits::CHUNK_BYTES);
     if let Some(size) = args.sizes.iter().find(|size| !(16..=largest).contains(*size)) {
         bail!("--sizes {size}: choose 16 bytes to {}", numbers::size(largest));
     }
+    let stop = up::watch_signals()?;
     if args.slow_target {
-        return slow::run(args);
+        return slow::run(args, &stop);
     }
     let mut bench = match &args.config {
-        Some(path) => Bench::running(path)?,
-        None => Bench::temporary(&args.data, None)?,
+        Some(path) => Bench::running(path, &stop)?,
+        None => Bench::temporary(&args.data, None, &stop)?,
     };
     // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
     let mut ceilings = bench.ceilings(&args.data)?;
@@ -147,29 +153,38 @@ struct Bench {
     family: Option<Family>,
     /// Removed at the end, after the family: fields are dropped in order.
     directory: Option<TempDir>,
+    /// Set by Ctrl-C: then what was begun is broken off, and what was made removed.
+    stop: Arc<AtomicBool>,
+}
+
+fn go_on(stop: &AtomicBool) -> anyhow::Result<()> {
+    ensure!(!stop.load(Ordering::SeqCst), "the benchmark was stopped before its end");
+    Ok(())
 }
 
 impl Bench {
-    fn running(config: &Path) -> anyhow::Result<Self> {
-        let bench = Self { config: layout::load(config)?, family: None, directory: None };
+    fn running(config: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
+        let bench = Self { config: layout::load(config)?, family: None, directory: None, stop: Arc::clone(stop) };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
-        ensure!(status.targets.iter().any(|t| t.alive), "no target answers: start the cluster with `reservoir up`");
+        ensure!(status.targets.iter().any(|t| t.alive), "no target answers: start the cluster first");
         Ok(bench)
     }
 
     /// Makes a cluster in a directory of its own, and starts its targets.
-    fn temporary(place: &Path, slow: Option<(u32, u64)>) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(place).with_context(|| format!("the directory {} cannot be made", place.display()))?;
+    fn temporary(place: &Path, slow: Option<(u32, u64)>, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
+        ensure!(place.is_dir(), "there is no directory {}: make it, or choose another with --data", place.display());
         let directory = tempfile::Builder::new().prefix("reservoir-bench-").tempdir_in(place).with_context(|| {
             format!("no directory can be made in {}: choose another place with --data", place.display())
         })?;
         layout::create(directory.path(), &Shape { targets: TARGETS, transport: None, slow })?;
         let cluster = Cluster::open(directory.path())?;
-        let family = up::start_targets(&cluster, &AtomicBool::new(false))?;
-        Ok(Self { config: layout::load(&cluster.config_path)?, family: Some(family), directory: Some(directory) })
+        let family = up::start_targets(&cluster, stop)?;
+        let config = layout::load(&cluster.config_path)?;
+        Ok(Self { config, family: Some(family), directory: Some(directory), stop: Arc::clone(stop) })
     }
 
     fn ceilings(&self, place: &Path) -> anyhow::Result<Ceilings> {
+        go_on(&self.stop)?;
         let interface = node::net::initiator_interface(&self.config)?;
         let socket = ceiling::socket(DATA_HEADER + self.config.protocol(interface).per_datagram)?;
         let disk = ceiling::disk(place, self.config.targets.len())?;
@@ -219,10 +234,10 @@ impl Bench {
             cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
         };
         let before = self.cpu();
-        let (put, ids) = put_for(cluster.client(), size as usize, args.depth, limit)?;
+        let (put, ids) = put_for(cluster.client(), size as usize, args.depth, limit, &self.stop)?;
         self.forget_cache()?;
         let between = self.cpu();
-        let get = get_for(cluster.client(), &ids, args.depth, limit)?;
+        let get = get_for(cluster.client(), &ids, args.depth, limit, &self.stop)?;
         let after = self.cpu();
         if let Some(family) = &mut self.family {
             family.check()?;
@@ -266,6 +281,8 @@ impl Run {
 fn pump<T, E: std::error::Error + Send + Sync + 'static>(
     depth: usize,
     limit: Duration,
+    stop: &AtomicBool,
+    what: &str,
     mut start: impl FnMut() -> Option<Ticket<Result<T, E>>>,
     mut done: impl FnMut(T) -> (u64, f64, u32),
 ) -> anyhow::Result<Run> {
@@ -278,7 +295,8 @@ fn pump<T, E: std::error::Error + Send + Sync + 'static>(
             flight.push_back(ticket);
         }
         let Some(ticket) = flight.pop_front() else { break };
-        let (bytes, ms, rounds) = done(ticket.wait()??);
+        go_on(stop)?;
+        let (bytes, ms, rounds) = done(ticket.wait()?.with_context(|| format!("a {what} of the benchmark failed"))?);
         run.bytes += bytes;
         run.count += 1;
         run.rounds += u64::from(rounds);
@@ -291,7 +309,13 @@ fn pump<T, E: std::error::Error + Send + Sync + 'static>(
     Ok(run)
 }
 
-fn put_for(client: &Client, size: usize, depth: usize, limit: Duration) -> anyhow::Result<(Run, Vec<ChunkId>)> {
+fn put_for(
+    client: &Client,
+    size: usize,
+    depth: usize,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> anyhow::Result<(Run, Vec<ChunkId>)> {
     let mut base = vec![0; size];
     // Different in each run, so that nothing is there already.
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
@@ -308,21 +332,20 @@ fn put_for(client: &Client, size: usize, depth: usize, limit: Duration) -> anyho
         }
         Some(client.put(id, payload))
     };
-    let run = pump(depth, limit, start, |stored| (size as u64, stored.took.as_nanos() as f64 / 1e6, stored.rounds))
-        .context("a put of the benchmark failed")?;
+    let done = |stored: Stored| (size as u64, stored.took.as_nanos() as f64 / 1e6, stored.rounds);
+    let run = pump(depth, limit, stop, "put", start, done)?;
     Ok((run, ids))
 }
 
-fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration) -> anyhow::Result<Run> {
+fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration, stop: &AtomicBool) -> anyhow::Result<Run> {
     ensure!(!ids.is_empty(), "the benchmark stored nothing to read: raise --seconds");
     // Each once: a second time it would come out of a cache.
     let mut turn = ids.iter();
     let start = || turn.next().map(|id| client.get(*id));
-    pump(depth, limit, start, |fetched| {
+    pump(depth, limit, stop, "get", start, |fetched: Fetched| {
         let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
         (bytes as u64, fetched.took.as_nanos() as f64 / 1e6, fetched.rounds)
     })
-    .context("a get of the benchmark failed")
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {

@@ -9,14 +9,22 @@ use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
-use ureq::{Agent, Body, SendBody};
+use ureq::{Agent, Body, SendBody, Timeout};
 
 use crate::api::{FileInfo, FileList, HASH_HEADER, INFO_HEADER, PutReport, Refusal, Status, hex, path_segment};
+use crate::output::program;
+
+/// How long a gateway may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// A gateway's address and how to speak with it.
 pub(crate) struct Gateway {
     agent: Agent,
     base: String,
+    /// What to do when it does not answer.
+    advice: String,
+    /// How long it may keep silent.
+    patience: Duration,
 }
 
 /// What a read of a file brought.
@@ -31,14 +39,17 @@ pub(crate) struct GetReport {
 }
 
 impl Gateway {
-    /// The gateway at `address` (host and port).
-    pub(crate) fn at(address: &str) -> Self {
+    /// The gateway at `address` (host and port), which may neither take nor send anything for as long as `patience`
+    /// lasts. A transfer that goes on may take as long as it needs.
+    pub(crate) fn at(address: &str, patience: Duration, advice: String) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
-            .timeout_connect(Some(Duration::from_secs(5)))
+            .timeout_connect(Some(CONNECT.min(patience)))
+            .timeout_per_read(Some(patience))
+            .timeout_per_write(Some(patience))
             .build();
-        Self { agent: Agent::new_with_config(config), base: format!("http://{address}") }
+        Self { agent: Agent::new_with_config(config), base: format!("http://{address}"), advice, patience }
     }
 
     fn url(&self, path: &str) -> String {
@@ -55,28 +66,43 @@ impl Gateway {
             use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
             if matches!(&error, ureq::Error::Io(io) if [BrokenPipe, ConnectionReset].contains(&io.kind())) {
                 return anyhow::anyhow!(
-                    "the gateway at {} broke off: see its log, and `reservoir status`, then try again",
-                    self.base
+                    "the gateway at {} broke off: see its log, and `{} status`, then try again",
+                    self.base,
+                    program()
                 );
             }
-            let hint = "start the cluster with `reservoir up`, or name another with --config";
-            anyhow::anyhow!("the gateway at {} does not answer ({error}): {hint}", self.base)
+            if matches!(error, ureq::Error::Timeout(Timeout::PerRead | Timeout::PerWrite)) {
+                return self.stalled();
+            }
+            anyhow::anyhow!("the gateway at {} does not answer ({error}): {}", self.base, self.advice)
         })?;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let status = answer.status();
         match answer.body_mut().read_json::<Refusal>() {
+            Ok(refusal) if status == 404 => bail!("{}: `{} ls` shows the names", refusal.error, program()),
             Ok(refusal) => bail!("{}", refusal.error),
-            Err(_) if status == 404 => bail!("the gateway has no such file: `reservoir ls` shows the names"),
+            Err(_) if status == 404 => bail!("the gateway has no such file: `{} ls` shows the names", program()),
             Err(_) => bail!("the gateway at {} answered {status}: see its log", self.base),
         }
+    }
+
+    fn stalled(&self) -> anyhow::Error {
+        anyhow::anyhow!(
+            "the gateway at {} kept silent for {} s: see its log; if it is only slow, wait longer with --timeout",
+            self.base,
+            self.patience.as_secs()
+        )
     }
 
     fn json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let mut answer = self.good(self.agent.get(self.url(path)).call())?;
         let body = answer.body_mut().with_config().limit(1 << 30);
-        body.read_json().with_context(|| format!("the gateway at {} answered something unreadable", self.base))
+        body.read_json().map_err(|error| match error {
+            ureq::Error::Timeout(_) => self.stalled(),
+            error => anyhow::anyhow!("the gateway at {} answered something unreadable: {error}", self.base),
+        })
     }
 
     /// The cluster at a glance.
@@ -115,7 +141,8 @@ impl Gateway {
         }
         let mut source = source;
         let mut answer = self.good(request.send(SendBody::from_reader(&mut source)))?;
-        answer.body_mut().read_json().context("the gateway's answer to the put is unreadable: see `reservoir stat`")
+        let answer = answer.body_mut().read_json();
+        answer.with_context(|| format!("the gateway's answer to the put is unreadable: see `{} stat`", program()))
     }
 
     /// Writes the file `name` to `sink` and checks its length and hash.

@@ -1,6 +1,8 @@
 //! What each command does.
 
-use anyhow::Context;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
 use tracing_subscriber::EnvFilter;
 
 use crate::api::FileInfo;
@@ -39,7 +41,9 @@ fn start_log(default: &str) {
 }
 
 fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {
-    Ok(Gateway::at(&layout::gateway_address(&table.config)?))
+    ensure!(table.timeout > 0, "--timeout 0 waits for nothing: give at least 1 second");
+    let advice = format!("start the cluster with `{} up`, or name another with --config", output::program());
+    Ok(Gateway::at(&layout::gateway_address(&table.config)?, Duration::from_secs(table.timeout), advice))
 }
 
 fn put(args: &PutArgs) -> anyhow::Result<()> {

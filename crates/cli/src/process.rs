@@ -11,25 +11,87 @@ use rustix::process::{Pid, Signal};
 /// How long a process may take to stop before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How often a process that ends is started again before it stays down.
+const TRIES: u32 = 5;
+/// How long it rests before the first of these; each further time twice as long.
+const REST: Duration = Duration::from_secs(1);
+/// A process that ran as long as this is well: what happens to it then is counted from the beginning.
+const WELL: Duration = Duration::from_secs(60);
+
 /// One role of the cluster as a child process.
 pub(crate) struct Role {
     what: String,
     args: Vec<String>,
     log: PathBuf,
     child: Child,
+    /// Bytes of the log before it was started last.
+    before: u64,
+    started: Instant,
+    /// How often it was started again, by [`attend`](Self::attend).
+    tries: u32,
+    rest: Rest,
+}
+
+/// What becomes of a process that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It has not ended, as far as is known.
+    No,
+    /// It is started again then.
+    Until(Instant),
+    /// It stays down.
+    ForGood,
 }
 
 impl Role {
     /// Starts this program with `args`; what it says goes to `log`.
     pub(crate) fn start(what: &str, args: Vec<String>, log: PathBuf) -> anyhow::Result<Self> {
-        let child = spawn(what, &args, &log)?;
-        Ok(Self { what: what.to_owned(), args, log, child })
+        // What it said when the cluster ran before is of no use to who reads it now; `spawn` tells when it cannot write there.
+        let _ = std::fs::remove_file(&log);
+        let (child, before) = spawn(what, &args, &log)?;
+        let started = Instant::now();
+        Ok(Self { what: what.to_owned(), args, log, child, before, started, tries: 0, rest: Rest::No })
     }
 
     /// Starts it again after it ended.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
-        self.child = spawn(&self.what, &self.args, &self.log)?;
+        (self.child, self.before) = spawn(&self.what, &self.args, &self.log)?;
+        (self.started, self.rest) = (Instant::now(), Rest::No);
         Ok(())
+    }
+
+    /// Starts it again after a rest when it has ended, a few times; what there is to tell of it.
+    pub(crate) fn attend(&mut self, now: Instant) -> Option<String> {
+        match self.rest {
+            Rest::ForGood => return None,
+            Rest::Until(at) if now < at => return None,
+            Rest::Until(_) => {
+                return Some(match self.restart() {
+                    Ok(()) => format!("{} is started again", self.what),
+                    Err(error) => self.ended(now, &format!("{error:#}")),
+                });
+            }
+            Rest::No => {}
+        }
+        let Err(error) = self.check() else { return None };
+        Some(self.ended(now, &format!("{error:#}")))
+    }
+
+    fn ended(&mut self, now: Instant, why: &str) -> String {
+        if now.duration_since(self.started) >= WELL {
+            self.tries = 0;
+        }
+        if self.tries == TRIES {
+            self.rest = Rest::ForGood;
+            let log = self.log.display();
+            return format!(
+                "{why}; it was started {TRIES} times again and stays down now: see {log}, and start all anew"
+            );
+        }
+        let rest = REST * 2_u32.pow(self.tries);
+        self.tries += 1;
+        self.rest = Rest::Until(now + rest);
+        format!("{why}; it is started again in {} s (try {} of {TRIES})", rest.as_secs(), self.tries)
     }
 
     /// Its process id.
@@ -47,11 +109,16 @@ impl Role {
     }
 
     fn obituary(&self, status: ExitStatus) -> String {
-        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let last = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: "));
-        match last {
-            Some(last) => format!("{} stopped: {last}", self.what),
-            None => format!("{} stopped with {status}: see {}", self.what, self.log.display()),
+        let said = std::fs::read(&self.log).unwrap_or_default();
+        let said = String::from_utf8_lossy(said.get(self.before as usize..).unwrap_or_default());
+        if let Some(why) = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: ")) {
+            return format!("{} ended with {status}: {why}", self.what);
+        }
+        match said.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("note: ")) {
+            Some(last) => {
+                format!("{} ended with {status}; the last line of {}: {}", self.what, self.log.display(), last.trim())
+            }
+            None => format!("{} ended with {status} and said nothing", self.what),
         }
     }
 
@@ -118,17 +185,18 @@ impl Drop for Family {
     }
 }
 
-fn spawn(what: &str, args: &[String], log: &Path) -> anyhow::Result<Child> {
+/// Starts a process, and tells how long its log was before.
+fn spawn(what: &str, args: &[String], log: &Path) -> anyhow::Result<(Child, u64)> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().context("this program's own file cannot be found: start it by its path")?;
     let output: File = OpenOptions::new()
         .create(true)
-        .write(true)
-        .truncate(true)
+        .append(true)
         .open(log)
         .with_context(|| format!("the log {} cannot be written", log.display()))?;
     let errors = output.try_clone().with_context(|| format!("the log {} cannot be shared", log.display()))?;
-    Command::new(program)
+    let before = output.metadata().with_context(|| format!("the log {} cannot be examined", log.display()))?.len();
+    let child = Command::new(program)
         .args(args)
         .arg("--with-parent")
         .stdin(Stdio::null())
@@ -137,7 +205,8 @@ fn spawn(what: &str, args: &[String], log: &Path) -> anyhow::Result<Child> {
         // Ctrl-C reaches this process only, which stops the others in order.
         .process_group(0)
         .spawn()
-        .with_context(|| format!("{what} cannot be started"))
+        .with_context(|| format!("{what} cannot be started"))?;
+    Ok((child, before))
 }
 
 /// User and system time of a process from its `stat` file; 0 when it is gone.

@@ -49,13 +49,9 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     what_next(&running)?;
-    let mut dead = vec![false; running.family.0.len()];
     while !running.stop.load(Ordering::SeqCst) {
-        for (role, dead) in running.family.0.iter_mut().zip(&mut dead) {
-            if !*dead && let Err(error) = role.check() {
-                *dead = true;
-                crate::output::say!("reservoir: {error:#} (the others go on)");
-            }
+        for news in running.family.0.iter_mut().filter_map(|role| role.attend(Instant::now())) {
+            crate::output::say!("reservoir: {news}");
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -80,7 +76,8 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
         role.push("--no-multicast".into());
     }
     family.0.push(Role::start("the gateway", role, logs.join("gateway.log"))?);
-    let gateway = Gateway::at(&cluster.gateway);
+    let advice = format!("see its log {}", logs.join("gateway.log").display());
+    let gateway = Gateway::at(&cluster.gateway, START, advice);
     let mut running = Running { family, gateway, cluster, stop, _lock: lock };
     running.wait_ready()?;
     Ok(running)
@@ -235,14 +232,14 @@ fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
 
 fn what_next(running: &Running) -> anyhow::Result<()> {
     let config = running.cluster.config_path.display();
-    let name = api::path_segment("notes.txt");
+    let (name, program) = (api::path_segment("notes.txt"), crate::output::program());
     let flag = if running.cluster.default_directory() { String::new() } else { format!(" --config {config}") };
     line(&format!(
         "\nTry, in another terminal:\n  \
-         reservoir put README.md --name notes.txt{flag}\n  \
-         reservoir get notes.txt -o copy.txt{flag}\n  \
-         reservoir ls{flag}\n  \
-         reservoir status{flag}\n  \
+         {program} put README.md --name notes.txt{flag}\n  \
+         {program} get notes.txt -o copy.txt{flag}\n  \
+         {program} ls{flag}\n  \
+         {program} status{flag}\n  \
          curl {}/v1/files/{name}\n\
          Ctrl-C stops the cluster; the data stays.",
         running.gateway.base()

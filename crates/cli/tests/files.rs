@@ -130,6 +130,12 @@ fn wait_for_silence(directory: &std::path::Path) {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+    let text = fs::read_to_string(directory.join("gateway.toml")).unwrap();
+    let gateway = text.split('"').nth(1).unwrap();
+    while std::net::TcpListener::bind(gateway).is_err() {
+        assert!(Instant::now() < deadline, "{gateway} is still in use after its parent died");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! One slow target among nine: how much it costs with negotiation, and without.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use super::{Bench, Duration, put_for};
 use crate::args::{BenchArgs, TransportArg};
 use crate::numbers;
@@ -24,15 +27,15 @@ struct Row {
 }
 
 /// Runs `reservoir bench --slow-target`.
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let bar = step_bar("bench", 2 * args.transports.len() as u64);
     let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
-        let bench = Bench::temporary(&args.data, slow)?;
+        let bench = Bench::temporary(&args.data, slow, stop)?;
         let one = |transport: &TransportArg| {
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(args.depth))?;
             // A first, short run teaches the rates, which are measured and not configured.
-            put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(1))?;
-            let (run, _) = put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(args.seconds))?;
+            put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(1), stop)?;
+            let (run, _) = put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(args.seconds), stop)?;
             bar.inc(1);
             Ok((numbers::quantile(&run.samples, 50.0), numbers::quantile(&run.samples, 99.0)))
         };
