@@ -82,8 +82,8 @@ pub(crate) struct PutReport {
 pub(crate) struct TargetInfo {
     /// Its id.
     pub(crate) id: u32,
-    /// Its failure domain.
-    pub(crate) domain: u16,
+    /// Its failure domain, as the map calls it.
+    pub(crate) domain: String,
     /// Whether it answered.
     pub(crate) alive: bool,
     /// Bytes that it has free.

@@ -86,6 +86,9 @@ pub(crate) struct UpArgs {
     /// Do not use multicast, even where it works.
     #[arg(long)]
     pub(crate) no_multicast: bool,
+    /// Leave a process that ended down, to see how the cluster does without it.
+    #[arg(long)]
+    pub(crate) no_restart: bool,
     /// Print the demonstration's table as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -238,24 +241,40 @@ pub(crate) enum SimCommand {
     },
 }
 
+/// What becomes of the results.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReportArgs {
+    /// Write a report, plots and data into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How scenarios are run.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ScenarioArgs {
+    /// Set a key of the scenario to something else, in every run; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs of each scenario or point, with a seed each (default: as the scenario says; `compare`: 10).
+    #[arg(long, value_name = "N")]
+    pub(crate) seeds: Option<u64>,
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
 /// Settings of `sim run`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RunArgs {
     /// The scenario; docs/simulation.md explains its keys.
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) file: PathBuf,
-    /// Set a key of the scenario to something else; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Runs, with a seed each (default: as the scenario says).
-    #[arg(long, value_name = "N")]
-    pub(crate) seeds: Option<u64>,
-    /// Write a report, plots, JSON and CSV into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// How it is run.
+    #[command(flatten)]
+    pub(crate) how: ScenarioArgs,
 }
 
 /// Settings of `sim paper`.
@@ -270,12 +289,9 @@ pub(crate) struct PaperArgs {
     /// Peculiarities of the paper's simulator to switch on, to see what each is worth.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) quirks: Vec<QuirkArg>,
-    /// Write a report, plots and JSON into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON: one object for each cell.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }
 
 /// Settings of `sim compare`.
@@ -287,18 +303,9 @@ pub(crate) struct CompareArgs {
     /// The other.
     #[arg(value_name = "B.toml")]
     pub(crate) b: PathBuf,
-    /// Set a key of both to something else; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Runs of each, with the same seeds.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) seeds: u64,
-    /// Write a report and plots into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// How both are run, with the same seeds.
+    #[command(flatten)]
+    pub(crate) how: ScenarioArgs,
 }
 
 /// Settings of `sim sweep`.
@@ -313,18 +320,9 @@ pub(crate) struct SweepArgs {
     /// What to show of each run: a key of `sim run --json`.
     #[arg(long, value_name = "METRIC", default_value = "chunks_per_second")]
     pub(crate) metric: String,
-    /// Set a key of the scenario to something else; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Runs at each point, with a seed each (default: as the scenario says).
-    #[arg(long, value_name = "N")]
-    pub(crate) seeds: Option<u64>,
-    /// Write a report and a plot into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// How each point is run.
+    #[command(flatten)]
+    pub(crate) how: ScenarioArgs,
 }
 
 /// Settings of `sim ablate`.
@@ -336,18 +334,9 @@ pub(crate) struct AblateArgs {
     /// A change: one key or more, set to something else. Given several times.
     #[arg(long, value_name = "KEY=VALUE,KEY=VALUE", required = true)]
     pub(crate) switch: Vec<String>,
-    /// Set a key in every run; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Runs of each, with a seed each (default: as the scenario says).
-    #[arg(long, value_name = "N")]
-    pub(crate) seeds: Option<u64>,
-    /// Write a report and JSON into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// How each is run.
+    #[command(flatten)]
+    pub(crate) how: ScenarioArgs,
 }
 
 /// A table or figure of the paper.

@@ -71,7 +71,7 @@ fn put(args: &PutArgs) -> anyhow::Result<()> {
 
 fn get(args: &GetArgs) -> anyhow::Result<()> {
     let gateway = gateway(&args.table)?;
-    let bar = byte_bar(&args.name, None);
+    let bar = byte_bar(&args.name, Some(0));
     let default = args.name.rsplit('/').next().filter(|last| !last.is_empty()).unwrap_or(&args.name);
     let path = args.output.clone().unwrap_or_else(|| default.into());
     let to_stdout = path.as_os_str() == "-";
@@ -118,7 +118,7 @@ fn list(args: &TableArgs) -> anyhow::Result<()> {
         return json(&list);
     }
     let row = |file: &FileInfo| {
-        vec![file.name.clone(), numbers::size(file.size), numbers::date(file.created_ms), file.chunks.to_string()]
+        vec![shortened(&file.name), numbers::size(file.size), numbers::date(file.created_ms), file.chunks.to_string()]
     };
     output::table(&["name", "size", "stored (UTC)", "chunks"], list.files.iter().map(row).collect())?;
     for (id, why) in &list.unreadable {
@@ -152,9 +152,22 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
         let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
         let state = if target.alive { "up" } else { "silent" };
         let free = target.free.map_or("-".to_owned(), numbers::size);
-        vec![target.id.to_string(), state.to_owned(), target.domain.to_string(), number(target.chunks), free]
+        vec![target.id.to_string(), state.to_owned(), shortened(&target.domain), number(target.chunks), free]
     };
     output::table(&["target", "state", "domain", "chunks", "free"], status.targets.iter().map(row).collect())
+}
+
+/// Most characters of a name in a table.
+const SHOWN: usize = 48;
+
+/// A name for a table: of a long one the beginning and the end, which tell it best from others.
+fn shortened(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= SHOWN {
+        return name.to_owned();
+    }
+    let (first, last) = (SHOWN * 2 / 3, SHOWN / 3 - 1);
+    name.chars().take(first).chain(['…']).chain(name.chars().skip(count - last)).collect()
 }
 
 fn join(ids: &[u32]) -> String {

@@ -62,9 +62,12 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<(
     line(&table.to_string())
 }
 
-/// A progress bar for bytes; nothing where nobody watches.
+/// A progress bar for bytes, of so many in all if that is known; nothing where nobody watches.
 pub(crate) fn byte_bar(what: &str, total: Option<u64>) -> ProgressBar {
-    let form = "{msg} {bytes} of {total_bytes} {wide_bar} {binary_bytes_per_sec}";
+    let form = match total {
+        Some(_) => "{msg} {bytes} of {total_bytes} {wide_bar} {binary_bytes_per_sec}",
+        None => "{msg} {bytes} so far, {elapsed}, {binary_bytes_per_sec}",
+    };
     bar(what, total, form)
 }
 

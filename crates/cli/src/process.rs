@@ -60,8 +60,8 @@ impl Role {
         Ok(())
     }
 
-    /// Starts it again after a rest when it has ended, a few times; what there is to tell of it.
-    pub(crate) fn attend(&mut self, now: Instant) -> Option<String> {
+    /// Looks whether it has ended, and starts it `again` then, after a rest and a few times; what there is to tell of it.
+    pub(crate) fn attend(&mut self, now: Instant, again: bool) -> Option<String> {
         match self.rest {
             Rest::ForGood => return None,
             Rest::Until(at) if now < at => return None,
@@ -74,7 +74,11 @@ impl Role {
             Rest::No => {}
         }
         let Err(error) = self.check() else { return None };
-        Some(self.ended(now, &format!("{error:#}")))
+        if again {
+            return Some(self.ended(now, &format!("{error:#}")));
+        }
+        self.rest = Rest::ForGood;
+        Some(format!("{error:#}; it stays down, the others go on"))
     }
 
     fn ended(&mut self, now: Instant, why: &str) -> String {

@@ -95,11 +95,14 @@ impl ChunkService for NodeCluster {
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
         let config = self.client.config();
-        let map = config.map()?;
         let states = self.client.ping().wait()?.context("the targets could not be asked")?;
         let targets = states.into_iter().map(|state| TargetInfo {
             id: state.target.0,
-            domain: map.domain(state.target).unwrap_or(0),
+            domain: config
+                .targets
+                .iter()
+                .find(|t| t.id == state.target.0)
+                .map_or_else(String::new, |t| t.domain.clone()),
             alive: state.answer.is_some(),
             free: state.answer.map(|a| a.free),
             chunks: state.answer.map(|a| a.chunks),

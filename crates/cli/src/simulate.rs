@@ -14,7 +14,7 @@ use anyhow::{bail, ensure};
 use sim::Planted;
 
 use crate::args::SimCommand;
-use crate::output::{line, step_bar};
+use crate::output::{line, program, step_bar};
 
 /// Runs `reservoir sim`.
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
@@ -31,6 +31,9 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
 
 /// How often one who does not watch a terminal hears of the progress, in parts of the whole.
 const PARTS: u64 = 10;
+
+/// Most failed seeds that are shown.
+const SHOWN: usize = 20;
 
 fn check(start: u64, seeds: u64, plant: Option<Planted>) -> anyhow::Result<()> {
     ensure!(seeds > 0, "--seeds 0 checks nothing: ask for at least 1");
@@ -57,12 +60,16 @@ fn check(start: u64, seeds: u64, plant: Option<Planted>) -> anyhow::Result<()> {
         report.failures.len()
     ))?;
     let flag = plant.map_or(String::new(), |plant| format!(" --plant {}", plant.name()));
-    for (seed, why) in report.failures.iter().take(20) {
-        line(&format!("seed {seed}: {why}\n  again, step by step: reservoir sim replay {seed}{flag}"))?;
+    let program = program();
+    for (seed, why) in report.failures.iter().take(SHOWN) {
+        line(&format!("seed {seed}: {why}\n  again, step by step: {program} sim replay {seed}{flag}"))?;
+    }
+    if let Some(more) = report.failures.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        line(&format!("and {more} more, not shown"))?;
     }
     match report.failures.first() {
         None => Ok(()),
-        Some((seed, _)) => bail!("seed {seed} failed: repeat it with `reservoir sim replay {seed}{flag}`"),
+        Some((seed, _)) => bail!("seed {seed} failed: repeat it with `{program} sim replay {seed}{flag}`"),
     }
 }
 

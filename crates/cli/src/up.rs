@@ -50,7 +50,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
     }
     what_next(&running)?;
     while !running.stop.load(Ordering::SeqCst) {
-        for news in running.family.0.iter_mut().filter_map(|role| role.attend(Instant::now())) {
+        for news in running.family.0.iter_mut().filter_map(|role| role.attend(Instant::now(), !args.no_restart)) {
             crate::output::say!("reservoir: {news}");
         }
         std::thread::sleep(Duration::from_millis(100));

@@ -200,7 +200,7 @@ fn killed_holders_in_the_middle_of_a_put_lose_nothing_and_it_completes() {
     let place = tempfile::tempdir().unwrap();
     // Slow disks, so that a put takes long enough to be met in the middle.
     let data = made(place.path(), "9", |map| map.replace("\nmetrics = ", "\nwrite_delay_ms = 20\nmetrics = "));
-    let cluster = Cluster::start(&data, &[]);
+    let cluster = Cluster::start(&data, &["--no-restart"]);
     let targets = cluster.children("target");
     let id_of = |pid: u32| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();

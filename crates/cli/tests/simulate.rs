@@ -100,6 +100,52 @@ fn a_scenario_is_run_compared_swept_and_ablated_with_reports() {
 }
 
 #[test]
+fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    fs::write(&file, "").unwrap();
+    let m = scenarios().join("paper-128k-m.toml");
+    let (m, file) = (m.to_str().unwrap(), file.to_str().unwrap());
+    // So many runs that one of these would not end in time.
+    for args in
+        [&["run", m, "--seeds", "10000"][..], &["compare", m, m, "--seeds", "10000"], &["paper", "--seeds", "10000"]]
+    {
+        let error = error_of(&[&["sim"], args, &["--out", file]].concat());
+        assert!(error.contains(file) && error.contains("--out"), "{error}");
+    }
+}
+
+#[test]
+fn a_replay_is_a_line_for_each_thing_that_happens() {
+    let text = output_of(&["sim", "replay", "3"]);
+    let (head, steps) = text.split_once("seconds       node          what\n").unwrap();
+    assert!(head.starts_with("seed 3: ") && head.lines().count() < 12, "{head}");
+    let steps: Vec<&str> = steps.lines().collect();
+    assert!(steps.len() > 1_000 && steps.last().unwrap().starts_with("seed 3: "));
+    for step in &steps[..steps.len() - 1] {
+        let mut words = step.split_whitespace();
+        let (time, node) = (words.next().unwrap(), words.next().unwrap());
+        let named = node.starts_with("target-") || node.starts_with("initiator-");
+        assert!(time.parse::<f64>().is_ok() && named && words.next().is_some(), "{step}");
+        assert!(!step.contains(['{', '}']), "a dump of data and no sentence: {step}");
+    }
+    for what in ["put request", "bid for", "accept of", "payload of", "durable on"] {
+        assert!(steps.iter().any(|step| step.contains(what)), "{what}");
+    }
+}
+
+#[test]
+fn failures_that_are_not_shown_are_counted() {
+    let output = reservoir(&["sim", "check", "--seeds", "60", "--plant", "ack-before-durable"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let failed: usize =
+        text.lines().next().unwrap().rsplit(", ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(failed > 20, "{text}");
+    assert_eq!(text.matches("again, step by step").count(), 20, "{text}");
+    assert!(text.ends_with(&format!("and {} more, not shown\n", failed - 20)), "{text}");
+}
+
+#[test]
 fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("x.toml");
@@ -119,6 +165,14 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
     let metric = error_of(&["sim", "sweep", path, "--vary", "depth=1,2", "--metric", "speed"]);
     assert!(metric.contains("chunks_per_second"), "{metric}");
     assert!(error_of(&["sim", "sweep", path, "--vary", "depth"]).contains("key=value"));
+    for (flag, args) in
+        [("--vary", &["--vary", "chunk=12,16KiB"][..]), ("--set", &["--vary", "depth=1,2", "--set", "chunk=12"])]
+    {
+        let wrong = error_of(&[&["sim", "sweep", path], args].concat());
+        assert!(wrong.contains(&format!("{flag} chunk=12")), "{wrong}");
+    }
+    let switch = error_of(&["sim", "ablate", path, "--switch", "chunk=12", "--switch", "depth=2"]);
+    assert!(switch.contains("--switch chunk=12"), "{switch}");
     assert!(error_of(&["sim", "paper", "--seeds", "0"]).contains("--seeds"));
     assert!(error_of(&["sim", "ablate", path, "--switch", "depth=2"]).contains("compare"));
 }

@@ -201,6 +201,23 @@ fn a_wrong_whole_file_hash_is_found() {
 }
 
 #[test]
+fn a_clock_that_was_set_back_loses_no_overwrite() {
+    let memory = Memory::default();
+    let mut ahead = put_file(&memory, "f", &mut &b"old"[..], &small(9), &mut |_| ()).unwrap().manifest;
+    // As if put by a gateway whose clock was a day ahead.
+    ahead.created_ms += 86_400_000;
+    let bytes = Bytes::from(ahead.encode());
+    memory.chunks.lock().unwrap().insert(ChunkId::of_manifest("f", ahead.created_ms, &bytes), bytes);
+    for (after, data) in [(1, b"one"), (2, b"two")] {
+        let version = put_file(&memory, "f", &mut &data[..], &small(9), &mut |_| ()).unwrap();
+        assert_eq!(version.manifest.created_ms, ahead.created_ms + after);
+        let mut back = vec![];
+        get_file(&memory, "f", &mut back, 2).unwrap();
+        assert_eq!(back, data);
+    }
+}
+
+#[test]
 fn unusable_names_and_chunk_sizes_are_refused() {
     let memory = Memory::default();
     for name in ["", "a\nb", &"x".repeat(1025)] {

@@ -9,6 +9,7 @@ mod net;
 pub mod perf;
 mod runner;
 pub mod swarm;
+mod tell;
 mod world;
 
 pub use runner::{Report, check_seeds, replay, run_seed};

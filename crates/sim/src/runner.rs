@@ -36,7 +36,7 @@ pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
 /// Runs one seed and tells every step.
 pub fn replay(seed: u64, planted: Option<Planted>, tell: &mut dyn FnMut(&str)) -> Outcome {
     let scenario = Scenario::draw(seed, planted);
-    tell(&format!("{scenario:#?}"));
+    tell(&crate::tell::scenario(&scenario));
     World::new(&scenario, Some(tell)).run()
 }
 

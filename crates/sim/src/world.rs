@@ -18,6 +18,7 @@ use crate::check::Windows;
 use crate::disk::{Acknowledged, Answer, Disk};
 use crate::net::{Net, listeners};
 use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario, Trouble};
+use crate::tell;
 
 mod faults;
 mod verdict;
@@ -261,7 +262,7 @@ impl<'a> World<'a> {
         let fact = self.now.as_nanos() ^ mix(what << 32 | u64::from(node.0)) ^ mix(size as u64);
         self.outcome.digest = mix(self.outcome.digest ^ fact);
         if let Some(trace) = &mut self.trace {
-            trace(&format!("{} {node} {}", self.now, text()));
+            trace(&tell::line(self.now, node, &text()));
         }
     }
 
@@ -338,7 +339,7 @@ impl<'a> World<'a> {
         }
         match node.opener.open(datagram) {
             Ok(opened) => {
-                self.note(4, to, size, || describe(&opened));
+                self.note(4, to, size, || tell::datagram(&opened));
                 self.input(to, Some(Input::Datagram(opened)), None);
             }
             Err(reason) => self.note(5, to, size, || format!("drops a datagram: {}", reason.name())),
@@ -500,20 +501,4 @@ fn convert<R>(input: Option<Input<std::convert::Infallible>>) -> Input<R> {
         Some(Input::Done { op, completion }) => Input::Done { op, completion },
         Some(Input::Request(never)) => match never {},
     }
-}
-
-fn describe(datagram: &Bytes) -> String {
-    protocol::wire::decode_message(datagram)
-        .map(|(head, message)| format!("hears from {}: {message:?}", head.from))
-        .or_else(|| {
-            let (header, payload) = protocol::wire::DataHeader::decode(datagram)?;
-            Some(format!(
-                "hears from {}: {} bytes at {} of {:?}",
-                header.from,
-                payload.len(),
-                header.offset,
-                header.txn
-            ))
-        })
-        .unwrap_or_else(|| "hears something malformed".to_owned())
 }

@@ -4,7 +4,7 @@
 
 use protocol::paper::{Config, Protocol};
 use protocol::time::Span;
-use sim::perf::{Load, Mode, Outcome, Scenario, Setup, run, run_all};
+use sim::perf::{Change, Load, Mode, Outcome, Scenario, Setup, run, run_all};
 
 const MB: u64 = 1 << 20;
 const KIB: u32 = 1 << 10;
@@ -170,7 +170,7 @@ fn transfers_into_reserved_windows_never_meet() {
 /// A scenario that ships, with changes.
 fn shipped(name: &str, set: &[&str]) -> Setup {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name);
-    let set: Vec<String> = set.iter().map(|s| (*s).to_owned()).collect();
+    let set: Vec<Change> = set.iter().map(|s| Change { flag: "--set", text: (*s).to_owned() }).collect();
     Scenario::parse(name, &std::fs::read_to_string(path).unwrap(), &set).unwrap().setup
 }
 

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use super::report::Report;
-use super::scenarios::{Done, interval, perform, read, written};
+use super::scenarios::{Done, given, interval, perform, read, written};
 use crate::args::AblateArgs;
 use crate::output::{json, table};
 
@@ -48,10 +48,10 @@ pub(super) fn run(args: &AblateArgs) -> anyhow::Result<()> {
     }
     variants.push(("all".to_owned(), all.clone()));
     let scenarios = variants.iter().map(|(_, switches)| {
-        let set = [args.set.clone(), settings(switches)].concat();
-        read(&args.file, &set, args.seeds)
+        let set = [given("--set", &args.how.set), given("--switch", &settings(switches))].concat();
+        read(&args.file, &set, args.how.seeds)
     });
-    let done = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?)?;
+    let done = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?, &args.how.report)?;
     let rows: Vec<RowJson> = variants.iter().zip(&done).map(|((name, _), done)| RowJson::of(name, done)).collect();
     let header = ["switches", "chunks/s", "95 %", "of the bound, %", "mean, us", "p99, us", "p99 / mean"];
     let cells: Vec<Vec<String>> = rows
@@ -69,12 +69,12 @@ pub(super) fn run(args: &AblateArgs) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    if args.json {
+    if args.how.report.json {
         json(&rows)?;
     } else {
         table(&header, cells.clone())?;
     }
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &args.how.report.out {
         let mut report = Report::new("What each change is worth");
         report.text(&format!("{}, with {} runs of each.", args.file.display(), done[0].seeds()));
         report.table(&header, &cells);

@@ -9,7 +9,7 @@ use sim::perf::paper::{Cell, Exhibit, Measured, reproduce};
 use sim::perf::{Estimate, LATE_FRAMES, Quirks, cores};
 
 use super::plot::{Group, Series, Words, bars, grouped, lines};
-use super::report::Report;
+use super::report::{Report, make_place};
 use crate::args::{ExhibitArg, PaperArgs, QuirkArg};
 use crate::output::{json, line, step_bar, table};
 
@@ -59,6 +59,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     } else {
         Exhibit::ALL.into_iter().filter(|e| args.only.iter().any(|only| exhibit(*only) == *e)).collect()
     };
+    make_place(&args.report)?;
     let begin = Instant::now();
     let bar = step_bar("runs", 0);
     let progress = |done: usize, all: usize| {
@@ -73,7 +74,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
         .iter()
         .flat_map(|e| e.cells().into_iter().filter_map(|cell| Some(as_json(*e, find(&measured, cell)?, args.seeds))))
         .collect();
-    if args.json {
+    if args.report.json {
         json(&cells)?;
     } else {
         for exhibit in &exhibits {
@@ -88,7 +89,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
         let events: u64 = measured.iter().map(|m| m.events).sum();
         line(&format!("{} runs, {events} events, {took:.1} s", measured.len() as u64 * args.seeds))?;
     }
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &args.report.out {
         let mut report = Report::new("The paper's tables and figures, simulated again");
         fill(&mut report, &exhibits, &measured, args)?;
         report.file("cells.json", serde_json::to_string_pretty(&cells)?);

@@ -6,9 +6,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::args::ReportArgs;
+
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.25em .7em;text-align:right}\
     th{background:#eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}";
+
+/// Makes the directory that the report will be written into, if one is asked for, and sees that it can be.
+pub(super) fn make_place(args: &ReportArgs) -> anyhow::Result<()> {
+    let Some(directory) = &args.out else { return Ok(()) };
+    fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory).map(drop)).with_context(|| {
+        format!("nothing can be written into {}: choose another directory with --out", directory.display())
+    })
+}
 
 /// A report in the making.
 pub(crate) struct Report {
@@ -61,11 +71,9 @@ impl Report {
         self.files.push((name.to_owned(), contents));
     }
 
-    /// Writes everything into `directory`, which is made; the path of the page.
+    /// Writes everything into `directory`, which [`make_place`] has made; the path of the page.
     pub(crate) fn write(mut self, directory: &Path) -> anyhow::Result<PathBuf> {
         self.html.push_str("</body></html>\n");
-        fs::create_dir_all(directory)
-            .with_context(|| format!("the directory {} could not be made", directory.display()))?;
         let page = directory.join("report.html");
         self.files.push(("report.html".to_owned(), self.html));
         for (name, contents) in &self.files {

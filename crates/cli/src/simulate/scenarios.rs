@@ -6,16 +6,19 @@ use std::path::Path;
 use anyhow::{Context, anyhow, ensure};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use sim::perf::{Estimate, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
+use sim::perf::{Change, Estimate, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
 
 use super::plot::{Series, Words, grouped, lines};
-use super::report::Report;
-use crate::args::{CompareArgs, RunArgs, SweepArgs};
+use super::report::{Report, make_place};
+use crate::args::{CompareArgs, ReportArgs, RunArgs, SweepArgs};
 use crate::output::{json, line, step_bar, table};
 
 /// Quantiles of a latency plot, in percent.
 const QUANTILES: [f64; 16] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9];
+
+/// Runs of each of two scenarios to compare.
+const COMPARED: u64 = 10;
 
 /// A scenario that was run.
 pub(super) struct Done {
@@ -32,7 +35,12 @@ struct Figure {
     values: Vec<f64>,
 }
 
-pub(super) fn read(path: &Path, set: &[String], seeds: Option<u64>) -> anyhow::Result<Scenario> {
+/// Changes of a scenario, each as the user gave it to `flag`.
+pub(super) fn given<'a>(flag: &'static str, changes: impl IntoIterator<Item = &'a String>) -> Vec<Change> {
+    changes.into_iter().map(|text| Change { flag, text: text.clone() }).collect()
+}
+
+pub(super) fn read(path: &Path, set: &[Change], seeds: Option<u64>) -> anyhow::Result<Scenario> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("the scenario {} could not be read", path.display()))?;
     let mut scenario = Scenario::parse(&path.display().to_string(), &text, set)?;
@@ -43,8 +51,10 @@ pub(super) fn read(path: &Path, set: &[String], seeds: Option<u64>) -> anyhow::R
     Ok(scenario)
 }
 
-/// Runs scenarios with all their seeds on all cores.
-pub(super) fn perform(scenarios: Vec<Scenario>) -> anyhow::Result<Vec<Done>> {
+/// Runs scenarios with all their seeds on all cores. Where the report will be written is made before: it would be a pity
+/// to find at the end that it cannot.
+pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::Result<Vec<Done>> {
+    make_place(report)?;
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
     let bar = step_bar("runs", setups.len() as u64);
@@ -143,16 +153,17 @@ impl Done {
 
 /// Runs `reservoir sim run`.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let scenario = read(&args.file, &args.set, args.seeds)?;
-    let all = perform(vec![scenario])?;
+    let how = &args.how;
+    let scenario = read(&args.file, &given("--set", &how.set), how.seeds)?;
+    let all = perform(vec![scenario], &how.report)?;
     let done = &all[0];
-    if args.json {
+    if how.report.json {
         json(&done.json())?;
     } else {
         line(&format!("{}: {} seeds", done.scenario.title, done.scenario.seeds))?;
         table(&["", "mean", "95 %"], done.rows())?;
     }
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &how.report.out {
         let mut report = Report::new(&done.scenario.title);
         report.text(&format!("{}, with {} seeds.", args.file.display(), done.scenario.seeds));
         report.table(&["", "mean", "95 %"], &done.rows());
@@ -171,8 +182,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 /// Runs `reservoir sim compare`: the same seeds for both, so that differences are paired.
 pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
-    let seeds = Some(args.seeds);
-    let all = perform(vec![read(&args.a, &args.set, seeds)?, read(&args.b, &args.set, seeds)?])?;
+    let how = &args.how;
+    let (seeds, set) = (Some(how.seeds.unwrap_or(COMPARED)), given("--set", &how.set));
+    let all = perform(vec![read(&args.a, &set, seeds)?, read(&args.b, &set, seeds)?], &how.report)?;
     let (a, b) = (&all[0], &all[1]);
     let difference =
         |a: &Metric, b: &Metric| Estimate::of(&a.values.iter().zip(&b.values).map(|(a, b)| b - a).collect::<Vec<_>>());
@@ -193,20 +205,20 @@ pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
         })
         .collect();
     let header = ["", "A", "B", "B - A", "95 %", "differs"];
-    if args.json {
+    if how.report.json {
         json(&objects)?;
     } else {
-        line(&format!("A: {}\nB: {}\n{} seeds each, the same", a.scenario.title, b.scenario.title, args.seeds))?;
+        line(&format!("A: {}\nB: {}\n{} seeds each, the same", a.scenario.title, b.scenario.title, a.seeds()))?;
         table(&header, rows.clone())?;
     }
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &how.report.out {
         let mut report = Report::new("Two scenarios side by side");
         report.text(&format!("A is {}: {}.", args.a.display(), a.scenario.title));
         report.text(&format!(
             "B is {}: {}. {} seeds each, the same for both.",
             args.b.display(),
             b.scenario.title,
-            args.seeds
+            a.seeds()
         ));
         report.table(&header, &rows);
         let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
@@ -270,10 +282,10 @@ pub(super) fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
         Some(second) => second.values.iter().flat_map(|v| first(&[(second.key.clone(), v.clone())])).collect(),
     };
     let scenarios = settings.iter().map(|set| {
-        let changes = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        read(&args.file, &[args.set.clone(), changes].concat(), args.seeds)
+        let changes: Vec<String> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        read(&args.file, &[given("--set", &args.how.set), given("--vary", &changes)].concat(), args.how.seeds)
     });
-    let all = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?)?;
+    let all = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?, &args.how.report)?;
     let metrics = &all[0].metrics;
     let at = metrics.iter().position(|m| m.key == args.metric).with_context(|| {
         let known: Vec<&str> = metrics.iter().map(|m| m.key).collect();
@@ -290,12 +302,12 @@ fn show_sweep(args: &SweepArgs, ranges: &[Range], label: &str, points: &[Point])
     let mut header: Vec<&str> = ranges.iter().map(|range| range.key.as_str()).collect();
     header.extend([label, "95 %"]);
     let rows: Vec<Vec<String>> = points.iter().map(Point::row).collect();
-    if args.json {
+    if args.how.report.json {
         json(&objects)?;
     } else {
         table(&header, rows.clone())?;
     }
-    let Some(directory) = &args.out else { return Ok(()) };
+    let Some(directory) = &args.how.report.out else { return Ok(()) };
     let mut report = Report::new(&format!("{label}, by {}", args.vary.join(" and ")));
     let named = |line: &[Point]| line[0].set.get(1).map_or_else(|| label.to_owned(), |(k, v)| format!("{k} = {v}"));
     let series: Vec<Series> = points

@@ -160,12 +160,27 @@ impl fmt::Display for ScenarioError {
 
 impl std::error::Error for ScenarioError {}
 
+/// A key set to something else than the file says.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// How it was asked for, for messages: `--set`.
+    pub flag: &'static str,
+    /// `key=value`.
+    pub text: String,
+}
+
+impl Change {
+    fn key(&self) -> &str {
+        self.text.split_once('=').map_or(self.text.as_str(), |(key, _)| key).trim()
+    }
+}
+
 impl Scenario {
-    /// Reads the `text` of the file called `name`, with some keys set to something else (`key=value`).
+    /// Reads the `text` of the file called `name`, with some keys set to something else.
     ///
     /// # Errors
     /// When a key is unknown, a value is not of its kind, or the whole is impossible: the line, and what is allowed.
-    pub fn parse(name: &str, text: &str, set: &[String]) -> Result<Self, ScenarioError> {
+    pub fn parse(name: &str, text: &str, set: &[Change]) -> Result<Self, ScenarioError> {
         let mut text = text.to_owned();
         for change in set {
             text = apply(&text, change)?;
@@ -175,12 +190,12 @@ impl Scenario {
             ScenarioError(format!("{name}:{line}: {}", error.message().replace('\n', " ")))
         })?;
         file.scenario().map_err(|(key, why)| {
-            let changed = set.iter().any(|change| change.split('=').next().map(str::trim) == Some(key));
+            let changed = set.iter().rfind(|change| change.key() == key);
             let line = text.lines().position(|line| key_of(line) == Some(key));
-            ScenarioError(match line {
-                _ if changed => format!("--set {key}: {why}"),
-                Some(line) => format!("{name}:{}: {why}", line + 1),
-                None => format!("{name}: {why}"),
+            ScenarioError(match (changed, line) {
+                (Some(change), _) => format!("{} {key}: {why}", change.flag),
+                (None, Some(line)) => format!("{name}:{}: {why}", line + 1),
+                (None, None) => format!("{name}: {why}"),
             })
         })
     }
@@ -195,9 +210,9 @@ fn key_of(line: &str) -> Option<&str> {
 }
 
 /// Puts `key=value` in the place of the key's line, or behind the last.
-fn apply(text: &str, change: &str) -> Result<String, ScenarioError> {
-    let wrong = |why: &str| ScenarioError(format!("--set {change}: {why}"));
-    let (key, value) = change.split_once('=').ok_or_else(|| wrong("write key=value"))?;
+fn apply(text: &str, change: &Change) -> Result<String, ScenarioError> {
+    let wrong = |why: &str| ScenarioError(format!("{} {}: {why}", change.flag, change.text));
+    let (key, value) = change.text.split_once('=').ok_or_else(|| wrong("write key=value"))?;
     let (key, value) = (key.trim(), value.trim());
     // What is not TOML by itself is a string without its quotes.
     let literal = format!("x = {value}");
@@ -353,7 +368,7 @@ mod tests {
     use super::*;
 
     fn error(text: &str, set: &[&str]) -> String {
-        let set: Vec<String> = set.iter().map(|s| (*s).to_owned()).collect();
+        let set: Vec<Change> = set.iter().map(|s| Change { flag: "--vary", text: (*s).to_owned() }).collect();
         Scenario::parse("x.toml", text, &set).unwrap_err().to_string()
     }
 
@@ -370,7 +385,7 @@ mod tests {
         let huge = error("chunk = \"9MiB\"\n", &[]);
         assert!(huge.starts_with("x.toml:1: ") && huge.contains("8388608"), "{huge}");
         let set = error("targets = 90\n", &["targets=91"]);
-        assert!(set.starts_with("--set targets") && set.contains("multiple"), "{set}");
+        assert!(set.starts_with("--vary targets") && set.contains("multiple"), "{set}");
         assert!(error("", &["targets"]).contains("key=value"));
         assert!(error("", &["colour=red"]).contains("expected one of"));
         assert!(error("chunk = ", &[]).starts_with("x.toml:1: "));
@@ -378,7 +393,8 @@ mod tests {
 
     #[test]
     fn what_is_set_replaces_what_is_written() {
-        let set = ["targets=180", "chunk=16KiB", "protocol = uch-ccp", "load=0.5"].map(str::to_owned);
+        let set = ["targets=180", "chunk=16KiB", "protocol = uch-ccp", "load=0.5"]
+            .map(|text| Change { flag: "--set", text: text.to_owned() });
         let scenario = Scenario::parse("x.toml", "targets = 90 # many\nchunk = \"1MiB\"\n", &set).unwrap();
         assert_eq!(scenario.setup.targets, 180);
         assert_eq!(scenario.setup.sizes, [(16 << 10, 1)]);

@@ -6,6 +6,7 @@ use protocol::wire::{Opener, Sealer};
 
 use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
 use crate::swarm::{Planted, Trouble};
+use crate::tell;
 
 impl World<'_> {
     /// Schedules the faults, and the end of all faults.
@@ -94,7 +95,7 @@ impl World<'_> {
         let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
         if !self.healed {
             disk.trouble(trouble);
-            self.note(13, id, 0, || format!("its disk is in trouble: {trouble:?}"));
+            self.note(13, id, 0, || format!("its disk is in trouble: {}", tell::trouble(trouble)));
         }
     }
 
@@ -111,7 +112,7 @@ impl World<'_> {
     pub(super) fn flip(&mut self, id: NodeId, seed: u64) {
         let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
         if let Some(hit) = disk.flip(seed) {
-            self.note(9, id, hit.len(), || format!("a byte flips on disk: it damages {hit:?}"));
+            self.note(9, id, hit.len(), || format!("a byte flips on disk: it damages {}", tell::chunks(&hit)));
             self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
         }
     }

@@ -10,6 +10,7 @@ use protocol::time::{Instant, Span};
 
 use super::workload::Asked;
 use super::{Machinery, World};
+use crate::tell;
 
 impl World<'_> {
     /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
@@ -65,7 +66,7 @@ impl World<'_> {
                     self.damaged.remove(&(chunk, id));
                 }
             }
-            other => self.note(7, id, 0, || format!("{other:?}")),
+            other => self.note(7, id, 0, || tell::target_event(&other)),
         }
     }
 
@@ -73,7 +74,7 @@ impl World<'_> {
         match event {
             initiator::Event::Put { handle, result } => {
                 let Some(Asked::Put(chunk, payload, healed, fresh)) = self.open.remove(&(id, handle)) else { return };
-                self.note(8, id, payload.len(), || format!("put {chunk:?}: {result:?}"));
+                self.note(8, id, payload.len(), || tell::put(chunk, &result));
                 match result {
                     Ok(stored) => {
                         if healed && fresh {
@@ -88,8 +89,7 @@ impl World<'_> {
             }
             initiator::Event::Get { handle, result } => {
                 let Some(Asked::Get(chunk, healed)) = self.open.remove(&(id, handle)) else { return };
-                let told = result.as_ref().map(|f| f.from).map_err(Clone::clone);
-                self.note(10, id, 0, || format!("get {chunk:?}: {told:?}"));
+                self.note(10, id, 0, || tell::get(chunk, &result));
                 match (self.acknowledged.get(&chunk), result) {
                     (Some(bytes), Ok(fetched)) if fetched.pieces.concat() == *bytes => self.outcome.gets += 1,
                     (_, Ok(_)) => self.fail(format!("a get of {chunk:?} returned wrong bytes")),
@@ -104,7 +104,7 @@ impl World<'_> {
             initiator::Event::NeedMap { .. } => self.reload(id),
             initiator::Event::List { handle, result } => {
                 let Some(Asked::List(prefix, known, healed)) = self.open.remove(&(id, handle)) else { return };
-                self.note(14, id, known.len(), || format!("list: {result:?}"));
+                self.note(14, id, known.len(), || tell::list(&result));
                 match result {
                     Ok(found) => self.check_list(&prefix, &known, healed, &found),
                     Err(_) if healed => self.fail("a list was refused after the heal".to_owned()),
@@ -114,7 +114,7 @@ impl World<'_> {
             }
             initiator::Event::Ping { handle, result } => {
                 let Some(Asked::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
-                self.note(15, id, result.as_ref().map_or(0, Vec::len), || format!("ping: {result:?}"));
+                self.note(15, id, result.as_ref().map_or(0, Vec::len), || tell::ping(&result));
                 match result {
                     Ok(targets) if healed && targets.iter().any(|target| target.answer.is_none()) => {
                         self.fail(format!("a target was silent to a ping after the heal: {targets:?}"));
