@@ -166,7 +166,11 @@ impl Bench {
     fn running(config: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let bench = Self { config: layout::load(config)?, family: None, directory: None, stop: Arc::clone(stop) };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
-        ensure!(status.targets.iter().any(|t| t.alive), "no target answers: start the cluster first");
+        ensure!(
+            status.targets.iter().any(|t| t.alive),
+            "no target answers: start the cluster with `{} up`",
+            output::program()
+        );
         Ok(bench)
     }
 

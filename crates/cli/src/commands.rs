@@ -51,7 +51,7 @@ fn put(args: &PutArgs) -> anyhow::Result<()> {
     let name = args.name.as_deref().or(default).context("what is read has no name: give one with --name")?;
     let gateway = gateway(&args.table)?;
     let (source, size) = open_source(&args.file)?;
-    let bar = byte_bar(name, size);
+    let bar = byte_bar(&shortened(name), size);
     let report = gateway.put(name, &mut bar.wrap_read(source), size)?;
     bar.finish_and_clear();
     if args.table.json {
@@ -71,7 +71,7 @@ fn put(args: &PutArgs) -> anyhow::Result<()> {
 
 fn get(args: &GetArgs) -> anyhow::Result<()> {
     let gateway = gateway(&args.table)?;
-    let bar = byte_bar(&args.name, Some(0));
+    let bar = byte_bar(&shortened(&args.name), Some(0));
     let default = args.name.rsplit('/').next().filter(|last| !last.is_empty()).unwrap_or(&args.name);
     let path = args.output.clone().unwrap_or_else(|| default.into());
     let to_stdout = path.as_os_str() == "-";

@@ -116,6 +116,8 @@ impl Role {
         let said = std::fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(said.get(self.before as usize..).unwrap_or_default());
         if let Some(why) = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: ")) {
+            // Most begin with the same name.
+            let why = why.strip_prefix(self.what.as_str()).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
             return format!("{} ended with {status}: {why}", self.what);
         }
         match said.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("note: ")) {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use protocol::config::Transport;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
 use protocol::target;
@@ -15,9 +16,14 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
     let s = scenario;
     let config = &s.config;
     let multicast = if config.multicast { "with multicast" } else { "without multicast" };
+    let transport = match config.transport {
+        Transport::Hash => "hash",
+        Transport::ReplicastM => "replicast-m",
+        Transport::ReplicastH => "replicast-h",
+    };
     let faults = &s.faults;
     let mut text = format!(
-        "seed {}: {} targets, {} initiators, {} copies, {:?} {multicast}\n\
+        "seed {}: {} targets, {} initiators, {} copies, {transport} {multicast}\n\
          work: {} puts and as many gets, chunks of up to {} bytes, {} at once for each initiator\n\
          links: {} MB/s; disks: {} MB/s, a sync takes {}, {} bytes each\n\
          of 1,000 datagrams: {} lost, {} doubled, {} delayed, {} damaged\n\
@@ -26,7 +32,6 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         s.targets,
         s.initiators,
         s.copies,
-        config.transport,
         s.operations,
         s.largest,
         config.depth,
