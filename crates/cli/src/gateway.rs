@@ -79,7 +79,7 @@ impl From<Error> for Failure {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Read { cause, .. } if cause.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
-            Error::Manifest { .. } | Error::Mismatch { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Error::Manifest { .. } | Error::Mismatch { .. } | Error::Clock(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Error::Put { cause, .. } | Error::Get { cause, .. } | Error::List { cause, .. } => match **cause {
                 ServiceError::Get(GetError::NotFound) => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::SERVICE_UNAVAILABLE,

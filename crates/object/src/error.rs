@@ -41,6 +41,12 @@ pub enum Error {
         /// Length or hash.
         what: &'static str,
     },
+    /// The newest version has the last time that there is: none can come after it.
+    #[error(
+        "{0:?} cannot be put again: its newest version has the last possible time, because a gateway's clock was wrong; \
+         use another name"
+    )]
+    Clock(String),
     /// More chunks than a manifest with an indirect level can name.
     #[error("{0:?} is too large for its chunk size: choose larger chunks")]
     TooLarge(String),

@@ -57,6 +57,9 @@ pub struct Listing {
     pub incomplete: bool,
 }
 
+/// The last time that a version can have: an id has 48 bits for it.
+const LAST_MS: u64 = (1 << 48) - 1;
+
 /// Stores what `source` yields as the newest version of `name`. `stored` sees each chunk that became durable. When this
 /// returns, the version is the newest for everybody who asks.
 ///
@@ -78,6 +81,9 @@ pub fn put_file(
         return Err(Error::ChunkSize(options.chunk_size));
     }
     let before = versions(service, name)?.chunks.last().and_then(|(id, _)| id.version_ms());
+    if before.is_some_and(|ms| ms >= LAST_MS) {
+        return Err(Error::Clock(name.to_owned()));
+    }
     let mut writer = Writer { service, name, options, stored, flight: VecDeque::new(), leaf: vec![], top: vec![] };
     let mut hasher = blake3::Hasher::new();
     let mut size = 0;
@@ -272,7 +278,7 @@ fn silent(name: &str, silent: &[NodeId]) -> Error {
 
 fn read_manifest(id: ChunkId, fetched: &Fetched) -> Result<Manifest, manifest::Malformed> {
     let manifest = Manifest::decode(&fetched.pieces.concat())?;
-    if id.version_ms() != Some(manifest.created_ms & ((1 << 48) - 1)) {
+    if id.version_ms() != Some(manifest.created_ms & LAST_MS) {
         return Err(manifest::Malformed::Version);
     }
     Ok(manifest)

@@ -215,6 +215,12 @@ fn a_clock_that_was_set_back_loses_no_overwrite() {
         get_file(&memory, "f", &mut back, 2).unwrap();
         assert_eq!(back, data);
     }
+    // Nothing comes after the last time: a put that would be lost is refused.
+    ahead.created_ms = (1 << 48) - 1;
+    let bytes = Bytes::from(ahead.encode());
+    memory.chunks.lock().unwrap().insert(ChunkId::of_manifest("f", ahead.created_ms, &bytes), bytes);
+    let outcome = put_file(&memory, "f", &mut &b"three"[..], &small(9), &mut |_| ());
+    assert!(matches!(outcome, Err(Error::Clock(_))), "{outcome:?}");
 }
 
 #[test]
