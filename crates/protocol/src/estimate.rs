@@ -139,6 +139,50 @@ impl DiskTime {
     }
 }
 
+/// What a disk's operations of one kind take, one behind the other.
+#[derive(Clone, Debug)]
+pub struct DiskQueue {
+    /// What one keeps the disk from the next by.
+    each: DiskTime,
+    /// From handing one to the disk to its completion: a sync that many writes share takes each of them the whole of it.
+    whole: DiskTime,
+    last_done: Instant,
+}
+
+impl DiskQueue {
+    /// Begins with an assumed rate in bytes per second.
+    #[must_use]
+    pub const fn new(assumed: u64) -> Self {
+        Self { each: DiskTime::new(assumed), whole: DiskTime::new(assumed), last_done: Instant::ZERO }
+    }
+
+    /// Takes an operation into account that was handed over at `begun` and ended now.
+    pub fn sample(&mut self, now: Instant, bytes: u32, begun: Instant) {
+        self.each.sample(now, bytes, now.since(begun.max(self.last_done)));
+        self.whole.sample(now, bytes, now.since(begun));
+        self.last_done = now;
+    }
+
+    /// Takes note that one ended now of which nothing is learned.
+    pub const fn passed(&mut self, now: Instant) {
+        self.last_done = now;
+    }
+
+    /// What an operation of `bytes` keeps the next one from the disk by.
+    #[must_use]
+    pub fn each(&self, now: Instant, bytes: u32) -> Span {
+        self.each.expect(now, bytes)
+    }
+
+    /// When an operation of `bytes` that is handed over at `at` should be done, behind those that take the disk `ahead` from
+    /// now on, and not sooner than it takes by itself.
+    #[must_use]
+    pub fn done(&self, now: Instant, at: Instant, ahead: Span, bytes: u32) -> Instant {
+        let queued = at.max(now + ahead) + self.each.expect(now, bytes);
+        queued.max(at + self.whole.expect(now, bytes))
+    }
+}
+
 /// How often something turned out true, of late; a third to begin with.
 #[derive(Clone, Copy, Debug)]
 pub struct Share(u64);

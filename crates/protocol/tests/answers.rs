@@ -239,3 +239,23 @@ fn whoever_is_busy_is_asked_when_it_said_and_for_as_long_as_patience_lasts() {
         }
     }
 }
+
+#[test]
+fn a_disk_that_reads_slowly_says_so_in_its_bids() {
+    let mut target = target();
+    let (id, took) = (ChunkId::of_payload(b"x"), Span::from_millis(30));
+    let first = window(&tell(&mut target, at(0), &get(1, 1, id), Some(100)).0);
+    assert!(first.done < Span::from_millis(1), "{first:?}");
+    let (_, effects) = step(&mut target, at(0), get_accepted(1, 1));
+    let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}") };
+    // Behind one read, and no sooner than reads take.
+    let mut now = at(0) + took;
+    step(&mut target, now, Input::Done { op, completion: Completion::Read(Ok(Bytes::from(vec![0; 100]))) });
+    let second = window(&tell(&mut target, now, &get(2, 1, id), Some(100)).0);
+    assert!(second.done >= took && second.done < took.times(2), "{second:?}");
+    assert_eq!(second.start, first.start, "the port is free all the same");
+    now = now + Span::from_nanos(1);
+    step(&mut target, now, get_accepted(2, 1));
+    let third = window(&tell(&mut target, now, &get(3, 1, id), Some(100)).0);
+    assert!(third.done >= took.times(2).percent(99), "two reads: {third:?}");
+}

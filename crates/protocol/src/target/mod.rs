@@ -16,7 +16,7 @@ use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::estimate::{DiskTime, Rate, Share, Typical};
+use crate::estimate::{DiskQueue, DiskTime, Rate, Share, Typical};
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
@@ -36,7 +36,7 @@ enum Pending {
     Probe { from: NodeId, txn: TxnId },
     List { from: NodeId, txn: TxnId },
     Write { txn: TxnId, id: ChunkId, size: u32, begun: Instant },
-    Read { txn: TxnId },
+    Read { txn: TxnId, begun: Instant },
     Scrub { background: bool, begun: Instant },
 }
 
@@ -57,13 +57,10 @@ pub struct Target {
     inward: Calendar,
     outward: Calendar,
     link: Rate,
-    /// What a write or read keeps the disk from the next one by.
-    disk: DiskTime,
-    /// From handing a write to the disk to its completion.
-    write_time: DiskTime,
+    writes: DiskQueue,
+    reads: DiskQueue,
     /// Of the windows offered.
     accepted: Share,
-    last_write_done: Instant,
     lateness: Typical,
     /// How recent transactions ended, oldest first.
     finished: VecDeque<(TxnId, Ack)>,
@@ -85,8 +82,8 @@ impl Target {
         let scrub_at = if config.scrub_interval == Span::ZERO { Instant::FAR } else { Instant::ZERO };
         Self {
             link: Rate::new(config.link_rate),
-            disk: DiskTime::new(config.disk_rate),
-            write_time: DiskTime::new(config.disk_rate),
+            writes: DiskQueue::new(config.disk_rate),
+            reads: DiskQueue::new(config.disk_rate),
             scrub_time: DiskTime::new(config.disk_rate),
             accepted: Share::default(),
             setup,
@@ -99,7 +96,6 @@ impl Target {
             servings: BTreeMap::new(),
             inward: Calendar::default(),
             outward: Calendar::default(),
-            last_write_done: Instant::ZERO,
             lateness: Typical::default(),
             finished: VecDeque::new(),
             scrub_at,
@@ -236,7 +232,7 @@ impl Target {
                 self.setup.free = free;
                 self.written(txn, id, size, begun, result);
             }
-            (Pending::Read { txn }, Completion::Read(result)) => self.read(txn, result),
+            (Pending::Read { txn, begun }, Completion::Read(result)) => self.read(txn, begun, result),
             (Pending::Scrub { background, begun }, Completion::Scrubbed { next, bytes: _, bad, result }) => {
                 if background {
                     self.scrub_cursor = next;

@@ -191,17 +191,14 @@ impl Target {
     }
 
     /// When a write of `size` that is handed over at `at` should be durable: behind those before it, of which the tentative
-    /// ones count by the share of them that is accepted, and not sooner than writes take by themselves (a sync that many
-    /// writes share takes each of them the whole of it).
+    /// ones count by the share of them that is accepted.
     fn disk_done(&self, at: Instant, size: u32) -> Instant {
         let (mut sure, mut tentative) = (self.scrub_until.since(self.now), Span::ZERO);
         for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
-            *sum = *sum + self.disk.expect(self.now, r.incoming.size());
+            *sum = *sum + self.writes.each(self.now, r.incoming.size());
         }
-        let ahead = sure + self.accepted.of(tentative);
-        let queued = at.max(self.now + ahead) + self.disk.expect(self.now, size);
-        queued.max(at + self.write_time.expect(self.now, size))
+        self.writes.done(self.now, at, sure + self.accepted.of(tentative), size)
     }
 
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
@@ -320,8 +317,10 @@ impl Target {
         begun: Instant,
         result: Result<(), WriteFailure>,
     ) {
-        let busy_from = begun.max(self.last_write_done);
-        self.last_write_done = self.now;
+        match result {
+            Ok(()) => self.writes.sample(self.now, size, begun),
+            Err(_) => self.writes.passed(self.now),
+        }
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
@@ -345,8 +344,6 @@ impl Target {
         };
         self.reservations.remove(&txn);
         if ack == Ack::Durable {
-            self.disk.sample(self.now, size, self.now.since(busy_from));
-            self.write_time.sample(self.now, size, self.now.since(begun));
             self.setup.chunks += 1;
             self.event(Event::Stored { id, bytes: size, took: self.now.since(begun) });
         }

@@ -1,5 +1,7 @@
 //! Copies on their way out: bid, window, read, payload, repair.
 
+use core::ops::Add;
+
 use bytes::Bytes;
 
 use super::{
@@ -110,12 +112,14 @@ impl Target {
     /// What is offered, as it stands now.
     fn slot(&self, serving: &Serving) -> Slot {
         let (size, transfer, (start, end)) = (serving.size, serving.transfer, serving.window);
-        let reading = self.disk.expect(self.now, size).min(self.config.late);
         let wait = start.since(self.now);
         let length = end.since(start.max(self.now));
         let rate = u32::try_from(serving.rate).unwrap_or(u32::MAX);
-        let begins = wait.max(self.scrub_until.since(self.now));
-        Slot { start: wait, length, transfer, done: begins + reading + transfer, rate, size }
+        let reading = self.servings.values().filter(|s| matches!(s.state, State::Reading));
+        let ahead = reading.map(|s| self.reads.each(self.now, s.size)).fold(self.scrub_until.since(self.now), Add::add);
+        // The disk reads once the window is accepted, which may be long before it begins.
+        let read = self.reads.done(self.now, self.now, ahead, size).since(self.now).min(self.config.max_wait);
+        Slot { start: wait, length, transfer, done: wait.max(read) + transfer, rate, size }
     }
 
     /// Makes room for one more copy on its way out, by forgetting the oldest of those that are only kept for repairs. How
@@ -157,10 +161,14 @@ impl Target {
         serving.state = State::Reading;
         let (id, (start, end)) = (serving.id, serving.window);
         self.outward.trim(txn, start, end);
-        self.start(Effect::Read { id }, Pending::Read { txn });
+        self.start(Effect::Read { id }, Pending::Read { txn, begun: self.now });
     }
 
-    pub(super) fn read(&mut self, txn: TxnId, result: Result<Bytes, ReadFailure>) {
+    pub(super) fn read(&mut self, txn: TxnId, begun: Instant, result: Result<Bytes, ReadFailure>) {
+        match &result {
+            Ok(payload) => self.reads.sample(self.now, payload.len() as u32, begun),
+            Err(_) => self.reads.passed(self.now),
+        }
         let cluster = self.setup.cluster;
         let own = self.setup.id;
         let Some(serving) = self.servings.get_mut(&txn) else {
