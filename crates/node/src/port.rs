@@ -267,8 +267,12 @@ mod tests {
         }
     }
 
-    #[derive(Default)]
-    struct Reader(Vec<&'static str>);
+    /// Reads the diary, and sends a datagram when the first letter was read.
+    struct Reader {
+        diary: Vec<&'static str>,
+        other: Net,
+        datagram: Transmit,
+    }
 
     impl Host<Diary> for Reader {
         fn effect(&mut self, _: OpId, _: Effect) -> Option<Completion> {
@@ -276,7 +280,10 @@ mod tests {
         }
 
         fn event(&mut self, _: Instant, event: Vec<&'static str>) {
-            self.0 = event;
+            if event.len() == 1 {
+                self.other.send(&self.datagram);
+            }
+            self.diary = event;
         }
 
         fn reload(&mut self) -> Option<(ClusterConfig, ())> {
@@ -297,19 +304,19 @@ mod tests {
         let config = ClusterConfig::load(&dir.path().join("cluster.toml")).unwrap();
         let net = Net::open(&config, config.targets[0].address, NodeId(1)).unwrap();
         let sender = NodeId(NodeId::FIRST_INITIATOR);
-        let mut other = Net::open(&config, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), sender).unwrap();
+        let other = Net::open(&config, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), sender).unwrap();
         let map = config.map().unwrap();
         let head = Head { cluster: map.cluster, epoch: map.epoch, from: sender };
         let ping = encode_message(head, &Message::Ping { txn: protocol::id::TxnId(1) });
-        other.send(&Transmit { to: Destination::Node(NodeId(1)), body: Body::Control(ping) });
+        let datagram = Transmit { to: Destination::Node(NodeId(1)), body: Body::Control(ping) };
         let (mailbox, mail) = Mailbox::new().unwrap();
         let letters = 10 * LETTERS;
         assert!((0..letters).all(|_| mailbox.send(Mail::Request(()))));
         mailbox.send(Mail::Stop);
-        let mut host = Reader::default();
+        let mut host = Reader { diary: Vec::new(), other, datagram };
         run(Diary::default(), net, &mail, &mailbox, &mut host).unwrap();
-        let datagram = host.0.iter().position(|what| *what == "datagram").expect("it is heard");
-        assert!(datagram <= LETTERS, "after {datagram} letters");
-        assert_eq!(host.0.len(), letters + 1, "every letter is read");
+        let heard = host.diary.iter().position(|what| *what == "datagram").expect("it is heard");
+        assert!(heard <= LETTERS, "after {heard} letters");
+        assert_eq!(host.diary.len(), letters + 1, "every letter is read");
     }
 }
