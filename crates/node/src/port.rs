@@ -316,7 +316,8 @@ mod tests {
         let mut host = Reader { diary: Vec::new(), other, datagram };
         run(Diary::default(), net, &mail, &mailbox, &mut host).unwrap();
         let heard = host.diary.iter().position(|what| *what == "datagram").expect("it is heard");
-        assert!(heard <= LETTERS, "after {heard} letters");
+        // The bell may be looked at once more before the socket.
+        assert!(heard <= 2 * LETTERS, "after {heard} letters");
         assert_eq!(host.diary.len(), letters + 1, "every letter is read");
     }
 }
