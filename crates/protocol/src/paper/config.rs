@@ -2,7 +2,7 @@
 
 use crate::time::Span;
 
-/// Which of the papers' protocols.
+/// Which of the papers' protocols, or of the rivals that they do not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// Hashed placement, unicast copies one after another, each target divides its link among its flows.
@@ -13,11 +13,24 @@ pub enum Protocol {
     ReplicastM,
     /// Negotiated by multicast; unicast transfers into consecutive windows.
     ReplicastH,
+    /// As UCH-CCP, but each copy goes to the less busy of two members of the chunk's group, which are asked first.
+    LeastOfTwo,
+    /// As UCH-CCP, but copies go to the members of the chunk's group with the best scores by what came with earlier
+    /// acknowledgements, in the manner of C3.
+    C3Like,
+    /// As UCH-CCP, but copies go to members of the chunk's group by the answers to probes that were sent before, in the
+    /// manner of Prequal.
+    PrequalLike,
+    /// The same by the answers to probes of this put, which waits for them: Prequal's synchronous mode.
+    PrequalSync,
 }
 
 impl Protocol {
-    /// Every one, in the order of the papers' tables.
+    /// The papers', in the order of the papers' tables.
     pub const ALL: [Self; 4] = [Self::UchCcp, Self::UchAimd, Self::ReplicastM, Self::ReplicastH];
+
+    /// Those that choose by load without reserving anything.
+    pub const RIVALS: [Self; 4] = [Self::LeastOfTwo, Self::C3Like, Self::PrequalLike, Self::PrequalSync];
 
     /// As tables and scenarios write it.
     #[must_use]
@@ -27,6 +40,10 @@ impl Protocol {
             Self::UchAimd => "uch-aimd",
             Self::ReplicastM => "replicast-m",
             Self::ReplicastH => "replicast-h",
+            Self::LeastOfTwo => "least-of-two",
+            Self::C3Like => "c3-like",
+            Self::PrequalLike => "prequal-like",
+            Self::PrequalSync => "prequal-sync",
         }
     }
 
@@ -81,6 +98,8 @@ pub struct Config {
     pub copies: u8,
     /// Puts that an initiator works on at once.
     pub depth: usize,
+    /// Initiators that use the same targets, as far as an initiator has to know.
+    pub initiators: u32,
     /// Bytes per second of a disk.
     pub disk: u64,
     /// Bytes that may wait for a disk before new requests are told to wait.
@@ -138,6 +157,7 @@ impl Config {
             control: if protocol.negotiates() { 300 } else { 100 },
             copies: 3,
             depth: 1,
+            initiators: 1,
             disk,
             disk_queue: 256 << 10,
             stretch: if matches!(protocol, Protocol::ReplicastH) { 110 } else { 140 },

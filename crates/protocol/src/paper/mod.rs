@@ -1,7 +1,8 @@
 //! The protocols of the papers' simulations, as machines of the same contract: what the product is compared with.
 //!
 //! Replicast-M and -H with the papers' rules, and the conventional store as they idealise it, UCH-CCP and UCH-AIMD:
-//! hashed placement, unicast, and a rate that the target sets (CCP) or that the initiator finds by congestion (AIMD).
+//! hashed placement, unicast, and a rate that the target sets (CCP) or that the initiator finds by congestion (AIMD). Beside
+//! them the rivals that the papers do not have: the same unicast, but to the members of a group that seem least busy.
 //!
 //! They stand apart from [`initiator`](crate::initiator) and [`target`](crate::target), because their rules are others
 //! from the ground up: they wait for every bid, know the network's delay as a constant, cannot lose a message, keep
@@ -9,13 +10,15 @@
 //! machines around that would have put it in the way of every reader who wants to know how data is kept safe. Nothing
 //! here is for real networks: there is no loss to repair, and no copy is verified.
 //!
-//! One policy a file: `bids.rs` places the windows that are offered, `choose.rs` picks among them.
+//! One policy a file: `bids.rs` places the windows that are offered, `choose.rs` picks among them, `rivals.rs` picks
+//! among targets without windows.
 
 mod bids;
 mod choose;
 mod config;
 mod replicast_initiator;
 mod replicast_target;
+mod rivals;
 mod unicast_initiator;
 mod unicast_target;
 mod wire;
@@ -30,6 +33,7 @@ pub use config::{Choice, Config, Placement, Protocol, Timing};
 use crate::id::{ChunkId, ChunkKind, ClusterId, GroupId, NodeId, OpId, TxnId};
 use crate::machine::{Body, DataRun, Destination, Effect, Input, Machine, Output, Transmit};
 use crate::map::ClusterMap;
+use crate::rng::Rng;
 use crate::time::{Instant, Span};
 use crate::wire::DataHeader;
 use wire::Pdu;
@@ -64,7 +68,7 @@ pub enum Event {
 /// The initiator of one of the papers' protocols.
 #[derive(Debug)]
 pub enum Initiator {
-    /// UCH-CCP or UCH-AIMD.
+    /// UCH-CCP, UCH-AIMD or a rival.
     Unicast(unicast_initiator::Initiator),
     /// Replicast-M or -H.
     Replicast(replicast_initiator::Initiator),
@@ -73,7 +77,7 @@ pub enum Initiator {
 /// The target of one of the papers' protocols.
 #[derive(Debug)]
 pub enum Target {
-    /// UCH-CCP or UCH-AIMD.
+    /// UCH-CCP, UCH-AIMD or a rival.
     Unicast(unicast_target::Target),
     /// Replicast-M or -H.
     Replicast(replicast_target::Target),
@@ -84,13 +88,10 @@ impl Initiator {
     #[must_use]
     pub fn new(id: NodeId, members: Members, config: Config, seed: u64) -> Self {
         assert!(id.is_initiator(), "{id:?} is a target's id");
-        match config.protocol {
-            Protocol::UchCcp | Protocol::UchAimd => {
-                Self::Unicast(unicast_initiator::Initiator::new(id, members, config, seed))
-            }
-            Protocol::ReplicastM | Protocol::ReplicastH => {
-                Self::Replicast(replicast_initiator::Initiator::new(id, members, config, seed))
-            }
+        if config.protocol.negotiates() {
+            Self::Replicast(replicast_initiator::Initiator::new(id, members, config, seed))
+        } else {
+            Self::Unicast(unicast_initiator::Initiator::new(id, members, config, seed))
         }
     }
 }
@@ -99,11 +100,10 @@ impl Target {
     /// A target called `id`; `seed` decides its draws.
     #[must_use]
     pub fn new(id: NodeId, config: Config, seed: u64) -> Self {
-        match config.protocol {
-            Protocol::UchCcp | Protocol::UchAimd => Self::Unicast(unicast_target::Target::new(id, config)),
-            Protocol::ReplicastM | Protocol::ReplicastH => {
-                Self::Replicast(replicast_target::Target::new(id, config, seed))
-            }
+        if config.protocol.negotiates() {
+            Self::Replicast(replicast_target::Target::new(id, config, seed))
+        } else {
+            Self::Unicast(unicast_target::Target::new(id, config))
         }
     }
 }
@@ -176,6 +176,20 @@ impl Members {
             targets: map.targets().map(|t| t.id).collect(),
             groups: (0..map.groups()).step_by(step).map(|group| (group, members(group))).collect(),
         }
+    }
+
+    /// The group of a new chunk, which its hash names: as good as chance, but never the same twice in a row.
+    fn next_group(&self, rng: &mut Rng, last: &mut Option<usize>) -> usize {
+        let groups = self.groups.len();
+        let mut group = rng.below(groups as u64) as usize;
+        if Some(group) == *last {
+            group = rng.below(groups as u64) as usize;
+        }
+        if Some(group) == *last {
+            group = (group + 1) % groups;
+        }
+        *last = Some(group);
+        group
     }
 }
 

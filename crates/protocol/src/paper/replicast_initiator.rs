@@ -112,22 +112,8 @@ impl Initiator {
         })
     }
 
-    /// Never the same group twice in a row.
-    fn group(&mut self) -> usize {
-        let groups = self.members.groups.len();
-        let mut group = self.rng.below(groups as u64) as usize;
-        if Some(group) == self.last_group {
-            group = self.rng.below(groups as u64) as usize;
-        }
-        if Some(group) == self.last_group {
-            group = (group + 1) % groups;
-        }
-        self.last_group = Some(group);
-        group
-    }
-
     fn begin(&mut self, handle: u64, asked: Instant, payload: Bytes) {
-        let group = self.group();
+        let group = self.members.next_group(&mut self.rng, &mut self.last_group);
         self.count += 1;
         let put = Put {
             handle,

@@ -86,8 +86,7 @@ impl Target {
                     self.bids.cancel(now, txn, &t);
                 }
             }
-            Some(Pdu::Bid { .. } | Pdu::Begin { .. } | Pdu::Rate { .. } | Pdu::Ding { .. } | Pdu::Ack { .. })
-            | None => {}
+            _ => {}
         }
     }
 

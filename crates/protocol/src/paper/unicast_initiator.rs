@@ -1,13 +1,15 @@
 //! The initiator of the conventional store: copies go to targets that a hash names, one after another, frame by frame
-//! at the rate that the target sets (UCH-CCP) or that congestion allows (UCH-AIMD).
+//! at the rate that the target sets (UCH-CCP) or that congestion allows (UCH-AIMD). The rivals' initiators differ only in
+//! where copies go.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
 use super::config::{Config, Protocol};
+use super::rivals::{Chooser, Placed};
 use super::unicast_target::STEP;
-use super::wire::Pdu;
+use super::wire::{Load, Pdu};
 use super::{Event, Members, Request, Shared, txn_of};
 use crate::id::{NodeId, TxnId};
 use crate::machine::{Deadline, Destination, Input, Output};
@@ -26,7 +28,12 @@ struct Put {
     handle: u64,
     asked: Instant,
     payload: Bytes,
+    /// Where the copies go; nowhere while answers are awaited.
     targets: Vec<NodeId>,
+    /// Whom it asked how busy they are, and what they said.
+    probed: Vec<(NodeId, Option<Load>)>,
+    /// When the target of each copy was asked to take it.
+    began: Vec<Instant>,
     /// The copy that is being sent, from 0.
     copy: usize,
     acked: usize,
@@ -56,6 +63,8 @@ pub struct Initiator {
     rng: Rng,
     members: Members,
     last: Vec<NodeId>,
+    /// Who chooses instead of the hash.
+    rival: Option<Chooser>,
     count: u64,
     puts: Vec<Put>,
     /// When the link has carried all that was begun.
@@ -65,9 +74,12 @@ pub struct Initiator {
 
 impl Initiator {
     pub(super) fn new(id: NodeId, members: Members, config: Config, seed: u64) -> Self {
+        let rng = Rng::new(seed).fork(u64::from(id.0));
+        let is_rival = Protocol::RIVALS.contains(&config.protocol);
         Self {
+            rival: is_rival.then(|| Chooser::new(&config, rng.clone())),
             cx: Shared::new(id, config),
-            rng: Rng::new(seed).fork(u64::from(id.0)),
+            rng,
             members,
             last: Vec::new(),
             count: 0,
@@ -85,7 +97,9 @@ impl Initiator {
                 Some(Pdu::Begin { txn, rate }) => self.rate(txn, rate, true),
                 Some(Pdu::Rate { txn, rate }) => self.rate(txn, rate, false),
                 Some(Pdu::Ding { txn }) => self.ding(txn),
-                Some(Pdu::Ack { txn }) => self.ack(txn),
+                Some(Pdu::Ack { txn }) => self.ack(txn, None),
+                Some(Pdu::AckBusy { txn, load }) => self.ack(txn, Some(load)),
+                Some(Pdu::Busy { txn, from, load }) => self.answered(txn, from, load),
                 _ => {}
             },
             Input::Wake | Input::Done { .. } | Input::Payload { .. } => {}
@@ -125,16 +139,46 @@ impl Initiator {
     }
 
     fn begin(&mut self, asked: Instant, request: Request) {
-        let targets = self.place();
+        let size = request.payload.len() as u32;
+        let Placed { targets, probes } = match &mut self.rival {
+            Some(rival) => rival.place(&self.members, self.cx.timing(size).disk),
+            None => Placed { targets: self.place(), probes: Vec::new() },
+        };
         let first = self.count;
-        self.count += targets.len() as u64;
-        let (handle, payload) = (request.handle, request.payload);
-        self.puts.push(Put { handle, asked, payload, targets, copy: 0, acked: 0, first, flow: IDLE });
-        self.ask(self.puts.len() - 1);
+        self.count += u64::from(self.cx.config.copies);
+        let (txn, from) = (txn_of(self.cx.id, first), self.cx.id);
+        for target in &probes {
+            self.cx.send(Destination::Node(*target), &Pdu::Probe { txn, from, size });
+        }
+        let waits = targets.is_empty();
+        let probed = if waits { probes.into_iter().map(|target| (target, None)).collect() } else { Vec::new() };
+        let (handle, payload, began) = (request.handle, request.payload, Vec::new());
+        self.puts.push(Put { handle, asked, payload, targets, probed, began, copy: 0, acked: 0, first, flow: IDLE });
+        if !waits {
+            self.ask(self.puts.len() - 1);
+        }
+    }
+
+    /// What a target says of itself. The last answer that a put waits for lets it begin.
+    fn answered(&mut self, txn: TxnId, from: NodeId, load: Load) {
+        let Some(rival) = &mut self.rival else { return };
+        rival.answered(from, load);
+        let waiting = |put: &Put| put.targets.is_empty() && txn_of(self.cx.id, put.first) == txn;
+        let Some(at) = self.puts.iter().position(waiting) else { return };
+        let put = &mut self.puts[at];
+        if let Some(place) = put.probed.iter_mut().find(|(target, _)| *target == from) {
+            place.1 = Some(load);
+        }
+        let said: Vec<(NodeId, Load)> = put.probed.iter().filter_map(|(target, load)| Some((*target, (*load)?))).collect();
+        if said.len() == put.probed.len() {
+            put.targets = rival.choose(&said);
+            self.ask(at);
+        }
     }
 
     fn ask(&mut self, at: usize) {
-        let put = &self.puts[at];
+        let put = &mut self.puts[at];
+        put.began.push(self.cx.now);
         let (txn, to) = (put.txn(self.cx.id), Destination::Node(put.targets[put.copy]));
         let size = put.payload.len() as u32;
         self.cx.send(to, &Pdu::Request { txn, from: self.cx.id, round: 0, size, earliest: 0 });
@@ -213,12 +257,16 @@ impl Initiator {
         put.flow.frame = Some((start + wire_time(len, put.flow.rate), len));
     }
 
-    fn ack(&mut self, txn: TxnId) {
+    fn ack(&mut self, txn: TxnId, load: Option<Load>) {
         let count = txn.0 & ((1 << super::TXN_BITS) - 1);
         let copies = u64::from(self.cx.config.copies);
         let Some(at) = self.puts.iter().position(|put| (put.first..put.first + copies).contains(&count)) else {
             return;
         };
+        let copy = (count - self.puts[at].first) as usize;
+        if let (Some(rival), Some(load)) = (&mut self.rival, load) {
+            rival.acknowledged(self.puts[at].targets[copy], self.cx.now.since(self.puts[at].began[copy]), load);
+        }
         self.puts[at].acked += 1;
         if self.puts[at].acked == self.puts[at].targets.len() {
             let put = self.puts.swap_remove(at);

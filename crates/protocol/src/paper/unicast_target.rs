@@ -1,12 +1,13 @@
 //! The target of the conventional store: takes whatever hashing sends to it, and divides its link (UCH-CCP) or says
-//! when there is too much (UCH-AIMD).
+//! when there is too much (UCH-AIMD). The rivals' targets divide as UCH-CCP's does, and say how busy they are.
 
 use core::convert::Infallible;
 
 use bytes::Bytes;
 
 use super::config::{Config, Protocol, Timing};
-use super::wire::Pdu;
+use super::rivals::Account;
+use super::wire::{Load, Pdu};
 use super::{Disk, Shared, owner};
 use crate::id::{NodeId, TxnId};
 use crate::machine::{Deadline, Destination, Input, Output};
@@ -38,6 +39,7 @@ struct Flow {
 pub struct Target {
     cx: Shared<Infallible>,
     disk: Disk,
+    account: Account,
     flows: Vec<Flow>,
     /// Answers that wait for the disk.
     answers: Vec<(Instant, TxnId, u64)>,
@@ -51,6 +53,7 @@ impl Target {
         Self {
             cx: Shared::new(id, config),
             disk: Disk::default(),
+            account: Account::new(),
             flows: Vec::new(),
             answers: Vec::new(),
             recent: Vec::new(),
@@ -62,14 +65,19 @@ impl Target {
         self.cx.advance(now);
         match input {
             Input::Datagram(datagram) => {
-                if let Some(Pdu::Request { txn, size, .. }) = Pdu::decode(&datagram) {
-                    self.request(txn, size);
+                match Pdu::decode(&datagram) {
+                    Some(Pdu::Request { txn, size, .. }) => self.request(txn, size),
+                    Some(Pdu::Probe { txn, from, size }) => {
+                        let (id, write) = (self.cx.id, self.cx.timing(size).disk);
+                        let load = self.account.load(write);
+                        self.cx.send(Destination::Node(from), &Pdu::Busy { txn, from: id, load });
+                    }
+                    _ => {}
                 }
             }
             Input::Payload { header, payload } => self.payload(header.txn, &payload),
             Input::Done { op, .. } => {
-                let txn = TxnId(op.0);
-                self.cx.send(Destination::Node(owner(txn)), &Pdu::Ack { txn });
+                self.written(TxnId(op.0));
             }
             Input::Wake | Input::Request(_) => {}
         }
@@ -86,8 +94,18 @@ impl Target {
         })
     }
 
+    fn written(&mut self, txn: TxnId) {
+        let write = self.account.ends(self.cx.now, txn);
+        let ack = if self.cx.config.protocol == Protocol::C3Like {
+            Pdu::AckBusy { txn, load: Load { in_flight: self.account.in_flight(), takes: write.as_nanos() } }
+        } else {
+            Pdu::Ack { txn }
+        };
+        self.cx.send(Destination::Node(owner(txn)), &ack);
+    }
+
     fn shares_link(&self) -> bool {
-        self.cx.config.protocol == Protocol::UchCcp
+        self.cx.config.protocol != Protocol::UchAimd
     }
 
     /// The flow counts from now on, although its answer waits while the disk's queue is full.
@@ -97,6 +115,7 @@ impl Target {
         let rate = if self.shares_link() { link / (self.flows.len() as u64 + 1) } else { STEP };
         self.flows.push(Flow { txn, rate, size, received: 0, pieces: Vec::new(), dinged_at: 0 });
         self.answers.push((self.cx.now + self.disk_delay(&t), txn, rate));
+        self.account.begins(self.cx.now, txn, t.disk);
         self.share();
     }
 

@@ -29,6 +29,22 @@ pub(super) enum Pdu {
     Ding { txn: TxnId },
     /// Target to initiator: on disk.
     Ack { txn: TxnId },
+    /// Initiator to target: how busy are you, for a copy of this size? (The rivals.)
+    Probe { txn: TxnId, from: NodeId, size: u32 },
+    /// Target to initiator: so busy.
+    Busy { txn: TxnId, from: NodeId, load: Load },
+    /// Target to initiator: on disk, and this is how busy I am.
+    AckBusy { txn: TxnId, load: Load },
+}
+
+/// How busy a target says it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    /// Copies that it was asked to take and that are not on disk.
+    pub(super) in_flight: u32,
+    /// Nanoseconds: what a copy that comes now should take until it is on disk (of probes), or what the disk took for
+    /// this one without waiting (of acknowledgements).
+    pub(super) takes: u64,
 }
 
 /// An accepted window.
@@ -104,6 +120,18 @@ impl Pdu {
             Self::Rate { txn, rate } => short(&mut w, 5, *txn, *rate),
             Self::Ding { txn } => short(&mut w, 6, *txn, 0),
             Self::Ack { txn } => short(&mut w, 7, *txn, 0),
+            Self::Probe { txn, from, size } => {
+                short(&mut w, 8, *txn, u64::from(from.0));
+                w.put_u32_le(*size);
+            }
+            Self::Busy { txn, from, load } => {
+                short(&mut w, 9, *txn, u64::from(from.0));
+                load.encode(&mut w);
+            }
+            Self::AckBusy { txn, load } => {
+                short(&mut w, 10, *txn, 0);
+                load.encode(&mut w);
+            }
         }
         let used = LONGEST - w.len();
         Bytes::copy_from_slice(&buffer[..used])
@@ -137,8 +165,21 @@ impl Pdu {
             5 => Self::Rate { txn, rate: r.u64()? },
             6 => Self::Ding { txn },
             7 => Self::Ack { txn },
+            8 => Self::Probe { txn, from: r.node()?, size: r.u32()? },
+            9 => Self::Busy { txn, from: r.node()?, load: r.load()? },
+            10 => {
+                r.u64()?;
+                Self::AckBusy { txn, load: r.load()? }
+            }
             _ => return None,
         })
+    }
+}
+
+impl Load {
+    fn encode(self, w: &mut &mut [u8]) {
+        w.put_u32_le(self.in_flight);
+        w.put_u64_le(self.takes);
     }
 }
 
@@ -173,6 +214,14 @@ impl Reader<'_> {
         self.0 = tail;
         Some(u64::from_le_bytes(*head))
     }
+
+    fn node(&mut self) -> Option<NodeId> {
+        u32::try_from(self.u64()?).ok().map(NodeId)
+    }
+
+    fn load(&mut self) -> Option<Load> {
+        Some(Load { in_flight: self.u32()?, takes: self.u64()? })
+    }
 }
 
 #[cfg(test)]
@@ -195,6 +244,9 @@ mod tests {
             Pdu::Rate { txn, rate: 1 },
             Pdu::Ding { txn },
             Pdu::Ack { txn },
+            Pdu::Probe { txn, from, size: 5 },
+            Pdu::Busy { txn, from, load: Load { in_flight: 3, takes: 1 << 33 } },
+            Pdu::AckBusy { txn, load: Load { in_flight: 0, takes: 9 } },
         ];
         for pdu in all {
             let encoded = pdu.encode();

@@ -125,6 +125,7 @@ impl<'a> Cluster<'a> {
         let seeds = Rng::new(setup.seed);
         let members = (0..map.cells()).map(|c| map.members(GroupId(c)).map(|t| t.id.0).collect()).collect();
         let mut config = setup.protocol.clone();
+        config.initiators = setup.initiators;
         config.depth = match setup.load {
             Load::Closed { depth } => depth as usize,
             Load::Open { .. } => config.depth,

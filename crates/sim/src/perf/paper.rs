@@ -181,7 +181,7 @@ impl Cell {
             Protocol::UchCcp => 0,
             Protocol::ReplicastM => 1,
             Protocol::ReplicastH => 2,
-            Protocol::UchAimd => return None,
+            _ => return None,
         };
         let [chunks_per_second, utilisation, latency] = PUBLISHED[disk][chunk][column];
         Some(Published { chunks_per_second, utilisation, latency })
@@ -315,7 +315,7 @@ mod tests {
             let tolerance = match measured.cell.protocol {
                 Protocol::UchCcp => 0.05,
                 Protocol::ReplicastM => 0.08,
-                Protocol::ReplicastH | Protocol::UchAimd => 0.10,
+                _ => 0.10,
             };
             assert!((ratio - 1.0).abs() <= tolerance, "{:?}: {ratio:.3} of the paper's", measured.cell);
             compared += 1;

@@ -62,6 +62,10 @@ enum Named {
     UchAimd,
     ReplicastM,
     ReplicastH,
+    LeastOfTwo,
+    C3Like,
+    PrequalLike,
+    PrequalSync,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -248,6 +252,10 @@ impl File {
             Named::UchAimd => Protocol::UchAimd,
             Named::ReplicastM => Protocol::ReplicastM,
             Named::ReplicastH => Protocol::ReplicastH,
+            Named::LeastOfTwo => Protocol::LeastOfTwo,
+            Named::C3Like => Protocol::C3Like,
+            Named::PrequalLike => Protocol::PrequalLike,
+            Named::PrequalSync => Protocol::PrequalSync,
         };
         let disk = within("disk_mb_per_s", self.disk_mb_per_s.unwrap_or(400), 1, 1_000_000)? << 20;
         let mut config = Config::paper(protocol, disk);
