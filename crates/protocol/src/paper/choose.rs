@@ -5,6 +5,9 @@ use crate::id::NodeId;
 use crate::limits;
 use crate::time::{Instant, Span};
 
+/// An offer is late when its copy takes so many times as long as the soonest.
+const LATE: u64 = 2;
+
 /// One bid, on the initiator's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
@@ -170,18 +173,32 @@ pub(super) fn any_in_turn(
     booked: &mut Vec<(Instant, Instant)>,
     picks: &mut Vec<Pick>,
 ) {
+    let latest = if soonest { latest(offers, wanted, now, t) } else { Instant::FAR };
     while picks.len() < wanted {
         let fits = offers.iter().filter(|offer| picks.iter().all(|pick| pick.target != offer.target));
         let starts = fits.filter_map(|offer| {
             let start = first_free(booked, offer.left.max(now + t.pdu), t.reserve);
-            let rank = if soonest { offer.durable(start + t.reserve) } else { start };
-            (start + t.reserve <= offer.right).then_some((rank, start, offer))
+            let durable = offer.durable(start + t.reserve);
+            let rank = if soonest { durable } else { start };
+            (start + t.reserve <= offer.right && durable <= latest).then_some((rank, start, offer))
         });
         let first = starts.min_by_key(|(rank, start, offer)| (*rank, *start, offer.disk_free));
         let Some((_, start, offer)) = first else { return };
         booked.push((start, start + t.reserve));
         picks.push(Pick::of(offer, start, start + t.reserve));
     }
+}
+
+/// Until when a copy must be on disk for its offer to be taken: twice the time of the last of the `wanted` soonest, if
+/// our own port were free. A slower disk is not taken only because no other window fits just now: to ask again takes
+/// little time, and a put is as slow as its slowest copy.
+fn latest(offers: &[Offer], wanted: usize, now: Instant, t: &Timing) -> Instant {
+    let mut all = [Instant::FAR; limits::GROUP_MEMBERS];
+    for (at, offer) in offers.iter().enumerate() {
+        all[at] = offer.durable(offer.left.max(now + t.pdu) + t.reserve);
+    }
+    all[..offers.len()].sort_unstable();
+    all[..offers.len()].get(wanted - 1).map_or(Instant::FAR, |last| now + last.since(now).times(LATE))
 }
 
 /// The first moment from `from` on at which `length` is free between the windows of our own port.
