@@ -111,7 +111,7 @@ pub(super) fn soonest(
             best = Some(best.map_or(done, |b| b.min(done)));
         }
     }
-    let Some((_, begin)) = best else { return };
+    let Some((_, begin)) = best.filter(|(durable, _)| *durable <= latest(offers, copies, now, t)) else { return };
     let (serving, _) = by_completion(offers, begin, t);
     picks.extend(serving[..copies].iter().map(|(_, at)| Pick::of(&offers[*at], begin, begin + t.reserve)));
 }
