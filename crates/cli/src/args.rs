@@ -219,6 +219,8 @@ pub(crate) enum SimCommand {
     Sweep(SweepArgs),
     /// Run a scenario with several changes: each alone, each left out, and all together.
     Ablate(AblateArgs),
+    /// Run every way of choosing targets, with all disks equal and with slow ones, and show the latencies.
+    Rivals(RivalsArgs),
     /// Run whole clusters with faults, one for each seed, and check that nothing acknowledged is lost.
     Check {
         /// How many seeds.
@@ -337,6 +339,29 @@ pub(crate) struct AblateArgs {
     /// How each is run.
     #[command(flatten)]
     pub(crate) how: ScenarioArgs,
+}
+
+/// Settings of `sim rivals`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RivalsArgs {
+    /// Loads, as shares of what equal disks could write.
+    #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.8, 0.9])]
+    pub(crate) load: Vec<f64>,
+    /// How many times slower one disk in nine is; a run with equal disks comes first.
+    #[arg(long, value_name = "TIMES,TIMES", value_delimiter = ',', default_values_t = [10, 40])]
+    pub(crate) slow: Vec<u32>,
+    /// Set a key in every run; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Runs of each, with a seed each.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) seeds: u64,
+    /// Write a report, plots and JSON into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A table or figure of the paper.

@@ -4,6 +4,7 @@ mod ablate;
 mod paper;
 mod plot;
 mod report;
+mod rivals;
 mod scenarios;
 
 use std::io::IsTerminal;
@@ -24,6 +25,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Compare(args) => scenarios::compare(args),
         SimCommand::Sweep(args) => scenarios::sweep(args),
         SimCommand::Ablate(args) => ablate::run(args),
+        SimCommand::Rivals(args) => rivals::run(args),
         SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),
         SimCommand::Replay { seed, plant } => replay(*seed, *plant),
     }

@@ -3,6 +3,7 @@
 use anyhow::anyhow;
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Dark to light.
 const SHADES: [RGBColor; 5] = [
@@ -68,12 +69,7 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
             .y_label_area_size(104)
             .build_cartesian_2d(0.0..each * groups.len() as f64, 0.0..top.max(1e-9) * 1.6)
             .map_err(failed)?;
-        let name = |at: &f64| {
-            let group = ((at - 0.5) / each).round();
-            let middle = group * each + each / 2.0;
-            let here = (at - middle).abs() < 0.3;
-            groups.get(group.max(0.0) as usize).filter(|_| here).map_or(String::new(), |g| g.name.clone())
-        };
+        let name = |at: &f64| named(groups, each, *at);
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -115,6 +111,69 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
         }
         legend(&mut chart)
     })
+}
+
+/// Groups of bars on an axis of powers of ten, each with its value above it.
+pub(crate) fn decades(words: &Words<'_>, series: &[&str], groups: &[Group]) -> anyhow::Result<String> {
+    let each = series.len() as f64 + 1.0;
+    let values = || groups.iter().flat_map(|group| group.bars.iter().map(|(value, _)| value.max(1e-9).log10()));
+    let low = values().fold(f64::INFINITY, f64::min).min(0.0).floor();
+    let high = values().fold(low, f64::max).ceil().max(low + 1.0);
+    drawn(|area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(words.title, ("sans-serif", 19))
+            .margin(12)
+            .margin_right(28)
+            .x_label_area_size(42)
+            .y_label_area_size(104)
+            .build_cartesian_2d(0.0..each * groups.len() as f64, low..high + (high - low) * 0.35)
+            .map_err(failed)?;
+        let name = |at: &f64| named(groups, each, *at);
+        let power = |y: &f64| if y.fract().abs() < 1e-6 && *y <= high { grouped(10_f64.powf(*y)) } else { String::new() };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(WHITE)
+            .x_labels((2.0 * each * groups.len() as f64) as usize + 1)
+            .x_label_formatter(&name)
+            .y_labels((high - low) as usize + 2)
+            .y_label_formatter(&power)
+            .x_desc(words.x)
+            .y_desc(words.y)
+            .label_style(FONT)
+            .axis_desc_style(FONT)
+            .draw()
+            .map_err(failed)?;
+        for (s, name) in series.iter().enumerate() {
+            let shade = SHADES[s % SHADES.len()];
+            let bar = |g: usize| (g as f64 * each + s as f64 + 0.5, g as f64 * each + s as f64 + 1.4);
+            let bars = || groups.iter().enumerate().filter_map(|(g, group)| Some((bar(g), group.bars.get(s)?.0)));
+            let fill = bars().map(|((left, right), value)| {
+                Rectangle::new([(left, low), (right, value.max(1e-9).log10())], shade.filled())
+            });
+            chart
+                .draw_series(fill)
+                .map_err(failed)?
+                .label(*name)
+                .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], shade.filled()));
+            let middle = Pos::new(HPos::Center, VPos::Bottom);
+            let style = ("sans-serif", 12).into_text_style(area).pos(middle);
+            let written = bars().map(|((left, right), value)| {
+                let at = (f64::midpoint(left, right), value.max(1e-9).log10());
+                Text::new(if value < 9.95 { format!("{value:.1}") } else { grouped(value) }, at, style.clone())
+            });
+            chart.draw_series(written).map_err(failed)?;
+        }
+        legend(&mut chart)
+    })
+}
+
+/// The name of the group whose middle is `at`, on an axis where a group takes `each`.
+fn named(groups: &[Group], each: f64, at: f64) -> String {
+    let group = ((at - 0.5) / each).round();
+    let middle = group * each + each / 2.0;
+    let here = (at - middle).abs() < 0.3;
+    groups.get(group.max(0.0) as usize).filter(|_| here).map_or(String::new(), |g| g.name.clone())
 }
 
 /// Lines through points, with a mark at each when there are few; only the points when `joined` is not asked for.

@@ -22,7 +22,7 @@ const COMPARED: u64 = 10;
 
 /// A scenario that was run.
 pub(super) struct Done {
-    scenario: Scenario,
+    pub(super) scenario: Scenario,
     outcomes: Vec<Outcome>,
     metrics: Vec<Metric>,
 }

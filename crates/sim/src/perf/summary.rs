@@ -55,6 +55,8 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("control_per_payload", "control bytes per payload byte", &|o| {
         o.control_bytes as f64 / o.payload_bytes.max(1) as f64
     });
+    let weight = f64::from(setup.protocol.control);
+    add("control_messages", "control messages for a put", &|o| o.control_bytes as f64 / weight / puts(o));
     add("aborted", "attempts aborted, % of the puts", &|o| 100.0 * o.aborted as f64 / puts(o));
     add("more_rounds", "further rounds of bids, % of the puts", &|o| 100.0 * o.more_rounds as f64 / puts(o));
     metrics
