@@ -146,6 +146,29 @@ fn failures_that_are_not_shown_are_counted() {
 }
 
 #[test]
+fn rivals_are_compared_with_a_plot() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("rivals");
+    let short = ["--set", "length=3ms", "--set", "warm_up=5ms", "--seeds", "2", "--load", "0.5", "--slow", "10"];
+    let args = [&["sim", "rivals", "--json", "--out", out.to_str().unwrap()][..], &short].concat();
+    let rows: Vec<Value> = serde_json::from_str(&output_of(&args)).unwrap();
+    assert_eq!(rows.len(), 2 * 7);
+    let tail = |protocol: &str, slow: u64| {
+        let row = rows.iter().find(|row| row["protocol"] == protocol && row["slow_times"] == slow).unwrap();
+        row["latency_p999_us"].as_f64().unwrap()
+    };
+    assert!(
+        tail("replicast-m", 10) < tail("prequal-sync", 10) && tail("replicast-m", 1) < tail("uch-ccp", 1),
+        "{rows:?}"
+    );
+    let plot = fs::read_to_string(out.join("rivals-0.5.svg")).unwrap();
+    for words in ["one disk in nine 10 times slower", "put latency, p99.9, ms", "prequal-like", "replicast-h"] {
+        assert!(plot.contains(words), "{words}");
+    }
+    assert!(error_of(&["sim", "rivals", "--set", "protocol=tcp"]).contains("uch-ccp"));
+}
+
+#[test]
 fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("x.toml");

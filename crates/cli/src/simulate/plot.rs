@@ -13,6 +13,8 @@ const SHADES: [RGBColor; 5] = [
     RGBColor(238, 190, 120),
     RGBColor(90, 90, 90),
 ];
+/// Marks on a line through many points.
+const MARKS: usize = 16;
 const SIZE: (u32, u32) = (860, 480);
 const FONT: (&str, u32) = ("sans-serif", 15);
 
@@ -73,6 +75,7 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .set_tick_mark_size(LabelAreaPosition::Bottom, 0)
             .light_line_style(WHITE)
             .x_labels((2.0 * each * groups.len() as f64) as usize + 1)
             .x_label_formatter(&name)
@@ -129,10 +132,12 @@ pub(crate) fn decades(words: &Words<'_>, series: &[&str], groups: &[Group]) -> a
             .build_cartesian_2d(0.0..each * groups.len() as f64, low..high + (high - low) * 0.35)
             .map_err(failed)?;
         let name = |at: &f64| named(groups, each, *at);
-        let power = |y: &f64| if y.fract().abs() < 1e-6 && *y <= high { grouped(10_f64.powf(*y)) } else { String::new() };
+        let power =
+            |y: &f64| if y.fract().abs() < 1e-6 && *y <= high { grouped(10_f64.powf(*y)) } else { String::new() };
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .set_tick_mark_size(LabelAreaPosition::Bottom, 0)
             .light_line_style(WHITE)
             .x_labels((2.0 * each * groups.len() as f64) as usize + 1)
             .x_label_formatter(&name)
@@ -176,7 +181,7 @@ fn named(groups: &[Group], each: f64, at: f64) -> String {
     groups.get(group.max(0.0) as usize).filter(|_| here).map_or(String::new(), |g| g.name.clone())
 }
 
-/// Lines through points, with a mark at each when there are few; only the points when `joined` is not asked for.
+/// Lines through points, with a mark at each, or at some when there are many; only the points when `joined` is not asked for.
 pub(crate) fn lines(words: &Words<'_>, series: &[Series], joined: bool) -> anyhow::Result<String> {
     let all = || series.iter().flat_map(|s| s.points.iter());
     let right = all().map(|p| p.0).fold(0.0, f64::max);
@@ -209,8 +214,10 @@ pub(crate) fn lines(words: &Words<'_>, series: &[Series], joined: bool) -> anyho
                 let line = LineSeries::new(one.points.iter().copied(), shade.stroke_width(2));
                 chart.draw_series(line).map_err(failed)?;
             }
-            let marks = one.points.iter().filter(|_| few || !joined);
-            let size = if few { 4 } else { 2 };
+            // A line through many points has marks at some, so that it can be told from others without colour.
+            let step = if few || !joined { 1 } else { one.points.len().div_ceil(MARKS) };
+            let marks = one.points.iter().skip(step / 2).step_by(step);
+            let size = if few || joined { 4 } else { 2 };
             let drawn = if s % 2 == 0 {
                 chart.draw_series(marks.map(|p| Circle::new(*p, size, shade.filled()).into_dyn()))
             } else {

@@ -107,10 +107,22 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         }
     }
     let done = perform(scenarios)?;
-    let rows: Vec<RowJson> =
-        which.iter().zip(&done).map(|((protocol, load, times), done)| RowJson::of(protocol, *load, *times, done)).collect();
-    let header =
-        ["load", "slow disks", "protocol", "completed, %", "p50, us", "p99, us", "p99.9, us", "over -M", "messages a put"];
+    let rows: Vec<RowJson> = which
+        .iter()
+        .zip(&done)
+        .map(|((protocol, load, times), done)| RowJson::of(protocol, *load, *times, done))
+        .collect();
+    let header = [
+        "load",
+        "slow disks",
+        "protocol",
+        "completed, %",
+        "p50, us",
+        "p99, us",
+        "p99.9, us",
+        "over -M",
+        "messages a put",
+    ];
     let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells(&rows)).collect();
     if args.json {
         json(&rows)?;

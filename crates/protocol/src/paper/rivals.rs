@@ -239,3 +239,102 @@ impl Account {
         Load { in_flight: self.in_flight(), takes: near.map_or(unknown, |depth| self.took[depth] as u64) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: Span = Span::from_micros(100);
+
+    fn chooser(protocol: Protocol) -> Chooser {
+        let mut config = Config::paper(protocol, 400 << 20);
+        (config.copies, config.initiators) = (1, 10);
+        Chooser::new(&config, Rng::new(1))
+    }
+
+    fn load(in_flight: u32, takes: u64) -> Load {
+        Load { in_flight, takes }
+    }
+
+    fn targets(count: u32) -> Vec<NodeId> {
+        (0..count).map(NodeId).collect()
+    }
+
+    #[test]
+    fn of_a_pair_the_one_with_fewer_in_flight_is_chosen() {
+        let mut chooser = chooser(Protocol::LeastOfTwo);
+        assert_eq!(chooser.choose(&[(NodeId(0), load(3, 1)), (NodeId(1), load(2, 9))]), [NodeId(1)]);
+        assert_eq!(chooser.choose(&[(NodeId(0), load(2, 9)), (NodeId(1), load(3, 1))]), [NodeId(0)]);
+        chooser.copies = 2;
+        let answers = [(0, 5), (1, 1), (2, 4), (3, 2)].map(|(n, in_flight)| (NodeId(n), load(in_flight, 0)));
+        assert_eq!(
+            chooser.choose(&answers),
+            [NodeId(2), NodeId(1)],
+            "pairs are the first and third, second and fourth"
+        );
+    }
+
+    /// A queue of three costs 4^3 services and one of none 1: a disk that is ten times slower wins against the first
+    /// and loses against a queue of one, which costs 2^3.
+    #[test]
+    fn scores_rise_with_the_cube_of_the_queue() {
+        let best_beside_slow = |queue: u32| {
+            let mut chooser = chooser(Protocol::C3Like);
+            for _ in 0..100 {
+                chooser.acknowledged(NodeId(0), WRITE, load(queue, WRITE.as_nanos()));
+                chooser.acknowledged(NodeId(1), WRITE.times(10), load(0, WRITE.times(10).as_nanos()));
+            }
+            chooser.best_scores(targets(2), WRITE)
+        };
+        assert_eq!(best_beside_slow(3), [NodeId(1)]);
+        assert_eq!(best_beside_slow(1), [NodeId(0)]);
+    }
+
+    #[test]
+    fn a_copy_under_way_counts_for_every_initiator_until_it_is_acknowledged() {
+        let mut chooser = chooser(Protocol::C3Like);
+        let first = chooser.best_scores(targets(2), WRITE);
+        let second = chooser.best_scores(targets(2), WRITE);
+        assert_ne!(first, second);
+        chooser.acknowledged(first[0], WRITE, load(0, WRITE.as_nanos()));
+        assert_eq!(chooser.best_scores(targets(2), WRITE), first);
+    }
+
+    #[test]
+    fn the_soonest_of_the_cold_is_chosen_and_of_the_hot_the_least_busy() {
+        let mut chooser = chooser(Protocol::PrequalSync);
+        for in_flight in 0..100 {
+            chooser.answered(NodeId(9), load(in_flight, 0));
+        }
+        let cold = [(NodeId(0), load(84, 50)), (NodeId(1), load(3, 60)), (NodeId(2), load(85, 1))];
+        assert_eq!(chooser.choose(&cold), [NodeId(0)], "who has more in flight than 84 in 100 is hot");
+        let hot = [(NodeId(0), load(99, 1)), (NodeId(1), load(90, 60))];
+        assert_eq!(chooser.choose(&hot), [NodeId(1)]);
+    }
+
+    #[test]
+    fn an_answer_serves_so_many_puts_and_each_makes_its_target_busier() {
+        let mut chooser = chooser(Protocol::PrequalLike);
+        chooser.answered(NodeId(1), load(0, 5));
+        for used in 1..=USES {
+            assert_eq!(chooser.from_pool(&targets(2)), [NodeId(1)]);
+            assert_eq!(chooser.seen[&NodeId(1)].load.in_flight, used);
+        }
+        assert_eq!(chooser.from_pool(&targets(2)), [NodeId(0)], "nothing is known of either: in the order of chance");
+    }
+
+    #[test]
+    fn what_a_copy_should_take_is_what_those_took_that_found_as_many() {
+        let mut account = Account::new();
+        let at = |micros: u64| Instant::from_nanos(micros * 1_000);
+        assert_eq!(account.load(WRITE), load(0, 100_000));
+        account.begins(at(0), TxnId(1), WRITE);
+        account.begins(at(0), TxnId(2), WRITE);
+        assert_eq!(account.load(WRITE), load(2, 300_000));
+        account.ends(at(10), TxnId(1));
+        account.ends(at(30), TxnId(2));
+        assert_eq!(account.load(WRITE), load(0, 10_000));
+        account.begins(at(40), TxnId(3), WRITE);
+        assert_eq!(account.load(WRITE), load(1, 30_000));
+    }
+}

@@ -169,7 +169,8 @@ impl Initiator {
         if let Some(place) = put.probed.iter_mut().find(|(target, _)| *target == from) {
             place.1 = Some(load);
         }
-        let said: Vec<(NodeId, Load)> = put.probed.iter().filter_map(|(target, load)| Some((*target, (*load)?))).collect();
+        let said: Vec<(NodeId, Load)> =
+            put.probed.iter().filter_map(|(target, load)| Some((*target, (*load)?))).collect();
         if said.len() == put.probed.len() {
             put.targets = rival.choose(&said);
             self.ask(at);

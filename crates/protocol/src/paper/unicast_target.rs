@@ -64,17 +64,15 @@ impl Target {
     pub(super) fn handle_input(&mut self, now: Instant, input: Input<Infallible>) {
         self.cx.advance(now);
         match input {
-            Input::Datagram(datagram) => {
-                match Pdu::decode(&datagram) {
-                    Some(Pdu::Request { txn, size, .. }) => self.request(txn, size),
-                    Some(Pdu::Probe { txn, from, size }) => {
-                        let (id, write) = (self.cx.id, self.cx.timing(size).disk);
-                        let load = self.account.load(write);
-                        self.cx.send(Destination::Node(from), &Pdu::Busy { txn, from: id, load });
-                    }
-                    _ => {}
+            Input::Datagram(datagram) => match Pdu::decode(&datagram) {
+                Some(Pdu::Request { txn, size, .. }) => self.request(txn, size),
+                Some(Pdu::Probe { txn, from, size }) => {
+                    let (id, write) = (self.cx.id, self.cx.timing(size).disk);
+                    let load = self.account.load(write);
+                    self.cx.send(Destination::Node(from), &Pdu::Busy { txn, from: id, load });
                 }
-            }
+                _ => {}
+            },
             Input::Payload { header, payload } => self.payload(header.txn, &payload),
             Input::Done { op, .. } => {
                 self.written(TxnId(op.0));

@@ -1,0 +1,108 @@
+//! The rivals do what their names say: each chooses by load, and pays for knowing it what it must.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use protocol::paper::{Config, Protocol};
+use protocol::time::Span;
+use sim::perf::{Load, Outcome, Setup, Slow, run, run_all};
+
+const MB: u64 = 1 << 20;
+const CHUNK: u32 = 128 << 10;
+
+/// One group of nine, and disks that never hold a sender back.
+fn group(protocol: Protocol, initiators: u32) -> Setup {
+    let config = Config { disk_queue: u32::MAX, ..Config::paper(protocol, 400 * MB) };
+    let mut setup = Setup::paper(config, initiators, CHUNK, Span::from_millis(400));
+    setup.targets = 9;
+    setup
+}
+
+/// Alone, a put takes as long as with UCH-CCP, and a probe's way there and back longer for those who wait for it; each
+/// probe is a message and its answer another, and what rides on acknowledgements is free.
+#[test]
+fn a_rival_pays_for_its_probes() {
+    let alone = |protocol| run(&group(protocol, 1)).unwrap();
+    let messages = |outcome: &Outcome| outcome.control_bytes as f64 / 100.0 / outcome.chunks as f64;
+    let hashed = alone(Protocol::UchCcp);
+    let hop = hop_of_control();
+    for (protocol, probes, waits) in [
+        (Protocol::LeastOfTwo, 6.0, true),
+        (Protocol::C3Like, 0.0, false),
+        (Protocol::PrequalLike, 9.0, false),
+        (Protocol::PrequalSync, 9.0, true),
+    ] {
+        let rival = alone(protocol);
+        let (more, longer) = (messages(&rival) - messages(&hashed), rival.latency.mean() - hashed.latency.mean());
+        assert!((more - 2.0 * probes).abs() < 0.1, "{protocol:?}: {more} messages more");
+        let should = if waits { 2.0 * hop } else { 0.0 };
+        assert!(
+            (longer - should).abs() < 0.001 * hashed.latency.mean(),
+            "{protocol:?}: {longer} ns more, not {should}"
+        );
+    }
+}
+
+/// From sending a control message to its arrival, in nanoseconds.
+fn hop_of_control() -> f64 {
+    let t = Config::paper(Protocol::UchCcp, 400 * MB).timing(CHUNK);
+    (t.pdu + Span::from_micros(1)).as_nanos() as f64
+}
+
+/// A target whose disk is ten times slower gets its fair share by hash, and far less from those who look.
+#[test]
+fn a_slow_target_is_chosen_seldom() {
+    let share = |protocol| {
+        let mut setup = group(protocol, 30);
+        setup.protocol.depth = 64;
+        setup.slow = Slow { one_in: 9, times: 10 };
+        setup.load = Load::Open { chunks_per_second: 0.6 * setup.bounds().disk };
+        let outcome = run(&setup).unwrap();
+        outcome.load.least as f64 / outcome.load.mean
+    };
+    let hashed = share(Protocol::UchCcp);
+    assert!(hashed > 0.8, "{hashed:.2}");
+    // By numbers in flight alone, two targets are alike as long as their queues are.
+    for (protocol, most) in [
+        (Protocol::LeastOfTwo, 0.6),
+        (Protocol::C3Like, 0.6),
+        (Protocol::PrequalLike, 0.5),
+        (Protocol::PrequalSync, 0.3),
+    ] {
+        let share = share(protocol);
+        assert!(share < most, "{protocol:?}: {share:.2} of a fair share");
+    }
+}
+
+/// Where all targets are equal, who looks before it sends has shorter queues than who does not.
+#[test]
+fn rivals_have_shorter_tails_than_hashing() {
+    let tail = |protocol| {
+        let mut setup = group(protocol, 90);
+        (setup.targets, setup.protocol.depth) = (90, 16);
+        setup.load = Load::Open { chunks_per_second: 0.8 * setup.bounds().disk };
+        setup.warm_up = Span::from_millis(100);
+        let outcome = run(&setup).unwrap();
+        outcome.latency.value_at_quantile(0.99) as f64
+    };
+    let hashed = tail(Protocol::UchCcp);
+    for (protocol, most) in [(Protocol::LeastOfTwo, 0.7), (Protocol::C3Like, 0.9), (Protocol::PrequalSync, 0.7)] {
+        let rival = tail(protocol);
+        assert!(rival < most * hashed, "{protocol:?}: p99 {rival} of {hashed} ns");
+    }
+}
+
+/// The digests are written down: every build must come to the same.
+#[test]
+fn rivals_repeat_exactly() {
+    let setups = Protocol::RIVALS.map(|protocol| Setup { length: Span::from_millis(20), ..group(protocol, 20) });
+    let outcomes = run_all(&setups, 2, &|_| ()).unwrap();
+    let digests: Vec<(u64, u64)> = outcomes.iter().map(|outcome| (outcome.digest, outcome.chunks)).collect();
+    assert_eq!(digests, DIGESTS, "what is repeated has changed: if it was meant to, write the new digests down");
+}
+
+const DIGESTS: [(u64, u64); 4] = [
+    (13_380_490_153_082_986_725, 183),
+    (7_436_165_914_032_049_076, 174),
+    (4_174_397_576_596_479_252, 154),
+    (7_841_851_989_128_917_353, 184),
+];
