@@ -254,7 +254,7 @@ fn a_disk_that_reads_slowly_says_so_in_its_bids() {
     let second = window(&tell(&mut target, now, &get(2, 1, id), Some(100)).0);
     assert!(second.done >= took && second.done < took.times(2), "{second:?}");
     assert_eq!(second.start, first.start, "the port is free all the same");
-    now = now + Span::from_nanos(1);
+    now += Span::from_nanos(1);
     step(&mut target, now, get_accepted(2, 1));
     let third = window(&tell(&mut target, now, &get(3, 1, id), Some(100)).0);
     assert!(third.done >= took.times(2).percent(99), "two reads: {third:?}");
