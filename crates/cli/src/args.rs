@@ -356,12 +356,9 @@ pub(crate) struct RivalsArgs {
     /// Runs of each, with a seed each.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) seeds: u64,
-    /// Write a report, plots and JSON into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }
 
 /// A table or figure of the paper.

@@ -2,11 +2,11 @@
 
 use anyhow::ensure;
 use serde::Serialize;
-use sim::perf::{Load, Scenario};
+use sim::perf::{Change, Load, Scenario};
 
 use super::plot::{Group, Words, decades};
 use super::report::Report;
-use super::scenarios::{Done, perform, written};
+use super::scenarios::{Done, given, perform, written};
 use crate::args::RivalsArgs;
 use crate::output::{json, table};
 
@@ -99,17 +99,17 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
     for load in &args.load {
         for times in &slow {
             for (protocol, text, more) in CONTENDERS {
-                let mut own =
-                    vec![format!("protocol={protocol}"), format!("load={load}"), format!("slow_times={times}")];
-                own.extend(more.map(str::to_owned));
-                let mut scenario = Scenario::parse(protocol, text, &[&own[..], &args.set].concat())?;
+                let own = [format!("protocol={protocol}"), format!("load={load}"), format!("slow_times={times}")];
+                let own = own.into_iter().chain(more.map(str::to_owned)).map(|text| Change { flag: "--load", text });
+                let set: Vec<Change> = own.chain(given("--set", &args.set)).collect();
+                let mut scenario = Scenario::parse(protocol, text, &set)?;
                 scenario.seeds = args.seeds;
                 scenarios.push(scenario);
                 which.push((protocol, *load, *times));
             }
         }
     }
-    let done = perform(scenarios)?;
+    let done = perform(scenarios, &args.report)?;
     let rows: Vec<RowJson> = which
         .iter()
         .zip(&done)
@@ -127,12 +127,12 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         "messages a put",
     ];
     let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells(&rows)).collect();
-    if args.json {
+    if args.report.json {
         json(&rows)?;
     } else {
         table(&header, cells.clone())?;
     }
-    if let Some(directory) = &args.out {
+    if let Some(directory) = &args.report.out {
         let mut report = Report::new("Choosing targets: negotiated windows and their rivals");
         report.text(&format!(
             "One disk in nine is slow, or none. Puts arrive at random; a load of 1 is what the disks could write if all \

@@ -76,6 +76,7 @@ pub enum Initiator {
 
 /// The target of one of the papers' protocols.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "all targets of a run are of one kind")]
 pub enum Target {
     /// UCH-CCP, UCH-AIMD or a rival.
     Unicast(unicast_target::Target),

@@ -98,7 +98,7 @@ impl Chooser {
                 let probes = (0..PROBES * self.copies)
                     .map(|_| members.targets[self.rng.below(members.targets.len() as u64) as usize]);
                 let probes = probes.collect();
-                Placed { targets: self.from_pool(&group), probes }
+                Placed { targets: self.pooled(&group), probes }
             }
             _ => Placed { targets: self.best_scores(group, write), probes: Vec::new() },
         }
@@ -156,7 +156,7 @@ impl Chooser {
     }
 
     /// The coldest of the members whose answers are in the pool; without enough of them, any others.
-    fn from_pool(&mut self, group: &[NodeId]) -> Vec<NodeId> {
+    fn pooled(&mut self, group: &[NodeId]) -> Vec<NodeId> {
         let known = group.iter().filter_map(|target| {
             let seen = self.seen.get(target).filter(|seen| seen.uses > 0)?;
             Some((*target, seen.load))
@@ -317,10 +317,10 @@ mod tests {
         let mut chooser = chooser(Protocol::PrequalLike);
         chooser.answered(NodeId(1), load(0, 5));
         for used in 1..=USES {
-            assert_eq!(chooser.from_pool(&targets(2)), [NodeId(1)]);
+            assert_eq!(chooser.pooled(&targets(2)), [NodeId(1)]);
             assert_eq!(chooser.seen[&NodeId(1)].load.in_flight, used);
         }
-        assert_eq!(chooser.from_pool(&targets(2)), [NodeId(0)], "nothing is known of either: in the order of chance");
+        assert_eq!(chooser.pooled(&targets(2)), [NodeId(0)], "nothing is known of either: in the order of chance");
     }
 
     #[test]
