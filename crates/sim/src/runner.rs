@@ -40,7 +40,7 @@ pub fn replay(seed: u64, planted: Option<Planted>, tell: &mut dyn FnMut(&str)) -
     World::new(&scenario, Some(tell)).run()
 }
 
-/// Runs `count` seeds from `first` on `threads` threads; `progress` hears how many are done.
+/// Runs `count` seeds from `first` (and from 0 behind the last) on `threads` threads; `progress` hears how many are done.
 pub fn check_seeds(
     first: u64,
     count: u64,
@@ -48,16 +48,17 @@ pub fn check_seeds(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Report {
-    let (next, done) = (AtomicU64::new(first), AtomicU64::new(0));
+    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let report = Mutex::new(Report::default());
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first.saturating_add(count) {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    if nth >= count {
                         return;
                     }
+                    let seed = first.wrapping_add(nth);
                     let outcome = run_seed(seed, planted);
                     let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
                     report.seeds += 1;

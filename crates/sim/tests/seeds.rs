@@ -45,3 +45,9 @@ fn every_planted_defect_is_found() {
         println!("{planted:?}: seed {seed}: {why}");
     }
 }
+
+#[test]
+fn the_last_seed_has_a_next_one() {
+    let report = sim::check_seeds(u64::MAX, 2, None, 2, &|_| {});
+    assert_eq!((report.seeds, report.failures), (2, Vec::new()));
+}
