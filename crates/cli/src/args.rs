@@ -350,15 +350,9 @@ pub(crate) struct RivalsArgs {
     /// How many times slower one disk in nine is; a run with equal disks comes first.
     #[arg(long, value_name = "TIMES,TIMES", value_delimiter = ',', default_values_t = [10, 40])]
     pub(crate) slow: Vec<u32>,
-    /// Set a key in every run; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Runs of each, with a seed each.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) seeds: u64,
-    /// What becomes of the results.
+    /// How each is run.
     #[command(flatten)]
-    pub(crate) report: ReportArgs,
+    pub(crate) how: ScenarioArgs,
 }
 
 /// A table or figure of the paper.
@@ -384,4 +378,6 @@ pub(crate) enum QuirkArg {
     ScheduledWork,
     /// Every frame leaves up to 500 ns late.
     LateFrames,
+    /// Initiators begin within 20 us, not at the same instant.
+    StaggeredStart,
 }

@@ -107,9 +107,12 @@ fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
     let m = scenarios().join("paper-128k-m.toml");
     let (m, file) = (m.to_str().unwrap(), file.to_str().unwrap());
     // So many runs that one of these would not end in time.
-    for args in
-        [&["run", m, "--seeds", "10000"][..], &["compare", m, m, "--seeds", "10000"], &["paper", "--seeds", "10000"]]
-    {
+    for args in [
+        &["run", m, "--seeds", "10000"][..],
+        &["compare", m, m, "--seeds", "10000"],
+        &["paper", "--seeds", "10000"],
+        &["rivals"],
+    ] {
         let error = error_of(&[&["sim"], args, &["--out", file]].concat());
         assert!(error.contains(file) && error.contains("--out"), "{error}");
     }

@@ -75,7 +75,6 @@ pub(crate) fn bars(words: &Words<'_>, series: &[&str], compared: &str, groups: &
         chart
             .configure_mesh()
             .disable_x_mesh()
-            .set_tick_mark_size(LabelAreaPosition::Bottom, 0)
             .light_line_style(WHITE)
             .x_labels((2.0 * each * groups.len() as f64) as usize + 1)
             .x_label_formatter(&name)
@@ -137,7 +136,6 @@ pub(crate) fn decades(words: &Words<'_>, series: &[&str], groups: &[Group]) -> a
         chart
             .configure_mesh()
             .disable_x_mesh()
-            .set_tick_mark_size(LabelAreaPosition::Bottom, 0)
             .light_line_style(WHITE)
             .x_labels((2.0 * each * groups.len() as f64) as usize + 1)
             .x_label_formatter(&name)
@@ -162,10 +160,10 @@ pub(crate) fn decades(words: &Words<'_>, series: &[&str], groups: &[Group]) -> a
                 .label(*name)
                 .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], shade.filled()));
             let middle = Pos::new(HPos::Center, VPos::Bottom);
-            let style = ("sans-serif", 12).into_text_style(area).pos(middle);
+            let style = ("sans-serif", 11).into_text_style(area).pos(middle);
             let written = bars().map(|((left, right), value)| {
                 let at = (f64::midpoint(left, right), value.max(1e-9).log10());
-                Text::new(if value < 9.95 { format!("{value:.1}") } else { grouped(value) }, at, style.clone())
+                Text::new(if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }, at, style.clone())
             });
             chart.draw_series(written).map_err(failed)?;
         }

@@ -1,12 +1,11 @@
 //! `reservoir sim rivals`: every way of choosing targets beside the others, with equal disks and with slow ones.
 
-use anyhow::ensure;
 use serde::Serialize;
-use sim::perf::{Change, Load, Scenario};
+use sim::perf::{Load, Scenario};
 
 use super::plot::{Group, Words, decades};
 use super::report::Report;
-use super::scenarios::{Done, given, perform, written};
+use super::scenarios::{Done, given, perform, seeded, written};
 use crate::args::RivalsArgs;
 use crate::output::{json, table};
 
@@ -92,24 +91,26 @@ impl RowJson {
 
 /// Runs `reservoir sim rivals`.
 pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
-    ensure!(args.seeds > 0, "--seeds 0 runs nothing: ask for at least 1");
     let slow: Vec<u32> = [&[1], args.slow.as_slice()].concat();
     let mut which = Vec::new();
     let mut scenarios = Vec::new();
     for load in &args.load {
         for times in &slow {
             for (protocol, text, more) in CONTENDERS {
-                let own = [format!("protocol={protocol}"), format!("load={load}"), format!("slow_times={times}")];
-                let own = own.into_iter().chain(more.map(str::to_owned)).map(|text| Change { flag: "--load", text });
-                let set: Vec<Change> = own.chain(given("--set", &args.set)).collect();
-                let mut scenario = Scenario::parse(protocol, text, &set)?;
-                scenario.seeds = args.seeds;
-                scenarios.push(scenario);
+                let own =
+                    [format!("protocol={protocol}")].into_iter().chain(more.map(str::to_owned)).collect::<Vec<_>>();
+                let changes = [
+                    given(protocol, &own),
+                    given("--load", &[format!("load={load}")]),
+                    given("--slow", &[format!("slow_times={times}")]),
+                    given("--set", &args.how.set),
+                ];
+                scenarios.push(seeded(Scenario::parse(protocol, text, &changes.concat())?, args.how.seeds)?);
                 which.push((protocol, *load, *times));
             }
         }
     }
-    let done = perform(scenarios, &args.report)?;
+    let done = perform(scenarios, &args.how.report)?;
     let rows: Vec<RowJson> = which
         .iter()
         .zip(&done)
@@ -127,17 +128,17 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         "messages a put",
     ];
     let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells(&rows)).collect();
-    if args.report.json {
+    if args.how.report.json {
         json(&rows)?;
     } else {
         table(&header, cells.clone())?;
     }
-    if let Some(directory) = &args.report.out {
+    if let Some(directory) = &args.how.report.out {
         let mut report = Report::new("Choosing targets: negotiated windows and their rivals");
         report.text(&format!(
             "One disk in nine is slow, or none. Puts arrive at random; a load of 1 is what the disks could write if all \
              were equal. {} seeds. Who falls behind has a latency that grows with the time that is measured.",
-            args.seeds
+            done[0].seeds()
         ));
         for load in &args.load {
             report.plot(&format!("rivals-{load}"), plot(*load, &slow, &rows)?);

@@ -43,7 +43,11 @@ pub(super) fn given<'a>(flag: &'static str, changes: impl IntoIterator<Item = &'
 pub(super) fn read(path: &Path, set: &[Change], seeds: Option<u64>) -> anyhow::Result<Scenario> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("the scenario {} could not be read", path.display()))?;
-    let mut scenario = Scenario::parse(&path.display().to_string(), &text, set)?;
+    seeded(Scenario::parse(&path.display().to_string(), &text, set)?, seeds)
+}
+
+/// The scenario with another number of runs, if one is asked for.
+pub(super) fn seeded(mut scenario: Scenario, seeds: Option<u64>) -> anyhow::Result<Scenario> {
     if let Some(seeds) = seeds {
         ensure!(seeds > 0, "--seeds 0 runs nothing: ask for at least 1");
         scenario.seeds = seeds;

@@ -171,8 +171,12 @@ impl<'a> Cluster<'a> {
         self.queue.push(self.setup.warm_up.as_nanos(), Happening::Measure);
         match self.setup.load {
             Load::Closed { depth } => {
-                for n in 0..self.setup.initiators {
-                    for _ in 0..depth {
+                let stagger = self.setup.quirks.staggered_start.as_nanos();
+                for n in (0..self.setup.initiators).flat_map(|n| (0..depth).map(move |_| n)) {
+                    if stagger > 0 {
+                        let at = self.rng.below(stagger);
+                        self.queue.push(at, Happening::Arrival(n));
+                    } else {
                         self.put(n);
                     }
                 }

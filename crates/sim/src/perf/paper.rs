@@ -343,5 +343,13 @@ mod tests {
         assert!(uncounted.chunks < plain.chunks && uncounted.chunks * 100 > plain.chunks * 96);
         assert!(queued.disk_utilisation > plain.disk_utilisation && queued.chunks == plain.chunks);
         assert!(late.attempt.mean() > plain.attempt.mean());
+        // Who does not begin together meets fewer tentative bids.
+        let large = Cell { chunk: 1 << 20, disk: 1_000, ..cell };
+        let first_wave = |staggered_start| {
+            let runs = 1..=4;
+            let quirks = Quirks { staggered_start, ..Quirks::default() };
+            runs.map(|seed| super::super::run(&large.setup(seed, quirks)).unwrap().aborted).sum::<u64>()
+        };
+        assert!(first_wave(Span::from_micros(100)) < first_wave(Span::ZERO));
     }
 }

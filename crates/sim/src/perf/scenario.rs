@@ -97,10 +97,13 @@ enum QuirkName {
     LastHundredth,
     ScheduledWork,
     LateFrames,
+    StaggeredStart,
 }
 
 /// How late a frame may leave when the quirk is switched on without saying.
 pub const LATE_FRAMES: Span = Span::from_nanos(500);
+/// How late an initiator may begin when the quirk is switched on without saying.
+pub const STAGGERED_START: Span = Span::from_micros(20);
 
 /// Reads a whole number with one of these units behind it.
 struct Measure {
@@ -329,6 +332,7 @@ impl File {
                 QuirkName::LastHundredth => quirks.last_hundredth = true,
                 QuirkName::ScheduledWork => quirks.scheduled_work = true,
                 QuirkName::LateFrames => quirks.late_frames = LATE_FRAMES,
+                QuirkName::StaggeredStart => quirks.staggered_start = STAGGERED_START,
             }
         }
         quirks

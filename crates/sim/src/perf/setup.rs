@@ -76,6 +76,8 @@ pub struct Quirks {
     pub scheduled_work: bool,
     /// Every frame leaves up to so much late.
     pub late_frames: Span,
+    /// Every initiator of a closed loop begins up to so much after the run does, and not all at the same instant.
+    pub staggered_start: Span,
 }
 
 impl Setup {
