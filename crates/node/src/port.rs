@@ -118,10 +118,11 @@ pub fn run<M: Machine>(
     watch(&poll, &net)?;
     epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
     epoll::add(&poll, &mailbox.bell, EventData::new_u64(MAILBOX), EventFlags::IN)?;
-    let mut armed = None;
     let mut writable = false;
     let mut events = Vec::with_capacity(EVENTS);
-    drain(&mut machine, &mut net, host);
+    // What is due before anything arrives must not wait for that.
+    let mut armed = drain(&mut machine, &mut net, host);
+    arm(&timer, armed)?;
     loop {
         if writable != net.is_waiting() {
             writable = net.is_waiting();
@@ -238,12 +239,17 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
     use std::net::{Ipv4Addr, SocketAddrV4};
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::Duration;
 
     use protocol::id::NodeId;
-    use protocol::machine::{Body, Destination, Transmit};
+    use protocol::machine::{Body, Deadline, Destination, Transmit};
     use protocol::wire::{Head, Message, encode_message};
 
     use super::*;
+
+    /// How long the loop may sleep with something to do.
+    const LIMIT: Duration = Duration::from_secs(30);
 
     /// Writes down what it hears.
     #[derive(Default)]
@@ -291,17 +297,82 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_full_mailbox_does_not_keep_datagrams_waiting() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("cluster.key"), "5a".repeat(32)).unwrap();
+    /// A machine with something to do at once, and nobody who speaks to it.
+    #[derive(Default)]
+    struct Impatient {
+        woken: bool,
+        told: bool,
+    }
+
+    impl Machine for Impatient {
+        type Request = ();
+        type Event = ();
+
+        fn handle_input(&mut self, _: Instant, input: Input<()>) {
+            self.woken |= matches!(input, Input::Wake);
+        }
+
+        fn poll_output(&mut self) -> Output<()> {
+            match (self.woken, std::mem::replace(&mut self.told, self.woken)) {
+                (true, false) => Output::Event(()),
+                (true, true) => Output::Idle(None),
+                (false, _) => Output::Idle(Some(Deadline { at: Instant::ZERO, why: "a start" })),
+            }
+        }
+    }
+
+    /// Stops the loop at the first event, and remembers that there was one.
+    struct Stopper(Mailbox<()>, bool);
+
+    impl Host<Impatient> for Stopper {
+        fn effect(&mut self, _: OpId, _: Effect) -> Option<Completion> {
+            None
+        }
+
+        fn event(&mut self, _: Instant, (): ()) {
+            self.1 = true;
+            self.0.send(Mail::Stop);
+        }
+
+        fn reload(&mut self) -> Option<(ClusterConfig, ())> {
+            None
+        }
+    }
+
+    fn config(dir: &std::path::Path) -> ClusterConfig {
+        std::fs::write(dir.join("cluster.key"), "5a".repeat(32)).unwrap();
         let port = crate::net::free_port(Ipv4Addr::LOCALHOST).unwrap();
         let map = format!(
             "cluster = \"c\"\nepoch = 1\ncopies = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast = \"off\"\n\
              [[target]]\nid = 1\ndomain = \"d\"\naddress = \"127.0.0.1:{port}\"\ndata = \"t\"\ncapacity = \"64MiB\"\n"
         );
-        std::fs::write(dir.path().join("cluster.toml"), map).unwrap();
-        let config = ClusterConfig::load(&dir.path().join("cluster.toml")).unwrap();
+        std::fs::write(dir.join("cluster.toml"), map).unwrap();
+        ClusterConfig::load(&dir.join("cluster.toml")).unwrap()
+    }
+
+    #[test]
+    fn what_is_due_at_the_start_does_not_wait_for_a_datagram() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let net = Net::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        let (mailbox, mail) = Mailbox::new().unwrap();
+        let mut host = Stopper(mailbox.clone(), false);
+        let (over, watch) = channel::<()>();
+        let impatience = mailbox.clone();
+        std::thread::spawn(move || {
+            if watch.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                impatience.send(Mail::Stop);
+            }
+        });
+        run(Impatient::default(), net, &mail, &mailbox, &mut host).unwrap();
+        drop(over);
+        assert!(host.1, "it was not woken");
+    }
+
+    #[test]
+    fn a_full_mailbox_does_not_keep_datagrams_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
         let net = Net::open(&config, config.targets[0].address, NodeId(1)).unwrap();
         let sender = NodeId(NodeId::FIRST_INITIATOR);
         let other = Net::open(&config, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), sender).unwrap();
