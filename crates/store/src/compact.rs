@@ -12,16 +12,37 @@ use crate::{Place, ReadError, Store, WriteError, lock, segment_name, write_error
 /// Live records are moved in batches of this part of a segment.
 const BATCHES: u64 = 64;
 
+/// What became of a segment that was to be emptied.
+enum Emptied {
+    Yes,
+    /// It was broken off.
+    Later,
+    /// It holds something that has to stay for now.
+    No,
+}
+
 impl Store {
     /// Empties the segment with the most dead bytes, if more than half of it is dead: its live records are appended
-    /// again and made durable, then the file goes. Writes go on meanwhile: `pause` is called with the bytes of each batch
-    /// after it was moved, may wait there, and may break off (the next call goes on). Returns the bytes won; `None` when
-    /// there is nothing to win, or it was broken off. Only one thread may call it.
+    /// again and made durable, then the file goes. One with a record that cannot be read has to stay, and the next has its
+    /// turn. Writes go on meanwhile: `pause` is called with the bytes of each batch after it was moved, may wait there, and
+    /// may break off (the next call goes on). Returns the bytes won; `None` when there is nothing to win, or it was broken
+    /// off. Only one thread may call it.
     ///
     /// # Errors
     /// No room, or the disk failed: nothing is lost.
     pub fn compact(&self, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Option<u64>, WriteError> {
-        let Some((segment, dead)) = lock(&self.usage).deadest() else { return Ok(None) };
+        let deadest = lock(&self.usage).deadest();
+        for (segment, dead) in deadest {
+            match self.empty(segment, pause)? {
+                Emptied::Yes => return Ok(Some(dead)),
+                Emptied::Later => return Ok(None),
+                Emptied::No => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn empty(&self, segment: u32, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Emptied, WriteError> {
         let live: Vec<(ChunkId, Place)> = self
             .index()
             .iter()
@@ -34,14 +55,14 @@ impl Store {
             match self.read(&id) {
                 Ok(payload) => batch.push((id, place, payload)),
                 Err(ReadError::Missing) => {}
-                // Damaged: the scrub reports it and forgets it; until then the segment stays.
-                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(None),
+                // Damaged: the scrub reports it and forgets it, or leaves it when the disk does not read it at all.
+                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(Emptied::No),
             }
             bytes += place.record_len();
             if bytes * BATCHES >= self.options.segment_size {
                 self.relocate(&mut batch)?;
                 if pause(bytes).is_break() {
-                    return Ok(None);
+                    return Ok(Emptied::Later);
                 }
                 bytes = 0;
             }
@@ -60,11 +81,11 @@ impl Store {
             self.sync_locked(&mut writer)?;
         }
         if lock(&self.usage).get(segment).live > 0 {
-            return Ok(None);
+            return Ok(Emptied::No);
         }
         self.backend.remove(&segment_name(segment)).map_err(|error| write_error(&error))?;
         lock(&self.usage).remove(segment);
-        Ok(Some(dead))
+        Ok(Emptied::Yes)
     }
 
     /// Appends records again, durably, unless they were removed in the meantime.

@@ -253,6 +253,31 @@ fn tombstones_stay_while_they_bury_something_and_go_afterwards() {
 }
 
 #[test]
+fn a_segment_that_cannot_be_emptied_is_in_no_others_way() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let chunk = |n: u8| Bytes::from(vec![n; 3_000]);
+    let id = |n: u8| ChunkId::of_payload(&chunk(n));
+    // Ten chunks fill a segment.
+    for n in 0..25 {
+        store.append(&id(n), &[chunk(n)]).expect("room");
+        store.sync().expect("syncs");
+    }
+    // More of the first segment is dead than of the second, but what is left of it has rotted.
+    (1..9).chain(11..18).for_each(|n| store.remove(&id(n)).expect("removes"));
+    let place = locate(&disk, &chunk(0)[..64]);
+    disk.write_at(&place.0, place.1, b"rot").expect("writes");
+    let before = files(&disk);
+    let won = store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts");
+    assert!(won.is_some() && files(&disk) < before, "{won:?}");
+    assert_eq!((store.read(&id(0)), store.read(&id(10))), (Err(ReadError::Corrupt), Ok(chunk(10))));
+    // The scrub strikes it out, and its segment follows.
+    assert_eq!(store.scrub(None, u64::MAX).bad, [id(0)]);
+    assert!(store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts").is_some());
+    assert_eq!(store.chunks(), 25 - 15 - 1);
+}
+
+#[test]
 fn the_files_never_take_more_than_the_capacity() {
     let disk = CrashBackend::new();
     let store = open(&disk);
