@@ -104,7 +104,7 @@ impl Done {
     fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("title".to_owned(), self.scenario.title.clone().into());
-        object.insert("protocol".to_owned(), self.scenario.setup.protocol.protocol.name().into());
+        object.insert("protocol".to_owned(), self.scenario.setup.name().into());
         object.insert("seeds".to_owned(), self.scenario.seeds.into());
         let (bound, which) = self.scenario.setup.bounds().lowest();
         object.insert("bound".to_owned(), which.into());
@@ -172,7 +172,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         report.text(&format!("{}, with {} seeds.", args.file.display(), done.scenario.seeds));
         report.table(&["", "mean", "95 %"], &done.rows());
         let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
-        report.plot("latency", lines(&words, &[done.latency(done.scenario.setup.protocol.protocol.name())], true)?);
+        report.plot("latency", lines(&words, &[done.latency(done.scenario.setup.name())], true)?);
         if done.outcomes.len() > 1 {
             let words = Words { title: "Spread of load", x: "run", y: "bytes, most loaded target over the mean" };
             report.plot("load", lines(&words, &[done.load()], true)?);

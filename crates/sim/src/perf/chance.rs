@@ -32,6 +32,22 @@ fn log2(x: u64) -> u64 {
     log
 }
 
+/// `k` to the power of minus `exponent` hundredths, times 2^40, by binary logarithms in integers.
+pub(super) fn power(k: u64, exponent: u32) -> u64 {
+    // log2(k^-e) = -e log2 k = -(whole + rest).
+    let log = u128::from(log2(k.max(1))) * u128::from(exponent) / 100;
+    let (whole, rest) = ((log >> DIGITS) as u32, log & ((1 << DIGITS) - 1));
+    // 2^-rest is the product of 2^(-2^-n) over the digits of the rest; each factor is the root of the one before.
+    let (mut root, mut result) = (1_u128 << 63, 1_u128 << 64);
+    for digit in (0..DIGITS).rev() {
+        root = (root << 64).isqrt();
+        if rest >> digit & 1 == 1 {
+            result = (result * root) >> 64;
+        }
+    }
+    ((result >> 24) as u64).checked_shr(whole).unwrap_or(0).max(1)
+}
+
 /// One of these, by weight.
 pub(super) fn weighted(rng: &mut Rng, choices: &[(u32, u32)]) -> u32 {
     if let [(only, _)] = choices {
@@ -62,6 +78,14 @@ mod tests {
         let beyond = draws.iter().filter(|d| **d > 2.0).count() as f64 / f64::from(count);
         assert!((first - 1.0).abs() < 0.01 && (second - 2.0).abs() < 0.04, "{first} {second}");
         assert!((beyond - (-2.0_f64).exp()).abs() < 0.003, "{beyond}");
+    }
+
+    #[test]
+    fn powers_are_those_of_the_reals() {
+        for (k, exponent) in [(1, 0), (1, 150), (2, 100), (10, 99), (1_000, 75), (100_000, 120)] {
+            let (is, should) = (power(k, exponent) as f64, (k as f64).powf(-f64::from(exponent) / 100.0));
+            assert!((is / (should * 2.0_f64.powi(40)) - 1.0).abs() < 1e-5, "{k}^-{exponent}: {is}, {should}");
+        }
     }
 
     #[test]

@@ -97,12 +97,15 @@ pub(super) struct Cluster<'a> {
 /// # Errors
 /// A line that says what of the setup cannot be.
 pub fn run(setup: &Setup) -> Result<Outcome, String> {
+    if let Some(profile) = &setup.product {
+        return super::product::run(setup, profile);
+    }
     let mut cluster = Cluster::new(setup)?;
     cluster.run();
     Ok(cluster.outcome())
 }
 
-fn map_of(setup: &Setup) -> Result<ClusterMap, String> {
+pub(super) fn map_of(setup: &Setup) -> Result<ClusterMap, String> {
     let copies = u32::from(setup.protocol.copies).max(1);
     if setup.targets == 0 || !setup.targets.is_multiple_of(copies) {
         return Err(format!("targets = {}: choose a multiple of the {copies} copies", setup.targets));
@@ -481,6 +484,7 @@ impl<'a> Cluster<'a> {
             events: self.events,
             digest: self.digest,
             series: self.series,
+            product: None,
         }
     }
 }

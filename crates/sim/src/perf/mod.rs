@@ -8,6 +8,7 @@ mod chance;
 mod cluster;
 mod many;
 pub mod paper;
+pub mod product;
 mod queue;
 mod scenario;
 mod setup;

@@ -9,6 +9,10 @@ use serde::de::{Deserializer, Unexpected, Visitor};
 
 use super::setup::{Load, Mode, Quirks, Setup, Slow};
 
+mod product;
+
+use product::ProfileName;
+
 /// A number of bytes, written `16KiB`.
 #[derive(Clone, Copy, Debug)]
 struct Size(u64);
@@ -22,6 +26,7 @@ struct Time(Span);
 #[serde(deny_unknown_fields)]
 struct File {
     title: Option<String>,
+    profile: Option<ProfileName>,
     protocol: Option<Named>,
     initiators: Option<u32>,
     targets: Option<u32>,
@@ -53,6 +58,23 @@ struct File {
     seed: Option<u64>,
     seeds: Option<u64>,
     quirks: Option<Vec<QuirkName>>,
+    reads_percent: Option<u32>,
+    objects: Option<u32>,
+    zipf: Option<f64>,
+    switch_queue: Option<Size>,
+    loss_ppm: Option<u32>,
+    drift_ppm: Option<u32>,
+    wake_jitter: Option<Time>,
+    cpu_message: Option<Time>,
+    cpu_kib: Option<Time>,
+    hash_mb_per_s: Option<u64>,
+    hash_ahead: Option<bool>,
+    disk_operation: Option<Time>,
+    disk_sync: Option<Time>,
+    receive_buffer: Option<Size>,
+    tentative: Option<Time>,
+    late: Option<Time>,
+    drain: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -66,6 +88,7 @@ enum Named {
     C3Like,
     PrequalLike,
     PrequalSync,
+    Hash,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -254,7 +277,8 @@ impl File {
             Named::UchCcp => Protocol::UchCcp,
             Named::UchAimd => Protocol::UchAimd,
             Named::ReplicastM => Protocol::ReplicastM,
-            Named::ReplicastH => Protocol::ReplicastH,
+            // The product's hashing shares no constants with the papers'.
+            Named::ReplicastH | Named::Hash => Protocol::ReplicastH,
             Named::LeastOfTwo => Protocol::LeastOfTwo,
             Named::C3Like => Protocol::C3Like,
             Named::PrequalLike => Protocol::PrequalLike,
@@ -360,6 +384,7 @@ impl File {
             return Err(("group", format!("group = {group}: a multiple of the {copies} copies is possible")));
         }
         let setup = Setup {
+            product: self.product(&config)?,
             targets,
             group,
             sizes: self.sizes()?,

@@ -3,11 +3,15 @@
 use protocol::paper::Config;
 use protocol::time::Span;
 
+use super::product::Profile;
+
 /// One cluster, its load, and how it is measured.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Protocol and constants.
     pub protocol: Config,
+    /// The product's own machines instead of the papers'.
+    pub product: Option<Box<Profile>>,
     /// Initiators.
     pub initiators: u32,
     /// Targets; a multiple of the copies.
@@ -86,6 +90,7 @@ impl Setup {
     pub fn paper(protocol: Config, initiators: u32, chunk: u32, length: Span) -> Self {
         Self {
             protocol,
+            product: None,
             initiators,
             targets: 90,
             group: 9,
@@ -101,6 +106,12 @@ impl Setup {
         }
     }
 
+    /// How the protocol is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.product.as_ref().map_or_else(|| self.protocol.protocol.name(), |profile| profile.name())
+    }
+
     /// The mean chunk size in bytes.
     #[must_use]
     pub fn mean_size(&self) -> f64 {
@@ -112,6 +123,9 @@ impl Setup {
     /// links could send.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
+        if let Some(profile) = &self.product {
+            return profile.bounds(self);
+        }
         let (copies, size) = (f64::from(self.protocol.copies), self.mean_size());
         let targets = f64::from(self.targets);
         let sent = if self.protocol.protocol == protocol::paper::Protocol::ReplicastM { 1.0 } else { copies };

@@ -41,6 +41,8 @@ pub struct Outcome {
     pub digest: u64,
     /// Latencies of the attempts in the order of completion, in nanoseconds; empty unless asked for.
     pub series: Vec<u64>,
+    /// What is measured of the product's machines only.
+    pub product: Option<Box<super::product::Measured>>,
 }
 
 /// How evenly targets are loaded.

@@ -1,5 +1,6 @@
 //! The figures that a scenario's runs come to, each a mean over seeds with its confidence interval.
 
+use super::product::Measured;
 use super::setup::Setup;
 use super::stats::{Estimate, Outcome};
 
@@ -55,9 +56,45 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("control_per_payload", "control bytes per payload byte", &|o| {
         o.control_bytes as f64 / o.payload_bytes.max(1) as f64
     });
+    if setup.product.is_some() {
+        return [metrics, of_product(outcomes)].concat();
+    }
     let weight = f64::from(setup.protocol.control);
     add("control_messages", "control messages for a put", &|o| o.control_bytes as f64 / weight / puts(o));
     add("aborted", "attempts aborted, % of the puts", &|o| 100.0 * o.aborted as f64 / puts(o));
     add("more_rounds", "further rounds of bids, % of the puts", &|o| 100.0 * o.more_rounds as f64 / puts(o));
+    metrics
+}
+
+/// The figures that only runs of the product's machines have.
+fn of_product(outcomes: &[Outcome]) -> Vec<Metric> {
+    let mut metrics = Vec::new();
+    let mut add = |key, label: &str, of: &dyn Fn(&Outcome, &Measured) -> f64| {
+        let values = outcomes.iter().filter_map(|o| o.product.as_ref().map(|more| of(o, more))).collect();
+        metrics.push(Metric { key, label: label.to_owned(), values });
+    };
+    let share = |part: u64, o: &Outcome| 100.0 * part as f64 / o.chunks.max(1) as f64;
+    if outcomes.iter().any(|o| o.product.as_ref().is_some_and(|more| more.gets > 0)) {
+        add("get_latency_mean_us", "get latency, mean, us", &|_, more| more.get_latency.mean() / 1e3);
+        for (key, label, quantile) in [
+            ("get_latency_p50_us", "get latency, p50, us", 0.5),
+            ("get_latency_p90_us", "get latency, p90, us", 0.9),
+            ("get_latency_p99_us", "get latency, p99, us", 0.99),
+            ("get_latency_p999_us", "get latency, p99.9, us", 0.999),
+            ("get_latency_max_us", "get latency, most, us", 1.0),
+        ] {
+            add(key, label, &|_, more| more.get_latency.value_at_quantile(quantile) as f64 / 1e3);
+        }
+    }
+    add("aborted", "accepted windows given up, % of the requests", &|o, more| share(more.released, o));
+    add("expired", "bids that nobody accepted in time, % of the requests", &|o, more| share(more.expired, o));
+    add("more_rounds", "further rounds of bids, % of the requests", &|o, _| share(o.more_rounds, o));
+    add("collisions", "transfers that met another at a port, % of the requests", &|o, _| share(o.collisions, o));
+    add("repairs", "repairs asked for, % of the requests", &|o, more| share(more.repairs, o));
+    add("dropped", "datagrams lost on the way, by each receiver", &|_, more| more.dropped as f64);
+    add("failed", "requests that failed", &|_, more| more.failed as f64);
+    add("unfinished", "requests that were not over after the drain", &|_, more| more.unfinished as f64);
+    add("cpu_initiator", "an initiator's processor, %", &|_, more| 100.0 * more.cpu_initiator);
+    add("cpu_target", "a target's processor, %", &|_, more| 100.0 * more.cpu_target);
     metrics
 }

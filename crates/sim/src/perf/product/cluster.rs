@@ -1,0 +1,747 @@
+//! One run of the product's machines.
+
+use bytes::Bytes;
+use protocol::id::{NodeId, OpId};
+use protocol::initiator::{Event as InitiatorEvent, Initiator, Request};
+use protocol::machine::{Body, Completion, DataRun, Destination, Effect, Input, Machine, Output};
+use protocol::map::ClusterMap;
+use protocol::rng::Rng;
+use protocol::target::{Event as TargetEvent, Setup as TargetSetup, Target};
+use protocol::time::Instant;
+use protocol::wire::{DATA_HEADER, TAG};
+
+use super::super::chance::exponential;
+use super::super::cluster::map_of;
+use super::super::queue::Queue;
+use super::super::setup::{Load, Mode, Setup};
+use super::super::stats::{self, Outcome, histogram};
+use super::disk::{Disk, Finished};
+use super::node::{Arrived, Clock, Processor};
+use super::wire::{Begun, Port, Sent, Train, Uplink, parts};
+use super::workload::Workload;
+use super::{HEADERS, Measured, Profile};
+
+/// Payload is not made: every chunk is a slice of these zeros, which nobody reads or writes.
+static ZEROS: [u8; protocol::limits::CHUNK_BYTES as usize] = [0; protocol::limits::CHUNK_BYTES as usize];
+
+/// Room on a target's disk, which is not what is asked for here.
+const FREE: u64 = 1 << 60;
+
+enum Happening {
+    /// A node's deadline.
+    Wake(u32),
+    /// A control message reaches its receivers' ports.
+    Control(Destination, Bytes),
+    /// A train begins to reach its receivers' ports; or its end does.
+    Head(u32),
+    Tail(u32),
+    /// A node's port may have sent a train.
+    Sent(u32),
+    /// Something is through a node's port.
+    Reached(u32, Arrived),
+    /// A node's processor comes to the oldest of its inbox.
+    Handle(u32),
+    /// A target knows a hash; its disk is done.
+    Hashed(u32),
+    Disk(u32),
+    Arrival(u32),
+    /// Measuring begins; measuring ends.
+    Measure,
+    Stop,
+}
+
+#[derive(Default)]
+struct Counters {
+    puts: u64,
+    gets: u64,
+    failed: u64,
+    more_rounds: u64,
+    control_bytes: u64,
+    payload_bytes: u64,
+    dropped: u64,
+    repairs: u64,
+    released: u64,
+    expired: u64,
+    collisions: u64,
+}
+
+struct Cluster<'a> {
+    setup: &'a Setup,
+    profile: &'a Profile,
+    map: ClusterMap,
+    queue: Queue<Happening>,
+    now: u64,
+    /// Arrivals; lost datagrams; late wakes.
+    rng: [Rng; 3],
+    workload: Workload,
+    targets: Vec<Target>,
+    initiators: Vec<Initiator>,
+    /// Targets first, as everything that there is for each node.
+    clocks: Vec<Clock>,
+    processors: Vec<Processor>,
+    armed: Vec<u64>,
+    uplinks: Vec<Uplink>,
+    ports: Vec<Port>,
+    disks: Vec<Disk>,
+    trains: Vec<Option<Train>>,
+    free_trains: Vec<u32>,
+    /// Nodes of a destination, and what is done at once: kept so that nothing is allocated for each event.
+    receivers: Vec<u32>,
+    at_once: Vec<(OpId, Completion)>,
+    /// Nanoseconds that 2^20 bytes take on a link, and how many fit into a queue.
+    per_mib: u64,
+    room: u64,
+    began: u64,
+    ended: Option<u64>,
+    /// Requests of the measured time that are not over.
+    open: u64,
+    count: Counters,
+    /// What was counted until measuring ended.
+    stopped: Counters,
+    put_latency: hdrhistogram::Histogram<u64>,
+    get_latency: hdrhistogram::Histogram<u64>,
+    series: Vec<u64>,
+    work: (u64, u64, u64, stats::Load),
+    events: u64,
+    digest: u64,
+}
+
+/// Runs one cluster to its end.
+pub(in crate::perf) fn run(setup: &Setup, profile: &Profile) -> Result<Outcome, String> {
+    let mut cluster = Cluster::new(setup, profile)?;
+    cluster.run();
+    Ok(cluster.outcome())
+}
+
+impl<'a> Cluster<'a> {
+    fn new(setup: &'a Setup, profile: &'a Profile) -> Result<Self, String> {
+        let map = map_of(setup)?;
+        let seeds = Rng::new(setup.seed);
+        let nodes = (setup.targets + setup.initiators) as usize;
+        let mut config = profile.config.clone();
+        if let Load::Closed { depth } = setup.load {
+            config.depth = depth as usize;
+        }
+        let slower = |n: u32| {
+            let slow = setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
+            if slow { setup.slow.times } else { 1 }
+        };
+        let target = |n| {
+            let own =
+                TargetSetup { id: NodeId(n), cluster: map.cluster, epoch: map.epoch, free: FREE, chunks: 0, bug: None };
+            Target::new(own, config.clone())
+        };
+        let mut numbers = seeds.fork(2);
+        let initiators = (0..setup.initiators).map(|n| {
+            let id = NodeId(NodeId::FIRST_INITIATOR + n);
+            Initiator::new(id, map.clone(), config.clone(), numbers.next_u64())
+        });
+        let (mut clocks, rate) = (seeds.fork(4), setup.protocol.disk);
+        let per_mib = ((8_u128 << 20) * 1_000_000_000 / u128::from(setup.protocol.link.max(1))) as u64;
+        Ok(Self {
+            initiators: initiators.collect(),
+            targets: (0..setup.targets).map(target).collect(),
+            clocks: (0..nodes).map(|_| Clock::draw(&mut clocks, profile.drift_ppm)).collect(),
+            disks: (0..setup.targets).map(|n| Disk::new(rate, &profile.disk, profile.cpu.hash, slower(n))).collect(),
+            workload: Workload::new(seeds.fork(3), &setup.sizes, (profile.reads, profile.objects, profile.skew), &map),
+            setup,
+            profile,
+            map,
+            queue: Queue::new(),
+            now: 0,
+            rng: [5, 6, 7].map(|purpose| seeds.fork(purpose)),
+            processors: (0..nodes).map(|_| Processor::default()).collect(),
+            armed: vec![u64::MAX; nodes],
+            uplinks: (0..nodes).map(|_| Uplink::default()).collect(),
+            ports: (0..nodes).map(|_| Port::default()).collect(),
+            trains: Vec::new(),
+            free_trains: Vec::new(),
+            receivers: Vec::new(),
+            at_once: Vec::new(),
+            per_mib,
+            room: ((u128::from(profile.switch_queue) * u128::from(per_mib)) >> 20) as u64,
+            began: 0,
+            ended: None,
+            open: 0,
+            count: Counters::default(),
+            stopped: Counters::default(),
+            put_latency: histogram(),
+            get_latency: histogram(),
+            series: Vec::new(),
+            work: (0, 0, 0, stats::Load::default()),
+            events: 0,
+            digest: 0,
+        })
+    }
+
+    fn run(&mut self) {
+        let end = (self.setup.warm_up + self.setup.length).as_nanos();
+        self.queue.push(self.setup.warm_up.as_nanos(), Happening::Measure);
+        self.queue.push(end, Happening::Stop);
+        match self.setup.load {
+            Load::Closed { depth } => {
+                for n in 0..self.setup.initiators {
+                    (0..depth).for_each(|_| self.ask(n));
+                }
+            }
+            Load::Open { .. } => (0..self.setup.initiators).for_each(|n| self.next_arrival(n)),
+        }
+        let most = end.saturating_add(self.profile.drain.as_nanos());
+        while let Some((at, event)) = self.queue.pop() {
+            if at > most || self.ended.is_some() && self.open == 0 {
+                break;
+            }
+            self.now = at;
+            self.handle(event);
+        }
+    }
+
+    fn handle(&mut self, event: Happening) {
+        let what = match &event {
+            Happening::Wake(node) => u64::from(*node),
+            Happening::Control(_, bytes) => 1 << 32 | bytes.len() as u64,
+            Happening::Head(train) => 2 << 32 | u64::from(*train),
+            Happening::Tail(train) => 3 << 32 | u64::from(*train),
+            Happening::Sent(node) => 4 << 32 | u64::from(*node),
+            Happening::Reached(node, _) => 5 << 32 | u64::from(*node),
+            Happening::Handle(node) => 6 << 32 | u64::from(*node),
+            Happening::Hashed(node) => 7 << 32 | u64::from(*node),
+            Happening::Disk(node) => 8 << 32 | u64::from(*node),
+            Happening::Arrival(node) => 9 << 32 | u64::from(*node),
+            Happening::Measure => 10 << 32,
+            Happening::Stop => 11 << 32,
+        };
+        self.events += 1;
+        self.digest = (self.digest ^ what ^ self.now << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        match event {
+            Happening::Wake(node) => self.wake(node),
+            Happening::Control(to, bytes) => self.control(to, &bytes),
+            Happening::Head(train) => self.head(train),
+            Happening::Tail(train) => self.tail(train),
+            Happening::Sent(node) => self.sent(node),
+            Happening::Reached(node, arrived) => self.reached(node, arrived),
+            Happening::Handle(node) => {
+                if let Some(arrived) = self.processors[node as usize].inbox.pop_front() {
+                    self.input(node, arrived);
+                }
+            }
+            Happening::Hashed(node) => {
+                self.disks[node as usize].hashed();
+                self.begin_disk(node);
+            }
+            Happening::Disk(node) => self.disk(node),
+            Happening::Arrival(n) => {
+                self.ask(n);
+                self.next_arrival(n);
+            }
+            Happening::Measure => self.measure(),
+            Happening::Stop => self.stop(),
+        }
+    }
+
+    fn measure(&mut self) {
+        self.began = self.now;
+        self.count = Counters::default();
+        self.disks.iter_mut().for_each(|disk| disk.measure(self.now));
+        self.processors.iter_mut().for_each(|processor| processor.work = 0);
+    }
+
+    /// The end of the measured time: what is still under way has the drain to end in.
+    fn stop(&mut self) {
+        self.ended = Some(self.now);
+        let (targets, initiators) = self.processors.split_at(self.setup.targets as usize);
+        let work = |of: &[Processor]| of.iter().map(|processor| processor.work).sum();
+        let disks = self.disks.iter().map(|disk| disk.worked(self.now)).sum();
+        let bytes: Vec<u64> = self.disks.iter().map(|disk| disk.bytes).collect();
+        self.work = (disks, work(targets), work(initiators), stats::Load::of(&bytes));
+        self.stopped = core::mem::take(&mut self.count);
+        self.open = self.workload.unfinished(self.began, self.now);
+    }
+
+    /// The index of a node.
+    fn index(&self, node: NodeId) -> u32 {
+        if node.is_initiator() { node.0 - NodeId::FIRST_INITIATOR + self.setup.targets } else { node.0 }
+    }
+
+    /// Does it for every node of a destination.
+    fn each(&mut self, to: Destination, mut does: impl FnMut(&mut Self, u32)) {
+        match to {
+            Destination::Node(node) => {
+                let index = self.index(node);
+                does(self, index);
+            }
+            Destination::Members(set) => {
+                let mut receivers = core::mem::take(&mut self.receivers);
+                receivers.clear();
+                receivers.extend(self.map.resolve(set).map(|node| node.0));
+                receivers.iter().for_each(|node| does(self, *node));
+                self.receivers = receivers;
+            }
+        }
+    }
+
+    fn wire_time(&self, bytes: u64) -> u64 {
+        (bytes * self.per_mib) >> 20
+    }
+
+    fn lost(&mut self) -> bool {
+        let ppm = u64::from(self.profile.loss_ppm);
+        ppm > 0 && self.rng[1].chance(ppm, 1_000_000)
+    }
+
+    fn ask(&mut self, initiator: u32) {
+        let wish = self.workload.wish(self.now);
+        let request = if wish.is_put {
+            let payload = Bytes::from_static(&ZEROS[..wish.size as usize]);
+            Request::Put { handle: wish.handle, id: wish.id, payload }
+        } else {
+            Request::Get { handle: wish.handle, id: wish.id }
+        };
+        let node = initiator + self.setup.targets;
+        let now = self.clocks[node as usize].local(self.now);
+        self.initiators[initiator as usize].handle_input(now, Input::Request(request));
+        self.drain(node);
+    }
+
+    fn next_arrival(&mut self, initiator: u32) {
+        let Load::Open { chunks_per_second } = self.setup.load else { return };
+        let mean = f64::from(self.setup.initiators) * 1e9 / chunks_per_second.max(1e-3);
+        let wait = exponential(&mut self.rng[0], mean as u64);
+        self.queue.push(self.now + wait, Happening::Arrival(initiator));
+    }
+
+    fn wake(&mut self, node: u32) {
+        // One that was armed for later after this event was made: only the earliest counts.
+        if self.armed[node as usize] != self.now {
+            return;
+        }
+        let free = self.processors[node as usize].free();
+        if free > self.now {
+            self.armed[node as usize] = free;
+            self.queue.push(free, Happening::Wake(node));
+            return;
+        }
+        self.armed[node as usize] = u64::MAX;
+        let now = self.clocks[node as usize].local(self.now);
+        match node.checked_sub(self.setup.targets) {
+            None => self.targets[node as usize].handle_input(now, Input::Wake),
+            Some(n) => self.initiators[n as usize].handle_input(now, Input::Wake),
+        }
+        self.drain(node);
+    }
+
+    fn input(&mut self, node: u32, arrived: Arrived) {
+        let now = self.clocks[node as usize].local(self.now);
+        match node.checked_sub(self.setup.targets) {
+            None => self.targets[node as usize].handle_input(now, arrived.input()),
+            Some(n) => self.initiators[n as usize].handle_input(now, arrived.input()),
+        }
+        self.drain(node);
+    }
+
+    fn drain(&mut self, node: u32) {
+        loop {
+            let deadline = match node.checked_sub(self.setup.targets) {
+                None => self.drain_target(node),
+                Some(n) => self.drain_initiator(n, node),
+            };
+            let Some((op, completion)) = self.at_once.pop() else {
+                return self.arm(node, deadline);
+            };
+            let now = self.clocks[node as usize].local(self.now);
+            let done = Arrived::Done(op, completion);
+            match node.checked_sub(self.setup.targets) {
+                None => self.targets[node as usize].handle_input(now, done.input()),
+                Some(n) => self.initiators[n as usize].handle_input(now, done.input()),
+            }
+        }
+    }
+
+    fn drain_initiator(&mut self, n: u32, node: u32) -> Option<Instant> {
+        loop {
+            match self.initiators[n as usize].poll_output() {
+                Output::Transmit(transmit) => self.transmit(node, transmit.to, transmit.body),
+                Output::Effect { op, effect: Effect::Verify { pieces, .. } } => {
+                    // The thread that fetches hashes, as in the daemon.
+                    let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+                    let takes = match self.profile.cpu.hash {
+                        0 => 0,
+                        rate => protocol::time::Span::of_transfer(bytes, rate).as_nanos(),
+                    };
+                    let at = self.processors[node as usize].work(self.now, takes);
+                    let done = Arrived::Done(op, Completion::Verified(true));
+                    self.processors[node as usize].inbox.push_back(done);
+                    self.queue.push(at, Happening::Handle(node));
+                }
+                Output::Effect { effect, .. } => panic!("an initiator has no disk for {effect:?}"),
+                Output::Event(event) => self.initiator_event(n, event),
+                Output::Idle(deadline) => return deadline.map(|d| d.at),
+            }
+        }
+    }
+
+    fn drain_target(&mut self, node: u32) -> Option<Instant> {
+        loop {
+            match self.targets[node as usize].poll_output() {
+                Output::Transmit(transmit) => self.transmit(node, transmit.to, transmit.body),
+                Output::Effect { op, effect } => self.effect(node, op, effect),
+                Output::Event(event) => self.target_event(&event),
+                Output::Idle(deadline) => return deadline.map(|d| d.at),
+            }
+        }
+    }
+
+    /// Keeps one wake in the queue for a node: the earliest. A deadline that moved back is found when it comes.
+    fn arm(&mut self, node: u32, deadline: Option<Instant>) {
+        let Some(deadline) = deadline.filter(|at| *at < Instant::FAR) else { return };
+        let mut at = self.clocks[node as usize].moment(deadline).max(self.now);
+        if at >= self.armed[node as usize] {
+            return;
+        }
+        let jitter = self.profile.wake_jitter.as_nanos();
+        if jitter > 0 && at > self.now {
+            at += self.rng[2].below(jitter + 1);
+        }
+        if at < self.armed[node as usize] {
+            self.armed[node as usize] = at;
+            self.queue.push(at, Happening::Wake(node));
+        }
+    }
+
+    fn transmit(&mut self, node: u32, to: Destination, body: Body) {
+        match body {
+            Body::Control(bytes) => {
+                let leaves = self.processors[node as usize].work(self.now, self.profile.cpu.message.as_nanos());
+                let takes = self.wire_time(bytes.len() as u64 + TAG as u64 + HEADERS);
+                let sent = self.uplinks[node as usize].control(leaves, takes);
+                self.queue.push(sent + self.setup.protocol.trip.as_nanos(), Happening::Control(to, bytes));
+            }
+            Body::Data(run) => match self.setup.mode {
+                Mode::Transfer => self.train(node, to, run),
+                Mode::Frame => {
+                    let step = run.per_datagram.max(1);
+                    for at in (0..run.payload.len()).step_by(step) {
+                        let mut one = run.clone();
+                        one.header.offset += at as u32;
+                        one.payload = run.payload.slice(at..run.payload.len().min(at + step));
+                        self.train(node, to, one);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Sends a run of payload as a train.
+    fn train(&mut self, node: u32, to: Destination, run: DataRun) {
+        let (len, per_datagram) = (run.payload.len() as u64, run.per_datagram.max(1));
+        let full = (per_datagram as u64).min(len);
+        let overhead = DATA_HEADER as u64 + HEADERS;
+        let train = Train {
+            to,
+            header: run.header,
+            payload: run.payload,
+            per_datagram,
+            datagram: self.wire_time(full + overhead),
+            takes: self.wire_time(len + len.div_ceil(per_datagram as u64) * overhead),
+            reached: 0,
+            dropped: Vec::new(),
+        };
+        let leaves = self.processors[node as usize].send(self.now, &self.profile.cpu, len, full);
+        let id = self.free_trains.pop().unwrap_or_else(|| {
+            self.trains.push(None);
+            self.trains.len() as u32 - 1
+        });
+        let begun = self.uplinks[node as usize].send(leaves, id, &train);
+        self.trains[id as usize] = Some(train);
+        self.begun(node, begun);
+    }
+
+    fn begun(&mut self, node: u32, begun: Option<Begun>) {
+        let Some(Begun { train, start, until }) = begun else { return };
+        self.queue.push(start + self.setup.protocol.trip.as_nanos(), Happening::Head(train));
+        self.queue.push(until, Happening::Sent(node));
+    }
+
+    fn sent(&mut self, node: u32) {
+        match self.uplinks[node as usize].sent(self.now, &self.trains) {
+            Some(Sent::Later(at)) => self.queue.push(at, Happening::Sent(node)),
+            Some(Sent::Done(train, next)) => {
+                self.queue.push(self.now + self.setup.protocol.trip.as_nanos(), Happening::Tail(train));
+                self.begun(node, next);
+            }
+            None => {}
+        }
+    }
+
+    /// Lets a port's queue grow and shrink until now; what it drops is noted with its train.
+    fn advance(&mut self, node: u32) {
+        let port = &mut self.ports[node as usize];
+        let each = port.advance(self.now, self.room);
+        if each == 0 {
+            return;
+        }
+        for train in port.arriving() {
+            let Some(train) = self.trains[*train as usize].as_mut() else { continue };
+            // The last of what arrived until now.
+            let all = train.payload.len() as u64;
+            let share = |time: u64| (u128::from(all) * u128::from(time) / u128::from(train.takes.max(1))) as u64;
+            let to = share(self.now - train.reached).min(all);
+            let from = to.saturating_sub(share(each));
+            train.dropped.push((node, from, to));
+        }
+    }
+
+    fn control(&mut self, to: Destination, bytes: &Bytes) {
+        let weight = bytes.len() as u64 + TAG as u64 + HEADERS;
+        let takes = self.wire_time(weight);
+        self.each(to, |cluster, node| {
+            cluster.advance(node);
+            let lost = cluster.lost();
+            match cluster.ports[node as usize].control(cluster.now, takes, cluster.room) {
+                Some(at) if !lost => {
+                    cluster.count.control_bytes += weight;
+                    cluster.reach(at, node, Arrived::Control(bytes.clone()));
+                }
+                _ => cluster.count.dropped += 1,
+            }
+        });
+    }
+
+    fn reach(&mut self, at: u64, node: u32, arrived: Arrived) {
+        if at == self.now {
+            self.reached(node, arrived);
+        } else {
+            self.queue.push(at, Happening::Reached(node, arrived));
+        }
+    }
+
+    fn head(&mut self, id: u32) {
+        let now = self.now;
+        let Some(train) = self.trains[id as usize].as_mut() else { return };
+        train.reached = now;
+        let (to, header, datagram) = (train.to, train.header, train.datagram);
+        let first = train.payload.slice(..train.per_datagram.min(train.payload.len()));
+        self.each(to, |cluster, node| {
+            cluster.advance(node);
+            let lost = cluster.lost();
+            let port = &mut cluster.ports[node as usize];
+            cluster.count.collisions += u64::from(!port.arriving().is_empty());
+            let at = port.begin(now, id, datagram, datagram);
+            if lost {
+                cluster.count.dropped += 1;
+            } else {
+                cluster.reach(at, node, Arrived::Payload(header, first.clone()));
+            }
+        });
+    }
+
+    fn tail(&mut self, id: u32) {
+        let Some(train) = self.trains[id as usize].as_ref() else { return };
+        let to = train.to;
+        self.each(to, |cluster, node| {
+            cluster.advance(node);
+            let at = cluster.ports[node as usize].end(cluster.now, id);
+            cluster.rest(at, node, id);
+        });
+        self.trains[id as usize] = None;
+        self.free_trains.push(id);
+    }
+
+    /// What of a train behind its first datagram reaches a node.
+    fn rest(&mut self, at: u64, node: u32, id: u32) {
+        let Some(train) = self.trains[id as usize].as_ref() else { return };
+        let (len, step) = (train.payload.len(), train.per_datagram);
+        let (header, payload) = (train.header, train.payload.clone());
+        let mut lost: Vec<(usize, usize)> = Vec::new();
+        if !train.dropped.is_empty() {
+            let mine = train.dropped.iter().filter(|(receiver, ..)| *receiver == node);
+            // As many whole datagrams as were dropped in parts, where the last of them was.
+            let (bytes, end) = mine.fold((0, 0), |(sum, end), (_, from, to)| (sum + (to - from), end.max(*to)));
+            let end = (end as usize).div_ceil(step);
+            let count = (bytes as usize).div_ceil(step).min(end);
+            if count > 0 {
+                lost.push(((end - count) * step, (end * step).min(len)));
+            }
+        }
+        if self.profile.loss_ppm > 0 {
+            for from in (step..len).step_by(step) {
+                if self.lost() {
+                    lost.push((from, (from + step).min(len)));
+                }
+            }
+            lost.sort_unstable();
+        }
+        self.count.dropped += lost.iter().map(|(from, to)| (to - from).div_ceil(step) as u64).sum::<u64>();
+        parts(len, step, &lost, |from, to| {
+            let header = protocol::wire::DataHeader { offset: header.offset + from as u32, ..header };
+            self.reach(at, node, Arrived::Payload(header, payload.slice(from..to)));
+        });
+    }
+
+    /// Something is through a node's port: it waits for the processor.
+    fn reached(&mut self, node: u32, arrived: Arrived) {
+        let (now, cpu) = (self.now, &self.profile.cpu);
+        let processor = &mut self.processors[node as usize];
+        let at = match &arrived {
+            Arrived::Control(_) => processor.work(now, cpu.message.as_nanos()),
+            Arrived::Payload(_, payload) => {
+                self.count.payload_bytes += payload.len() as u64;
+                let (bytes, datagram) = (payload.len() as u64, self.profile.config.per_datagram as u64);
+                if bytes <= datagram {
+                    processor.head(now, cpu, bytes)
+                } else {
+                    processor.rest(now, cpu, bytes, datagram)
+                }
+            }
+            Arrived::Done(..) => processor.work(now, 0),
+        };
+        if at == now && processor.inbox.is_empty() {
+            self.input(node, arrived);
+        } else {
+            processor.inbox.push_back(arrived);
+            self.queue.push(at, Happening::Handle(node));
+        }
+    }
+
+    fn effect(&mut self, node: u32, op: OpId, effect: Effect) {
+        match effect {
+            Effect::Lookup { id } => {
+                self.at_once.push((op, Completion::Found(self.workload.found(&id, NodeId(node)))));
+            }
+            Effect::Write { id, pieces, .. } => {
+                let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+                match self.disks[node as usize].write(self.now, op, id, bytes) {
+                    Some(at) => self.queue.push(at, Happening::Hashed(node)),
+                    None => self.begin_disk(node),
+                }
+            }
+            Effect::Read { id } => match self.workload.found(&id, NodeId(node)) {
+                Some(size) => {
+                    self.disks[node as usize].read(op, Bytes::from_static(&ZEROS[..size as usize]));
+                    self.begin_disk(node);
+                }
+                None => self.at_once.push((op, Completion::Read(Err(protocol::machine::ReadFailure::Missing)))),
+            },
+            effect => panic!("no run asks a target for {effect:?}"),
+        }
+    }
+
+    fn begin_disk(&mut self, node: u32) {
+        if let Some(at) = self.disks[node as usize].begin(self.now) {
+            self.queue.push(at, Happening::Disk(node));
+        }
+    }
+
+    fn disk(&mut self, node: u32) {
+        let mut done = Vec::new();
+        self.disks[node as usize].finish(|finished| done.push(finished));
+        for finished in done {
+            let arrived = match finished {
+                Finished::Written { op, id } => {
+                    self.workload.stored(&id, NodeId(node));
+                    Arrived::Done(op, Completion::Written { result: Ok(()), free: FREE })
+                }
+                Finished::Read { op, payload } => Arrived::Done(op, Completion::Read(Ok(payload))),
+            };
+            self.reached(node, arrived);
+        }
+        self.begin_disk(node);
+    }
+
+    fn initiator_event(&mut self, n: u32, event: InitiatorEvent) {
+        let (handle, good, rounds) = match event {
+            InitiatorEvent::Put { handle, result } => {
+                (handle, result.is_ok(), result.map_or(0, |stored| stored.rounds))
+            }
+            InitiatorEvent::Get { handle, result } => {
+                (handle, result.is_ok(), result.map_or(0, |fetched| fetched.rounds))
+            }
+            InitiatorEvent::RepairAsked => return self.count.repairs += 1,
+            InitiatorEvent::List { .. }
+            | InitiatorEvent::Ping { .. }
+            | InitiatorEvent::NeedMap { .. }
+            | InitiatorEvent::Bid { .. }
+            | InitiatorEvent::RepairSent
+            | InitiatorEvent::CorruptCopy { .. } => return,
+        };
+        let over = self.workload.over(handle);
+        self.count.puts += u64::from(good && over.is_put);
+        self.count.gets += u64::from(good && !over.is_put);
+        self.count.failed += u64::from(!good);
+        self.count.more_rounds += u64::from(rounds.saturating_sub(1));
+        let in_window = over.begun >= self.began && self.ended.is_none_or(|end| over.begun < end);
+        if in_window && self.now >= self.setup.warm_up.as_nanos() {
+            if self.ended.is_some() {
+                self.open -= 1;
+            }
+            if good {
+                let latency = if over.is_put { &mut self.put_latency } else { &mut self.get_latency };
+                latency.saturating_record(self.now - over.begun);
+                if self.setup.keep_series {
+                    self.series.push(self.now - over.begun);
+                }
+            }
+        }
+        if matches!(self.setup.load, Load::Closed { .. }) {
+            self.ask_later(n);
+        }
+    }
+
+    /// The next request of a closed loop, when the outputs of this moment are taken.
+    fn ask_later(&mut self, n: u32) {
+        self.queue.push(self.now, Happening::Arrival(n));
+    }
+
+    const fn target_event(&mut self, event: &TargetEvent) {
+        match event {
+            TargetEvent::RepairAsked => self.count.repairs += 1,
+            TargetEvent::Released { .. } => self.count.released += 1,
+            TargetEvent::Expired => self.count.expired += 1,
+            _ => {}
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        let end = self.ended.unwrap_or(self.now);
+        let measured = end - self.began;
+        let seconds = measured.max(1) as f64 / 1e9;
+        let share = |work: u64, of: u32| work as f64 / (measured.max(1) as f64 * f64::from(of.max(1)));
+        let (disks, targets, initiators, load) = self.work;
+        let link = self.setup.protocol.link as f64 / 8.0 * seconds * self.disks.len().max(1) as f64;
+        let count = &self.stopped;
+        let measured_more = Measured {
+            gets: count.gets,
+            get_latency: self.get_latency,
+            failed: count.failed,
+            unfinished: self.open,
+            dropped: count.dropped,
+            repairs: count.repairs,
+            released: count.released,
+            expired: count.expired,
+            cpu_initiator: share(initiators, self.setup.initiators),
+            cpu_target: share(targets, self.setup.targets),
+        };
+        let chunks = count.puts + count.gets;
+        Outcome {
+            measured,
+            chunks,
+            chunks_per_second: chunks as f64 / seconds,
+            latency: self.put_latency.clone(),
+            attempt: self.put_latency,
+            disk_utilisation: share(disks, self.setup.targets),
+            disk_scheduled: share(disks, self.setup.targets),
+            link_utilisation: count.payload_bytes as f64 / link,
+            load,
+            control_bytes: count.control_bytes,
+            payload_bytes: count.payload_bytes,
+            aborted: count.released,
+            more_rounds: count.more_rounds,
+            requests: (0, 0),
+            collisions: count.collisions,
+            events: self.events,
+            digest: self.digest,
+            series: self.series,
+            product: Some(Box::new(measured_more)),
+        }
+    }
+}

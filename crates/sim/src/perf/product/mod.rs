@@ -1,0 +1,141 @@
+//! The product's own machines on the performance driver: the code that the daemons run, on a network, disks, clocks and
+//! processors as they are.
+//!
+//! Control and payload share every wire; a switch port has a queue that fills and drops; clocks drift, threads wake late,
+//! messages and payload cost processor time, writes share a sync. What is idealised: links are equally fast, a switch
+//! passes on what begins to arrive, and messages are charged for their tag instead of computing it.
+
+mod cluster;
+mod disk;
+mod node;
+mod wire;
+mod workload;
+
+use hdrhistogram::Histogram;
+use protocol::config::{Config, Transport};
+use protocol::time::Span;
+use protocol::wire::DATA_HEADER;
+
+use super::setup::{Bounds, Setup};
+
+pub(super) use cluster::run;
+
+/// Ethernet with its preamble and gap, IPv4 and UDP around every datagram.
+const HEADERS: u64 = 66;
+/// Of these, what counts against the MTU.
+const IP_AND_UDP: u32 = 28;
+
+/// What a run of the product's machines needs beyond the [`Setup`], of which the copies, the rates of links and disks and
+/// the trip count, and nothing else of the papers' protocol.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The machines' settings, as a daemon has them.
+    pub config: Config,
+    /// Gets among the requests, in percent.
+    pub reads: u32,
+    /// Chunks that are there from the beginning, of which gets choose.
+    pub objects: u32,
+    /// How much gets prefer some of them: the exponent of Zipf's law, in hundredths; 0 is not at all.
+    pub skew: u32,
+    /// Bytes that wait at a switch port before more is dropped.
+    pub switch_queue: u64,
+    /// Datagrams lost on the way to each receiver, in a million.
+    pub loss_ppm: u32,
+    /// Clocks are up to so many millionths too fast or too slow.
+    pub drift_ppm: u32,
+    /// Timers fire up to so much late.
+    pub wake_jitter: Span,
+    /// Processor time.
+    pub cpu: Cpu,
+    /// What disks need beside the time that their rate makes.
+    pub disk: DiskTimes,
+    /// How long requests of the measured time may go on behind it.
+    pub drain: Span,
+}
+
+/// Processor time that a node needs. One thread handles its messages and payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cpu {
+    /// For one control message, sent or received.
+    pub message: Span,
+    /// For 1,024 bytes of payload, sent or received.
+    pub kib: Span,
+    /// Bytes hashed in a second; 0 is no time.
+    pub hash: u64,
+}
+
+/// What disks need beside the time that their rate makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskTimes {
+    /// For each read or write.
+    pub operation: Span,
+    /// For each sync, which all writes that wait share.
+    pub sync: Span,
+    /// Whether chunks are hashed while the disk works on those before them, instead of by the thread that writes.
+    pub hash_ahead: bool,
+}
+
+/// Payload bytes in a datagram on a path with this MTU.
+#[must_use]
+pub(super) const fn per_datagram(mtu: u32) -> usize {
+    mtu as usize - IP_AND_UDP as usize - DATA_HEADER
+}
+
+impl Profile {
+    /// Payload bytes per second that a link of so many bits per second carries.
+    #[must_use]
+    pub(super) const fn payload_rate(link: u64, per_datagram: usize) -> u64 {
+        let full = per_datagram as u128;
+        (link as u128 / 8 * full / (full + HEADERS as u128 + DATA_HEADER as u128)) as u64
+    }
+
+    /// How the protocol is called.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self.config.transport {
+            Transport::Hash => "hash",
+            Transport::ReplicastM => "product-m",
+            Transport::ReplicastH => "product-h",
+        }
+    }
+
+    /// Upper bounds in requests per second, whose parts are the shares of this profile.
+    pub(super) fn bounds(&self, setup: &Setup) -> Bounds {
+        let (gets, puts) = (f64::from(self.reads) / 100.0, 1.0 - f64::from(self.reads) / 100.0);
+        let (copies, size) = (f64::from(setup.protocol.copies), setup.mean_size());
+        let (targets, initiators) = (f64::from(setup.targets), f64::from(setup.initiators));
+        let sent = if self.config.transport == Transport::ReplicastM { 1.0 } else { copies };
+        let link = Self::payload_rate(setup.protocol.link, self.config.per_datagram) as f64;
+        let bytes = |share: f64| (share * size).max(1e-9);
+        Bounds {
+            disk: targets * setup.protocol.disk as f64 / bytes(puts * copies + gets),
+            link: targets * link / bytes((puts * copies).max(gets)),
+            uplink: initiators * link / bytes((puts * sent).max(gets)),
+        }
+    }
+}
+
+/// What is measured beside what every [`Outcome`](super::Outcome) has.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Gets that ended well in the measured time.
+    pub gets: u64,
+    /// From the request to the verified bytes, in nanoseconds, of gets that began in the measured time.
+    pub get_latency: Histogram<u64>,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Requests of the measured time that were not over when the drain was.
+    pub unfinished: u64,
+    /// Datagrams that a full queue dropped or the wire lost, for each receiver.
+    pub dropped: u64,
+    /// Repairs asked for.
+    pub repairs: u64,
+    /// Windows that were accepted and given up.
+    pub released: u64,
+    /// Bids that were not accepted in time.
+    pub expired: u64,
+    /// Share of a processor that initiators needed, mean.
+    pub cpu_initiator: f64,
+    /// Share of a processor that targets needed, mean; hashing not counted.
+    pub cpu_target: f64,
+}

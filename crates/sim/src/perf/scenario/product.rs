@@ -1,0 +1,128 @@
+//! The keys of the product's own machines.
+
+use protocol::config::{Config, Transport};
+use protocol::time::Span;
+use serde::Deserialize;
+
+use super::super::product::{Cpu, DiskTimes, Profile, per_datagram};
+use super::{File, Named, Wrong, within};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ProfileName {
+    /// The papers' machines on the papers' network.
+    #[default]
+    Paper,
+    /// The machines that the daemons run, on a network as it is.
+    Product,
+}
+
+impl File {
+    /// The profile, when the scenario asks for the product's machines. `config` is what the keys that both have say.
+    pub(super) fn product(&self, config: &protocol::paper::Config) -> Result<Option<Box<Profile>>, Wrong> {
+        let is_product = self.profile.unwrap_or_default() == ProfileName::Product;
+        self.check_profile(is_product)?;
+        if !is_product {
+            return Ok(None);
+        }
+        let machines = self.machines(config)?;
+        let skew = within("zipf", self.zipf.unwrap_or(0.0), 0.0, 4.0)? * 100.0;
+        let cpu = Cpu {
+            message: self.cpu_message.map_or(Span::ZERO, |time| time.0),
+            kib: self.cpu_kib.map_or(Span::ZERO, |time| time.0),
+            hash: within("hash_mb_per_s", self.hash_mb_per_s.unwrap_or(0), 0, 1_000_000)? << 20,
+        };
+        let disk = DiskTimes {
+            operation: self.disk_operation.map_or(Span::ZERO, |time| time.0),
+            sync: self.disk_sync.map_or(Span::ZERO, |time| time.0),
+            hash_ahead: self.hash_ahead.unwrap_or(false),
+        };
+        Ok(Some(Box::new(Profile {
+            reads: within("reads_percent", self.reads_percent.unwrap_or(0), 0, 100)?,
+            objects: within("objects", self.objects.unwrap_or(100_000), 1, 10_000_000)?,
+            skew: skew.round() as u32,
+            switch_queue: within("switch_queue", self.switch_queue.map_or(1 << 20, |s| s.0), 16 << 10, 1 << 40)?,
+            loss_ppm: within("loss_ppm", self.loss_ppm.unwrap_or(0), 0, 500_000)?,
+            drift_ppm: within("drift_ppm", self.drift_ppm.unwrap_or(0), 0, 100_000)?,
+            wake_jitter: self.wake_jitter.map_or(Span::ZERO, |time| time.0),
+            cpu,
+            disk,
+            drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
+            config: machines,
+        })))
+    }
+
+    fn machines(&self, config: &protocol::paper::Config) -> Result<Config, Wrong> {
+        let transport = match self.protocol.unwrap_or(Named::ReplicastM) {
+            Named::Hash => Transport::Hash,
+            Named::ReplicastM => Transport::ReplicastM,
+            Named::ReplicastH => Transport::ReplicastH,
+            Named::UchCcp | Named::UchAimd => {
+                let why = "protocol: with profile = \"product\", `hash`, `replicast-m` or `replicast-h`";
+                return Err(("protocol", why.to_owned()));
+            }
+        };
+        let mtu = within("frame", self.frame.unwrap_or(9_000), 576, 65_000)?;
+        let percent = within("data_percent", self.data_percent.unwrap_or(100), 1, 100)?;
+        let plain = Config::default();
+        let rate = Profile::payload_rate(config.link, per_datagram(mtu));
+        let stretch = |given: u16| -> Result<u16, Wrong> {
+            within("stretch_percent", self.stretch_percent.unwrap_or(u64::from(given)), 100, 2_000).map(|s| s as u16)
+        };
+        Ok(Config {
+            transport,
+            link_rate: rate / 100 * percent,
+            per_datagram: per_datagram(mtu),
+            receive_buffer: self.receive_buffer.map_or(plain.receive_buffer, |size| size.0),
+            guard: self.guard.map_or(plain.guard, |time| time.0),
+            tentative: self.tentative.map_or(plain.tentative, |time| time.0),
+            late: self.late.map_or(plain.late, |time| time.0),
+            stretch_m: stretch(plain.stretch_m)?,
+            stretch_h: stretch(plain.stretch_h)?,
+            scrub_interval: Span::ZERO,
+            ..plain
+        })
+    }
+
+    /// No key is taken that the profile makes nothing of.
+    fn check_profile(&self, is_product: bool) -> Result<(), Wrong> {
+        let product = [
+            ("reads_percent", self.reads_percent.is_some()),
+            ("objects", self.objects.is_some()),
+            ("zipf", self.zipf.is_some()),
+            ("switch_queue", self.switch_queue.is_some()),
+            ("loss_ppm", self.loss_ppm.is_some()),
+            ("drift_ppm", self.drift_ppm.is_some()),
+            ("wake_jitter", self.wake_jitter.is_some()),
+            ("cpu_message", self.cpu_message.is_some()),
+            ("cpu_kib", self.cpu_kib.is_some()),
+            ("hash_mb_per_s", self.hash_mb_per_s.is_some()),
+            ("hash_ahead", self.hash_ahead.is_some()),
+            ("disk_operation", self.disk_operation.is_some()),
+            ("disk_sync", self.disk_sync.is_some()),
+            ("receive_buffer", self.receive_buffer.is_some()),
+            ("tentative", self.tentative.is_some()),
+            ("late", self.late.is_some()),
+            ("drain", self.drain.is_some()),
+        ];
+        let paper = [
+            ("disk_queue", self.disk_queue.is_some()),
+            ("control_bytes", self.control_bytes.is_some()),
+            ("placement", self.placement.is_some()),
+            ("choice", self.choice.is_some()),
+            ("widen_idle", self.widen_idle.is_some()),
+            ("least_backlog", self.least_backlog.is_some()),
+            ("overlap", self.overlap.is_some()),
+            ("quirks", self.quirks.is_some()),
+        ];
+        let (wrong, other): (&[(&'static str, bool)], &str) =
+            if is_product { (&paper, "paper") } else { (&product, "product") };
+        match wrong.iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err((key, format!("{key} is for profile = \"{other}\" only"))),
+            None if !is_product && matches!(self.protocol, Some(Named::Hash)) => {
+                Err(("protocol", "protocol = \"hash\" is for profile = \"product\" only".to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+}
