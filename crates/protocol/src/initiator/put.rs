@@ -192,9 +192,35 @@ impl Put {
         self.phase = Phase::Resting { until: cx.now + span + jitter };
     }
 
+    /// A bid after the choice: its sender is not silent, and is free again. (By multicast it was told already.)
+    fn late_bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
+        if bid.round == self.round && self.asked_of.contains(&from) && !self.answered.contains(&from) {
+            self.answered.push(from);
+            if matches!(bid.answer, Answer::Window(_))
+                && !self.by_multicast(cx)
+                && cx.config.transport != Transport::Hash
+            {
+                let refusal = Message::Accept { txn: self.txn, round: self.round, granted: Vec::new() };
+                cx.send(Destination::Node(from), &refusal);
+            }
+        }
+        Step::Continue
+    }
+
+    const fn by_multicast(&self, cx: &Shared) -> bool {
+        cx.config.multicast && self.multicast
+    }
+
+    /// Whom an answer to the bids goes to: by multicast also to those whose bids are still under way, as nothing else would
+    /// free what they reserved.
+    fn bidders(&self, cx: &Shared) -> Vec<NodeId> {
+        let offered = |n: &NodeId| self.offers.contains_key(n) || self.by_multicast(cx);
+        self.asked_of.iter().copied().filter(offered).collect()
+    }
+
     pub(super) fn bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
         let Phase::Asking { since, .. } = self.phase else {
-            return Step::Continue;
+            return self.late_bid(cx, from, bid);
         };
         if bid.round != self.round || !self.asked_of.contains(&from) || self.answered.contains(&from) {
             return Step::Continue;
@@ -243,7 +269,7 @@ impl Put {
     /// Tells every bidder that it is free again.
     fn cancel(&mut self, cx: &mut Shared) {
         if !self.offers.is_empty() && cx.config.transport != Transport::Hash {
-            let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
+            let bidders = self.bidders(cx);
             let accept = Message::Accept { txn: self.txn, round: self.round, granted: Vec::new() };
             cx.send_group(self.group, &bidders, &accept, self.multicast);
         }
@@ -355,7 +381,7 @@ impl Put {
             .flat_map(|c| c.targets.iter().map(move |t| (c.start, *t)))
             .filter_map(|(at, target)| Some(Granted { target, offset: at.since(self.offers.get(&target)?.start) }))
             .collect();
-        let bidders: Vec<NodeId> = self.offers.keys().copied().collect();
+        let bidders = self.bidders(cx);
         let accept = Message::Accept { txn: self.txn, round: self.round, granted };
         cx.send_group(self.group, &bidders, &accept, self.multicast);
     }

@@ -115,6 +115,8 @@ pub(super) struct Port {
     /// When the last of the trains began to arrive, and how long each of its datagrams takes.
     begun: u64,
     datagram: u64,
+    /// When the last of what came is through: nothing overtakes.
+    through: u64,
 }
 
 impl Port {
@@ -144,28 +146,30 @@ impl Port {
         if self.backlog + takes > room {
             return None;
         }
-        let wait = match self.backlog {
-            0 if !self.arriving.is_empty() => {
-                let datagram = self.datagram.max(1);
-                datagram - (now - self.begun) % datagram
-            }
-            backlog => backlog,
-        };
+        let mut wait = self.backlog;
+        if !self.arriving.is_empty() {
+            // Behind the datagram that is passing.
+            let datagram = self.datagram.max(1);
+            wait = wait.max(datagram - (now - self.begun) % datagram);
+        }
         self.backlog += takes;
-        Some(now + wait)
+        self.through = self.through.max(now + wait);
+        Some(self.through)
     }
 
     /// A train begins; when the end of its first datagram is through.
     pub(super) fn begin(&mut self, now: u64, id: u32, first: u64, datagram: u64) -> u64 {
         self.arriving.push(id);
         (self.begun, self.datagram) = (now, datagram);
-        now + first + self.backlog
+        self.through = self.through.max(now + first + self.backlog);
+        self.through
     }
 
     /// A train ends; when its end is through.
     pub(super) fn end(&mut self, now: u64, id: u32) -> u64 {
         self.arriving.retain(|train| *train != id);
-        now + self.backlog
+        self.through = self.through.max(now + self.backlog);
+        self.through
     }
 }
 
