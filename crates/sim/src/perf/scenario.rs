@@ -426,6 +426,14 @@ mod tests {
         assert!(error("", &["targets"]).contains("key=value"));
         assert!(error("", &["colour=red"]).contains("expected one of"));
         assert!(error("chunk = ", &[]).starts_with("x.toml:1: "));
+        let other = error("\ndrift_ppm = 5\n", &[]);
+        assert!(other.starts_with("x.toml:2: ") && other.contains("product"), "{other}");
+        let paper = error("profile = \"product\"\nquirks = []\n", &[]);
+        assert!(paper.starts_with("x.toml:2: ") && paper.contains("paper"), "{paper}");
+        let hash = error("protocol = \"hash\"\n", &[]);
+        assert!(hash.starts_with("x.toml:1: ") && hash.contains("product"), "{hash}");
+        let rival = error("protocol = \"uch-ccp\"\nprofile = \"product\"\n", &[]);
+        assert!(rival.starts_with("x.toml:1: ") && rival.contains("`replicast-h`"), "{rival}");
     }
 
     #[test]

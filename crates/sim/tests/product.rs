@@ -1,0 +1,165 @@
+//! The product's machines on the performance driver: closed forms first, then that modes, builds and threads agree, and
+//! that what a real network does to them is survived.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use protocol::time::Span;
+use sim::perf::{Outcome, Scenario, Setup, run, run_all};
+
+/// A scenario of the product's machines.
+fn product(keys: &str) -> Setup {
+    let text = format!("profile = \"product\"\n{keys}");
+    Scenario::parse("test.toml", &text, &[]).unwrap().setup
+}
+
+/// A scenario that ships, with changes.
+fn shipped(name: &str, set: &[&str]) -> Setup {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name);
+    let set: Vec<String> = set.iter().map(|s| (*s).to_owned()).collect();
+    Scenario::parse(name, &std::fs::read_to_string(path).unwrap(), &set).unwrap().setup
+}
+
+fn close(is: f64, should: f64, tolerance: f64) {
+    assert!((is / should - 1.0).abs() <= tolerance, "{is} is not {should} within {tolerance}");
+}
+
+fn no_failure(outcome: &Outcome) {
+    let more = outcome.product.as_ref().unwrap();
+    assert_eq!((more.failed, more.unfinished), (0, 0));
+    assert!(outcome.chunks > 0);
+}
+
+/// Nanoseconds that a chunk takes on a link of 10 Gbit/s: datagrams of 8,940 bytes, each with 98 bytes of headers.
+fn on_link(chunk: u64) -> f64 {
+    (chunk + chunk.div_ceil(8_940) * 98) as f64 * 0.8
+}
+
+/// A control message on the wire and its trip: about 150 bytes.
+const HOP: f64 = 150.0 * 0.8 + 1_000.0;
+
+#[test]
+fn a_put_over_an_idle_network_takes_what_the_formula_says() {
+    for chunk in [16_u64, 128, 1024] {
+        let idle = format!(
+            "initiators = 1\nlink_mbit_per_s = 10000\ndisk_mb_per_s = 1000\ndisk_operation = \"3us\"\n\
+             disk_sync = \"20us\"\nwarm_up = \"50ms\"\nlength = \"200ms\"\nchunk = \"{chunk}KiB\"\n"
+        );
+        let disk = chunk as f64 * 1e9 / 1024.0 / 1000.0 + 23_000.0;
+        // Request, bid, payload, disk, acknowledgement.
+        let one_copy = 3.0 * HOP + on_link(chunk << 10) + 1_000.0 + disk;
+        let hash = product(&format!("{idle}protocol = \"hash\"\ncopies = 1\ntargets = 4\ngroup = 1\n"));
+        let outcome = run(&hash).unwrap();
+        no_failure(&outcome);
+        close(outcome.latency.mean(), one_copy, 0.01);
+        close(outcome.chunks_per_second, 1e9 / one_copy, 0.01);
+        // One multicast to three, in a window that begins when the choice has usually been made.
+        let outcome = run(&product(&format!("{idle}protocol = \"replicast-m\"\ntargets = 9\n"))).unwrap();
+        no_failure(&outcome);
+        close(outcome.latency.mean(), one_copy, if chunk == 16 { 0.12 } else { 0.03 });
+        assert_eq!(outcome.collisions, 0);
+    }
+}
+
+#[test]
+fn a_get_over_an_idle_network_takes_what_the_formula_says() {
+    for (protocol, tolerance) in [("hash", 0.02), ("replicast-h", 0.05)] {
+        let outcome = run(&product(&format!(
+            "protocol = \"{protocol}\"\nreads_percent = 100\nobjects = 500\ninitiators = 1\ntargets = 9\n\
+             link_mbit_per_s = 10000\ndisk_mb_per_s = 1000\nwarm_up = \"50ms\"\nlength = \"200ms\"\n"
+        )))
+        .unwrap();
+        no_failure(&outcome);
+        let more = outcome.product.as_ref().unwrap();
+        let whole = 3.0 * HOP + 125_000.0 + on_link(128 << 10) + 1_000.0;
+        close(more.get_latency.mean(), whole, tolerance);
+        assert_eq!(more.gets, outcome.chunks);
+    }
+}
+
+/// One disk, Poisson arrivals, a network that takes no time: mean time in the system is d (1 + rho / (2 (1 - rho))).
+#[test]
+fn a_disk_is_a_queue_with_constant_service() {
+    for load in [0.3, 0.7] {
+        let setup = product(&format!(
+            "protocol = \"hash\"\ncopies = 1\ninitiators = 200\ntargets = 1\ngroup = 1\ndepth = 8\n\
+             link_mbit_per_s = 10000000\ntrip = \"0ns\"\ndisk_mb_per_s = 400\nload = {load}\n\
+             receive_buffer = \"1024MiB\"\nswitch_queue = \"1024MiB\"\nwarm_up = \"1s\"\nlength = \"60s\"\n"
+        ));
+        let outcome = run(&setup).unwrap();
+        no_failure(&outcome);
+        let service = 1e9 / 400.0 / 8.0;
+        close(outcome.disk_utilisation, load, 0.01);
+        close(outcome.latency.mean(), service * (1.0 + load / (2.0 * (1.0 - load))), 0.02);
+    }
+}
+
+#[test]
+fn frames_and_transfers_agree_where_nothing_contends() {
+    for protocol in ["hash", "replicast-m", "replicast-h"] {
+        let keys = format!("protocol = \"{protocol}\"\ninitiators = 1\ntargets = 9\nlength = \"100ms\"\n");
+        let transfer = run(&product(&keys)).unwrap();
+        let frame = run(&product(&format!("{keys}mode = \"frame\"\n"))).unwrap();
+        close(frame.latency.mean(), transfer.latency.mean(), 0.001);
+        assert!(frame.events > transfer.events);
+    }
+}
+
+/// Everything at once: loss, full queues, clocks, jitter, processors, gets and puts of all sizes.
+const EVERYTHING: &str = "initiators = 12\ntargets = 18\nmix = [[\"16KiB\", 5], [\"128KiB\", 4], [\"1MiB\", 1]]\n\
+     reads_percent = 40\nobjects = 2000\nzipf = 0.9\nloss_ppm = 500\nswitch_queue = \"128KiB\"\n\
+     drift_ppm = 200\nwake_jitter = \"50us\"\ncpu_message = \"3us\"\ncpu_kib = \"300ns\"\n\
+     hash_mb_per_s = 5000\ndisk_operation = \"5us\"\ndisk_sync = \"20us\"\ndepth = 4\nslow_one_in = 9\n\
+     warm_up = \"5ms\"\nlength = \"20ms\"\n";
+
+fn everything() -> Vec<Setup> {
+    let of = |protocol: &str| product(&format!("protocol = \"{protocol}\"\n{EVERYTHING}"));
+    ["hash", "replicast-m", "replicast-h"].map(of).to_vec()
+}
+
+#[test]
+fn loss_and_full_queues_cost_time_and_nothing_else() {
+    for setup in everything() {
+        let outcome = run(&setup).unwrap();
+        no_failure(&outcome);
+        let more = outcome.product.as_ref().unwrap();
+        assert!(more.dropped > 0 && more.repairs > 0 && more.gets > 0 && outcome.chunks > more.gets);
+    }
+}
+
+fn digests(setups: &[Setup], threads: usize) -> Vec<u64> {
+    run_all(setups, threads, &|_| ()).unwrap().iter().map(|outcome| outcome.digest).collect()
+}
+
+/// The digests are written down: every build must come to the same, optimised or not.
+#[test]
+fn a_run_repeats_exactly_on_every_build_and_any_number_of_threads() {
+    let setups = everything();
+    let one = digests(&setups, 1);
+    assert_eq!(digests(&setups, 3), one);
+    let other: Vec<Setup> = setups.iter().map(|setup| Setup { seed: 2, ..setup.clone() }).collect();
+    assert!(digests(&other, 2).iter().zip(&one).all(|(a, b)| a != b));
+    assert_eq!(one, DIGESTS, "what is repeated has changed: if it was meant to, write the new digests down");
+}
+
+const DIGESTS: [u64; 3] = [0, 0, 0];
+
+#[test]
+fn reserved_transfers_hardly_meet_and_unreserved_ones_do() {
+    let share = |protocol: &str| {
+        let outcome = run(&shipped("realistic.toml", &[&format!("protocol={protocol}"), "length=20ms"])).unwrap();
+        no_failure(&outcome);
+        outcome.collisions as f64 / outcome.chunks as f64
+    };
+    assert!(share("replicast-m") < 0.2 && share("hash") > 0.5);
+}
+
+#[test]
+fn the_drain_measures_what_began_in_time() {
+    let mut setup = product("initiators = 10\ntargets = 18\nload = 0.5\nlength = \"30ms\"\n");
+    let outcome = run(&setup).unwrap();
+    no_failure(&outcome);
+    // Every put that began is in the latencies, those too that ended later.
+    assert!(outcome.latency.len() >= outcome.chunks);
+    setup.product.as_mut().unwrap().drain = Span::ZERO;
+    assert!(run(&setup).unwrap().product.unwrap().unfinished > 0);
+}
