@@ -5,6 +5,7 @@
 //! nobody stores or looks up where a chunk is.
 
 use core::fmt;
+use std::sync::Arc;
 
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId};
 use crate::limits;
@@ -30,7 +31,12 @@ pub struct ClusterMap {
     pub epoch: Epoch,
     /// Copies of every chunk.
     pub copies: u8,
-    cells: Vec<Vec<TargetEntry>>,
+    /// Shared, so that a copy of the map costs nothing.
+    cells: Arc<[Vec<TargetEntry>]>,
+    /// Where each target is, by its id: cell and place.
+    places: Arc<[(NodeId, u32, u32)]>,
+    /// How often each group draws for a chunk: its capacity in sixteenths of the largest.
+    draws: Arc<[u64]>,
     /// Cells in a group.
     group_cells: usize,
     /// Places of a cell in a member mask: the size of the largest cell.
@@ -143,9 +149,22 @@ impl ClusterMap {
         if group_cells as u32 * stride > limits::GROUP_MEMBERS as u32 {
             return Err(MapError::GroupTooLarge { cells: group_cells, stride });
         }
-        let map = Self { cluster, epoch, copies, cells, group_cells, stride };
+        let all =
+            cells.iter().enumerate().flat_map(|(c, cell)| cell.iter().enumerate().map(move |(p, t)| (t.id, c, p)));
+        let mut places: Vec<(NodeId, u32, u32)> = all.map(|(id, c, p)| (id, c as u32, p as u32)).collect();
+        places.sort_unstable();
+        let (cells, places) = (cells.into(), places.into());
+        let mut map = Self { cluster, epoch, copies, cells, places, draws: Arc::new([]), group_cells, stride };
+        map.draws = map.weigh();
         map.check_domains()?;
         Ok(map)
+    }
+
+    fn weigh(&self) -> Arc<[u64]> {
+        let capacity = |g| self.members(GroupId(g)).map(|t| t.capacity >> 20).fold(0, u64::saturating_add);
+        let weights: Vec<u64> = (0..self.groups()).map(capacity).collect();
+        let largest = u128::from(weights.iter().copied().max().unwrap_or(0).max(1));
+        weights.iter().map(|weight| (u128::from(*weight) * 16).div_ceil(largest).max(1) as u64).collect()
     }
 
     /// Dealing keeps domains apart as far as it can; this says whether that was far enough.
@@ -168,7 +187,9 @@ impl ClusterMap {
     /// The entry of one target.
     #[must_use]
     pub fn target(&self, id: NodeId) -> Option<&TargetEntry> {
-        self.targets().find(|t| t.id == id)
+        let at = self.places.binary_search_by_key(&id, |(target, ..)| *target).ok()?;
+        let (_, cell, place) = self.places[at];
+        self.cells[cell as usize].get(place as usize)
     }
 
     /// How many groups there are: one for each cell, or a single one when it spans every cell.
@@ -203,15 +224,8 @@ impl ClusterMap {
         if groups == 1 {
             return GroupId(0);
         }
-        let weights: Vec<u64> = (0..groups)
-            .map(|g| self.members(GroupId(g)).map(|t| t.capacity >> 20).fold(0, u64::saturating_add))
-            .collect();
-        let largest = weights.iter().copied().max().unwrap_or(0).max(1);
         let key = fold(chunk.placement_key());
-        let score = |g: u32| {
-            let draws = (u128::from(weights[g as usize]) * 16).div_ceil(u128::from(largest)).max(1) as u64;
-            (0..draws).map(|d| mix(key ^ mix(u64::from(g) << 8 | d))).max()
-        };
+        let score = |g: u32| (0..self.draws[g as usize]).map(|d| mix(key ^ mix(u64::from(g) << 8 | d))).max();
         GroupId((0..groups).max_by_key(|g| score(*g)).unwrap_or(0))
     }
 
