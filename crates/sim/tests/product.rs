@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use protocol::time::Span;
-use sim::perf::{Outcome, Scenario, Setup, run, run_all};
+use sim::perf::{Change, Outcome, Scenario, Setup, run, run_all};
 
 /// A scenario of the product's machines.
 fn product(keys: &str) -> Setup {
@@ -15,7 +15,7 @@ fn product(keys: &str) -> Setup {
 /// A scenario that ships, with changes.
 fn shipped(name: &str, set: &[&str]) -> Setup {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name);
-    let set: Vec<String> = set.iter().map(|s| (*s).to_owned()).collect();
+    let set: Vec<Change> = set.iter().map(|s| Change { flag: "--set", text: (*s).to_owned() }).collect();
     Scenario::parse(name, &std::fs::read_to_string(path).unwrap(), &set).unwrap().setup
 }
 

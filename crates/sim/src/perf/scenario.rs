@@ -383,12 +383,14 @@ impl File {
         if !group.is_multiple_of(copies) {
             return Err(("group", format!("group = {group}: a multiple of the {copies} copies is possible")));
         }
+        let times = within("slow_times", self.slow_times.unwrap_or(10), 1, 10_000)?;
+        let slow = Slow { one_in: self.slow_one_in.unwrap_or(0), times };
         let setup = Setup {
             product: self.product(&config)?,
             targets,
             group,
             sizes: self.sizes()?,
-            slow: Slow { one_in: self.slow_one_in.unwrap_or(0), times: self.slow_times.unwrap_or(10).max(1) },
+            slow,
             warm_up: self.warm_up.map_or(Span::ZERO, |time| time.0),
             mode: if matches!(self.mode, Some(ModeName::Frame)) { Mode::Frame } else { Mode::Transfer },
             quirks: self.quirks(),
@@ -417,6 +419,8 @@ mod tests {
         assert!(variant.starts_with("x.toml:1: ") && variant.contains("`replicast-m`"), "{variant}");
         let size = error("\nchunk = \"12KB\"\n", &[]);
         assert!(size.starts_with("x.toml:2: ") && size.contains("KiB"), "{size}");
+        let never = error("slow_times = 10\n", &["slow_times=0"]);
+        assert!(never.contains("--vary") && never.contains('1'), "{never}");
         let large = error("targets = 6\ngroup = 9\n", &[]);
         assert!(large.starts_with("x.toml:2: ") && large.contains("3 to 6"), "{large}");
         let huge = error("chunk = \"9MiB\"\n", &[]);

@@ -57,7 +57,7 @@ impl File {
             Named::Hash => Transport::Hash,
             Named::ReplicastM => Transport::ReplicastM,
             Named::ReplicastH => Transport::ReplicastH,
-            Named::UchCcp | Named::UchAimd => {
+            _ => {
                 let why = "protocol: with profile = \"product\", `hash`, `replicast-m` or `replicast-h`";
                 return Err(("protocol", why.to_owned()));
             }
