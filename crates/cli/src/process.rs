@@ -66,6 +66,8 @@ impl Role {
             Rest::ForGood => return None,
             Rest::Until(at) if now < at => return None,
             Rest::Until(_) => {
+                // One that cannot be started is not one that ran for long.
+                self.started = now;
                 return Some(match self.restart() {
                     Ok(()) => format!("{} is started again", self.what),
                     Err(error) => self.ended(now, &format!("{error:#}")),
@@ -245,4 +247,30 @@ pub(crate) fn stop_with_parent() -> anyhow::Result<()> {
         .spawn(watch)
         .context("the thread that watches the parent process cannot be started")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_started_again_is_given_up_after_some_tries() {
+        let place = tempfile::tempdir().unwrap();
+        let logs = place.path().join("logs");
+        std::fs::create_dir(&logs).unwrap();
+        // It does not know the flag for the parent, and ends.
+        let mut role = Role::start("it", vec!["--list".to_owned()], logs.join("log")).unwrap();
+        role.child.wait().unwrap();
+        std::fs::remove_dir_all(&logs).unwrap();
+        let mut now = Instant::now() + WELL;
+        let mut news = Vec::new();
+        for _ in 0..100 {
+            news.extend(role.attend(now, true));
+            now += WELL;
+        }
+        assert_eq!(news.len() as u32, TRIES + 1, "{news:#?}");
+        assert!(news.last().unwrap().contains("stays down"), "{news:#?}");
+    }
 }
