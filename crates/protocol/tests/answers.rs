@@ -5,11 +5,13 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
 use protocol::config::Config;
-use protocol::id::{ChunkId, NodeId, TxnId};
+use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
+use protocol::initiator::Initiator;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
+use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, decode_message};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, Slot, decode_message};
 use protocol::{initiator, limits};
 
 const PAYLOAD: &[u8] = b"stored";
@@ -258,4 +260,51 @@ fn a_disk_that_reads_slowly_says_so_in_its_bids() {
     step(&mut target, now, get_accepted(2, 1));
     let third = window(&tell(&mut target, now, &get(3, 1, id), Some(100)).0);
     assert!(third.done >= took.times(2).percent(99), "two reads: {third:?}");
+}
+
+/// Where a put's acceptances go, when three of nine bid, and then a fourth.
+fn refusals(multicast: bool) -> (Vec<Destination>, Vec<Destination>) {
+    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map");
+    let mut initiator = Initiator::new(INITIATOR, map, Config { multicast, ..Config::default() }, 1);
+    let mut hear = |now: u64, input| {
+        initiator.handle_input(at(now), input);
+        let (mut accepts, mut txn) = (Vec::new(), None);
+        loop {
+            match initiator.poll_output() {
+                Output::Transmit(transmit) => {
+                    let Body::Control(message) = transmit.body else { continue };
+                    match decode_message(&message).expect("what is sent can be decoded").1 {
+                        Message::PutRequest(request) => txn = Some(request.txn),
+                        Message::Accept { .. } => accepts.push(transmit.to),
+                        _ => {}
+                    }
+                }
+                Output::Idle(_) => return (accepts, txn),
+                _ => {}
+            }
+        }
+    };
+    let (payload, id) = (Bytes::from_static(PAYLOAD), ChunkId::of_payload(PAYLOAD));
+    let (_, txn) = hear(0, Input::Request(initiator::Request::Put { handle: 1, id, payload }));
+    let (txn, span) = (txn.expect("it asks"), Span::from_millis(5));
+    let slot = Slot { start: span, length: span, transfer: span, done: span.times(2), rate: 1_000, size: 6 };
+    let bid = |target| {
+        let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
+        Input::Datagram(from(NodeId(target), &bid))
+    };
+    for target in 1..=3 {
+        assert_eq!(hear(1_000, bid(target)).0, []);
+    }
+    (hear(3_000_000, Input::Wake).0, hear(3_000_001, bid(4)).0)
+}
+
+/// Nothing but its time would free what it reserved.
+#[test]
+fn whoever_bids_after_the_choice_is_free_again() {
+    let (at_the_choice, later) = refusals(true);
+    let [Destination::Members(all)] = at_the_choice[..] else { panic!("{at_the_choice:?}") };
+    assert_eq!((all.mask.count_ones(), later), (9, vec![]));
+    let (at_the_choice, later) = refusals(false);
+    assert_eq!((at_the_choice.len(), later), (3, vec![Destination::Node(NodeId(4))]));
 }

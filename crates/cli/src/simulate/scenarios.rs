@@ -159,8 +159,11 @@ impl Done {
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let how = &args.how;
     let scenario = read(&args.file, &given("--set", &how.set), how.seeds)?;
+    let begun = std::time::Instant::now();
     let all = perform(vec![scenario], &how.report)?;
     let done = &all[0];
+    let (events, seconds) = (done.outcomes.iter().map(|o| o.events).sum::<u64>() as f64, begun.elapsed().as_secs_f64());
+    crate::output::say!("{} events in {seconds:.1} s, {} a second", grouped(events), grouped(events / seconds));
     if how.report.json {
         json(&done.json())?;
     } else {

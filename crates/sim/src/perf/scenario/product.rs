@@ -57,7 +57,12 @@ impl File {
             Named::Hash => Transport::Hash,
             Named::ReplicastM => Transport::ReplicastM,
             Named::ReplicastH => Transport::ReplicastH,
-            _ => {
+            Named::UchCcp
+            | Named::UchAimd
+            | Named::LeastOfTwo
+            | Named::C3Like
+            | Named::PrequalLike
+            | Named::PrequalSync => {
                 let why = "protocol: with profile = \"product\", `hash`, `replicast-m` or `replicast-h`";
                 return Err(("protocol", why.to_owned()));
             }
