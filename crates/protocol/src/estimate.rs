@@ -6,9 +6,12 @@ use crate::time::{Instant, Span};
 /// never be asked to show that it is well again.
 const DRIFT: Span = Span::from_secs(10);
 
-/// Between what was learned `age` ago and what is assumed.
-fn drifted(learned: u64, assumed: u64, age: Span) -> u64 {
-    let (age, whole) = (u128::from(age.as_nanos().min(DRIFT.as_nanos())), u128::from(DRIFT.as_nanos()));
+/// What was seen a few times only is believed for so much shorter: a stall is no habit.
+const DRIFT_FOR_EACH: Span = Span::from_millis(50);
+
+/// Between what was learned `age` ago and what is assumed; all of the latter after `over`.
+fn drifted(learned: u64, assumed: u64, age: Span, over: Span) -> u64 {
+    let (age, whole) = (u128::from(age.as_nanos().min(over.as_nanos())), u128::from(over.as_nanos().max(1)));
     let mixed = (u128::from(learned) * (whole - age) + u128::from(assumed) * age) / whole;
     u64::try_from(mixed).unwrap_or(u64::MAX)
 }
@@ -43,7 +46,7 @@ impl Rate {
     /// Bytes per second.
     #[must_use]
     pub fn get(self, now: Instant) -> u64 {
-        drifted(self.learned, self.assumed, now.since(self.at)).max(1)
+        drifted(self.learned, self.assumed, now.since(self.at), DRIFT).max(1)
     }
 
     /// How long `bytes` take.
@@ -110,32 +113,40 @@ impl Typical {
 
 /// How long a disk takes for one operation, by size class (powers of two), learned from completions.
 #[derive(Clone, Debug)]
-pub struct DiskTime {
+struct DiskTime {
     assumed: u64,
-    /// Nanoseconds, and when they were measured last.
-    classes: [Option<(u64, Instant)>; 32],
+    classes: [Option<Learned>; 32],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Learned {
+    nanos: u64,
+    /// When it was measured last, and how often.
+    at: Instant,
+    times: u64,
 }
 
 impl DiskTime {
     /// Begins with an assumed rate in bytes per second.
-    #[must_use]
-    pub const fn new(assumed: u64) -> Self {
+    const fn new(assumed: u64) -> Self {
         Self { assumed, classes: [None; 32] }
     }
 
     /// Takes an operation into account that ended now: `took` is the time that it kept the disk from the next one.
-    pub fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
+    fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
         let class = &mut self.classes[bytes.max(1).ilog2() as usize];
         let seen = took.as_nanos().max(1);
-        *class = Some((class.map_or(seen, |(learned, _)| learned - learned / 8 + seen / 8), now));
+        let before = class.unwrap_or(Learned { nanos: seen, at: now, times: 0 });
+        *class = Some(Learned { nanos: before.nanos - before.nanos / 8 + seen / 8, at: now, times: before.times + 1 });
     }
 
     /// How long an operation of `bytes` should take.
-    #[must_use]
-    pub fn expect(&self, now: Instant, bytes: u32) -> Span {
+    fn expect(&self, now: Instant, bytes: u32) -> Span {
         let assumed = Span::of_transfer(u64::from(bytes), self.assumed.max(1));
-        self.classes[bytes.max(1).ilog2() as usize]
-            .map_or(assumed, |(learned, at)| Span::from_nanos(drifted(learned, assumed.as_nanos(), now.since(at))))
+        self.classes[bytes.max(1).ilog2() as usize].map_or(assumed, |learned| {
+            let over = DRIFT_FOR_EACH.times(learned.times).min(DRIFT);
+            Span::from_nanos(drifted(learned.nanos, assumed.as_nanos(), now.since(learned.at), over))
+        })
     }
 }
 
@@ -220,7 +231,13 @@ mod tests {
             disk.sample(at(1), 4_096, Span::from_millis(20));
             link.sample(at(1), 1_000_000, Span::from_millis(10));
         }
+        for _ in 0..200 {
+            disk.sample(at(1), 4_096, Span::from_millis(20));
+        }
         assert!(disk.expect(at(1), 4_096) > Span::from_millis(19));
+        disk.sample(at(1), 1 << 20, Span::from_secs(1));
+        assert!(disk.expect(at(1), 1 << 20) == Span::from_secs(1), "what was seen once is believed");
+        assert_eq!(disk.expect(at(2), 1 << 20), Span::of_transfer(1 << 20, 1_000_000_000), "but not for long");
         assert!(link.get(at(1)) < 110_000_000);
         assert!(disk.expect(at(6), 4_096) > Span::from_millis(9) && disk.expect(at(6), 4_096) < Span::from_millis(11));
         assert_eq!(disk.expect(at(11), 4_096), Span::of_transfer(4_096, 1_000_000_000));

@@ -16,7 +16,7 @@ use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::estimate::{DiskQueue, DiskTime, Rate, Share, Typical};
+use crate::estimate::{DiskQueue, Rate, Share, Typical};
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
@@ -68,8 +68,8 @@ pub struct Target {
     scrub_cursor: Option<ChunkId>,
     /// Looks for a quiet moment that were in vain.
     scrub_looks: u8,
-    /// What a stretch of a scrub takes, and when those under way should be over.
-    scrub_time: DiskTime,
+    /// What the last stretch of a scrub took, and when the one under way should be over.
+    scrub_took: Span,
     scrub_until: Instant,
     /// Whether a write failed: then the disk takes no more, but what it can still read is served.
     disk_failed: bool,
@@ -84,7 +84,7 @@ impl Target {
             link: Rate::new(config.link_rate),
             writes: DiskQueue::new(config.disk_rate),
             reads: DiskQueue::new(config.disk_rate),
-            scrub_time: DiskTime::new(config.disk_rate),
+            scrub_took: Span::of_transfer(config.scrub_bytes, config.disk_rate.max(1)),
             accepted: Share::default(),
             setup,
             config,
@@ -237,7 +237,7 @@ impl Target {
                 if background {
                     self.scrub_cursor = next;
                     self.scrub_at = self.now + self.config.scrub_interval;
-                    self.scrub_time.sample(self.now, self.stretch(), self.now.since(begun));
+                    self.scrub_took = self.now.since(begun);
                     self.scrub_until = self.now;
                 }
                 for id in bad {
@@ -290,13 +290,9 @@ impl Target {
         }
         self.scrub_looks = 0;
         self.scrub_at = Instant::FAR;
-        self.scrub_until = self.now + self.scrub_time.expect(self.now, self.stretch());
+        self.scrub_until = self.now + self.scrub_took;
         let effect = Effect::Scrub { after: self.scrub_cursor, max_bytes: self.config.scrub_bytes };
         self.start(effect, Pending::Scrub { background: true, begun: self.now });
-    }
-
-    fn stretch(&self) -> u32 {
-        u32::try_from(self.config.scrub_bytes).unwrap_or(u32::MAX)
     }
 
     fn next_deadline(&self) -> Option<Deadline> {
