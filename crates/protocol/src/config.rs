@@ -65,7 +65,7 @@ impl Default for Config {
             per_datagram: 8_192,
             quantum: 256 << 10,
             receive_buffer: 32 << 20,
-            guard: Span::from_micros(20),
+            guard: Span::from_micros(2),
             tentative: Span::from_millis(20),
             max_wait: Span::from_secs(2),
             stretch_m: 140,

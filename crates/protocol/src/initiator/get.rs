@@ -17,6 +17,9 @@ const REPAIRS: u8 = 8;
 /// Rounds in which nobody offered anything or was busy, with somebody silent, before the get fails.
 const FRUITLESS: u8 = 8;
 
+/// A better offer could not gain more than this.
+const SOON: Span = Span::from_micros(200);
+
 #[derive(Debug)]
 pub(super) struct Get {
     txn: TxnId,
@@ -182,7 +185,7 @@ impl Get {
         let all = self.asked_of.iter().all(|n| self.answered.contains(n));
         let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
         if let Some((from, slot, at)) = best {
-            let soon = slot.done <= slot.transfer.times(3) + cx.config.guard.times(10);
+            let soon = slot.done <= slot.transfer.times(3) + SOON;
             if soon || all || woken && cx.now >= soft {
                 self.accept(cx, from, slot, at);
                 return Step::Continue;

@@ -166,10 +166,11 @@ impl Target {
         Ok((Slot { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
     }
 
-    /// Time kept free after a window: what transfers were late by. Not more than a quarter of the transfer, though: the
-    /// receive buffer takes two at once, and to keep the port idle would cost more than that.
+    /// Time kept free after a window: what transfers are late by more or less than others. (What all are late by moves them
+    /// alike.) Not more than a sixteenth of the transfer, though: the receive buffer takes two at once, and to keep the port
+    /// idle would cost more than that.
     fn guard(&self, transfer: Span) -> Span {
-        self.lateness.late().unwrap_or(Span::ZERO).min(transfer.div(4)).max(self.config.guard)
+        self.lateness.deviation().min(transfer.div(16)).max(self.config.guard)
     }
 
     /// From when on `size` bytes more fit into the receive buffer; `None` when they never do.
