@@ -4,12 +4,20 @@
 
 use libfuzzer_sys::fuzz_target;
 use object::manifest::{ENTRIES, Manifest, NAME_BYTES, decode_index, encode_index};
+use object::record::{self, Record};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(manifest) = Manifest::decode(data) {
         assert_eq!(manifest.encode(), data);
         assert!(manifest.name.len() <= NAME_BYTES && manifest.entries.len() <= ENTRIES);
         let _ = manifest.chunks();
+    }
+    if let Ok(record) = Record::decode(data) {
+        assert_eq!(record.encode(), data);
+        let _ = record.row();
+    }
+    if let Ok(entries) = record::decode_entries(data) {
+        assert_eq!(record::encode_entries(&entries), data);
     }
     if let Ok(entries) = decode_index(data) {
         let mut canonical = data.to_vec();

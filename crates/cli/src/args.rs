@@ -35,6 +35,12 @@ pub(crate) enum Command {
     Ls(TableArgs),
     /// Show the cluster at a glance.
     Status(TableArgs),
+    /// Manage who may use the S3 face.
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Make the catalog of objects again, or check it.
+    #[command(subcommand)]
+    Catalog(CatalogCommand),
     /// Measure this machine's ceilings and what the cluster reaches of them.
     Bench(BenchArgs),
     /// Run the protocol in the simulator.
@@ -137,6 +143,50 @@ pub(crate) struct TableArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What to do with users.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserCommand {
+    /// Add a user, and print the keys.
+    Add {
+        /// The name; buckets are owned by it.
+        name: String,
+        /// Which cluster, and how to print.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// List the users and their access keys.
+    List {
+        /// Which cluster, and how to print.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// Remove a user. Buckets stay.
+    Remove {
+        /// The name.
+        name: String,
+        /// Which cluster, and how to print.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+}
+
+/// What to do with the catalog. The targets must run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CatalogCommand {
+    /// Make the catalog again from the manifests. The gateway must not run.
+    Rebuild {
+        /// Which cluster, and how to print.
+        #[command(flatten)]
+        table: TableArgs,
+    },
+    /// Compare the catalog with the manifests; fails when they differ.
+    Check {
+        /// Which cluster, and how to print.
+        #[command(flatten)]
+        table: TableArgs,
+    },
 }
 
 /// Settings of `put`.

@@ -9,12 +9,13 @@ use crate::api::FileInfo;
 use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
 use crate::client::{Gateway, open_source};
 use crate::output::{self, byte_bar, json, line};
-use crate::{bench, layout, numbers, roles, simulate, up};
+use crate::{bench, layout, numbers, objects, roles, simulate, up};
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
-    start_log(if quiet { "warn" } else { "info" });
+    // `s3s` calls every refused request an error of ours.
+    start_log(if quiet { "warn" } else { "info,s3s=off" });
     match args.command {
         Command::Up(args) => up::run(&args),
         Command::Target(args) => roles::target(&args),
@@ -24,6 +25,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Stat(args) => stat(&args),
         Command::Ls(args) => list(&args),
         Command::Status(args) => status(&args),
+        Command::User(command) => objects::user(&command),
+        Command::Catalog(command) => objects::catalog(&command),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(command) => simulate::run(&command),
     }

@@ -25,6 +25,8 @@ pub(crate) struct Cluster {
     pub(crate) targets: Vec<u32>,
     /// The gateway's HTTP address.
     pub(crate) gateway: String,
+    /// The gateway's S3 address.
+    pub(crate) s3: Option<SocketAddr>,
     /// Whether it was made just now.
     pub(crate) created: bool,
 }
@@ -36,12 +38,13 @@ impl Cluster {
             .with_context(|| format!("the directory {} cannot be examined", directory.display()))?;
         let config_path = directory.join("cluster.toml");
         let config = load(&config_path)?;
-        let gateway = gateway_address(&config_path)?;
+        let gateway = gateway_file(&config_path)?;
         for target in &config.targets {
             ensure_free(target)?;
         }
         let targets = config.targets.iter().map(|t| t.id).collect();
-        Ok(Self { directory, config_path, targets, gateway, created: false })
+        let s3 = gateway.s3.map(|s3| s3.listen);
+        Ok(Self { directory, config_path, targets, gateway: gateway.http.to_string(), s3, created: false })
     }
 
     /// Whether commands find it without `--config`.
@@ -54,9 +57,23 @@ impl Cluster {
 /// What is not the protocol's business: the file `gateway.toml` beside `cluster.toml`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GatewayFile {
+pub(crate) struct GatewayFile {
     /// Where the gateway listens for HTTP.
-    http: SocketAddr,
+    pub(crate) http: SocketAddr,
+    /// The S3 face; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) s3: Option<S3File>,
+}
+
+/// Section `[s3]`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct S3File {
+    /// Where the gateway listens for S3.
+    pub(crate) listen: SocketAddr,
+    /// The domain below which buckets are hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) domain: Option<String>,
 }
 
 /// Smallest and largest capacity that a new target gets.
@@ -74,6 +91,11 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<ClusterConfig> {
 
 /// The HTTP address of the gateway of the cluster whose configuration is `config`.
 pub(crate) fn gateway_address(config: &Path) -> anyhow::Result<String> {
+    Ok(gateway_file(config)?.http.to_string())
+}
+
+/// What the gateway of the cluster whose configuration is `config` does.
+pub(crate) fn gateway_file(config: &Path) -> anyhow::Result<GatewayFile> {
     let path = config.with_file_name("gateway.toml");
     let text = fs::read_to_string(&path).map_err(|error| {
         let advice = if config.exists() {
@@ -83,9 +105,30 @@ pub(crate) fn gateway_address(config: &Path) -> anyhow::Result<String> {
         };
         anyhow::anyhow!("cannot read {}: {error}; {advice}", path.display())
     })?;
-    let file: GatewayFile = toml::from_str(&text)
-        .map_err(|error| anyhow::anyhow!("{}: {}: write http = \"ADDRESS:PORT\"", path.display(), error.message()))?;
-    Ok(file.http.to_string())
+    toml::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("{}: {}: write http = \"ADDRESS:PORT\"", path.display(), error.message()))
+}
+
+/// Gives a cluster that was made before there was an S3 face an address for it, and one without users its first.
+fn complete(directory: &Path) -> anyhow::Result<()> {
+    let mut file = gateway_file(&directory.join("cluster.toml"))?;
+    if file.s3.is_none() {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found for S3")?;
+        let listen = free.local_addr().context("the socket for S3 has no address")?;
+        file.s3 = Some(S3File { listen, domain: None });
+        let text = toml::to_string(&file).context("gateway.toml cannot be made")?;
+        write_file(&directory.join("gateway.toml"), 0o644, &text)?;
+    }
+    let users = users(directory);
+    if users.list()?.is_empty() {
+        users.add("admin")?;
+    }
+    Ok(())
+}
+
+/// Who may use the S3 face of the cluster in `directory`.
+pub(crate) fn users(directory: &Path) -> s3::Users {
+    s3::Users::at(&directory.join("users.toml"))
 }
 
 /// The cluster in the data directory; a new one when there is none.
@@ -94,6 +137,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     if created {
         create(&args.data, &Shape { targets: args.targets, transport: args.transport, slow: None })?;
     }
+    complete(&args.data)?;
     let cluster = Cluster { created, ..Cluster::open(&args.data)? };
     let count = cluster.targets.len();
     if count != args.targets as usize {
@@ -106,6 +150,11 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         let address = &cluster.gateway;
         format!("the gateway's address {address} is in use: stop what uses it, or change http in gateway.toml")
     })?;
+    if let Some(address) = cluster.s3 {
+        TcpListener::bind(address).with_context(|| {
+            format!("the S3 address {address} is in use: stop what uses it, or change s3.listen in gateway.toml")
+        })?;
+    }
     Ok(cluster)
 }
 
@@ -135,7 +184,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     fs::create_dir_all(&targets).with_context(|| format!("the directory {} cannot be made", targets.display()))?;
     write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
-    let text = toml::to_string(&GatewayFile { http: gateway }).context("gateway.toml cannot be made")?;
+    let text = toml::to_string(&GatewayFile { http: gateway, s3: None }).context("gateway.toml cannot be made")?;
     write_file(&directory.join("gateway.toml"), 0o644, &text)?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
     write_file(&directory.join("cluster.toml"), 0o644, &format!("{HEADER}{text}"))

@@ -9,6 +9,7 @@ mod demo;
 mod gateway;
 mod layout;
 mod numbers;
+mod objects;
 mod output;
 mod process;
 mod roles;

@@ -17,10 +17,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{gateway, layout, process};
+use crate::{gateway, layout, objects, process};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
+
+/// Threads for work that blocks: one for each file and object in work, and some for the catalog.
+const BLOCKING: usize = 192;
 
 /// How long a gateway that was asked to stop works on with the files that it has; less than `up` waits before it kills.
 const GRACE: Duration = Duration::from_secs(6);
@@ -81,14 +84,20 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
     Ok(())
 }
 
+/// Ends when whoever holds the other end lets go.
+async fn stopped(mut stopping: tokio::sync::watch::Receiver<()>) {
+    while stopping.changed().await.is_ok() {}
+}
+
 /// Runs `reservoir gateway` until a signal.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let config = layout::load(&args.config)?;
     if args.with_parent {
         process::stop_with_parent()?;
     }
-    let address = layout::gateway_address(&args.config)?;
-    let listener = TcpListener::bind(&address).with_context(|| {
+    let file = layout::gateway_file(&args.config)?;
+    let address = file.http;
+    let listener = TcpListener::bind(address).with_context(|| {
         format!(
             "the gateway cannot listen on {address}: stop what uses it, or change `http` in {}",
             args.config.with_file_name("gateway.toml").display()
@@ -96,10 +105,11 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
     let cluster = Arc::new(NodeCluster::start(&config, args.transport, args.no_multicast, None)?);
+    let s3 = file.s3.map(|s3| objects::face(&args.config, &s3, &cluster)).transpose()?;
     let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(128)
+        .max_blocking_threads(BLOCKING)
         .enable_all()
         .build()
         .context("the gateway's threads cannot be started")?;
@@ -108,9 +118,16 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         let mut hangup = signal(SignalKind::hangup()).context("the gateway cannot register for signals")?;
         let listener = tokio::net::TcpListener::from_std(listener).context("the gateway's socket cannot be used")?;
         tracing::info!(%address, "gateway is up");
-        let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-        let graceful = async move { drop(stopping.await) };
-        let mut server = pin!(axum::serve(listener, router).with_graceful_shutdown(graceful).into_future());
+        let (stop, stopping) = tokio::sync::watch::channel(());
+        let graceful = stopped(stopping.clone());
+        let files = axum::serve(listener, router).with_graceful_shutdown(graceful).into_future();
+        let s3 = async {
+            if let Some(objects::Face { server, listener, .. }) = s3 {
+                server.serve(tokio::net::TcpListener::from_std(listener)?, stopped(stopping)).await;
+            }
+            Ok::<(), std::io::Error>(())
+        };
+        let mut server = pin!(async { tokio::try_join!(files, s3).map(drop) });
         loop {
             tokio::select! {
                 ended = &mut server => return ended.context("the gateway stopped"),

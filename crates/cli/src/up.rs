@@ -234,14 +234,28 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
     let config = running.cluster.config_path.display();
     let (name, program) = (api::path_segment("notes.txt"), crate::output::program());
     let flag = if running.cluster.default_directory() { String::new() } else { format!(" --config {config}") };
+    let base = running.gateway.base();
+    let mut text = String::new();
+    let user = layout::users(&running.cluster.directory).list()?.into_iter().next();
+    if let (Some(address), Some(user)) = (running.cluster.s3, user) {
+        let (key, secret) = (user.access_key, user.secret_key);
+        text = format!(
+            "\nendpoint: http://{address}\naccess key: {key}\nsecret key: {secret}\n\n\
+             Try, in another terminal:\n  \
+             export AWS_ACCESS_KEY_ID={key} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION=us-east-1 \
+             AWS_ENDPOINT_URL=http://{address}\n  \
+             aws s3 mb s3://first && aws s3 cp README.md s3://first/\n  \
+             rclone lsl ':s3,provider=Other,env_auth=true,endpoint=\"http://{address}\":first'\n  \
+             curl {base}/v1/status\n"
+        );
+    }
     line(&format!(
-        "\nTry, in another terminal:\n  \
+        "{text}\nWithout S3:\n  \
          {program} put README.md --name notes.txt{flag}\n  \
          {program} get notes.txt -o copy.txt{flag}\n  \
          {program} ls{flag}\n  \
          {program} status{flag}\n  \
-         curl {}/v1/files/{name}\n\
+         curl {base}/v1/files/{name}\n\
          Ctrl-C stops the cluster; the data stays.",
-        running.gateway.base()
     ))
 }

@@ -31,7 +31,7 @@ fn broken(data: &Path, change: impl Fn(&str) -> String) -> String {
 
 #[test]
 fn help_explains_every_command() {
-    let commands = ["up", "target", "gateway", "put", "get", "stat", "ls", "status", "bench", "sim"];
+    let commands = ["up", "target", "gateway", "put", "get", "stat", "ls", "status", "user", "catalog", "bench", "sim"];
     let all = String::from_utf8(reservoir(&["--help"]).stdout).unwrap();
     for command in commands {
         assert!(all.contains(command), "{command} is not in the help");

@@ -11,6 +11,7 @@ use protocol::limits::CHUNK_BYTES;
 
 use crate::error::Error;
 use crate::manifest::{self, ENTRIES, Entry, Manifest};
+use crate::record;
 use crate::service::{ChunkService, Pending, ServiceError};
 
 /// Bytes of a payload chunk unless something else is asked for.
@@ -241,6 +242,8 @@ type Asked = (ChunkId, Vec<NodeId>, Pending<Result<Fetched, ServiceError>>);
 
 fn add_listed(listing: &mut Listing, (id, holders, pending): Asked) {
     let manifest = match pending.wait() {
+        // A version of an object in a bucket: no file.
+        Ok(fetched) if fetched.pieces.first().is_some_and(|piece| piece.starts_with(&record::MAGIC)) => return,
         Ok(fetched) => read_manifest(id, &fetched).map_err(|why| why.to_string()),
         Err(error) => Err(error.to_string()),
     };

@@ -7,9 +7,13 @@
 //! This crate knows no sockets: whoever has a [`ChunkService`] can store files. The format of a manifest is documented
 //! byte by byte in `docs/manifest.md` and made in [`manifest`].
 
+pub mod catalog;
 mod error;
 pub mod file;
 pub mod manifest;
+pub mod objects;
+pub mod rebuild;
+pub mod record;
 mod service;
 
 pub use error::Error;

@@ -77,6 +77,9 @@ pub enum Malformed {
     /// The entries do not add up to the size.
     #[error("its chunks do not add up to its size")]
     Size,
+    /// Its attributes are doubled or in another order than that of their names.
+    #[error("its attributes are not in order")]
+    Order,
     /// The version in its id is another.
     #[error("its version is not that of its id")]
     Version,

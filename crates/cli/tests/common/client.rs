@@ -1,0 +1,174 @@
+//! A client of S3 for tests: signed addresses over real sockets.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusty_s3::signing::sign;
+use rusty_s3::{Bucket, Method, UrlStyle};
+use ureq::Agent;
+
+use super::Cluster;
+
+/// What was answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as text.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The text of the first element of this name in the body; empty when there is none.
+    pub(crate) fn element(&self, name: &str) -> String {
+        self.elements(name).into_iter().next().unwrap_or_default()
+    }
+
+    /// The texts of all elements of this name in the body.
+    pub(crate) fn elements(&self, name: &str) -> Vec<String> {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        let text = self.text();
+        text.split(&open).skip(1).filter_map(|rest| Some(rest.split_once(&close)?.0.to_owned())).collect()
+    }
+
+    /// Panics unless the status is this one.
+    #[track_caller]
+    pub(crate) fn is(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{:?}: {}", self.headers, self.text());
+        self
+    }
+
+    /// Panics unless it is this error.
+    #[track_caller]
+    pub(crate) fn fails(self, status: u16, code: &str) -> Self {
+        let this = self.is(status);
+        assert_eq!(this.element("Code"), code, "{}", this.text());
+        this
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
+/// A client with keys.
+#[derive(Clone, Debug)]
+pub(crate) struct S3 {
+    pub(crate) endpoint: String,
+    pub(crate) key: String,
+    pub(crate) secret: String,
+    agent: Agent,
+}
+
+impl S3 {
+    /// With the keys that `up` printed.
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let said = cluster.said();
+        let line = |name: &str| {
+            let found = said.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+            found.unwrap_or_else(|| panic!("no {name}: {said}")).to_owned()
+        };
+        Self::new(&line("endpoint"), &line("access key"), &line("secret key"))
+    }
+
+    pub(crate) fn new(endpoint: &str, key: &str, secret: &str) -> Self {
+        let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(Duration::from_secs(120)));
+        let agent = config.build().new_agent();
+        Self { endpoint: endpoint.to_owned(), key: key.to_owned(), secret: secret.to_owned(), agent }
+    }
+
+    /// An address that is signed at `date`, good for 5 minutes.
+    pub(crate) fn address(
+        &self,
+        method: &str,
+        bucket: &str,
+        key: &str,
+        query: &[(&str, &str)],
+        date: Timestamp,
+    ) -> String {
+        let mut url = self.endpoint.parse().unwrap();
+        if !bucket.is_empty() {
+            let bucket = Bucket::new(url, UrlStyle::Path, bucket.to_owned(), "us-east-1").unwrap();
+            url = bucket.object_url(key);
+        }
+        let method = match method {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            "PUT" => Method::Put,
+            "POST" => Method::Post,
+            "DELETE" => Method::Delete,
+            other => panic!("{other}"),
+        };
+        let mut query = query.to_vec();
+        query.sort_unstable();
+        let none = std::iter::empty();
+        sign(&date, method, url, &self.key, &self.secret, None, "us-east-1", 300, query.into_iter(), none).to_string()
+    }
+
+    /// Asks.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        (bucket, key): (&str, &str),
+        query: &[(&str, &str)],
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let address = self.address(method, bucket, key, query, Timestamp::now());
+        self.send(method, &address, headers, body).expect("an answer")
+    }
+
+    /// Asks, and whatever goes wrong below HTTP is an error.
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        address: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer, ureq::Error> {
+        let mut request = ureq::http::Request::builder().method(ureq::http::Method::from_str(method).unwrap());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.uri(address);
+        let answer = if matches!(method, "PUT" | "POST") {
+            self.agent.run(request.body(body).expect("a request"))?
+        } else {
+            self.agent.run(request.body(()).expect("a request"))?
+        };
+        let status = answer.status().as_u16();
+        let headers = answer.headers().iter();
+        let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().to_owned()));
+        let headers = headers.collect();
+        let body = answer.into_body().into_with_config().limit(1 << 30).read_to_vec()?;
+        Ok(Answer { status, headers, body })
+    }
+
+    pub(crate) fn put(&self, bucket: &str, key: &str, body: &[u8]) -> Answer {
+        self.ask("PUT", (bucket, key), &[], &[], body)
+    }
+
+    pub(crate) fn get(&self, bucket: &str, key: &str) -> Answer {
+        self.ask("GET", (bucket, key), &[], &[], b"")
+    }
+
+    pub(crate) fn head(&self, bucket: &str, key: &str) -> Answer {
+        self.ask("HEAD", (bucket, key), &[], &[], b"")
+    }
+
+    pub(crate) fn delete(&self, bucket: &str, key: &str) -> Answer {
+        self.ask("DELETE", (bucket, key), &[], &[], b"")
+    }
+
+    pub(crate) fn list(&self, bucket: &str, query: &[(&str, &str)]) -> Answer {
+        self.ask("GET", (bucket, ""), query, &[], b"")
+    }
+}

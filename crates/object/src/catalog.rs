@@ -1,0 +1,198 @@
+//! The catalog: an index from names to versions, for listing and for conditional writes. Everything in it but uploads
+//! that are under way can be made again from the manifests.
+
+mod sqlite;
+
+pub use sqlite::Sqlite;
+
+use protocol::id::ChunkId;
+
+use crate::record::{Record, VersionId};
+
+/// A version as the catalog knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The record, shortened by [`Record::row`].
+    pub record: Record,
+    /// The manifest chunk.
+    pub manifest: ChunkId,
+}
+
+/// What must be true of the newest version of a key for a change to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing.
+    #[default]
+    Always,
+    /// There is no object.
+    Absent,
+    /// There is an object, with this entity tag (without quotes).
+    Matches(String),
+    /// There is an object.
+    Present,
+}
+
+/// An upload in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upload {
+    /// Its id.
+    pub id: VersionId,
+    /// Bucket, key and attributes that the object will have.
+    pub record: Record,
+}
+
+/// A part of an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// 1 to 10,000.
+    pub number: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Its entity tag, without quotes.
+    pub etag: String,
+    /// When it was put, microseconds since 1970.
+    pub micros: u64,
+    /// Its checksums by the header's name, one a line: `name=value`.
+    pub checksums: String,
+    /// Its chunks, encoded; empty in lists.
+    pub entries: Vec<u8>,
+}
+
+/// One transaction.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A bucket that must not exist.
+    CreateBucket(Row),
+    /// Other settings of a bucket that exists.
+    SetBucket(Row),
+    /// Removes a bucket without versions and without uploads.
+    DeleteBucket(String),
+    /// A version that becomes the newest of its key. The null version takes the place of an earlier one.
+    Put(Row, Condition),
+    /// The same version with other attributes.
+    Revise(Row),
+    /// Removes one version, if it is there.
+    Erase {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// Which version.
+        version: VersionId,
+    },
+    /// Begins an upload.
+    StartUpload(Upload),
+    /// Adds a part to an upload, or replaces it.
+    PutPart(VersionId, Part),
+    /// Forgets an upload and its parts.
+    EndUpload(VersionId),
+    /// A version that becomes the newest of its key, and the end of the upload that it came from.
+    Complete(Row, Condition, VersionId),
+}
+
+/// Why a change was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such bucket.
+    #[error("there is no such bucket")]
+    NoBucket,
+    /// There is one already.
+    #[error("the bucket exists")]
+    BucketExists,
+    /// It has versions or uploads.
+    #[error("the bucket is not empty")]
+    NotEmpty,
+    /// There is no such version.
+    #[error("there is no such version")]
+    NoVersion,
+    /// There is no such upload.
+    #[error("there is no such upload")]
+    NoUpload,
+    /// The condition does not hold.
+    #[error("the condition does not hold")]
+    Condition,
+    /// The newest version of the key is this or a later one: put it again with a later one.
+    #[error("a later version exists")]
+    Stale(VersionId),
+}
+
+/// Why the catalog did not do it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The change may not be made.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The engine failed.
+    #[error("the catalog failed: {0}: look at its disk and at the gateway's log")]
+    Engine(String),
+}
+
+/// Where a page begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At the first key that is this one or greater, bytewise.
+    Key(Vec<u8>),
+    /// After all versions of this key.
+    After(Vec<u8>),
+    /// After this version of this key; versions are listed newest first.
+    Version(Vec<u8>, VersionId),
+}
+
+/// Names to versions. Calls block; they are made on threads that may.
+pub trait Catalog: Send + Sync {
+    /// Makes a change, durably.
+    ///
+    /// # Errors
+    /// When it may not be made, or the engine failed.
+    fn change(&self, change: Change) -> Result<(), CatalogError>;
+    /// A bucket.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn bucket(&self, name: &str) -> Result<Option<Row>, CatalogError>;
+    /// All buckets, by name.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn buckets(&self) -> Result<Vec<Row>, CatalogError>;
+    /// The newest version of a key, which may be a delete marker.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn newest(&self, bucket: &str, key: &str) -> Result<Option<Row>, CatalogError>;
+    /// One version of a key; `None` asks for the null version.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn version(&self, bucket: &str, key: &str, version: Option<VersionId>) -> Result<Option<Row>, CatalogError>;
+    /// Keys whose newest version is an object, in the order of their bytes.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn objects(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Row>, CatalogError>;
+    /// All versions, by key and newest first, and whether each is the newest.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn versions(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<(Row, bool)>, CatalogError>;
+    /// An upload under way.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn upload(&self, id: VersionId) -> Result<Option<Upload>, CatalogError>;
+    /// Uploads by key and id, after the one named.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn uploads(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Upload>, CatalogError>;
+    /// The parts of an upload after part `after`, without their entries.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn parts(&self, upload: VersionId, after: u32, limit: usize) -> Result<Vec<Part>, CatalogError>;
+    /// One part with its entries.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn part(&self, upload: VersionId, number: u32) -> Result<Option<Part>, CatalogError>;
+}

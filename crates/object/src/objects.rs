@@ -1,0 +1,301 @@
+//! Objects: versions of keys in buckets, in chunks and in the catalog.
+//!
+//! A put stores payload chunks, then the manifest, and last the catalog's row, which makes the version visible. When
+//! the manifest is known before the payload is durable, both are on their way at once. Whatever fails before the row is
+//! there leaves nothing that can be seen.
+
+mod read;
+mod write;
+
+pub use read::Reader;
+pub use write::{Sealed, Source, Written};
+
+use std::collections::hash_map::RandomState;
+use std::error::Error as StdError;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+
+use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row};
+use crate::manifest::Malformed;
+use crate::record::{Body, Kind, Record, VersionId};
+use crate::service::{ChunkService, ServiceError};
+
+/// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
+const ATTEMPTS: usize = 64;
+
+/// Why an object could not be put, got or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// A chunk could not be stored or fetched.
+    #[error("chunk {id}: {source}")]
+    Chunk {
+        /// Which.
+        id: ChunkId,
+        /// Why.
+        source: ServiceError,
+    },
+    /// A manifest is not readable by this program, or not what the catalog says.
+    #[error("the manifest {id} cannot be read: {why}")]
+    Manifest {
+        /// Which.
+        id: ChunkId,
+        /// What is wrong.
+        why: Malformed,
+    },
+    /// The catalog refused or failed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// Whoever gives the bytes failed, or found that they are not what they should be.
+    #[error("the bytes could not be had: {0}")]
+    Source(Box<dyn StdError + Send + Sync>),
+    /// More chunks than a manifest can name.
+    #[error("the object is too large")]
+    TooLarge,
+}
+
+impl From<Refused> for ObjectError {
+    fn from(refused: Refused) -> Self {
+        Self::Catalog(refused.into())
+    }
+}
+
+impl ObjectError {
+    /// What the catalog refused, if it did.
+    #[must_use]
+    pub const fn refused(&self) -> Option<Refused> {
+        match self {
+            Self::Catalog(CatalogError::Refused(refused)) => Some(*refused),
+            _ => None,
+        }
+    }
+}
+
+/// Objects of a cluster. Calls block; they are made on threads that may.
+pub struct Objects {
+    service: Arc<dyn ChunkService + Send + Sync>,
+    catalog: Arc<dyn Catalog>,
+    clock: Clock,
+}
+
+impl Objects {
+    /// Objects in these chunks and this catalog.
+    #[must_use]
+    pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
+        Self { service, catalog, clock: Clock::default() }
+    }
+
+    /// The catalog, for listing.
+    #[must_use]
+    pub fn catalog(&self) -> &dyn Catalog {
+        &*self.catalog
+    }
+
+    /// A version id that this process has not given before.
+    #[must_use]
+    pub fn next_version(&self) -> VersionId {
+        self.clock.next(0)
+    }
+
+    /// Makes a bucket.
+    ///
+    /// # Errors
+    /// [`Refused::BucketExists`], or when it cannot be stored.
+    pub fn create_bucket(&self, mut record: Record) -> Result<Row, ObjectError> {
+        if self.catalog.bucket(&record.bucket)?.is_some() {
+            return Err(Refused::BucketExists.into());
+        }
+        self.stamp(&mut record, 0);
+        let row = self.store(record)?;
+        self.catalog.change(Change::CreateBucket(row.clone()))?;
+        Ok(row)
+    }
+
+    /// Gives a bucket other attributes.
+    ///
+    /// # Errors
+    /// [`Refused::NoBucket`], or when it cannot be stored.
+    pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
+        let mut record = bucket.record.clone();
+        change(&mut record);
+        self.stamp(&mut record, bucket.record.version.micros());
+        let row = self.store(record)?;
+        self.catalog.change(Change::SetBucket(row.clone()))?;
+        Ok(row)
+    }
+
+    /// Removes a bucket. The catalog comes first here: it knows whether the bucket is empty.
+    ///
+    /// # Errors
+    /// [`Refused::NoBucket`], [`Refused::NotEmpty`], or when it cannot be stored.
+    pub fn delete_bucket(&self, bucket: &Row) -> Result<(), ObjectError> {
+        self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()))?;
+        let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
+        self.stamp(&mut gone, bucket.record.version.micros());
+        self.store(gone).map(drop)
+    }
+
+    /// Makes `record`, whose body is stored, the newest version of its key.
+    ///
+    /// # Errors
+    /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
+    pub fn publish(&self, record: Record, condition: &Condition) -> Result<Row, ObjectError> {
+        self.commit(record, condition, None, || Ok(()))
+    }
+
+    /// As [`Objects::publish`], for an object put in parts, whose upload ends with it.
+    ///
+    /// # Errors
+    /// As [`Objects::publish`], and [`Refused::NoUpload`].
+    pub fn complete(&self, record: Record, condition: &Condition, upload: VersionId) -> Result<Row, ObjectError> {
+        self.commit(record, condition, Some(upload), || Ok(()))
+    }
+
+    /// `before_row` is called when the manifest was sent, and must succeed before the version becomes visible.
+    fn commit(
+        &self,
+        mut record: Record,
+        condition: &Condition,
+        upload: Option<VersionId>,
+        before_row: impl FnOnce() -> Result<(), ObjectError>,
+    ) -> Result<Row, ObjectError> {
+        let newest = self.catalog.newest(&record.bucket, &record.key)?;
+        check(condition, newest.as_ref())?;
+        let mut before_row = Some(before_row);
+        let mut later_than = newest.map_or(0, |row| row.record.version.micros());
+        for _ in 0..ATTEMPTS {
+            self.stamp(&mut record, later_than);
+            let (manifest, bytes) = record.chunk();
+            let pending = self.service.put(manifest, bytes);
+            let outcome = before_row.take().map_or(Ok(()), |before_row| before_row());
+            let stored = pending.wait();
+            outcome?;
+            stored.map_err(|source| ObjectError::Chunk { id: manifest, source })?;
+            let row = Row { record: record.clone().row(), manifest };
+            let change = match upload {
+                Some(upload) => Change::Complete(row.clone(), condition.clone(), upload),
+                None => Change::Put(row.clone(), condition.clone()),
+            };
+            match self.catalog.change(change) {
+                Ok(()) => return Ok(row),
+                Err(CatalogError::Refused(refused)) => {
+                    self.withdraw(&record);
+                    let Refused::Stale(newest) = refused else { return Err(refused.into()) };
+                    later_than = newest.micros();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(ObjectError::Chunk { id: record.chunk().0, source: ServiceError::Busy })
+    }
+
+    /// Gives a version other attributes.
+    ///
+    /// # Errors
+    /// [`Refused::NoVersion`], or when it cannot be stored.
+    pub fn revise(&self, row: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
+        let mut record = self.whole(row)?;
+        change(&mut record);
+        record.revision = self.clock.next(record.revision).micros();
+        let row = self.store(record)?;
+        self.catalog.change(Change::Revise(row.clone()))?;
+        Ok(row)
+    }
+
+    /// Removes a version for good.
+    ///
+    /// # Errors
+    /// When that cannot be stored.
+    pub fn erase(&self, row: &Row) -> Result<(), ObjectError> {
+        let old = &row.record;
+        let mut record = Record::new(Kind::Erased, &old.bucket, &old.key, VersionId::default());
+        self.stamp(&mut record, old.version.micros());
+        record.erases = old.version;
+        record.null = old.null;
+        self.store(record)?;
+        let (bucket, key) = (old.bucket.clone(), old.key.clone());
+        Ok(self.catalog.change(Change::Erase { bucket, key, version: old.version })?)
+    }
+
+    /// Says in the manifests that this version never came to be. When that fails, only a catalog that is made again
+    /// from the manifests would show it.
+    fn withdraw(&self, refused: &Record) {
+        let mut record = Record::new(Kind::Erased, &refused.bucket, &refused.key, VersionId::default());
+        self.stamp(&mut record, refused.version.micros());
+        record.erases = refused.version;
+        // Failing is harmless to whoever reads: no row names the version.
+        let _ = self.store(record);
+    }
+
+    /// The record with its body, which a row may lack.
+    ///
+    /// # Errors
+    /// When the manifest cannot be had or read.
+    pub fn whole(&self, row: &Row) -> Result<Record, ObjectError> {
+        if row.record.body != Body::InManifest {
+            return Ok(row.record.clone());
+        }
+        let id = row.manifest;
+        let bytes = self.fetch(id)?;
+        let record = Record::decode(&bytes).map_err(|why| ObjectError::Manifest { id, why })?;
+        if record.clone().row() != row.record {
+            return Err(ObjectError::Manifest { id, why: Malformed::Version });
+        }
+        Ok(record)
+    }
+
+    fn fetch(&self, id: ChunkId) -> Result<Bytes, ObjectError> {
+        let fetched = self.service.get(id).wait().map_err(|source| ObjectError::Chunk { id, source })?;
+        Ok(match <[Bytes; 1]>::try_from(fetched.pieces) {
+            Ok([piece]) => piece,
+            Err(pieces) => Bytes::from(pieces.concat()),
+        })
+    }
+
+    /// Stores a manifest.
+    fn store(&self, record: Record) -> Result<Row, ObjectError> {
+        let (manifest, bytes) = record.chunk();
+        let stored = self.service.put(manifest, bytes).wait();
+        stored.map_err(|source| ObjectError::Chunk { id: manifest, source })?;
+        Ok(Row { record: record.row(), manifest })
+    }
+
+    fn stamp(&self, record: &mut Record, later_than: u64) {
+        record.version = self.clock.next(later_than);
+        record.revision = record.version.micros();
+    }
+}
+
+/// Whether a change can be refused before anything is stored. The catalog decides again when it is made.
+fn check(condition: &Condition, newest: Option<&Row>) -> Result<(), Refused> {
+    let object = newest.map(|row| &row.record).filter(|record| record.kind == Kind::Object);
+    match (condition, object) {
+        (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
+        (Condition::Matches(etag), Some(object)) if object.etag == *etag => Ok(()),
+        (Condition::Matches(_) | Condition::Present, None) => Err(Refused::NoVersion),
+        (Condition::Absent | Condition::Matches(_), Some(_)) => Err(Refused::Condition),
+    }
+}
+
+/// Gives version ids in ascending order, by the time of day.
+#[derive(Debug, Default)]
+struct Clock {
+    last: AtomicU64,
+    random: RandomState,
+}
+
+impl Clock {
+    fn next(&self, later_than: u64) -> VersionId {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        let next = |last: u64| now.max(last + 1).max(later_than + 1);
+        let last = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(next(last)));
+        let micros = last.map_or(now, next);
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(micros);
+        VersionId::new(micros, hasher.finish())
+    }
+}

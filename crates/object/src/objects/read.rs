@@ -1,0 +1,137 @@
+//! Getting: only the chunks that a range touches, a few of them asked for ahead.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::initiator::Fetched;
+
+use super::{ObjectError, Objects};
+use crate::catalog::Row;
+use crate::manifest::{self, Entry, Malformed};
+use crate::record::Body;
+use crate::service::{Pending, ServiceError};
+
+/// Chunks of an object that are asked for ahead.
+const PIPELINE: usize = 4;
+
+/// A chunk and the bytes of it that are wanted.
+#[derive(Clone, Debug)]
+struct Slice {
+    entry: Entry,
+    range: Range<usize>,
+}
+
+/// Reads a range of an object, piece by piece.
+pub struct Reader {
+    objects: Arc<Objects>,
+    /// Ready bytes.
+    pieces: VecDeque<Bytes>,
+    flight: VecDeque<(Slice, Pending<Result<Fetched, ServiceError>>)>,
+    slices: VecDeque<Slice>,
+    /// Index chunks not read yet, each with the wanted range of what it covers.
+    indexes: VecDeque<(Entry, Range<u64>)>,
+}
+
+impl Reader {
+    /// Reads `range` of the object in `row`; the range must be in it.
+    ///
+    /// # Errors
+    /// When its manifest cannot be had.
+    pub fn new(objects: &Arc<Objects>, row: &Row, range: Range<u64>) -> Result<Self, ObjectError> {
+        let mut reader = Self {
+            objects: Arc::clone(objects),
+            pieces: VecDeque::new(),
+            flight: VecDeque::new(),
+            slices: VecDeque::new(),
+            indexes: VecDeque::new(),
+        };
+        let range = range.start.min(row.record.size)..range.end.min(row.record.size);
+        if range.is_empty() {
+            return Ok(reader);
+        }
+        match objects.whole(row)?.body {
+            Body::Inline(bytes) => reader.pieces.push_back(bytes.slice(range.start as usize..range.end as usize)),
+            Body::Chunks(entries) => reader.slices = slices(&entries, &range),
+            Body::Indexed(indexes) => {
+                let mut start = 0;
+                for (entry, covers) in indexes {
+                    if let Some(part) = overlap(start, covers, &range) {
+                        reader.indexes.push_back((entry, part));
+                    }
+                    start += covers;
+                }
+            }
+            Body::InManifest => return Err(ObjectError::Manifest { id: row.manifest, why: Malformed::Size }),
+        }
+        reader.ask()?;
+        Ok(reader)
+    }
+
+    /// The next bytes; `None` after the last.
+    ///
+    /// # Errors
+    /// When a chunk cannot be had; the bytes before are good.
+    pub fn piece(&mut self) -> Result<Option<Bytes>, ObjectError> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Ok(Some(piece));
+            }
+            let Some((slice, pending)) = self.flight.pop_front() else { return Ok(None) };
+            let id = slice.entry.id;
+            let fetched = pending.wait().map_err(|source| ObjectError::Chunk { id, source })?;
+            let length: usize = fetched.pieces.iter().map(Bytes::len).sum();
+            if length as u64 != u64::from(slice.entry.length) {
+                return Err(ObjectError::Manifest { id, why: Malformed::ChunkLength });
+            }
+            let mut at = 0;
+            for piece in fetched.pieces {
+                let from = slice.range.start.clamp(at, at + piece.len()) - at;
+                let to = slice.range.end.clamp(at, at + piece.len()) - at;
+                at += piece.len();
+                if from < to {
+                    self.pieces.push_back(piece.slice(from..to));
+                }
+            }
+            self.ask()?;
+        }
+    }
+
+    /// Asks for chunks ahead.
+    fn ask(&mut self) -> Result<(), ObjectError> {
+        while self.flight.len() < PIPELINE {
+            if let Some(slice) = self.slices.pop_front() {
+                let pending = self.objects.service.get(slice.entry.id);
+                self.flight.push_back((slice, pending));
+            } else if let Some((entry, range)) = self.indexes.pop_front() {
+                let bytes = self.objects.fetch(entry.id)?;
+                let entries =
+                    manifest::decode_index(&bytes).map_err(|why| ObjectError::Manifest { id: entry.id, why })?;
+                self.slices = slices(&entries, &range);
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The part of `range` in the `length` bytes from `start`, counted from there.
+fn overlap(start: u64, length: u64, range: &Range<u64>) -> Option<Range<u64>> {
+    let (from, to) = (range.start.max(start), range.end.min(start + length));
+    (from < to).then(|| from - start..to - start)
+}
+
+fn slices(entries: &[Entry], range: &Range<u64>) -> VecDeque<Slice> {
+    let mut start = 0;
+    let mut slices = VecDeque::new();
+    for entry in entries {
+        let length = u64::from(entry.length);
+        if let Some(part) = overlap(start, length, range) {
+            slices.push_back(Slice { entry: *entry, range: part.start as usize..part.end as usize });
+        }
+        start += length;
+    }
+    slices
+}

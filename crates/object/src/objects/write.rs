@@ -1,0 +1,224 @@
+//! Putting: bytes to chunks, a few of them on their way at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::error::Error as StdError;
+
+use bytes::{Bytes, BytesMut};
+use protocol::id::ChunkId;
+use protocol::initiator::Stored;
+
+use super::{ObjectError, Objects, check};
+use crate::catalog::{Condition, Row};
+use crate::file::CHUNK_SIZE;
+use crate::manifest::{self, Entry};
+use crate::record::{Body, ENTRIES, Record};
+use crate::service::{ChunkService, Pending, ServiceError};
+
+/// Objects up to this many bytes ride in their manifest.
+const INLINE: usize = 64 << 10;
+/// Chunks of an object that are on their way while the next is filled. Memory of a put is one chunk more.
+const PIPELINE: usize = 3;
+
+/// What is known of an object when its last byte was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Sealed {
+    /// Its entity tag, without quotes.
+    pub etag: String,
+    /// More attributes: checksums that came last, for example.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Where the bytes of an object come from.
+pub trait Source {
+    /// The next bytes, of any length; `None` after the last.
+    ///
+    /// # Errors
+    /// When they cannot be had: the put fails with this error.
+    fn next(&mut self) -> Result<Option<Bytes>, Box<dyn StdError + Send + Sync>>;
+    /// Sees all bytes in order, each while they are on their way to the targets already.
+    fn digest(&mut self, bytes: &[u8]);
+    /// Called once after the last byte.
+    ///
+    /// # Errors
+    /// When the bytes are not what they should be: the put fails with this error.
+    fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn StdError + Send + Sync>>;
+}
+
+/// Bytes that were stored.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// How many.
+    pub size: u64,
+    /// Where.
+    pub body: Body,
+    /// What the source said of them.
+    pub sealed: Sealed,
+}
+
+type Flying = (ChunkId, Pending<Result<Stored, ServiceError>>);
+
+impl Objects {
+    /// Puts what `source` yields as the newest version of the key of `record`, which has all that is known before.
+    ///
+    /// # Errors
+    /// When bytes cannot be had or stored, or the condition does not hold. Then nothing changed.
+    pub fn put(&self, record: Record, condition: &Condition, source: &mut dyn Source) -> Result<Row, ObjectError> {
+        if *condition != Condition::Always {
+            // Before any byte is taken: the catalog decides again when the version is to become visible.
+            check(condition, self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
+        }
+        let mut writer = Writer::new(&*self.service);
+        let (size, inline) = writer.take(source, INLINE)?;
+        // One chunk need not be durable before its manifest is sent: no row names the version before both are.
+        let single = inline.is_none() && writer.leaf.len() == 1 && writer.top.is_empty();
+        if !single {
+            writer.land_all()?;
+        }
+        let sealed = source.seal(size).map_err(ObjectError::Source)?;
+        let body = writer.body(inline)?;
+        let mut record = Record { size, body, etag: sealed.etag, ..record };
+        record.attributes.extend(sealed.attributes);
+        self.commit(record, condition, None, || writer.land_all())
+    }
+
+    /// Stores what `source` yields as chunks that no manifest names yet: a part of an upload.
+    ///
+    /// # Errors
+    /// When bytes cannot be had or stored.
+    pub fn write(&self, source: &mut dyn Source) -> Result<Written, ObjectError> {
+        let mut writer = Writer::new(&*self.service);
+        // An upload may have more parts than fit one manifest, so that nothing rides in it.
+        let (size, _) = writer.take(source, 0)?;
+        let sealed = source.seal(size).map_err(ObjectError::Source)?;
+        writer.land_all()?;
+        if !writer.top.is_empty() {
+            return Err(ObjectError::TooLarge);
+        }
+        let body = Body::Chunks(writer.entries());
+        Ok(Written { size, body, sealed })
+    }
+
+    /// The body of an object that consists of these lists of chunks.
+    ///
+    /// # Errors
+    /// As `parts`, or when an index chunk cannot be stored.
+    pub fn join(&self, parts: impl Iterator<Item = Result<Vec<Entry>, ObjectError>>) -> Result<Body, ObjectError> {
+        let mut writer = Writer::new(&*self.service);
+        for part in parts {
+            part?.into_iter().try_for_each(|entry| writer.name(entry))?;
+        }
+        let body = writer.body(None)?;
+        writer.land_all()?;
+        Ok(body)
+    }
+}
+
+/// The chunks of one put: those on their way, and what the manifest will name.
+struct Writer<'a> {
+    service: &'a dyn ChunkService,
+    flight: VecDeque<Flying>,
+    leaf: Vec<Entry>,
+    top: Vec<(Entry, u64)>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(service: &'a dyn ChunkService) -> Self {
+        Self { service, flight: VecDeque::new(), leaf: vec![], top: vec![] }
+    }
+
+    /// Stores all that `source` has; how many bytes, and the bytes themselves when they are at most `inline`.
+    fn take(&mut self, source: &mut dyn Source, inline: usize) -> Result<(u64, Option<Bytes>), ObjectError> {
+        let mut size = 0;
+        let mut rest = Bytes::new();
+        loop {
+            let (chunk, ended) = fill(source, &mut rest)?;
+            if ended && size == 0 && chunk.len() <= inline {
+                source.digest(&chunk);
+                return Ok((chunk.len() as u64, Some(chunk)));
+            }
+            if !chunk.is_empty() {
+                size += chunk.len() as u64;
+                let entry = self.send(chunk.clone())?;
+                source.digest(&chunk);
+                self.name(entry)?;
+            }
+            if ended {
+                return Ok((size, None));
+            }
+        }
+    }
+
+    fn send(&mut self, chunk: Bytes) -> Result<Entry, ObjectError> {
+        while self.flight.len() >= PIPELINE {
+            self.land()?;
+        }
+        let entry = Entry { id: ChunkId::of_payload(&chunk), length: chunk.len() as u32 };
+        self.flight.push_back((entry.id, self.service.put(entry.id, chunk)));
+        Ok(entry)
+    }
+
+    fn name(&mut self, entry: Entry) -> Result<(), ObjectError> {
+        if self.leaf.len() == ENTRIES {
+            self.flush()?;
+        }
+        self.leaf.push(entry);
+        Ok(())
+    }
+
+    /// Puts the present entries as an index chunk.
+    fn flush(&mut self) -> Result<(), ObjectError> {
+        if self.top.len() == ENTRIES {
+            return Err(ObjectError::TooLarge);
+        }
+        let covers = self.leaf.iter().map(|entry| u64::from(entry.length)).sum();
+        let index = manifest::encode_index(&self.leaf);
+        self.leaf.clear();
+        let entry = self.send(Bytes::from(index))?;
+        self.top.push((entry, covers));
+        Ok(())
+    }
+
+    fn land(&mut self) -> Result<(), ObjectError> {
+        let Some((id, pending)) = self.flight.pop_front() else { return Ok(()) };
+        pending.wait().map(drop).map_err(|source| ObjectError::Chunk { id, source })
+    }
+
+    fn land_all(&mut self) -> Result<(), ObjectError> {
+        while !self.flight.is_empty() {
+            self.land()?;
+        }
+        Ok(())
+    }
+
+    fn body(&mut self, inline: Option<Bytes>) -> Result<Body, ObjectError> {
+        if let Some(bytes) = inline {
+            return Ok(Body::Inline(bytes));
+        }
+        if self.top.is_empty() {
+            return Ok(Body::Chunks(self.entries()));
+        }
+        self.flush()?;
+        self.land_all()?;
+        Ok(Body::Indexed(std::mem::take(&mut self.top)))
+    }
+
+    fn entries(&mut self) -> Vec<Entry> {
+        std::mem::take(&mut self.leaf)
+    }
+}
+
+/// The next chunk, and whether it is the last. `rest` is what was left of the bytes before.
+fn fill(source: &mut dyn Source, rest: &mut Bytes) -> Result<(Bytes, bool), ObjectError> {
+    let mut chunk = BytesMut::new();
+    loop {
+        let part = rest.split_to(rest.len().min(CHUNK_SIZE - chunk.len()));
+        chunk.extend_from_slice(&part);
+        if chunk.len() == CHUNK_SIZE {
+            return Ok((chunk.freeze(), false));
+        }
+        match source.next().map_err(ObjectError::Source)? {
+            Some(bytes) => *rest = bytes,
+            None => return Ok((chunk.freeze(), true)),
+        }
+    }
+}

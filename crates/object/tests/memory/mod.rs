@@ -1,0 +1,74 @@
+//! Chunks in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use object::{ChunkService, Pending, ServiceError};
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{Fetched, Found, GetError, PutError, Scope, Stored};
+use protocol::time::Span;
+
+/// Targets of the only group.
+pub(crate) const MEMBERS: usize = 4;
+
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) chunks: Mutex<BTreeMap<ChunkId, Bytes>>,
+    /// Chunks with fewer copies than three, and their number.
+    pub(crate) few: Mutex<BTreeMap<ChunkId, u32>>,
+    /// Whether no copy can be made.
+    pub(crate) full: bool,
+    pub(crate) silent: Vec<NodeId>,
+    pub(crate) flying: std::sync::Arc<AtomicUsize>,
+    pub(crate) most: AtomicUsize,
+}
+
+impl ChunkService for Memory {
+    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        assert!(id.matches([&payload[..]]));
+        self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        if !self.full {
+            self.chunks.lock().unwrap().insert(id, payload);
+            self.few.lock().unwrap().remove(&id);
+        }
+        let (flying, full) = (self.flying.clone(), self.full);
+        Pending::new(move || {
+            flying.fetch_sub(1, Ordering::SeqCst);
+            if full {
+                return Err(PutError::TooFewCopies { have: vec![], want: 3, silent: vec![], full: vec![] }.into());
+            }
+            Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
+        })
+    }
+
+    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
+        let found = self.chunks.lock().unwrap().get(&id).cloned();
+        Pending::new(move || {
+            let mut bytes = found.ok_or(GetError::NotFound)?;
+            let first = bytes.split_to(bytes.len() / 2);
+            Ok(Fetched { pieces: vec![first, bytes], from: NodeId(1), took: Span::from_millis(1), rounds: 1 })
+        })
+    }
+
+    fn list(&self, _: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+        let chunks = self.chunks.lock().unwrap();
+        let few = self.few.lock().unwrap();
+        let holders = |id| (1..=few.get(id).copied().unwrap_or(3)).map(NodeId).collect();
+        let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
+        let found = Found { chunks: ids.map(|id| (*id, holders(id))).collect(), silent: self.silent.clone() };
+        Pending::new(move || Ok(found))
+    }
+
+    fn copies(&self) -> usize {
+        3
+    }
+
+    fn members(&self, _: ChunkId) -> usize {
+        MEMBERS
+    }
+}

@@ -1,0 +1,199 @@
+//! Objects over chunks in memory and a catalog in a file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use object::ChunkService;
+use object::catalog::{Condition, Refused, Row, Sqlite};
+use object::manifest::Entry;
+use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
+use object::rebuild::Manifests;
+use object::record::{Body, Kind, Record, VersionId};
+use protocol::id::ChunkId;
+
+mod memory;
+
+use memory::Memory;
+
+const MIB: usize = 1 << 20;
+
+/// Bytes in pieces; what goes wrong comes after them.
+struct Pieces {
+    pieces: VecDeque<Bytes>,
+    broken: bool,
+    wrong: bool,
+    digested: Vec<u8>,
+}
+
+impl Pieces {
+    fn of(bytes: &[u8], size: usize) -> Self {
+        let pieces = bytes.chunks(size).map(Bytes::copy_from_slice).collect();
+        Self { pieces, broken: false, wrong: false, digested: vec![] }
+    }
+}
+
+impl Source for Pieces {
+    fn next(&mut self) -> Result<Option<Bytes>, Box<dyn Error + Send + Sync>> {
+        let next = self.pieces.pop_front();
+        if next.is_none() && self.broken { Err("it broke off".into()) } else { Ok(next) }
+    }
+
+    fn digest(&mut self, bytes: &[u8]) {
+        self.digested.extend_from_slice(bytes);
+    }
+
+    fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
+        assert_eq!(self.digested.len() as u64, size);
+        if self.wrong { Err("it is not what was said".into()) } else { Ok(Sealed::default()) }
+    }
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+fn record(key: &str) -> Record {
+    let mut record = Record::new(Kind::Object, "b", key, VersionId::default());
+    record.null = true;
+    record
+}
+
+fn objects(memory: &Arc<Memory>, place: &Path) -> Arc<Objects> {
+    let catalog = Sqlite::open(&place.join("catalog")).unwrap();
+    let service = Arc::clone(memory) as Arc<dyn ChunkService + Send + Sync>;
+    let objects = Arc::new(Objects::new(service, Arc::new(catalog)));
+    if !memory.full {
+        objects.create_bucket(Record::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+    }
+    objects
+}
+
+fn read(objects: &Arc<Objects>, row: &Row, range: Range<u64>) -> Vec<u8> {
+    let mut reader = Reader::new(objects, row, range).unwrap();
+    let mut bytes = vec![];
+    while let Some(piece) = reader.piece().unwrap() {
+        bytes.extend_from_slice(&piece);
+    }
+    bytes
+}
+
+#[test]
+fn every_size_and_range_comes_back() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = objects(&memory, place.path());
+    for length in [0, 1, 65_536, 65_537, MIB - 1, MIB, MIB + 1, 3 * MIB + 5] {
+        let data = content(length);
+        let row = objects.put(record("k"), &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap();
+        assert_eq!(row.record.size, length as u64);
+        assert_eq!(objects.catalog().newest("b", "k").unwrap(), Some(row.clone()));
+        let end = length as u64;
+        for range in [0..end, 0..end / 2, end / 3..end, MIB as u64 - 1..MIB as u64 + 1, end..end] {
+            let cut = range.start.min(end) as usize..range.end.min(end) as usize;
+            if cut.start <= cut.end {
+                assert!(read(&objects, &row, range.clone()) == data[cut], "{range:?} of {length}");
+            }
+        }
+    }
+    assert!(memory.most.load(Ordering::SeqCst) <= 4, "more in flight than the pipeline allows");
+}
+
+#[test]
+fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = objects(&memory, place.path());
+    let chunks: Vec<Bytes> = [&b"a"[..], b"bb", b"ccc"].map(Bytes::copy_from_slice).to_vec();
+    let entries: Vec<Entry> =
+        chunks.iter().map(|c| Entry { id: ChunkId::of_payload(c), length: c.len() as u32 }).collect();
+    for (entry, chunk) in entries.iter().zip(&chunks) {
+        memory.put(entry.id, chunk.clone()).wait().unwrap();
+    }
+    let parts = 8_334;
+    let body = objects.join((0..parts).map(|_| Ok(entries.clone()))).unwrap();
+    assert!(matches!(&body, Body::Indexed(indexes) if indexes.len() == 3));
+    let data = b"abbccc".repeat(parts);
+    let new = Record { body, size: data.len() as u64, ..record("k") };
+    let row = objects.publish(new, &Condition::Always).unwrap();
+    let end = data.len() as u64;
+    for range in [0..10, 19_990..20_010, 39_999..40_001, end - 5..end, 0..end] {
+        assert!(read(&objects, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
+    }
+}
+
+#[test]
+fn what_fails_leaves_nothing_to_be_seen() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = objects(&memory, place.path());
+    let kept = objects.put(record("k"), &Condition::Always, &mut Pieces::of(b"kept", 9)).unwrap();
+    for length in [10, 70_000, 3 * MIB] {
+        let data = content(length);
+        let mut broken = Pieces { broken: true, ..Pieces::of(&data, 9_999) };
+        let error = objects.put(record("k"), &Condition::Always, &mut broken).unwrap_err();
+        assert!(matches!(error, ObjectError::Source(_)), "{error}");
+        let mut wrong = Pieces { wrong: true, ..Pieces::of(&data, 9_999) };
+        assert!(objects.put(record("k"), &Condition::Always, &mut wrong).is_err());
+        let refused = objects.put(record("k"), &Condition::Absent, &mut Pieces::of(&data, 9_999)).unwrap_err();
+        assert_eq!(refused.refused(), Some(Refused::Condition));
+    }
+    assert_eq!(objects.catalog().newest("b", "k").unwrap(), Some(kept));
+    let full = Arc::new(Memory { full: true, ..Memory::default() });
+    let other = tempfile::tempdir().unwrap();
+    let objects = self::objects(&full, other.path());
+    let error = objects.create_bucket(Record::new(Kind::Bucket, "b", "", VersionId::default())).unwrap_err();
+    assert!(matches!(error, ObjectError::Chunk { .. }), "{error}");
+    assert_eq!(objects.catalog().bucket("b").unwrap(), None);
+}
+
+#[test]
+fn the_manifests_say_all_that_the_catalog_says() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = objects(&memory, place.path());
+    let put = |key: &str, null: bool, length: usize| {
+        let new = Record { null, ..record(key) };
+        objects.put(new, &Condition::Always, &mut Pieces::of(&content(length), 9_999)).unwrap()
+    };
+    put("replaced", true, 10);
+    put("replaced", true, 100_000);
+    objects.erase(&put("removed", true, 10)).unwrap();
+    let old = put("versions", false, 10);
+    put("versions", false, 2 * MIB);
+    let marker = Record { kind: Kind::Marker, null: false, ..record("versions") };
+    let marker = objects.publish(marker, &Condition::Always).unwrap();
+    objects.erase(&old).unwrap();
+    let tagged = put("tagged", true, 70_000);
+    let tagged = objects.revise(&tagged, |r| drop(r.attributes.insert("a".into(), "1".into()))).unwrap();
+    let bucket = objects.catalog().bucket("b").unwrap().unwrap();
+    objects.set_bucket(&bucket, |r| drop(r.attributes.insert("x".into(), "2".into()))).unwrap();
+    objects.create_bucket(Record::new(Kind::Bucket, "gone", "", VersionId::default())).unwrap();
+    objects.delete_bucket(&objects.catalog().bucket("gone").unwrap().unwrap()).unwrap();
+    // A put whose manifest was stored and whose payload was not.
+    let mut unfinished = Record { size: 9, version: VersionId::new(u64::MAX >> 1, 1), ..record("replaced") };
+    unfinished.body = Body::Chunks(vec![Entry { id: ChunkId::of_payload(b"nowhere"), length: 9 }]);
+    let (id, bytes) = unfinished.chunk();
+    memory.put(id, bytes).wait().unwrap();
+
+    let manifests = Manifests::read(&*memory).unwrap();
+    assert_eq!(manifests.remarks.len(), 1, "{:?}", manifests.remarks);
+    assert_eq!(manifests.compare(objects.catalog()).unwrap(), [""; 0]);
+    assert_eq!(manifests.counts(), (1, 4));
+    let fresh = place.path().join("fresh");
+    manifests.write(&fresh).unwrap();
+    let again = Sqlite::open(&fresh).unwrap();
+    assert_eq!(manifests.compare(&again).unwrap(), [""; 0]);
+    // A difference is found, whichever side it is on.
+    objects.erase(&marker).unwrap();
+    assert_eq!(manifests.compare(objects.catalog()).unwrap().len(), 2);
+    let manifests = Manifests::read(&*memory).unwrap();
+    assert_eq!(manifests.compare(objects.catalog()).unwrap(), [""; 0]);
+    assert_eq!(manifests.compare(&again).unwrap().len(), 2);
+    objects.erase(&tagged).unwrap();
+    assert!(
+        read(&objects, &objects.catalog().newest("b", "replaced").unwrap().unwrap(), 0..100_000) == content(100_000)
+    );
+}

@@ -1,0 +1,119 @@
+//! What is refused before an operation is asked: who may not, and what would silently mean something else here.
+
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::path::S3Path;
+use s3s::{S3Result, s3_error};
+
+/// Query parameters that are understood, beside those of signatures and the headers that a query may override. Others
+/// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
+/// become a request for something else.
+const QUERY: &[&str] = &[
+    "AWSAccessKeyId",
+    "Expires",
+    "Signature",
+    "continuation-token",
+    "cors",
+    "delete",
+    "delimiter",
+    "encoding-type",
+    "fetch-owner",
+    "key-marker",
+    "lifecycle",
+    "list-type",
+    "location",
+    "marker",
+    "max-buckets",
+    "max-keys",
+    "max-parts",
+    "max-uploads",
+    "part-number-marker",
+    "partNumber",
+    "prefix",
+    "start-after",
+    "tagging",
+    "upload-id-marker",
+    "uploadId",
+    "uploads",
+    "version-id-marker",
+    "versionId",
+    "versioning",
+    "versions",
+    "x-id",
+    "bucket-region",
+];
+
+/// Headers that ask for something that is not done here, with the value that asks for nothing.
+const HEADERS: &[(&str, &[&str])] = &[
+    ("x-amz-acl", &["private", "bucket-owner-full-control"]),
+    ("x-amz-storage-class", &["STANDARD"]),
+    ("x-amz-mfa", &[]),
+    ("x-amz-website-redirect-location", &[]),
+    ("x-amz-write-offset-bytes", &[]),
+    ("x-amz-expected-bucket-owner", &[]),
+    ("x-amz-source-expected-bucket-owner", &[]),
+    ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
+    ("x-amz-rename-source", &[]),
+];
+
+/// Beginnings of headers that ask for something that is not done here.
+const HEADER_PREFIXES: &[&str] = &[
+    "x-amz-server-side-encryption",
+    "x-amz-copy-source-server-side-encryption",
+    "x-amz-grant-",
+    "x-amz-object-lock-",
+    "x-amz-bucket-object-lock-",
+];
+
+/// Refuses requests without a valid signature, and those with parts that are not understood.
+pub(crate) struct Access;
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        // `s3s` holds a form's file in memory: nothing of it is taken.
+        if context.s3_op().name() == "PostObject" {
+            return Err(s3_error!(NotImplemented, "forms are not supported"));
+        }
+        if context.credentials().is_none() {
+            return Err(s3_error!(AccessDenied, "a signature is required"));
+        }
+        for (name, value) in context.headers() {
+            let name = name.as_str();
+            let value = value.to_str().unwrap_or_default();
+            let refused = HEADERS.iter().any(|(known, fine)| *known == name && !fine.contains(&value))
+                || HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            if refused {
+                return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
+            }
+        }
+        for (name, _) in parameters(context.uri().query().unwrap_or_default()) {
+            let known = QUERY.contains(&name)
+                || name.to_ascii_lowercase().starts_with("x-amz-")
+                || name.starts_with("response-");
+            if !known {
+                return Err(s3_error!(NotImplemented, "the query parameter {name} is not supported"));
+            }
+        }
+        if let S3Path::Object { key, .. } = context.s3_path()
+            && key.contains('\0')
+        {
+            return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
+        }
+        Ok(())
+    }
+}
+
+fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query.split('&').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap_or((part, "")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_told_apart() {
+        let found: Vec<_> = parameters("a=1&b&c=x=y&&").collect();
+        assert_eq!(found, [("a", "1"), ("b", ""), ("c", "x=y")]);
+    }
+}

@@ -1,0 +1,100 @@
+//! DeleteObject and DeleteObjects.
+
+use object::catalog::{Condition, Row};
+use object::record::Kind;
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Result, s3_error};
+
+use crate::attributes::version_id;
+use crate::error;
+use crate::face::Face;
+use crate::versions::Versioning;
+
+/// Objects in one DeleteObjects, as in S3.
+const AT_ONCE: usize = 1_000;
+
+/// What a delete did.
+struct Deleted {
+    /// The version that was removed, or the delete marker that was put.
+    version: Option<String>,
+    /// Whether that is a delete marker.
+    marker: bool,
+}
+
+impl Face {
+    pub(crate) fn do_delete_object(&self, user: &str, input: DeleteObjectInput) -> S3Result<DeleteObjectOutput> {
+        let conditional =
+            input.if_match.is_some() || input.if_match_last_modified_time.is_some() || input.if_match_size.is_some();
+        if conditional {
+            return Err(s3_error!(NotImplemented, "conditional deletes are not supported"));
+        }
+        let bucket = self.bucket(&input.bucket, user)?;
+        let deleted = self.delete(&bucket, &input.key, input.version_id.as_deref())?;
+        Ok(DeleteObjectOutput {
+            delete_marker: deleted.marker.then_some(true),
+            version_id: deleted.version,
+            ..DeleteObjectOutput::default()
+        })
+    }
+
+    pub(crate) fn do_delete_objects(&self, user: &str, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        if input.delete.objects.is_empty() || input.delete.objects.len() > AT_ONCE {
+            return Err(S3ErrorCode::MalformedXML.into());
+        }
+        let quiet = input.delete.quiet == Some(true);
+        let (mut done, mut errors) = (vec![], vec![]);
+        for object in input.delete.objects {
+            let conditional = object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some();
+            let outcome = if conditional {
+                Err(s3_error!(NotImplemented, "conditional deletes are not supported"))
+            } else {
+                self.delete(&bucket, &object.key, object.version_id.as_deref())
+            };
+            match outcome {
+                Ok(_) if quiet => {}
+                Ok(deleted) => done.push(DeletedObject {
+                    delete_marker: deleted.marker.then_some(true),
+                    delete_marker_version_id: deleted.version.filter(|_| deleted.marker),
+                    key: Some(object.key),
+                    version_id: object.version_id,
+                }),
+                Err(failure) => errors.push(Error {
+                    code: Some(failure.code().as_str().to_owned()),
+                    key: Some(object.key),
+                    message: failure.message().map(str::to_owned),
+                    version_id: object.version_id,
+                }),
+            }
+        }
+        let errors = (!errors.is_empty()).then_some(errors);
+        Ok(DeleteObjectsOutput { deleted: Some(done), errors, ..DeleteObjectsOutput::default() })
+    }
+
+    /// Removes a key as a client would that names no version.
+    pub(crate) fn delete_key(&self, bucket: &Row, key: &str) -> S3Result<()> {
+        self.delete(bucket, key, None).map(drop)
+    }
+
+    /// Removes a key, or one version of it. Removing what is not there succeeds, as in S3.
+    fn delete(&self, bucket: &Row, key: &str, version: Option<&str>) -> S3Result<Deleted> {
+        let name = &bucket.record.bucket;
+        let versioning = Versioning::of(&bucket.record);
+        if version.is_none() && versioning != Versioning::Never {
+            let mut marker = self.draft(bucket, key)?;
+            marker.kind = Kind::Marker;
+            let row = self.objects.publish(marker, &Condition::Always).map_err(error::s3)?;
+            return Ok(Deleted { version: Some(version_id(&row.record)), marker: true });
+        }
+        let id = match version {
+            None | Some("null") => None,
+            Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?),
+        };
+        let row = self.objects.catalog().version(name, key, id).map_err(error::catalog)?;
+        if let Some(row) = &row {
+            self.objects.erase(row).map_err(error::s3)?;
+        }
+        let marker = row.is_some_and(|row| row.record.kind == Kind::Marker);
+        Ok(Deleted { version: version.map(str::to_owned), marker })
+    }
+}

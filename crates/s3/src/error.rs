@@ -1,0 +1,78 @@
+//! Failures as S3 says them.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+
+use http::StatusCode;
+use object::ServiceError;
+use object::catalog::{CatalogError, Refused};
+use object::objects::ObjectError;
+use s3s::{S3Error, S3ErrorCode, StdError as BoxError, s3_error};
+
+/// What S3 says to this failure.
+pub(crate) fn s3(error: ObjectError) -> S3Error {
+    match error {
+        ObjectError::Catalog(error) => catalog(error),
+        ObjectError::Source(source) => match source.downcast::<S3Error>() {
+            Ok(error) => *error,
+            Err(other) => broken_body(&*other),
+        },
+        ObjectError::Chunk { source: ServiceError::Busy, .. } => s3_error!(SlowDown, "too much is waiting already"),
+        error @ ObjectError::Chunk { .. } => {
+            tracing::warn!("{error}");
+            S3Error::with_message(S3ErrorCode::ServiceUnavailable, error.to_string())
+        }
+        error @ ObjectError::Manifest { .. } => {
+            tracing::error!("{error}");
+            S3Error::with_message(S3ErrorCode::InternalError, error.to_string())
+        }
+        ObjectError::TooLarge => S3ErrorCode::EntityTooLarge.into(),
+    }
+}
+
+/// What S3 says when the catalog did not do it.
+pub(crate) fn catalog(error: CatalogError) -> S3Error {
+    match error {
+        CatalogError::Refused(refused) => match refused {
+            Refused::NoBucket => S3ErrorCode::NoSuchBucket.into(),
+            Refused::BucketExists => S3ErrorCode::BucketAlreadyExists.into(),
+            Refused::NotEmpty => S3ErrorCode::BucketNotEmpty.into(),
+            Refused::NoVersion => S3ErrorCode::NoSuchKey.into(),
+            Refused::NoUpload => S3ErrorCode::NoSuchUpload.into(),
+            Refused::Condition => S3ErrorCode::PreconditionFailed.into(),
+            Refused::Stale(_) => S3ErrorCode::OperationAborted.into(),
+        },
+        CatalogError::Engine(_) => {
+            tracing::error!("{error}");
+            S3Error::with_message(S3ErrorCode::InternalError, "the catalog failed")
+        }
+    }
+}
+
+/// What S3 says when a request's body ended with an error. `s3s` keeps the types of its errors to itself, so that only
+/// their words tell a bad signature from a lost connection.
+pub(crate) fn broken_body(error: &(dyn StdError + 'static)) -> S3Error {
+    let words = error.to_string();
+    let code = if words.contains("Sha256Mismatch") {
+        return custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, words);
+    } else if words.contains("SignatureMismatch") {
+        S3ErrorCode::SignatureDoesNotMatch
+    } else if words.contains("FormatError") || words.contains("TooLarge") || words.contains("TooMany") {
+        S3ErrorCode::InvalidRequest
+    } else {
+        S3ErrorCode::IncompleteBody
+    };
+    S3Error::with_message(code, words)
+}
+
+/// An error whose code `s3s` does not know.
+pub(crate) fn custom(code: &'static str, status: StatusCode, message: impl Into<Cow<'static, str>>) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
+    error.set_status_code(status);
+    error
+}
+
+/// An error of S3 as the error of a source of bytes.
+pub(crate) fn boxed(error: S3Error) -> BoxError {
+    Box::new(error)
+}

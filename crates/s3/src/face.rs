@@ -1,0 +1,247 @@
+//! The operations of S3, each a few lines that lead to where it is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object::catalog::Row;
+use object::objects::Objects;
+use object::record::Record;
+use s3s::auth::Credentials;
+use s3s::dto::*;
+use s3s::{S3, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error;
+use crate::users::Users;
+
+/// Requests with bytes of objects that are worked on at once; memory is some chunks for each.
+const WORKING: usize = 64;
+/// Requests that wait for their turn; further ones are told to slow down.
+const WAITING: usize = 512;
+/// How long a request waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The gateway's face.
+#[derive(Clone)]
+pub(crate) struct Face {
+    pub(crate) objects: Arc<Objects>,
+    users: Users,
+    working: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+type Answer<T> = S3Result<S3Response<T>>;
+
+impl Face {
+    pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
+        let (working, waiting) = (Arc::new(Semaphore::new(WORKING)), Arc::new(Semaphore::new(WAITING)));
+        Self { objects, users, working, waiting }
+    }
+
+    /// Leave to work on the bytes of an object.
+    pub(crate) async fn permit(&self) -> S3Result<OwnedSemaphorePermit> {
+        let busy = || s3_error!(SlowDown, "the gateway works on {WORKING} objects already");
+        let _place = self.waiting.try_acquire().map_err(|_| busy())?;
+        let permit = tokio::time::timeout(PATIENCE, Arc::clone(&self.working).acquire_owned()).await;
+        permit.map_err(|_| busy())?.map_err(|_| busy())
+    }
+
+    /// Does blocking work off the async threads. It goes on when the client leaves, so permits belong into the work.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let face = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&face)).await;
+        done.unwrap_or_else(|panic| Err(s3_error!(InternalError, "the request's work ended early: {panic}")))
+    }
+
+    /// The name of who asks.
+    pub(crate) fn user(&self, credentials: Option<&Credentials>) -> S3Result<String> {
+        let user = credentials.and_then(|c| self.users.find(&c.access_key));
+        user.map(|user| user.name).ok_or_else(|| S3ErrorCode::AccessDenied.into())
+    }
+
+    /// A bucket that `user` may use. Blocks.
+    pub(crate) fn bucket(&self, name: &str, user: &str) -> S3Result<Row> {
+        let row = self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or(S3ErrorCode::NoSuchBucket)?;
+        if owner(&row.record) == user { Ok(row) } else { Err(S3ErrorCode::AccessDenied.into()) }
+    }
+}
+
+/// The user whose bucket this is.
+pub(crate) fn owner(bucket: &Record) -> &str {
+    bucket.attributes.get("owner").map_or("", String::as_str)
+}
+
+/// Does `$work` with who asks and the input, on a thread that may block.
+macro_rules! ask {
+    ($face:expr, $request:expr, $work:path) => {{
+        let user = $face.user($request.credentials.as_ref())?;
+        let input = $request.input;
+        $face.blocking(move |face| $work(face, &user, input)).await.map(S3Response::new)
+    }};
+}
+
+#[async_trait::async_trait]
+impl S3 for Face {
+    async fn list_buckets(&self, request: S3Request<ListBucketsInput>) -> Answer<ListBucketsOutput> {
+        ask!(self, request, Self::do_list_buckets)
+    }
+
+    async fn create_bucket(&self, request: S3Request<CreateBucketInput>) -> Answer<CreateBucketOutput> {
+        ask!(self, request, Self::do_create_bucket)
+    }
+
+    async fn head_bucket(&self, request: S3Request<HeadBucketInput>) -> Answer<HeadBucketOutput> {
+        ask!(self, request, Self::do_head_bucket)
+    }
+
+    async fn delete_bucket(&self, request: S3Request<DeleteBucketInput>) -> Answer<DeleteBucketOutput> {
+        ask!(self, request, Self::do_delete_bucket)
+    }
+
+    async fn get_bucket_location(&self, request: S3Request<GetBucketLocationInput>) -> Answer<GetBucketLocationOutput> {
+        ask!(self, request, Self::do_get_bucket_location)
+    }
+
+    async fn put_object(&self, request: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
+        self.do_put_object(request).await
+    }
+
+    async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
+        ask!(self, request, Self::do_copy_object)
+    }
+
+    async fn get_object(&self, request: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
+        self.do_get_object(request).await
+    }
+
+    async fn head_object(&self, request: S3Request<HeadObjectInput>) -> Answer<HeadObjectOutput> {
+        ask!(self, request, Self::do_head_object)
+    }
+
+    async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> Answer<DeleteObjectOutput> {
+        ask!(self, request, Self::do_delete_object)
+    }
+
+    async fn delete_objects(&self, request: S3Request<DeleteObjectsInput>) -> Answer<DeleteObjectsOutput> {
+        ask!(self, request, Self::do_delete_objects)
+    }
+
+    async fn list_objects(&self, request: S3Request<ListObjectsInput>) -> Answer<ListObjectsOutput> {
+        ask!(self, request, Self::do_list_objects)
+    }
+
+    async fn list_objects_v2(&self, request: S3Request<ListObjectsV2Input>) -> Answer<ListObjectsV2Output> {
+        ask!(self, request, Self::do_list_objects_v2)
+    }
+    async fn create_multipart_upload(
+        &self,
+        request: S3Request<CreateMultipartUploadInput>,
+    ) -> Answer<CreateMultipartUploadOutput> {
+        ask!(self, request, Self::do_create_upload)
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        request: S3Request<CompleteMultipartUploadInput>,
+    ) -> Answer<CompleteMultipartUploadOutput> {
+        ask!(self, request, Self::do_complete_upload)
+    }
+
+    async fn abort_multipart_upload(
+        &self,
+        request: S3Request<AbortMultipartUploadInput>,
+    ) -> Answer<AbortMultipartUploadOutput> {
+        ask!(self, request, Self::do_abort_upload)
+    }
+
+    async fn list_parts(&self, request: S3Request<ListPartsInput>) -> Answer<ListPartsOutput> {
+        ask!(self, request, Self::do_list_parts)
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        request: S3Request<ListMultipartUploadsInput>,
+    ) -> Answer<ListMultipartUploadsOutput> {
+        ask!(self, request, Self::do_list_uploads)
+    }
+
+    async fn put_bucket_versioning(
+        &self,
+        request: S3Request<PutBucketVersioningInput>,
+    ) -> Answer<PutBucketVersioningOutput> {
+        ask!(self, request, Self::do_put_bucket_versioning)
+    }
+
+    async fn get_bucket_versioning(
+        &self,
+        request: S3Request<GetBucketVersioningInput>,
+    ) -> Answer<GetBucketVersioningOutput> {
+        ask!(self, request, Self::do_get_bucket_versioning)
+    }
+
+    async fn list_object_versions(
+        &self,
+        request: S3Request<ListObjectVersionsInput>,
+    ) -> Answer<ListObjectVersionsOutput> {
+        ask!(self, request, Self::do_list_object_versions)
+    }
+
+    async fn put_object_tagging(&self, request: S3Request<PutObjectTaggingInput>) -> Answer<PutObjectTaggingOutput> {
+        ask!(self, request, Self::do_put_object_tagging)
+    }
+
+    async fn get_object_tagging(&self, request: S3Request<GetObjectTaggingInput>) -> Answer<GetObjectTaggingOutput> {
+        ask!(self, request, Self::do_get_object_tagging)
+    }
+
+    async fn delete_object_tagging(
+        &self,
+        request: S3Request<DeleteObjectTaggingInput>,
+    ) -> Answer<DeleteObjectTaggingOutput> {
+        ask!(self, request, Self::do_delete_object_tagging)
+    }
+
+    async fn upload_part(&self, request: S3Request<UploadPartInput>) -> Answer<UploadPartOutput> {
+        self.do_upload_part(request).await
+    }
+
+    async fn upload_part_copy(&self, request: S3Request<UploadPartCopyInput>) -> Answer<UploadPartCopyOutput> {
+        self.do_upload_part_copy(request).await
+    }
+
+    async fn put_bucket_cors(&self, request: S3Request<PutBucketCorsInput>) -> Answer<PutBucketCorsOutput> {
+        ask!(self, request, Self::do_put_bucket_cors)
+    }
+
+    async fn get_bucket_cors(&self, request: S3Request<GetBucketCorsInput>) -> Answer<GetBucketCorsOutput> {
+        ask!(self, request, Self::do_get_bucket_cors)
+    }
+
+    async fn delete_bucket_cors(&self, request: S3Request<DeleteBucketCorsInput>) -> Answer<DeleteBucketCorsOutput> {
+        ask!(self, request, Self::do_delete_bucket_cors)
+    }
+
+    async fn put_bucket_lifecycle_configuration(
+        &self,
+        request: S3Request<PutBucketLifecycleConfigurationInput>,
+    ) -> Answer<PutBucketLifecycleConfigurationOutput> {
+        ask!(self, request, Self::do_put_lifecycle)
+    }
+
+    async fn get_bucket_lifecycle_configuration(
+        &self,
+        request: S3Request<GetBucketLifecycleConfigurationInput>,
+    ) -> Answer<GetBucketLifecycleConfigurationOutput> {
+        ask!(self, request, Self::do_get_lifecycle)
+    }
+
+    async fn delete_bucket_lifecycle(
+        &self,
+        request: S3Request<DeleteBucketLifecycleInput>,
+    ) -> Answer<DeleteBucketLifecycleOutput> {
+        ask!(self, request, Self::do_delete_lifecycle)
+    }
+}

@@ -1,0 +1,28 @@
+//! The S3 face: buckets, objects and versions over HTTP.
+//!
+//! `s3s` does the wire: signatures, XML, streaming bodies. This crate says what the operations mean, in terms of
+//! [`object::objects::Objects`]. All work on bytes, the verifying of signed bodies as well, is done on threads that may
+//! block; the async threads only carry it. What is not supported is refused, by [`access`] before an operation is asked,
+//! or by the default of `s3s::S3`, which answers `NotImplemented`.
+
+mod access;
+mod attributes;
+mod body;
+mod bucket;
+mod cors;
+mod delete;
+mod error;
+mod face;
+mod get;
+mod lifecycle;
+mod list;
+mod multipart;
+mod put;
+mod serve;
+mod sums;
+mod tagging;
+mod users;
+mod versions;
+
+pub use serve::{Server, Settings};
+pub use users::{User, Users, UsersError};

@@ -1,0 +1,254 @@
+//! ListObjects, both versions.
+
+use object::catalog::{Row, Start};
+use s3s::dto::*;
+use s3s::{S3Result, s3_error};
+
+use crate::attributes::{etag, modified};
+use crate::error;
+use crate::face::{Face, owner};
+
+/// Keys on a page at most.
+const PAGE: usize = 1_000;
+/// Keys that are read at once when some of them may fold into one prefix.
+const BATCH: usize = 100;
+/// Greater than any byte of UTF-8: what is after all keys with a prefix.
+const AFTER_ALL: u8 = 0xff;
+
+/// What is asked for of the keys of a bucket.
+#[derive(Debug, Default)]
+pub(crate) struct Query {
+    pub(crate) prefix: String,
+    pub(crate) delimiter: String,
+    /// The last key or common prefix that the reader has seen; empty at the beginning.
+    pub(crate) after: String,
+    pub(crate) most: usize,
+}
+
+/// A page of keys.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) prefixes: Vec<String>,
+    /// The last key or common prefix on this page, when there are more.
+    pub(crate) next: Option<String>,
+}
+
+impl Query {
+    /// The part of a key up to the delimiter after the prefix.
+    pub(crate) fn common_prefix<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let rest = key.strip_prefix(&self.prefix)?;
+        let at = rest.find(self.delimiter.as_str()).filter(|_| !self.delimiter.is_empty())?;
+        Some(&key[..self.prefix.len() + at + self.delimiter.len()])
+    }
+
+    /// The first key to look at.
+    pub(crate) fn start(&self) -> Start {
+        if self.after.as_bytes() < self.prefix.as_bytes() {
+            Start::Key(self.prefix.clone().into_bytes())
+        } else if self.common_prefix(&self.after) == Some(self.after.as_str()) {
+            Start::Key(past(&self.after))
+        } else if self.after.is_empty() {
+            Start::Key(vec![])
+        } else {
+            Start::After(self.after.clone().into_bytes())
+        }
+    }
+}
+
+/// The first key after all that begin with `prefix`.
+pub(crate) fn past(prefix: &str) -> Vec<u8> {
+    let mut key = prefix.as_bytes().to_vec();
+    key.push(AFTER_ALL);
+    key
+}
+
+impl Face {
+    /// A page of a bucket's objects. Blocks.
+    pub(crate) fn page(&self, bucket: &Row, query: &Query) -> S3Result<Page> {
+        let mut page = Page::default();
+        if query.most == 0 {
+            return Ok(page);
+        }
+        let mut start = query.start();
+        let mut last = None;
+        loop {
+            let left = query.most - page.rows.len() - page.prefixes.len() + 1;
+            let limit = if query.delimiter.is_empty() { left } else { left.min(BATCH) };
+            let rows = self.objects.catalog().objects(&bucket.record.bucket, &start, limit).map_err(error::catalog)?;
+            let ended = rows.len() < limit;
+            let mut folded = false;
+            for row in rows {
+                let key = row.record.key.clone();
+                if !key.starts_with(&query.prefix) {
+                    return Ok(page);
+                }
+                if page.rows.len() + page.prefixes.len() == query.most {
+                    page.next = last;
+                    return Ok(page);
+                }
+                if let Some(prefix) = query.common_prefix(&key) {
+                    last = Some(prefix.to_owned());
+                    page.prefixes.push(prefix.to_owned());
+                    start = Start::Key(past(prefix));
+                    folded = true;
+                    break;
+                }
+                start = Start::After(key.clone().into_bytes());
+                last = Some(key);
+                page.rows.push(row);
+            }
+            if ended && !folded {
+                return Ok(page);
+            }
+        }
+    }
+
+    pub(crate) fn do_list_objects(&self, user: &str, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let most = max_keys(input.max_keys)?;
+        let encode = encoding(input.encoding_type.as_ref())?;
+        let query = Query {
+            prefix: input.prefix.clone().unwrap_or_default(),
+            delimiter: input.delimiter.clone().unwrap_or_default(),
+            after: input.marker.clone().unwrap_or_default(),
+            most,
+        };
+        let page = self.page(&bucket, &query)?;
+        Ok(ListObjectsOutput {
+            name: Some(input.bucket),
+            prefix: Some(encode(input.prefix.unwrap_or_default())),
+            marker: Some(encode(input.marker.unwrap_or_default())),
+            max_keys: Some(most as i32),
+            is_truncated: Some(page.next.is_some()),
+            next_marker: page.next.map(encode),
+            contents: Some(contents(page.rows, Some(owner(&bucket.record)), encode)),
+            common_prefixes: Some(common_prefixes(page.prefixes, encode)),
+            delimiter: input.delimiter.map(encode),
+            encoding_type: input.encoding_type,
+            ..ListObjectsOutput::default()
+        })
+    }
+
+    pub(crate) fn do_list_objects_v2(&self, user: &str, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let most = max_keys(input.max_keys)?;
+        let encode = encoding(input.encoding_type.as_ref())?;
+        let after = match &input.continuation_token {
+            Some(token) => read_token(token).ok_or_else(|| s3_error!(InvalidArgument, "no such continuation token"))?,
+            None => input.start_after.clone().unwrap_or_default(),
+        };
+        let query = Query {
+            prefix: input.prefix.clone().unwrap_or_default(),
+            delimiter: input.delimiter.clone().unwrap_or_default(),
+            after,
+            most,
+        };
+        let page = self.page(&bucket, &query)?;
+        let named = owner(&bucket.record);
+        let named = (input.fetch_owner == Some(true)).then_some(named);
+        Ok(ListObjectsV2Output {
+            name: Some(input.bucket),
+            prefix: Some(encode(input.prefix.unwrap_or_default())),
+            max_keys: Some(most as i32),
+            key_count: Some((page.rows.len() + page.prefixes.len()) as i32),
+            continuation_token: input.continuation_token,
+            is_truncated: Some(page.next.is_some()),
+            next_continuation_token: page.next.map(|next| token(&next)),
+            contents: Some(contents(page.rows, named, encode)),
+            common_prefixes: Some(common_prefixes(page.prefixes, encode)),
+            delimiter: input.delimiter.map(encode),
+            encoding_type: input.encoding_type,
+            start_after: input.start_after.map(encode),
+            ..ListObjectsV2Output::default()
+        })
+    }
+}
+
+/// How many keys are asked for.
+pub(crate) fn max_keys(asked: Option<i32>) -> S3Result<usize> {
+    match asked {
+        None => Ok(PAGE),
+        Some(asked) => usize::try_from(asked)
+            .map(|asked| asked.min(PAGE))
+            .map_err(|_| s3_error!(InvalidArgument, "max-keys cannot be negative")),
+    }
+}
+
+/// How keys are written in the answer.
+pub(crate) fn encoding(asked: Option<&EncodingType>) -> S3Result<fn(String) -> String> {
+    match asked.map(EncodingType::as_str) {
+        None => Ok(|key| key),
+        Some(EncodingType::URL) => Ok(|key| percent(&key)),
+        Some(other) => Err(s3_error!(InvalidArgument, "{other:?} is no encoding: use url")),
+    }
+}
+
+/// Percent encoding as S3 has it in lists.
+fn percent(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~/*".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// What a client gives back for the next page. It is not a key, so that no client takes it for one.
+pub(crate) fn token(last: &str) -> String {
+    base64_simd::URL_SAFE_NO_PAD.encode_to_string(last.as_bytes())
+}
+
+fn read_token(token: &str) -> Option<String> {
+    String::from_utf8(base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok()?).ok()
+}
+
+pub(crate) fn common_prefixes(prefixes: Vec<String>, encode: fn(String) -> String) -> Vec<CommonPrefix> {
+    prefixes.into_iter().map(|prefix| CommonPrefix { prefix: Some(encode(prefix)) }).collect()
+}
+
+fn contents(rows: Vec<Row>, owner: Option<&str>, encode: fn(String) -> String) -> Vec<Object> {
+    let named = owner.map(|name| Owner { display_name: Some(name.to_owned()), id: Some(name.to_owned()) });
+    rows.into_iter()
+        .map(|row| Object {
+            e_tag: etag(&row.record),
+            last_modified: Some(modified(&row.record)),
+            owner: named.clone(),
+            size: i64::try_from(row.record.size).ok(),
+            storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+            key: Some(encode(row.record.key)),
+            ..Object::default()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_begins_where_the_one_before_ended() {
+        let query = |prefix: &str, after: &str| Query {
+            prefix: prefix.to_owned(),
+            delimiter: "/".to_owned(),
+            after: after.to_owned(),
+            most: 1,
+        };
+        assert_eq!(query("", "").start(), Start::Key(vec![]));
+        assert_eq!(query("b/", "a").start(), Start::Key(b"b/".to_vec()));
+        assert_eq!(query("", "a/").start(), Start::Key(b"a/\xff".to_vec()));
+        assert_eq!(query("", "a/b").start(), Start::After(b"a/b".to_vec()));
+        assert_eq!(query("a/", "a/b/").start(), Start::Key(b"a/b/\xff".to_vec()));
+        assert_eq!(query("a/", "a/").start(), Start::After(b"a/".to_vec()));
+    }
+
+    #[test]
+    fn keys_are_encoded_for_xml() {
+        assert_eq!(percent("a b/ü+\u{1}"), "a%20b/%C3%BC%2B%01");
+        assert_eq!(read_token(&token("a/ü")).as_deref(), Some("a/ü"));
+        assert_eq!(read_token("not a token"), None);
+    }
+}

@@ -1,0 +1,492 @@
+//! Uploads in parts.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use object::catalog::{self, Change, Row, Start, Upload};
+use object::objects::{ObjectError, Reader};
+use object::record::{Body, Record, VersionId, decode_entries, encode_entries};
+use s3s::crypto::{Checksum as _, Md5};
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+use crate::attributes::{self, Attributes, CHECKSUM_TYPE, Headers, time};
+use crate::body::{Expected, Incoming, hex, sums};
+use crate::error;
+use crate::face::{Face, owner};
+use crate::get::Wanted;
+use crate::list::{common_prefixes, encoding, past};
+use crate::put::{condition, header, put_error};
+use crate::sums::Total;
+
+/// Parts of one upload, as in S3.
+const PARTS: i32 = 10_000;
+/// Bytes of each part but the last, as in S3.
+const LEAST: u64 = 5 << 20;
+/// Bytes of a part at most, as in S3.
+const MOST: i64 = 5 << 30;
+/// Uploads or parts on a page.
+const PAGE: i32 = 1_000;
+/// Uploads that are not completed are forgotten after this.
+const EXPIRY: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// What an upload keeps for its object beside the object's own attributes.
+pub(crate) const ALGORITHM: &str = "upload-algorithm";
+const KIND: &str = "upload-checksum-type";
+/// What an object keeps of its upload, so that a completion that is repeated is answered like the first.
+pub(crate) const UPLOAD: &str = "upload-id";
+
+impl Face {
+    pub(crate) fn do_create_upload(
+        &self,
+        user: &str,
+        input: CreateMultipartUploadInput,
+    ) -> S3Result<CreateMultipartUploadOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let headers = Headers {
+            cache_control: input.cache_control,
+            content_disposition: input.content_disposition,
+            content_encoding: input.content_encoding,
+            content_language: input.content_language,
+            content_type: input.content_type,
+            expires: input.expires,
+            metadata: input.metadata,
+            tagging: input.tagging,
+        };
+        let mut record = self.draft(&bucket, &input.key)?;
+        record.attributes = headers.attributes()?;
+        let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
+        let kind = input.checksum_type.as_ref().map(|t| t.as_str().to_owned());
+        record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
+        record.attributes.extend(kind.map(|name| (KIND.to_owned(), name)));
+        let id = self.objects.next_version();
+        let upload = Upload { id, record };
+        self.objects.catalog().change(Change::StartUpload(upload)).map_err(error::catalog)?;
+        Ok(CreateMultipartUploadOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(id.to_string()),
+            checksum_algorithm: input.checksum_algorithm,
+            checksum_type: input.checksum_type,
+            ..CreateMultipartUploadOutput::default()
+        })
+    }
+
+    /// An upload of this key, which `user` may go on with.
+    fn upload(&self, user: &str, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {
+        self.bucket(bucket, user)?;
+        let id = id.parse().map_err(|()| S3ErrorCode::NoSuchUpload)?;
+        let upload = self.objects.catalog().upload(id).map_err(error::catalog)?;
+        let upload = upload.filter(|upload| upload.record.bucket == bucket && upload.record.key == key);
+        upload.ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
+    }
+
+    pub(crate) async fn do_upload_part(
+        &self,
+        mut request: S3Request<UploadPartInput>,
+    ) -> S3Result<S3Response<UploadPartOutput>> {
+        let user = self.user(request.credentials.as_ref())?;
+        let permit = self.permit().await?;
+        let trailer = header(&request, "x-amz-trailer");
+        let input = &mut request.input;
+        let given = Checksum {
+            checksum_crc32: input.checksum_crc32.take(),
+            checksum_crc32c: input.checksum_crc32c.take(),
+            checksum_crc64nvme: input.checksum_crc64nvme.take(),
+            checksum_sha1: input.checksum_sha1.take(),
+            checksum_sha256: input.checksum_sha256.take(),
+            ..Checksum::default()
+        };
+        let expected = Expected {
+            length: input.content_length,
+            md5: input.content_md5.take(),
+            sums: sums(given),
+            algorithm: input.checksum_algorithm.take().map(|a| a.as_str().to_owned()),
+            trailer,
+            trailers: request.trailing_headers.take(),
+        };
+        let body = input.body.take();
+        let work = move |face: &Self| {
+            let _permit = permit;
+            let mut expected = expected;
+            let input = request.input;
+            let upload = face.upload(&user, &input.bucket, &input.key, &input.upload_id);
+            if let Ok(upload) = &upload
+                && expected.algorithm.is_none()
+            {
+                expected.algorithm = attributes::get(&upload.record, ALGORITHM);
+            }
+            let mut incoming = Incoming::new(body, expected);
+            let outcome = upload.and_then(|upload| {
+                if input.content_length.is_some_and(|length| length > MOST) {
+                    return Err(S3ErrorCode::EntityTooLarge.into());
+                }
+                face.put_part(&upload, input.part_number, &mut incoming)
+            });
+            if outcome.is_err() {
+                incoming.drain();
+            }
+            outcome
+        };
+        let (part, _) = self.blocking(work).await?;
+        let sum = |name: &str| part_sums(&part).remove(name);
+        Ok(S3Response::new(UploadPartOutput {
+            checksum_crc32: sum("x-amz-checksum-crc32"),
+            checksum_crc32c: sum("x-amz-checksum-crc32c"),
+            checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
+            checksum_sha1: sum("x-amz-checksum-sha1"),
+            checksum_sha256: sum("x-amz-checksum-sha256"),
+            e_tag: Some(ETag::Strong(part.etag)),
+            ..UploadPartOutput::default()
+        }))
+    }
+
+    /// Stores a part; its number must be possible.
+    fn put_part(&self, upload: &Upload, number: i32, source: &mut Incoming) -> S3Result<(catalog::Part, u64)> {
+        if !(1..=PARTS).contains(&number) {
+            return Err(s3_error!(InvalidArgument, "a part has a number of 1 to {PARTS}"));
+        }
+        let written = self.objects.write(source).map_err(error::s3)?;
+        let Body::Chunks(entries) = written.body else { return Err(S3ErrorCode::EntityTooLarge.into()) };
+        let checksums = written.sealed.attributes.iter().filter(|(name, _)| *name != CHECKSUM_TYPE);
+        let checksums = checksums.map(|(name, value)| format!("{name}={value}\n")).collect();
+        let micros = self.objects.next_version().micros();
+        let part = catalog::Part {
+            number: number as u32,
+            size: written.size,
+            etag: written.sealed.etag,
+            micros,
+            checksums,
+            entries: encode_entries(&entries),
+        };
+        self.objects.catalog().change(Change::PutPart(upload.id, part.clone())).map_err(error::catalog)?;
+        Ok((part, micros))
+    }
+
+    pub(crate) async fn do_upload_part_copy(
+        &self,
+        request: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let user = self.user(request.credentials.as_ref())?;
+        let permit = self.permit().await?;
+        let input = request.input;
+        let work = move |face: &Self| {
+            let _permit = permit;
+            let upload = face.upload(&user, &input.bucket, &input.key, &input.upload_id)?;
+            let from = face.source(&user, &input.copy_source)?;
+            let wanted = Wanted {
+                if_match: input.copy_source_if_match,
+                if_none_match: input.copy_source_if_none_match,
+                if_modified_since: input.copy_source_if_modified_since,
+                if_unmodified_since: input.copy_source_if_unmodified_since,
+            };
+            wanted.check_copy(&from.record)?;
+            let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
+            let reader = Reader::new(&face.objects, &from, range).map_err(error::s3)?;
+            let algorithm = attributes::get(&upload.record, ALGORITHM);
+            let expected = Expected { algorithm, ..Expected::default() };
+            let mut source = Incoming::copying(reader, expected);
+            let (part, micros) = face.put_part(&upload, input.part_number, &mut source)?;
+            Ok((part, micros, from.record))
+        };
+        let (part, micros, from) = self.blocking(work).await?;
+        let result = CopyPartResult {
+            e_tag: Some(ETag::Strong(part.etag)),
+            last_modified: Some(time(micros)),
+            ..CopyPartResult::default()
+        };
+        Ok(S3Response::new(UploadPartCopyOutput {
+            copy_part_result: Some(result),
+            copy_source_version_id: (!from.null).then(|| from.version.to_string()),
+            ..UploadPartCopyOutput::default()
+        }))
+    }
+
+    pub(crate) fn do_complete_upload(
+        &self,
+        user: &str,
+        input: CompleteMultipartUploadInput,
+    ) -> S3Result<CompleteMultipartUploadOutput> {
+        let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let upload = match self.upload(user, &input.bucket, &input.key, &input.upload_id) {
+            Ok(upload) => upload,
+            Err(failure) => {
+                let newest = self.objects.catalog().newest(&input.bucket, &input.key).map_err(error::catalog)?;
+                let done = newest.filter(|row| row.record.attributes.get(UPLOAD) == Some(&input.upload_id));
+                return done.map(|row| completed(&row)).ok_or(failure);
+            }
+        };
+        let named = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let parts = self.chosen(upload.id, &named)?;
+        let size = parts.iter().map(|part| part.size).sum();
+        if input.mpu_object_size.is_some_and(|given| u64::try_from(given) != Ok(size)) {
+            return Err(s3_error!(InvalidRequest, "the parts have {size} bytes, which is not what was said"));
+        }
+        let entries = parts.iter().map(|part| {
+            let whole = self.objects.catalog().part(upload.id, part.number)?;
+            let whole = whole.ok_or(catalog::Refused::NoUpload)?;
+            decode_entries(&whole.entries)
+                .map_err(|why| ObjectError::Catalog(catalog::CatalogError::Engine(why.to_string())))
+        });
+        let body = self.objects.join(entries).map_err(error::s3)?;
+        let mut record = Record { size, body, etag: etag_of(&parts)?, ..upload.record };
+        let algorithm = record.attributes.remove(ALGORITHM);
+        let kind = record.attributes.remove(KIND);
+        let total = Total::of(&parts, algorithm.as_deref(), kind.as_deref())?;
+        let given = Checksum {
+            checksum_crc32: input.checksum_crc32,
+            checksum_crc32c: input.checksum_crc32c,
+            checksum_crc64nvme: input.checksum_crc64nvme,
+            checksum_sha1: input.checksum_sha1,
+            checksum_sha256: input.checksum_sha256,
+            ..Checksum::default()
+        };
+        for (name, value) in sums(given) {
+            if record_sum(&total.attributes, name).is_none_or(|sum| sum != value) {
+                return Err(s3_error!(BadDigest, "the {name} that you gave is not that of the parts"));
+            }
+        }
+        record.attributes.extend(total.attributes);
+        record.attributes.insert(UPLOAD.to_owned(), input.upload_id);
+        record.parts = parts.iter().map(|part| part.size).collect();
+        let row = self.objects.complete(record, &condition, upload.id);
+        Ok(completed(&row.map_err(|failure| put_error(failure, &condition))?))
+    }
+
+    /// The parts that a completion names, which must be there as it says.
+    fn chosen(&self, upload: VersionId, named: &[CompletedPart]) -> S3Result<Vec<catalog::Part>> {
+        if named.is_empty() {
+            return Err(S3ErrorCode::MalformedXML.into());
+        }
+        let all = self.objects.catalog().parts(upload, 0, PARTS as usize).map_err(error::catalog)?;
+        let mut chosen: Vec<catalog::Part> = vec![];
+        for part in named {
+            let number = part.part_number.unwrap_or(0);
+            if chosen.last().is_some_and(|last| i64::from(last.number) >= i64::from(number)) {
+                return Err(S3ErrorCode::InvalidPartOrder.into());
+            }
+            let found = all.iter().find(|found| i64::from(found.number) == i64::from(number));
+            let found = found.filter(|found| part.e_tag.as_ref().is_some_and(|tag| tag.value() == found.etag));
+            let found = found.ok_or_else(|| s3_error!(InvalidPart, "part {number} is not there with this tag"))?;
+            chosen.push(found.clone());
+        }
+        let short = chosen[..chosen.len() - 1].iter().find(|part| part.size < LEAST);
+        match short {
+            Some(part) => Err(s3_error!(EntityTooSmall, "part {} has {} bytes", part.number, part.size)),
+            None => Ok(chosen),
+        }
+    }
+
+    pub(crate) fn do_abort_upload(
+        &self,
+        user: &str,
+        input: AbortMultipartUploadInput,
+    ) -> S3Result<AbortMultipartUploadOutput> {
+        if input.if_match_initiated_time.is_some() {
+            return Err(s3_error!(NotImplemented, "conditional aborts are not supported"));
+        }
+        let upload = self.upload(user, &input.bucket, &input.key, &input.upload_id)?;
+        self.objects.catalog().change(Change::EndUpload(upload.id)).map_err(error::catalog)?;
+        Ok(AbortMultipartUploadOutput::default())
+    }
+
+    pub(crate) fn do_list_parts(&self, user: &str, input: ListPartsInput) -> S3Result<ListPartsOutput> {
+        let upload = self.upload(user, &input.bucket, &input.key, &input.upload_id)?;
+        let most = most(input.max_parts)?;
+        let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
+        let mut parts = self.objects.catalog().parts(upload.id, after, most + 1).map_err(error::catalog)?;
+        let more = parts.len() > most;
+        parts.truncate(most);
+        let last = parts.last().map(|part| part.number as i32);
+        let named = Owner { display_name: Some(user.to_owned()), id: Some(user.to_owned()) };
+        Ok(ListPartsOutput {
+            bucket: Some(input.bucket),
+            initiator: Some(Initiator { display_name: named.display_name.clone(), id: named.id.clone() }),
+            is_truncated: Some(more),
+            key: Some(input.key),
+            max_parts: Some(most as i32),
+            next_part_number_marker: last.filter(|_| more),
+            owner: Some(named),
+            part_number_marker: input.part_number_marker,
+            parts: Some(parts.iter().map(part_listed).collect()),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            upload_id: Some(input.upload_id),
+            checksum_algorithm: attributes::get(&upload.record, ALGORITHM).map(ChecksumAlgorithm::from),
+            checksum_type: attributes::get(&upload.record, KIND).map(ChecksumType::from),
+            ..ListPartsOutput::default()
+        })
+    }
+
+    pub(crate) fn do_list_uploads(
+        &self,
+        user: &str,
+        input: ListMultipartUploadsInput,
+    ) -> S3Result<ListMultipartUploadsOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let most = most(input.max_uploads)?;
+        let encode = encoding(input.encoding_type.as_ref())?;
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let delimiter = input.delimiter.clone().unwrap_or_default();
+        let after = input.key_marker.clone().unwrap_or_default();
+        let query = crate::list::Query { prefix, delimiter, after, most };
+        let marker = input.upload_id_marker.as_deref().and_then(|id| id.parse().ok());
+        let mut start = match marker {
+            Some(id) if !query.after.is_empty() => Start::Version(query.after.clone().into_bytes(), id),
+            _ => query.start(),
+        };
+        let (mut uploads, mut prefixes) = (vec![], vec![]);
+        let mut last = (None, None);
+        let mut next = (None, None);
+        'pages: while most > 0 {
+            let limit = PAGE as usize;
+            let page = self.objects.catalog().uploads(&bucket.record.bucket, &start, limit).map_err(error::catalog)?;
+            let ended = page.len() < limit;
+            let mut folded = false;
+            for upload in page {
+                let key = upload.record.key.clone();
+                if !key.starts_with(&query.prefix) {
+                    break 'pages;
+                }
+                if uploads.len() + prefixes.len() == most {
+                    next = last;
+                    break 'pages;
+                }
+                if let Some(prefix) = query.common_prefix(&key) {
+                    start = Start::Key(past(prefix));
+                    prefixes.push(prefix.to_owned());
+                    last = (Some(prefix.to_owned()), None);
+                    folded = true;
+                    break;
+                }
+                start = Start::Version(key.clone().into_bytes(), upload.id);
+                last = (Some(key), Some(upload.id.to_string()));
+                uploads.push(upload);
+            }
+            if ended && !folded {
+                break;
+            }
+        }
+        let named = owner(&bucket.record);
+        Ok(ListMultipartUploadsOutput {
+            bucket: Some(input.bucket),
+            common_prefixes: Some(common_prefixes(prefixes, encode)),
+            delimiter: input.delimiter.map(encode),
+            encoding_type: input.encoding_type,
+            is_truncated: Some(next.0.is_some()),
+            key_marker: input.key_marker.map(encode),
+            max_uploads: Some(most as i32),
+            next_key_marker: next.0.map(encode),
+            next_upload_id_marker: next.1,
+            prefix: input.prefix.map(encode),
+            upload_id_marker: input.upload_id_marker,
+            uploads: Some(uploads.into_iter().map(|upload| upload_listed(upload, named, encode)).collect()),
+            ..ListMultipartUploadsOutput::default()
+        })
+    }
+
+    /// Forgets uploads that were begun long ago. Blocks.
+    pub(crate) fn expire_uploads(&self) -> S3Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let before = now.saturating_sub(EXPIRY).as_micros();
+        let catalog = self.objects.catalog();
+        for bucket in catalog.buckets().map_err(error::catalog)? {
+            let mut start = Start::Key(vec![]);
+            loop {
+                let page = catalog.uploads(&bucket.record.bucket, &start, PAGE as usize).map_err(error::catalog)?;
+                let Some(last) = page.last() else { break };
+                start = Start::Version(last.record.key.clone().into_bytes(), last.id);
+                for upload in page.iter().filter(|upload| u128::from(upload.id.micros()) < before) {
+                    tracing::info!(bucket = upload.record.bucket, key = upload.record.key, "an upload has expired");
+                    // Who completes or aborts it at this moment comes first.
+                    let _ = catalog.change(Change::EndUpload(upload.id));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn record_sum<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
+    attributes.get(name).map(String::as_str)
+}
+
+/// The checksums of a part by header.
+pub(crate) fn part_sums(part: &catalog::Part) -> Attributes {
+    let pairs = part.checksums.lines().filter_map(|line| line.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn completed(row: &Row) -> CompleteMultipartUploadOutput {
+    let record = &row.record;
+    let sum = |name: &str| attributes::get(record, name);
+    CompleteMultipartUploadOutput {
+        bucket: Some(record.bucket.clone()),
+        key: Some(record.key.clone()),
+        location: Some(format!("/{}/{}", record.bucket, record.key)),
+        e_tag: attributes::etag(record),
+        checksum_crc32: sum("x-amz-checksum-crc32"),
+        checksum_crc32c: sum("x-amz-checksum-crc32c"),
+        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
+        checksum_sha1: sum("x-amz-checksum-sha1"),
+        checksum_sha256: sum("x-amz-checksum-sha256"),
+        checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+        version_id: (!record.null).then(|| record.version.to_string()),
+        ..CompleteMultipartUploadOutput::default()
+    }
+}
+
+/// The tag of an object in parts: the hash of the parts' hashes, and how many there are.
+fn etag_of(parts: &[catalog::Part]) -> S3Result<String> {
+    let mut md5 = Md5::new();
+    for part in parts {
+        let digits = part.etag.as_bytes().chunks(2);
+        let bytes: Option<Vec<u8>> =
+            digits.map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()).collect();
+        md5.update(&bytes.ok_or_else(|| s3_error!(InternalError, "a part's tag is no hash"))?);
+    }
+    Ok(format!("{}-{}", hex(md5.finalize().as_ref()), parts.len()))
+}
+
+fn most(asked: Option<i32>) -> S3Result<usize> {
+    let asked = asked.unwrap_or(PAGE).min(PAGE);
+    usize::try_from(asked).map_err(|_| s3_error!(InvalidArgument, "a page cannot have a negative length"))
+}
+
+fn part_listed(part: &catalog::Part) -> Part {
+    let mut sums = part_sums(part);
+    Part {
+        checksum_crc32: sums.remove("x-amz-checksum-crc32"),
+        checksum_crc32c: sums.remove("x-amz-checksum-crc32c"),
+        checksum_crc64nvme: sums.remove("x-amz-checksum-crc64nvme"),
+        checksum_sha1: sums.remove("x-amz-checksum-sha1"),
+        checksum_sha256: sums.remove("x-amz-checksum-sha256"),
+        e_tag: Some(ETag::Strong(part.etag.clone())),
+        last_modified: Some(time(part.micros)),
+        part_number: i32::try_from(part.number).ok(),
+        size: i64::try_from(part.size).ok(),
+    }
+}
+
+fn upload_listed(upload: Upload, owner: &str, encode: fn(String) -> String) -> MultipartUpload {
+    let named = Owner { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) };
+    MultipartUpload {
+        checksum_algorithm: attributes::get(&upload.record, ALGORITHM).map(ChecksumAlgorithm::from),
+        checksum_type: attributes::get(&upload.record, KIND).map(ChecksumType::from),
+        initiated: Some(time(upload.id.micros())),
+        initiator: Some(Initiator { display_name: named.display_name.clone(), id: named.id.clone() }),
+        key: Some(encode(upload.record.key)),
+        owner: Some(named),
+        storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+        upload_id: Some(upload.id.to_string()),
+    }
+}
+
+/// The range of a copy: `bytes=FIRST-LAST`, both within the source.
+fn copy_range(asked: Option<&str>, size: u64) -> S3Result<std::ops::Range<u64>> {
+    let Some(asked) = asked else { return Ok(0..size) };
+    let pair = asked.strip_prefix("bytes=").and_then(|pair| pair.split_once('-'));
+    let pair = pair.and_then(|(first, last)| Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?)));
+    let (first, last) = pair.ok_or_else(|| s3_error!(InvalidArgument, "{asked:?} is not bytes=FIRST-LAST"))?;
+    if first > last || last >= size {
+        return Err(s3_error!(InvalidRange, "the source has {size} bytes"));
+    }
+    Ok(first..last + 1)
+}

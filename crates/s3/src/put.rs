@@ -1,0 +1,194 @@
+//! PutObject and CopyObject.
+
+use object::catalog::{Condition, Refused, Row};
+use object::objects::ObjectError;
+use object::record::{Kind, Record, VersionId};
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+use crate::attributes::{self, CHECKSUM_TYPE, Headers};
+use crate::body::{Expected, Incoming, Sums, sums};
+use crate::error;
+use crate::face::Face;
+use crate::multipart::UPLOAD;
+use crate::tagging;
+use crate::versions::Versioning;
+
+/// The largest object of one put, as in S3.
+const PUT_BYTES: i64 = 5 << 30;
+
+impl Face {
+    pub(crate) async fn do_put_object(
+        &self,
+        mut request: S3Request<PutObjectInput>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
+        let user = self.user(request.credentials.as_ref())?;
+        let permit = self.permit().await?;
+        let trailer = header(&request, "x-amz-trailer");
+        let expected = Expected {
+            length: request.input.content_length,
+            md5: request.input.content_md5.take(),
+            sums: given_sums(&mut request.input),
+            algorithm: request.input.checksum_algorithm.take().map(|a| a.as_str().to_owned()),
+            trailer,
+            trailers: request.trailing_headers.take(),
+        };
+        let incoming = Incoming::new(request.input.body.take(), expected);
+        let work = move |face: &Self| {
+            let _permit = permit;
+            let mut incoming = incoming;
+            let outcome = face.put(&user, request.input, &mut incoming);
+            if outcome.is_err() {
+                incoming.drain();
+            }
+            outcome
+        };
+        self.blocking(work).await.map(S3Response::new)
+    }
+
+    fn put(&self, user: &str, input: PutObjectInput, incoming: &mut Incoming) -> S3Result<PutObjectOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        if input.content_length.is_some_and(|length| length > PUT_BYTES) {
+            return Err(S3ErrorCode::EntityTooLarge.into());
+        }
+        let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let headers = Headers {
+            cache_control: input.cache_control,
+            content_disposition: input.content_disposition,
+            content_encoding: input.content_encoding,
+            content_language: input.content_language,
+            content_type: input.content_type,
+            expires: input.expires,
+            metadata: input.metadata,
+            tagging: input.tagging,
+        };
+        let mut record = self.draft(&bucket, &input.key)?;
+        record.attributes = headers.attributes()?;
+        let row = self.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
+        let record = row.record;
+        let sum = |name: &str| attributes::get(&record, name);
+        Ok(PutObjectOutput {
+            e_tag: attributes::etag(&record),
+            checksum_crc32: sum("x-amz-checksum-crc32"),
+            checksum_crc32c: sum("x-amz-checksum-crc32c"),
+            checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
+            checksum_sha1: sum("x-amz-checksum-sha1"),
+            checksum_sha256: sum("x-amz-checksum-sha256"),
+            checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+            version_id: (!record.null).then(|| record.version.to_string()),
+            ..PutObjectOutput::default()
+        })
+    }
+
+    /// A version of this key before anything is known of it.
+    pub(crate) fn draft(&self, bucket: &Row, key: &str) -> S3Result<Record> {
+        if key.is_empty() {
+            return Err(s3_error!(InvalidArgument, "an object has a key"));
+        }
+        let mut record = Record::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
+        record.null = Versioning::of(&bucket.record) != Versioning::Enabled;
+        Ok(record)
+    }
+
+    /// The version that a copy names, and its bucket's name is one that `user` may use.
+    pub(crate) fn source(&self, user: &str, source: &CopySource) -> S3Result<Row> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(s3_error!(NotImplemented, "only BUCKET/KEY can be copied"));
+        };
+        let bucket = self.bucket(bucket, user)?;
+        self.find(&bucket, key, version_id.as_deref())
+    }
+
+    /// Copies a version: the new one names the same chunks.
+    pub(crate) fn do_copy_object(&self, user: &str, input: CopyObjectInput) -> S3Result<CopyObjectOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let from = self.source(user, &input.copy_source)?;
+        let wanted = crate::get::Wanted {
+            if_match: input.copy_source_if_match,
+            if_none_match: input.copy_source_if_none_match,
+            if_modified_since: input.copy_source_if_modified_since,
+            if_unmodified_since: input.copy_source_if_unmodified_since,
+        };
+        wanted.check_copy(&from.record)?;
+        let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+        let itself = from.record.bucket == input.bucket && from.record.key == input.key;
+        if itself && !replace && from.record.null {
+            let why = "an object is copied to itself only with other metadata: use the REPLACE directive";
+            return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, why));
+        }
+        let whole = self.objects.whole(&from).map_err(error::s3)?;
+        let mut record = self.draft(&bucket, &input.key)?;
+        record.size = whole.size;
+        record.etag = whole.etag;
+        record.body = whole.body;
+        record.attributes = whole.attributes;
+        record.attributes.remove(UPLOAD);
+        if replace {
+            let headers = Headers {
+                cache_control: input.cache_control,
+                content_disposition: input.content_disposition,
+                content_encoding: input.content_encoding,
+                content_language: input.content_language,
+                content_type: input.content_type,
+                expires: input.expires,
+                metadata: input.metadata,
+                tagging: None,
+            };
+            record.attributes.retain(|name, _| name.starts_with("x-amz-checksum-") || name == tagging::TAGS);
+            record.attributes.extend(headers.attributes()?);
+        }
+        if input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE) {
+            tagging::keep(&mut record.attributes, &tagging::read(&input.tagging.unwrap_or_default())?);
+        }
+        let row = self.objects.publish(record, &Condition::Always).map_err(error::s3)?;
+        let result = CopyObjectResult {
+            e_tag: attributes::etag(&row.record),
+            last_modified: Some(attributes::modified(&row.record)),
+            ..CopyObjectResult::default()
+        };
+        Ok(CopyObjectOutput {
+            copy_object_result: Some(result),
+            copy_source_version_id: (!from.record.null).then(|| from.record.version.to_string()),
+            version_id: (!row.record.null).then(|| row.record.version.to_string()),
+            ..CopyObjectOutput::default()
+        })
+    }
+}
+
+/// A header as text.
+pub(crate) fn header<T>(request: &S3Request<T>, name: &str) -> Option<String> {
+    request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+fn given_sums(input: &mut PutObjectInput) -> Sums {
+    sums(Checksum {
+        checksum_crc32: input.checksum_crc32.take(),
+        checksum_crc32c: input.checksum_crc32c.take(),
+        checksum_crc64nvme: input.checksum_crc64nvme.take(),
+        checksum_sha1: input.checksum_sha1.take(),
+        checksum_sha256: input.checksum_sha256.take(),
+        ..Checksum::default()
+    })
+}
+
+/// What a conditional write asks for.
+pub(crate) fn condition(
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> S3Result<Condition> {
+    Ok(match (if_match, if_none_match) {
+        (None, None) => Condition::Always,
+        (None, Some(none)) if none.is_any() => Condition::Absent,
+        (Some(ETagCondition::ETag(etag)), None) => Condition::Matches(etag.value().to_owned()),
+        (Some(_), None) => Condition::Present,
+        _ => return Err(s3_error!(NotImplemented, "only If-None-Match: * and If-Match with a tag can be asked for")),
+    })
+}
+
+/// A failed put as S3 says it: a condition on an object that is not there has a code of its own.
+pub(crate) fn put_error(failure: ObjectError, condition: &Condition) -> S3Error {
+    match (failure.refused(), condition) {
+        (Some(Refused::NoVersion), Condition::Matches(_) | Condition::Present) => S3ErrorCode::NoSuchKey.into(),
+        _ => error::s3(failure),
+    }
+}

@@ -1,0 +1,161 @@
+//! Connections.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use object::objects::Objects;
+use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::host::SingleDomain;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s::{Body, HttpError, HttpResponse};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::access::Access;
+use crate::cors::Page;
+use crate::face::Face;
+use crate::users::Users;
+
+/// Connections at once; further ones wait to be taken.
+const CONNECTIONS: usize = 1_024;
+/// How long a client may take for the head of a request, and how long a connection may be idle.
+const HEAD: Duration = Duration::from_secs(60);
+/// How often it is looked for what has expired.
+const SWEEP: Duration = Duration::from_secs(3_600);
+/// How long to wait when no connection can be taken.
+const BREATH: Duration = Duration::from_millis(50);
+/// Bytes of a request in XML: a thousand keys to delete have less.
+const XML_BYTES: usize = 4 << 20;
+/// Bytes of a file in a form: `s3s` holds them in memory before the form is refused.
+const FORM_BYTES: u64 = 1 << 20;
+
+/// What can be configured.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The domain below which buckets are hosts (`BUCKET.DOMAIN`), beside the path style.
+    pub domain: Option<String>,
+}
+
+/// The S3 face, ready to be served.
+#[derive(Clone)]
+pub struct Server {
+    service: S3Service,
+    face: Face,
+    domain: Option<String>,
+}
+
+impl Server {
+    /// The face of these objects for these users.
+    ///
+    /// # Errors
+    /// When the domain is none.
+    pub fn new(objects: Arc<Objects>, users: Users, settings: &Settings) -> Result<Self, String> {
+        let mut config = S3Config::default();
+        config.xml_max_body_size = XML_BYTES;
+        config.post_object_max_file_size = FORM_BYTES;
+        let face = Face::new(objects, users.clone());
+        let mut builder = S3ServiceBuilder::new(face.clone());
+        builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+        builder.set_auth(users);
+        builder.set_access(Access);
+        if let Some(domain) = &settings.domain {
+            let host = SingleDomain::new(domain).map_err(|error| format!("domain = {domain:?}: {error}"))?;
+            builder.set_host(host);
+        }
+        Ok(Self { service: builder.build(), face, domain: settings.domain.clone() })
+    }
+
+    /// Serves connections until `stop`, then waits for those that are in work.
+    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+        builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let graceful = GracefulShutdown::new();
+        let mut stop = pin!(stop);
+        let mut sweep = tokio::time::interval(SWEEP);
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+            let taken = tokio::select! {
+                taken = listener.accept() => taken,
+                _ = sweep.tick() => {
+                    self.sweep();
+                    continue;
+                }
+                () = &mut stop => break,
+            };
+            let stream = match taken {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!("a connection cannot be taken: {error}");
+                    tokio::time::sleep(BREATH).await;
+                    continue;
+                }
+            };
+            // Small answers must not wait for more.
+            let _ = stream.set_nodelay(true);
+            let server = self.clone();
+            let service = service_fn(move |request| server.clone().answer(request));
+            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            let connection = graceful.watch(connection.into_owned());
+            tokio::spawn(async move {
+                let _place = place;
+                if let Err(error) = connection.await {
+                    tracing::debug!("a connection broke off: {error}");
+                }
+            });
+        }
+        drop(listener);
+        graceful.shutdown().await;
+    }
+
+    /// Answers a request; a page of another origin is told what it may do with the answer.
+    async fn answer(self, request: http::Request<Incoming>) -> Result<HttpResponse, HttpError> {
+        let page = Page::of(request.method(), request.headers());
+        let rule = match (&page, self.bucket_of(&request)) {
+            (Some(page), Some(bucket)) => {
+                let page = page.clone();
+                self.face.blocking(move |face| face.cors_rule(&bucket, &page)).await.unwrap_or_default()
+            }
+            _ => None,
+        };
+        if let Some(page) = page.as_ref().filter(|page| page.preflight) {
+            return Ok(page.preflight(rule.as_ref()));
+        }
+        let mut answer = self.service.call(request.map(Body::from)).await?;
+        if let Some(page) = page {
+            page.tell(rule.as_ref(), answer.headers_mut());
+        }
+        Ok(answer)
+    }
+
+    /// The bucket that a request is for.
+    fn bucket_of(&self, request: &http::Request<Incoming>) -> Option<String> {
+        let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)).unwrap_or_default();
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+        let below = self.domain.as_ref().and_then(|domain| host.strip_suffix(domain.as_str()));
+        let named = match below.and_then(|name| name.strip_suffix('.')) {
+            Some(bucket) => bucket,
+            None => request.uri().path().split('/').nth(1)?,
+        };
+        (!named.is_empty()).then(|| named.to_owned())
+    }
+
+    /// Removes what has expired.
+    fn sweep(&self) {
+        let face = self.face.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(failure) = face.expire_uploads().and_then(|()| face.expire_objects()) {
+                tracing::warn!("what has expired stays: {failure}");
+            }
+        });
+    }
+}

@@ -1,0 +1,188 @@
+//! Versioning, and ListObjectVersions.
+
+use object::catalog::{Row, Start};
+use object::record::{Kind, Record};
+use s3s::dto::*;
+use s3s::{S3Result, s3_error};
+
+use crate::attributes::{etag, modified, version_id};
+use crate::error;
+use crate::face::{Face, owner};
+use crate::list::{Query, common_prefixes, encoding, max_keys, past};
+
+/// The attribute of a bucket that says whether it keeps versions.
+const VERSIONING: &str = "versioning";
+/// Versions that are read at once.
+const BATCH: usize = 1_000;
+
+/// What becomes of the older versions of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Versioning {
+    /// They are replaced.
+    Never,
+    /// They are kept.
+    Enabled,
+    /// Those from before are kept.
+    Suspended,
+}
+
+impl Versioning {
+    pub(crate) fn of(bucket: &Record) -> Self {
+        match bucket.attributes.get(VERSIONING).map(String::as_str) {
+            Some(BucketVersioningStatus::ENABLED) => Self::Enabled,
+            Some(BucketVersioningStatus::SUSPENDED) => Self::Suspended,
+            _ => Self::Never,
+        }
+    }
+}
+
+impl Face {
+    pub(crate) fn do_put_bucket_versioning(
+        &self,
+        user: &str,
+        input: PutBucketVersioningInput,
+    ) -> S3Result<PutBucketVersioningOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        if input.versioning_configuration.mfa_delete.is_some_and(|mfa| mfa.as_str() != MFADelete::DISABLED) {
+            return Err(s3_error!(NotImplemented, "MFA delete is not supported"));
+        }
+        let status = input.versioning_configuration.status;
+        let status = status.ok_or_else(|| s3_error!(IllegalVersioningConfigurationException, "no status"))?;
+        let status = status.as_str().to_owned();
+        if ![BucketVersioningStatus::ENABLED, BucketVersioningStatus::SUSPENDED].contains(&status.as_str()) {
+            return Err(s3_error!(MalformedXML, "{status:?} is no status of versioning"));
+        }
+        let set = |record: &mut Record| drop(record.attributes.insert(VERSIONING.to_owned(), status));
+        self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
+        Ok(PutBucketVersioningOutput::default())
+    }
+
+    pub(crate) fn do_get_bucket_versioning(
+        &self,
+        user: &str,
+        input: GetBucketVersioningInput,
+    ) -> S3Result<GetBucketVersioningOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let status = bucket.record.attributes.get(VERSIONING).cloned().map(BucketVersioningStatus::from);
+        Ok(GetBucketVersioningOutput { status, ..GetBucketVersioningOutput::default() })
+    }
+
+    pub(crate) fn do_list_object_versions(
+        &self,
+        user: &str,
+        input: ListObjectVersionsInput,
+    ) -> S3Result<ListObjectVersionsOutput> {
+        let bucket = self.bucket(&input.bucket, user)?;
+        let most = max_keys(input.max_keys)?;
+        let encode = encoding(input.encoding_type.as_ref())?;
+        let query = Query {
+            prefix: input.prefix.clone().unwrap_or_default(),
+            delimiter: input.delimiter.clone().unwrap_or_default(),
+            after: input.key_marker.clone().unwrap_or_default(),
+            most,
+        };
+        let start = self.first_version(&bucket, &query, input.version_id_marker.as_deref())?;
+        let page = self.page_of_versions(&bucket, &query, start)?;
+        let named = owner(&bucket.record);
+        let named = Owner { display_name: Some(named.to_owned()), id: Some(named.to_owned()) };
+        let (mut versions, mut markers) = (vec![], vec![]);
+        for (row, newest) in page.rows {
+            let record = row.record;
+            if record.kind == Kind::Marker {
+                markers.push(DeleteMarkerEntry {
+                    is_latest: Some(newest),
+                    last_modified: Some(modified(&record)),
+                    owner: Some(named.clone()),
+                    version_id: Some(version_id(&record)),
+                    key: Some(encode(record.key)),
+                });
+            } else {
+                versions.push(ObjectVersion {
+                    e_tag: etag(&record),
+                    is_latest: Some(newest),
+                    last_modified: Some(modified(&record)),
+                    owner: Some(named.clone()),
+                    size: i64::try_from(record.size).ok(),
+                    storage_class: Some(ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD)),
+                    version_id: Some(version_id(&record)),
+                    key: Some(encode(record.key)),
+                    ..ObjectVersion::default()
+                });
+            }
+        }
+        let (next_key, next_version) = page.next.unzip();
+        Ok(ListObjectVersionsOutput {
+            common_prefixes: Some(common_prefixes(page.prefixes, encode)),
+            delete_markers: Some(markers),
+            delimiter: input.delimiter.map(encode),
+            encoding_type: input.encoding_type,
+            is_truncated: Some(next_key.is_some()),
+            key_marker: Some(encode(input.key_marker.unwrap_or_default())),
+            max_keys: Some(most as i32),
+            name: Some(input.bucket),
+            next_key_marker: next_key.map(encode),
+            next_version_id_marker: next_version.flatten(),
+            prefix: Some(encode(input.prefix.unwrap_or_default())),
+            version_id_marker: Some(input.version_id_marker.unwrap_or_default()),
+            versions: Some(versions),
+            ..ListObjectVersionsOutput::default()
+        })
+    }
+
+    /// Where a page of versions begins.
+    fn first_version(&self, bucket: &Row, query: &Query, version: Option<&str>) -> S3Result<Start> {
+        let key = &query.after;
+        let id = match version.filter(|text| !text.is_empty()) {
+            None => return Ok(query.start()),
+            Some("null") => {
+                let row = self.objects.catalog().version(&bucket.record.bucket, key, None).map_err(error::catalog)?;
+                row.map(|row| row.record.version)
+            }
+            Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?),
+        };
+        Ok(id.map_or_else(|| query.start(), |id| Start::Version(key.clone().into_bytes(), id)))
+    }
+
+    fn page_of_versions(&self, bucket: &Row, query: &Query, mut start: Start) -> S3Result<Page> {
+        let mut page = Page::default();
+        let mut last = None;
+        while query.most > 0 {
+            let rows = self.objects.catalog().versions(&bucket.record.bucket, &start, BATCH).map_err(error::catalog)?;
+            let ended = rows.len() < BATCH;
+            let mut folded = false;
+            for (row, newest) in rows {
+                let key = row.record.key.clone();
+                if !key.starts_with(&query.prefix) {
+                    return Ok(page);
+                }
+                if page.rows.len() + page.prefixes.len() == query.most {
+                    page.next = last;
+                    return Ok(page);
+                }
+                if let Some(prefix) = query.common_prefix(&key) {
+                    start = Start::Key(past(prefix));
+                    last = Some((prefix.to_owned(), None));
+                    page.prefixes.push(prefix.to_owned());
+                    folded = true;
+                    break;
+                }
+                start = Start::Version(key.clone().into_bytes(), row.record.version);
+                last = Some((key, Some(version_id(&row.record))));
+                page.rows.push((row, newest));
+            }
+            if ended && !folded {
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// A page of versions.
+#[derive(Debug, Default)]
+struct Page {
+    rows: Vec<(Row, bool)>,
+    prefixes: Vec<String>,
+    /// The last key, and its version when it was no prefix; when there are more.
+    next: Option<(String, Option<String>)>,
+}
