@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 #[test]
 fn parts_versions_and_tags_are_those_of_s3_and_the_catalog_can_be_made_again() {
     let place = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(&place.path().join("data"), &[]);
+    let cluster = Cluster::start(&place.path().join("data"), &["--no-restart"]);
     let s3 = S3::of(&cluster);
     uploads(&s3);
     part_refusals(&s3);
