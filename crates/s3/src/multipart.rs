@@ -209,6 +209,7 @@ impl Face {
         let upload = match self.upload(user, &input.bucket, &input.key, &input.upload_id) {
             Ok(upload) => upload,
             Err(failure) => {
+                self.bucket(&input.bucket, user)?;
                 let newest = self.objects.catalog().newest(&input.bucket, &input.key).map_err(error::catalog)?;
                 let done = newest.filter(|row| row.record.attributes.get(UPLOAD) == Some(&input.upload_id));
                 return done.map(|row| completed(&row)).ok_or(failure);
