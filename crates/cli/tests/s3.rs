@@ -365,8 +365,12 @@ fn broken_bodies(s3: &S3) {
     s3.head("lists", "broken").is(404);
 }
 
+type Pairs = &'static [(&'static str, &'static str)];
+/// Name, method, key, query, headers, body.
+type Operation = (&'static str, &'static str, &'static str, Pairs, Pairs, &'static str);
+
 /// Every operation: how it is asked, on the bucket `table` and the key `k`, or on the bucket alone when the path is "".
-const OPERATIONS: &[(&str, &str, &str, &[(&str, &str)], &[(&str, &str)], &str)] = &[
+const OPERATIONS: &[Operation] = &[
     ("ListBuckets", "GET", "/", &[], &[], ""),
     ("HeadBucket", "HEAD", "", &[], &[], ""),
     ("GetBucketLocation", "GET", "", &[("location", "")], &[], ""),

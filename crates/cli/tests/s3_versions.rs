@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
 
+use std::time::{Duration, Instant};
+
 use md5::{Digest, Md5};
 
 #[path = "common/client.rs"]
@@ -12,6 +14,8 @@ use client::{Answer, S3};
 use common::{Cluster, content, reservoir, signal};
 
 const MIB: usize = 1 << 20;
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
 fn parts_versions_and_tags_are_those_of_s3_and_the_catalog_can_be_made_again() {
@@ -337,4 +341,36 @@ fn catalog(cluster: Cluster, s3: &S3) {
     assert_eq!(seen(&s3), before);
     assert!(s3.get("tags", "k").is(200).body == content(70_000, 4));
     s3.get("parts", "k").is(200);
+    lifecycle(cluster, &s3);
+}
+
+/// What has expired is gone when a gateway has looked, which it does when it starts.
+fn lifecycle(cluster: Cluster, s3: &S3) {
+    s3.put("ends", "", b"").is(200);
+    for key in ["old/1", "old/2", "young"] {
+        s3.put("ends", key, b"x").is(200);
+    }
+    let rule = |what: &str| {
+        let xml = format!(
+            "<LifecycleConfiguration><Rule><ID>a</ID><Filter><Prefix>old/</Prefix></Filter><Status>Enabled</Status>\
+             {what}</Rule></LifecycleConfiguration>"
+        );
+        s3.ask("PUT", ("ends", ""), &[("lifecycle", "")], &[], xml.as_bytes())
+    };
+    rule("<Transition><Days>1</Days><StorageClass>GLACIER</StorageClass></Transition>").fails(501, "NotImplemented");
+    rule("<Expiration><Days>0</Days></Expiration>").fails(400, "InvalidArgument");
+    rule("").fails(400, "MalformedXML");
+    s3.list("ends", &[("lifecycle", "")]).fails(404, "NoSuchLifecycleConfiguration");
+    rule("<Expiration><Date>2020-01-01T00:00:00Z</Date></Expiration>").is(200);
+    let said = s3.list("ends", &[("lifecycle", "")]).is(200);
+    assert_eq!((said.element("ID"), said.element("Prefix")), ("a".to_owned(), "old/".to_owned()));
+    let directory = cluster.directory.clone();
+    assert!(cluster.stop());
+    let cluster = Cluster::start(&directory, &[]);
+    let s3 = S3::of(&cluster);
+    let deadline = Instant::now() + LIMIT;
+    while s3.list("ends", &[]).is(200).elements("Key") != ["young"] {
+        assert!(Instant::now() < deadline, "expired objects stay");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -37,7 +37,7 @@ pub enum ObjectError {
         /// Which.
         id: ChunkId,
         /// Why.
-        source: ServiceError,
+        source: Box<ServiceError>,
     },
     /// A manifest is not readable by this program, or not what the catalog says.
     #[error("the manifest {id} cannot be read: {why}")]
@@ -56,6 +56,11 @@ pub enum ObjectError {
     /// More chunks than a manifest can name.
     #[error("the object is too large")]
     TooLarge,
+}
+
+/// A failure of this chunk.
+fn failed(id: ChunkId) -> impl FnOnce(ServiceError) -> ObjectError {
+    move |source| ObjectError::Chunk { id, source: Box::new(source) }
 }
 
 impl From<Refused> for ObjectError {
@@ -174,7 +179,7 @@ impl Objects {
             let outcome = before_row.take().map_or(Ok(()), |before_row| before_row());
             let stored = pending.wait();
             outcome?;
-            stored.map_err(|source| ObjectError::Chunk { id: manifest, source })?;
+            stored.map_err(failed(manifest))?;
             let row = Row { record: record.clone().row(), manifest };
             let change = match upload {
                 Some(upload) => Change::Complete(row.clone(), condition.clone(), upload),
@@ -190,7 +195,7 @@ impl Objects {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(ObjectError::Chunk { id: record.chunk().0, source: ServiceError::Busy })
+        Err(failed(record.chunk().0)(ServiceError::Busy))
     }
 
     /// Gives a version other attributes.
@@ -249,7 +254,7 @@ impl Objects {
     }
 
     fn fetch(&self, id: ChunkId) -> Result<Bytes, ObjectError> {
-        let fetched = self.service.get(id).wait().map_err(|source| ObjectError::Chunk { id, source })?;
+        let fetched = self.service.get(id).wait().map_err(failed(id))?;
         Ok(match <[Bytes; 1]>::try_from(fetched.pieces) {
             Ok([piece]) => piece,
             Err(pieces) => Bytes::from(pieces.concat()),
@@ -260,7 +265,7 @@ impl Objects {
     fn store(&self, record: Record) -> Result<Row, ObjectError> {
         let (manifest, bytes) = record.chunk();
         let stored = self.service.put(manifest, bytes).wait();
-        stored.map_err(|source| ObjectError::Chunk { id: manifest, source })?;
+        stored.map_err(failed(manifest))?;
         Ok(Row { record: record.row(), manifest })
     }
 

@@ -17,7 +17,9 @@ pub(crate) fn s3(error: ObjectError) -> S3Error {
             Ok(error) => *error,
             Err(other) => broken_body(&*other),
         },
-        ObjectError::Chunk { source: ServiceError::Busy, .. } => s3_error!(SlowDown, "too much is waiting already"),
+        ObjectError::Chunk { source, .. } if matches!(*source, ServiceError::Busy) => {
+            s3_error!(SlowDown, "too much is waiting already")
+        }
         error @ ObjectError::Chunk { .. } => {
             tracing::warn!("{error}");
             S3Error::with_message(S3ErrorCode::ServiceUnavailable, error.to_string())

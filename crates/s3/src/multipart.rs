@@ -336,7 +336,10 @@ impl Face {
         let (mut uploads, mut prefixes) = (vec![], vec![]);
         let mut last = (None, None);
         let mut next = (None, None);
-        'pages: while most > 0 {
+        'pages: loop {
+            if most == 0 {
+                break;
+            }
             let limit = PAGE as usize;
             let page = self.objects.catalog().uploads(&bucket.record.bucket, &start, limit).map_err(error::catalog)?;
             let ended = page.len() < limit;

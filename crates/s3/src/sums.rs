@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_all_bytes_follows_from_the_parts() {
-        let all: Vec<u8> = (0..100_000_u32).map(|n| (n * n >> 3) as u8).collect();
+        let all: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect();
         let parts = [part(1, &all[..70_001]), part(2, &all[70_001..70_002]), part(3, &all[70_002..])];
         let total = Total::of(&parts, None, None).unwrap().attributes;
         let expected = base64_simd::STANDARD.encode_to_string(Crc64Nvme::checksum(&all));

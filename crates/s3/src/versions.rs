@@ -146,7 +146,10 @@ impl Face {
     fn page_of_versions(&self, bucket: &Row, query: &Query, mut start: Start) -> S3Result<Page> {
         let mut page = Page::default();
         let mut last = None;
-        while query.most > 0 {
+        if query.most == 0 {
+            return Ok(page);
+        }
+        loop {
             let rows = self.objects.catalog().versions(&bucket.record.bucket, &start, BATCH).map_err(error::catalog)?;
             let ended = rows.len() < BATCH;
             let mut folded = false;
@@ -171,10 +174,9 @@ impl Face {
                 page.rows.push((row, newest));
             }
             if ended && !folded {
-                break;
+                return Ok(page);
             }
         }
-        Ok(page)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::initiator::Fetched;
 
-use super::{ObjectError, Objects};
+use super::{ObjectError, Objects, failed};
 use crate::catalog::Row;
 use crate::manifest::{self, Entry, Malformed};
 use crate::record::Body;
@@ -80,7 +80,7 @@ impl Reader {
             }
             let Some((slice, pending)) = self.flight.pop_front() else { return Ok(None) };
             let id = slice.entry.id;
-            let fetched = pending.wait().map_err(|source| ObjectError::Chunk { id, source })?;
+            let fetched = pending.wait().map_err(failed(id))?;
             let length: usize = fetched.pieces.iter().map(Bytes::len).sum();
             if length as u64 != u64::from(slice.entry.length) {
                 return Err(ObjectError::Manifest { id, why: Malformed::ChunkLength });

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
 use protocol::initiator::Stored;
 
-use super::{ObjectError, Objects, check};
+use super::{ObjectError, Objects, check, failed};
 use crate::catalog::{Condition, Row};
 use crate::file::CHUNK_SIZE;
 use crate::manifest::{self, Entry};
@@ -180,7 +180,7 @@ impl<'a> Writer<'a> {
 
     fn land(&mut self) -> Result<(), ObjectError> {
         let Some((id, pending)) = self.flight.pop_front() else { return Ok(()) };
-        pending.wait().map(drop).map_err(|source| ObjectError::Chunk { id, source })
+        pending.wait().map(drop).map_err(failed(id))
     }
 
     fn land_all(&mut self) -> Result<(), ObjectError> {
