@@ -53,16 +53,12 @@ const HEADERS: &[(&str, &[&str])] = &[
     ("x-amz-source-expected-bucket-owner", &[]),
     ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
     ("x-amz-rename-source", &[]),
+    ("x-amz-bucket-object-lock-enabled", &["false"]),
 ];
 
 /// Beginnings of headers that ask for something that is not done here.
-const HEADER_PREFIXES: &[&str] = &[
-    "x-amz-server-side-encryption",
-    "x-amz-copy-source-server-side-encryption",
-    "x-amz-grant-",
-    "x-amz-object-lock-",
-    "x-amz-bucket-object-lock-",
-];
+const HEADER_PREFIXES: &[&str] =
+    &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-", "x-amz-object-lock-"];
 
 /// Refuses requests without a valid signature, and those with parts that are not understood.
 pub(crate) struct Access;

@@ -18,6 +18,7 @@ mod lifecycle;
 mod list;
 mod multipart;
 mod put;
+mod region;
 mod serve;
 mod sums;
 mod tagging;

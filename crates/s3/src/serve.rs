@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use crate::access::Access;
 use crate::cors::Page;
 use crate::face::Face;
+use crate::region;
 use crate::users::Users;
 
 /// Connections at once; further ones wait to be taken.
@@ -128,6 +129,9 @@ impl Server {
         };
         if let Some(page) = page.as_ref().filter(|page| page.preflight) {
             return Ok(page.preflight(rule.as_ref()));
+        }
+        if let Some(answer) = region::wrong(request.headers()) {
+            return Ok(answer);
         }
         let mut answer = self.service.call(request.map(Body::from)).await?;
         if let Some(page) = page {

@@ -1,0 +1,175 @@
+//! Clients that people use, unmodified, against a cluster that `up` started: aws, boto3, rclone and s3cmd.
+//!
+//! They are installed once into `target/clients`, as `clients/requirements.txt` says.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
+
+#[path = "common/client.rs"]
+mod client;
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use client::S3;
+use common::{Cluster, content};
+
+const REQUIREMENTS: &str = include_str!("clients/requirements.txt");
+
+/// The directory of the clients' programs.
+fn programs() -> &'static Path {
+    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("clients");
+        let installed = home.join("installed.txt");
+        if fs::read_to_string(&installed).is_ok_and(|text| text == REQUIREMENTS) {
+            return home.join("bin");
+        }
+        let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/requirements.txt");
+        ran(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home));
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+        ran(Command::new(home.join("bin/python3")).args(pip).arg(list));
+        fs::write(installed, REQUIREMENTS).unwrap();
+        home.join("bin")
+    })
+}
+
+/// Runs a command, which must succeed; what it printed.
+#[track_caller]
+fn ran(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// A cluster, a directory to work in, and the keys of the cluster.
+struct Bench {
+    place: tempfile::TempDir,
+    s3: S3,
+    _cluster: Cluster,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let cluster = Cluster::start(&place.path().join("data"), &["--targets", "3"]);
+        Self { s3: S3::of(&cluster), place, _cluster: cluster }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.place.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A file of random bytes.
+    fn file(&self, name: &str, length: usize) -> (String, Vec<u8>) {
+        let bytes = content(length, length as u64);
+        fs::write(self.path(name), &bytes).unwrap();
+        (self.path(name), bytes)
+    }
+
+    /// One of the programs, with nothing of this machine's settings.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(programs().join(name));
+        command.env("HOME", self.place.path()).env("AWS_ACCESS_KEY_ID", &self.s3.key);
+        command.env("AWS_SECRET_ACCESS_KEY", &self.s3.secret).env("AWS_DEFAULT_REGION", "us-east-1");
+        command.env_remove("AWS_PROFILE").env_remove("AWS_ENDPOINT_URL").current_dir(self.place.path());
+        command
+    }
+}
+
+#[test]
+fn boto3() {
+    let bench = Bench::new();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/boto3_test.py");
+    let keys = [&bench.s3.endpoint, &bench.s3.key, &bench.s3.secret];
+    ran(bench.program("python3").arg(script).args(keys));
+}
+
+#[test]
+fn aws() {
+    let bench = Bench::new();
+    let aws = |args: &[&str]| ran(bench.program("aws").args(["--endpoint-url", &bench.s3.endpoint]).args(args));
+    // Larger than the threshold of a multipart upload.
+    let (large, bytes) = bench.file("large", 20 << 20);
+    let (small, _) = bench.file("small", 1_000);
+    aws(&["s3", "mb", "s3://first"]);
+    aws(&["s3", "cp", &large, "s3://first/a/large"]);
+    aws(&["s3", "cp", &small, "s3://first/small", "--content-type", "text/plain"]);
+    let copy = bench.path("copy");
+    aws(&["s3", "cp", "s3://first/a/large", &copy]);
+    assert!(fs::read(&copy).unwrap() == bytes);
+    assert!(aws(&["s3", "ls", "s3://first"]).contains("PRE a/"));
+    let tree = bench.path("tree");
+    for n in 0..20 {
+        fs::create_dir_all(format!("{tree}/{}", n % 3)).unwrap();
+        fs::write(format!("{tree}/{}/{n}", n % 3), content(n * 1_000, n as u64)).unwrap();
+    }
+    aws(&["s3", "sync", &tree, "s3://first/tree"]);
+    assert_eq!(aws(&["s3", "sync", &tree, "s3://first/tree"]), "", "nothing is left to do");
+    let back = bench.path("back");
+    aws(&["s3", "sync", "s3://first/tree", &back]);
+    ran(Command::new("diff").args(["-r", &tree, &back]));
+    aws(&["s3", "mv", "s3://first/small", "s3://first/moved"]);
+    let head = aws(&["s3api", "head-object", "--bucket", "first", "--key", "moved"]);
+    assert!(head.contains("text/plain"), "{head}");
+    aws(&["s3", "rm", "--recursive", "s3://first"]);
+    aws(&["s3", "rb", "s3://first"]);
+    assert_eq!(aws(&["s3", "ls"]), "");
+}
+
+#[test]
+fn rclone() {
+    let bench = Bench::new();
+    let rclone = |args: &[&str]| {
+        let mut command = bench.program("rclone");
+        for (key, value) in [
+            ("TYPE", "s3"),
+            ("PROVIDER", "Other"),
+            ("ENDPOINT", &bench.s3.endpoint),
+            ("ACCESS_KEY_ID", &bench.s3.key),
+            ("SECRET_ACCESS_KEY", &bench.s3.secret),
+        ] {
+            command.env(format!("RCLONE_CONFIG_R_{key}"), value);
+        }
+        ran(command.args(["--s3-upload-cutoff", "8M", "--s3-chunk-size", "5M"]).args(args))
+    };
+    let tree = bench.path("tree");
+    for n in 0..12 {
+        fs::create_dir_all(format!("{tree}/ü {}", n % 2)).unwrap();
+        fs::write(format!("{tree}/ü {}/{n}", n % 2), content(n * 1_000_000, n as u64)).unwrap();
+    }
+    rclone(&["mkdir", "R:second"]);
+    rclone(&["copy", &tree, "R:second/tree"]);
+    rclone(&["check", &tree, "R:second/tree"]);
+    rclone(&["check", "--download", &tree, "R:second/tree"]);
+    assert_eq!(rclone(&["lsf", "--recursive", "--files-only", "R:second"]).lines().count(), 12);
+    fs::remove_file(format!("{tree}/ü 0/2")).unwrap();
+    rclone(&["sync", &tree, "R:second/tree"]);
+    assert_eq!(rclone(&["lsf", "--recursive", "--files-only", "R:second"]).lines().count(), 11);
+    rclone(&["purge", "R:second"]);
+}
+
+#[test]
+fn s3cmd() {
+    let bench = Bench::new();
+    let host = bench.s3.endpoint.trim_start_matches("http://");
+    let s3cmd = |args: &[&str]| {
+        let keys = [format!("--access_key={}", bench.s3.key), format!("--secret_key={}", bench.s3.secret)];
+        let hosts = [format!("--host={host}"), format!("--host-bucket={host}")];
+        ran(bench.program("s3cmd").args(keys).args(hosts).args(["--no-ssl", "--multipart-chunk-size-mb=5"]).args(args))
+    };
+    let (large, bytes) = bench.file("large", 12 << 20);
+    s3cmd(&["mb", "s3://third"]);
+    s3cmd(&["put", &large, "s3://third/a/large file"]);
+    let copy = bench.path("copy");
+    s3cmd(&["get", "s3://third/a/large file", &copy]);
+    assert!(fs::read(&copy).unwrap() == bytes);
+    assert!(s3cmd(&["ls", "s3://third/a/"]).contains("large file"));
+    assert!(s3cmd(&["info", "s3://third/a/large file"]).contains("12582912"));
+    s3cmd(&["cp", "s3://third/a/large file", "s3://third/b"]);
+    s3cmd(&["del", "--recursive", "--force", "s3://third"]);
+    s3cmd(&["rb", "s3://third"]);
+}

@@ -1,0 +1,273 @@
+"""What a program that uses boto3 may expect. One function, one promise; all of them run against one cluster.
+
+Usage: boto3_test.py ENDPOINT ACCESS_KEY SECRET_KEY
+"""
+
+import hashlib
+import io
+import sys
+import threading
+import traceback
+import urllib.request
+import uuid
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.client import Config
+from botocore.exceptions import ClientError
+
+ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
+MIB = 1 << 20
+
+
+def client(access=ACCESS, secret=SECRET, **options):
+    config = Config(signature_version="s3v4", s3={"addressing_style": "path"}, retries={"max_attempts": 1}, **options)
+    keys = {"aws_access_key_id": access, "aws_secret_access_key": secret}
+    return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", config=config, **keys)
+
+
+s3 = client()
+tests = []
+
+
+def test(function):
+    tests.append(function)
+    return function
+
+
+def bucket():
+    name = f"t-{uuid.uuid4()}"
+    s3.create_bucket(Bucket=name)
+    return name
+
+
+def body(length, seed=0):
+    block = hashlib.sha256(str(seed).encode()).digest()
+    return (block * (length // len(block) + 1))[:length]
+
+
+def fails(code, call, **arguments):
+    try:
+        call(**arguments)
+    except ClientError as error:
+        said = error.response["Error"]["Code"]
+        assert said == code, f"{said} and not {code}"
+        return error.response
+    raise AssertionError(f"succeeded, and should have been {code}")
+
+
+@test
+def put_and_get():
+    b = bucket()
+    for length in (0, 1, 65_536, 65_537, MIB, 3 * MIB + 7):
+        data = body(length, length)
+        put = s3.put_object(Bucket=b, Key="k", Body=data, ContentType="text/x", Metadata={"a": "ä?"[1:], "n": str(length)})
+        assert put["ETag"] == f'"{hashlib.md5(data).hexdigest()}"', put["ETag"]
+        got = s3.get_object(Bucket=b, Key="k")
+        assert got["Body"].read() == data
+        assert got["ContentType"] == "text/x" and got["Metadata"]["n"] == str(length)
+        head = s3.head_object(Bucket=b, Key="k")
+        assert head["ContentLength"] == length and head["ETag"] == put["ETag"]
+
+
+@test
+def ranges_and_conditions():
+    b, data = bucket(), body(2 * MIB + 5, "r")
+    etag = s3.put_object(Bucket=b, Key="k", Body=data)["ETag"]
+    for ask, want in (("bytes=0-0", data[:1]), ("bytes=5-", data[5:]), ("bytes=-7", data[-7:]),
+                      (f"bytes={MIB - 3}-{MIB + 3}", data[MIB - 3:MIB + 4])):
+        got = s3.get_object(Bucket=b, Key="k", Range=ask)
+        assert got["Body"].read() == want and got["ResponseMetadata"]["HTTPStatusCode"] == 206, ask
+    fails("InvalidRange", s3.get_object, Bucket=b, Key="k", Range="bytes=99999999-")
+    fails("304", s3.get_object, Bucket=b, Key="k", IfNoneMatch=etag)
+    fails("PreconditionFailed", s3.get_object, Bucket=b, Key="k", IfMatch='"0"')
+
+
+@test
+def what_is_not_there():
+    b = bucket()
+    fails("NoSuchKey", s3.get_object, Bucket=b, Key="k")
+    fails("404", s3.head_object, Bucket=b, Key="k")
+    fails("NoSuchBucket", s3.get_object, Bucket="no-such-bucket-here", Key="k")
+    fails("NoSuchBucket", s3.list_objects_v2, Bucket="no-such-bucket-here")
+    s3.delete_object(Bucket=b, Key="k")
+    s3.put_object(Bucket=b, Key="k", Body=b"x")
+    fails("BucketNotEmpty", s3.delete_bucket, Bucket=b)
+    s3.delete_object(Bucket=b, Key="k")
+    s3.delete_bucket(Bucket=b)
+    fails("404", s3.head_bucket, Bucket=b)
+
+
+@test
+def lists():
+    b = bucket()
+    keys = sorted([f"a/{n:03}" for n in range(25)] + ["b", "c/d/e", "ü", "z z&<>\"'"], key=str.encode)
+    for key in keys:
+        s3.put_object(Bucket=b, Key=key, Body=key.encode())
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=b, PaginationConfig={"PageSize": 7})
+    assert [o["Key"] for page in pages for o in page.get("Contents", [])] == keys
+    pages = s3.get_paginator("list_objects").paginate(Bucket=b, PaginationConfig={"PageSize": 7})
+    assert [o["Key"] for page in pages for o in page.get("Contents", [])] == keys
+    top = s3.list_objects_v2(Bucket=b, Delimiter="/")
+    assert [p["Prefix"] for p in top["CommonPrefixes"]] == ["a/", "c/"]
+    assert [o["Key"] for o in top["Contents"]] == [k for k in keys if "/" not in k]
+    assert [o["Key"] for o in s3.list_objects_v2(Bucket=b, Prefix="a/02")["Contents"]] == [f"a/{n:03}" for n in range(20, 25)]
+    after = s3.list_objects_v2(Bucket=b, StartAfter="a/020", MaxKeys=2)
+    assert [o["Key"] for o in after["Contents"]] == ["a/021", "a/022"] and after["IsTruncated"]
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=b, Delimiter="/", PaginationConfig={"PageSize": 1})
+    assert [p["Prefix"] for page in pages for p in page.get("CommonPrefixes", [])] == ["a/", "c/"]
+    many = s3.delete_objects(Bucket=b, Delete={"Objects": [{"Key": key} for key in keys] + [{"Key": "none"}]})
+    assert len(many["Deleted"]) == len(keys) + 1 and "Errors" not in many
+    assert s3.list_objects_v2(Bucket=b)["KeyCount"] == 0
+
+
+@test
+def copies():
+    b = bucket()
+    data = body(2 * MIB, "c")
+    s3.put_object(Bucket=b, Key="a b", Body=data, Metadata={"x": "1"}, ContentType="a/b")
+    s3.copy_object(Bucket=b, Key="c", CopySource={"Bucket": b, "Key": "a b"})
+    got = s3.get_object(Bucket=b, Key="c")
+    assert got["Body"].read() == data and got["Metadata"] == {"x": "1"} and got["ContentType"] == "a/b"
+    s3.copy_object(Bucket=b, Key="c", CopySource={"Bucket": b, "Key": "c"}, Metadata={"y": "2"}, MetadataDirective="REPLACE")
+    assert s3.head_object(Bucket=b, Key="c")["Metadata"] == {"y": "2"}
+    fails("InvalidRequest", s3.copy_object, Bucket=b, Key="c", CopySource={"Bucket": b, "Key": "c"})
+
+
+@test
+def multipart():
+    b, data = bucket(), body(17 * MIB + 3, "m")
+    config = TransferConfig(multipart_threshold=5 * MIB, multipart_chunksize=5 * MIB)
+    s3.upload_fileobj(io.BytesIO(data), b, "k", Config=config)
+    etag = hashlib.md5(b"".join(hashlib.md5(data[n:n + 5 * MIB]).digest() for n in range(0, len(data), 5 * MIB))).hexdigest()
+    head = s3.head_object(Bucket=b, Key="k")
+    assert head["ETag"] == f'"{etag}-4"', head["ETag"]
+    into = io.BytesIO()
+    s3.download_fileobj(b, "k", into, Config=config)
+    assert into.getvalue() == data
+    upload = s3.create_multipart_upload(Bucket=b, Key="p", Metadata={"m": "p"})["UploadId"]
+    one = s3.upload_part(Bucket=b, Key="p", UploadId=upload, PartNumber=1, Body=data[:5 * MIB])["ETag"]
+    two = s3.upload_part_copy(Bucket=b, Key="p", UploadId=upload, PartNumber=2, CopySource={"Bucket": b, "Key": "k"},
+                              CopySourceRange=f"bytes={5 * MIB}-{6 * MIB - 1}")["CopyPartResult"]["ETag"]
+    assert [u["UploadId"] for u in s3.list_multipart_uploads(Bucket=b)["Uploads"]] == [upload]
+    assert [p["PartNumber"] for p in s3.list_parts(Bucket=b, Key="p", UploadId=upload)["Parts"]] == [1, 2]
+    fails("NoSuchKey", s3.get_object, Bucket=b, Key="p")
+    wrong = {"Parts": [{"PartNumber": 1, "ETag": two}]}
+    fails("InvalidPart", s3.complete_multipart_upload, Bucket=b, Key="p", UploadId=upload, MultipartUpload=wrong)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": one}, {"PartNumber": 2, "ETag": two}]}
+    s3.complete_multipart_upload(Bucket=b, Key="p", UploadId=upload, MultipartUpload=parts)
+    got = s3.get_object(Bucket=b, Key="p")
+    assert got["Body"].read() == data[:6 * MIB] and got["Metadata"] == {"m": "p"}
+    upload = s3.create_multipart_upload(Bucket=b, Key="q")["UploadId"]
+    s3.upload_part(Bucket=b, Key="q", UploadId=upload, PartNumber=1, Body=b"x")
+    s3.abort_multipart_upload(Bucket=b, Key="q", UploadId=upload)
+    fails("NoSuchUpload", s3.list_parts, Bucket=b, Key="q", UploadId=upload)
+
+
+@test
+def conditional_writes():
+    b = bucket()
+    etag = s3.put_object(Bucket=b, Key="k", Body=b"1", IfNoneMatch="*")["ETag"]
+    fails("PreconditionFailed", s3.put_object, Bucket=b, Key="k", Body=b"2", IfNoneMatch="*")
+    etag = s3.put_object(Bucket=b, Key="k", Body=b"3", IfMatch=etag)["ETag"]
+    fails("PreconditionFailed", s3.put_object, Bucket=b, Key="k", Body=b"4", IfMatch='"0123"')
+    assert s3.get_object(Bucket=b, Key="k")["Body"].read() == b"3"
+    wins = []
+
+    def race(n):
+        try:
+            client().put_object(Bucket=b, Key="race", Body=str(n).encode(), IfNoneMatch="*")
+            wins.append(n)
+        except ClientError:
+            pass
+
+    racers = [threading.Thread(target=race, args=(n,)) for n in range(8)]
+    [r.start() for r in racers]
+    [r.join() for r in racers]
+    assert len(wins) == 1, wins
+    assert s3.get_object(Bucket=b, Key="race")["Body"].read() == str(wins[0]).encode()
+
+
+@test
+def versions():
+    b = bucket()
+    s3.put_object(Bucket=b, Key="k", Body=b"0")
+    s3.put_bucket_versioning(Bucket=b, VersioningConfiguration={"Status": "Enabled"})
+    assert s3.get_bucket_versioning(Bucket=b)["Status"] == "Enabled"
+    one = s3.put_object(Bucket=b, Key="k", Body=b"1")["VersionId"]
+    two = s3.put_object(Bucket=b, Key="k", Body=b"2")["VersionId"]
+    assert s3.get_object(Bucket=b, Key="k", VersionId=one)["Body"].read() == b"1"
+    marker = s3.delete_object(Bucket=b, Key="k")
+    assert marker["DeleteMarker"]
+    fails("NoSuchKey", s3.get_object, Bucket=b, Key="k")
+    listed = s3.list_object_versions(Bucket=b)
+    assert [v["VersionId"] for v in listed["Versions"]] == [two, one, "null"], listed
+    assert [m["VersionId"] for m in listed["DeleteMarkers"]] == [marker["VersionId"]]
+    s3.delete_object(Bucket=b, Key="k", VersionId=marker["VersionId"])
+    assert s3.get_object(Bucket=b, Key="k")["Body"].read() == b"2"
+    s3.delete_object(Bucket=b, Key="k", VersionId=two)
+    assert s3.get_object(Bucket=b, Key="k")["Body"].read() == b"1"
+
+
+@test
+def checksums():
+    b, data = bucket(), body(MIB + 1, "s")
+    for algorithm in ("CRC32", "SHA1", "SHA256"):
+        put = s3.put_object(Bucket=b, Key=algorithm, Body=data, ChecksumAlgorithm=algorithm)
+        got = s3.get_object(Bucket=b, Key=algorithm, ChecksumMode="ENABLED")
+        assert got[f"Checksum{algorithm}"] == put[f"Checksum{algorithm}"] and got["Body"].read() == data
+    fails("BadDigest", s3.put_object, Bucket=b, Key="bad", Body=data, ChecksumSHA256="A" * 43 + "=")
+    fails("BadDigest", s3.put_object, Bucket=b, Key="bad", Body=data, ContentMD5="AAAAAAAAAAAAAAAAAAAAAA==")
+    fails("NoSuchKey", s3.get_object, Bucket=b, Key="bad")
+
+
+@test
+def tags():
+    b = bucket()
+    s3.put_object(Bucket=b, Key="k", Body=b"x", Tagging="a=1&b=2")
+    assert len(s3.get_object_tagging(Bucket=b, Key="k")["TagSet"]) == 2
+    s3.put_object_tagging(Bucket=b, Key="k", Tagging={"TagSet": [{"Key": "c", "Value": "3"}]})
+    assert s3.get_object_tagging(Bucket=b, Key="k")["TagSet"] == [{"Key": "c", "Value": "3"}]
+    s3.delete_object_tagging(Bucket=b, Key="k")
+    assert s3.get_object_tagging(Bucket=b, Key="k")["TagSet"] == []
+
+
+@test
+def presigned():
+    b = bucket()
+    sign = lambda call, seconds=60: s3.generate_presigned_url(call, Params={"Bucket": b, "Key": "p q"}, ExpiresIn=seconds)
+    request = urllib.request.Request(sign("put_object"), data=b"signed", method="PUT")
+    assert urllib.request.urlopen(request).status == 200
+    assert urllib.request.urlopen(sign("get_object")).read() == b"signed"
+    try:
+        urllib.request.urlopen(sign("get_object")[:-4] + "0000")
+        raise AssertionError("a forged address was good")
+    except urllib.error.HTTPError as error:
+        assert error.code == 403, error.code
+
+
+@test
+def strangers():
+    b = bucket()
+    fails("SignatureDoesNotMatch", client(secret="wrong" * 8).list_objects_v2, Bucket=b)
+    fails("InvalidAccessKeyId", client(access="NOBODY00000000000000").list_objects_v2, Bucket=b)
+
+
+@test
+def what_is_refused():
+    b = bucket()
+    fails("NotImplemented", s3.put_object, Bucket=b, Key="k", Body=b"x", ServerSideEncryption="aws:kms")
+    fails("NotImplemented", s3.put_bucket_replication, Bucket=b, ReplicationConfiguration={
+        "Role": "r", "Rules": [{"Status": "Enabled", "Destination": {"Bucket": "arn:aws:s3:::x"}}]})
+    fails("NoSuchKey", s3.get_object, Bucket=b, Key="k")
+
+
+failed = []
+for function in tests:
+    try:
+        function()
+        print(f"{function.__name__}: ok", flush=True)
+    except Exception:
+        failed.append(function.__name__)
+        print(f"{function.__name__}: FAILED\n{traceback.format_exc()}", flush=True)
+sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

@@ -1,0 +1,41 @@
+//! The region in a signature. Any will do here, but not any word: `s3cmd` begins with "US", and learns from the answer.
+
+use http::{HeaderMap, Response, StatusCode, header};
+use s3s::{Body, HttpResponse};
+
+/// What is told to those whose region is none.
+const REGION: &str = "us-east-1";
+
+/// The answer to a request whose signature names no region; `None` when it is in order, or signed in another way.
+pub(crate) fn wrong(headers: &HeaderMap) -> Option<HttpResponse> {
+    let signature = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    // Credential=KEY/DATE/REGION/s3/aws4_request
+    let region = signature.split_once("Credential=")?.1.split(',').next()?.rsplit('/').nth(2)?;
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !region.is_empty() && region.bytes().all(good) {
+        return None;
+    }
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>The \
+         authorization header names no region; expected {REGION}</Message><Region>{REGION}</Region></Error>"
+    );
+    let mut answer = Response::new(Body::from(body));
+    *answer.status_mut() = StatusCode::BAD_REQUEST;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/xml"));
+    Some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_region_is_told_one() {
+        let said = |scope: &str| {
+            let text = format!("AWS4-HMAC-SHA256 Credential=KEY/20260101/{scope}/s3/aws4_request, SignedHeaders=host");
+            wrong(&HeaderMap::from_iter([(header::AUTHORIZATION, text.parse().expect("a header"))]))
+        };
+        assert_eq!(said("US").map(|answer| answer.status()), Some(StatusCode::BAD_REQUEST));
+        assert!(said("").is_some() && said("eu-west-1").is_none() && wrong(&HeaderMap::new()).is_none());
+    }
+}
