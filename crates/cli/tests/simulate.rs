@@ -169,6 +169,16 @@ fn rivals_are_compared_with_a_plot() {
         assert!(plot.contains(words), "{words}");
     }
     assert!(error_of(&["sim", "rivals", "--set", "protocol=tcp"]).contains("uch-ccp"));
+    // One run says nothing of the spread.
+    let one = ["--set", "length=1ms", "--set", "warm_up=0ns", "--seeds", "1", "--load", "0.5", "--slow", "10"];
+    let rows: Vec<Value> =
+        serde_json::from_str(&output_of(&[&["sim", "rivals", "--json"][..], &one].concat())).unwrap();
+    assert!(rows.iter().all(|row| row["confidence"].is_null()), "{rows:?}");
+    assert!(output_of(&[&["sim", "rivals"][..], &one].concat()).contains(" ± -"));
+    let scenario = scenarios().join("one-rack.toml");
+    let run = ["sim", "run", scenario.to_str().unwrap(), "--json", "--set", "length=200us", "--set", "warm_up=0ns"];
+    let run: Value = serde_json::from_str(&output_of(&[&run[..], &["--seeds", "1"]].concat())).unwrap();
+    assert!(run["chunks_per_second"]["confidence"].is_null(), "{run}");
 }
 
 #[test]

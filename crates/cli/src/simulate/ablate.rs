@@ -13,8 +13,8 @@ use crate::output::{json, table};
 struct RowJson {
     switches: String,
     chunks_per_second: f64,
-    /// Half of the 95 % confidence interval.
-    confidence: f64,
+    /// Half of the 95 % confidence interval; null for one run.
+    confidence: Option<f64>,
     share_of_bound: f64,
     latency_mean_us: f64,
     latency_p99_us: f64,
@@ -26,7 +26,7 @@ impl RowJson {
         Self {
             switches: switches.to_owned(),
             chunks_per_second: mean("chunks_per_second"),
-            confidence: done.metric("chunks_per_second").map_or(0.0, |m| m.estimate().half),
+            confidence: done.metric("chunks_per_second").and_then(|m| m.estimate().confidence()),
             share_of_bound: mean("share_of_bound"),
             latency_mean_us: mean("latency_mean_us"),
             latency_p99_us: mean("latency_p99_us"),

@@ -28,8 +28,8 @@ struct CellJson {
     initiators: u32,
     seeds: u64,
     chunks_per_second: f64,
-    /// Half of the 95 % confidence interval.
-    confidence: f64,
+    /// Half of the 95 % confidence interval; null for one run.
+    confidence: Option<f64>,
     paper: Option<f64>,
     ratio: Option<f64>,
     disk_utilisation: f64,
@@ -141,7 +141,7 @@ fn as_json(exhibit: Exhibit, m: &Measured, seeds: u64) -> CellJson {
         initiators: m.cell.initiators,
         seeds,
         chunks_per_second: m.chunks_per_second.mean,
-        confidence: m.chunks_per_second.half,
+        confidence: m.chunks_per_second.confidence(),
         paper: paper.map(|p| p.chunks_per_second),
         ratio: m.ratio(),
         disk_utilisation: m.utilisation.mean,

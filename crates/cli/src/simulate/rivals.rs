@@ -42,8 +42,8 @@ struct RowJson {
     latency_p50_us: f64,
     latency_p99_us: f64,
     latency_p999_us: f64,
-    /// Half of the 95 % confidence interval.
-    confidence: f64,
+    /// Half of the 95 % confidence interval; null for one seed.
+    confidence: Option<f64>,
     control_messages: f64,
 }
 
@@ -62,7 +62,7 @@ impl RowJson {
             latency_p50_us: mean("latency_p50_us"),
             latency_p99_us: mean("latency_p99_us"),
             latency_p999_us: mean("latency_p999_us"),
-            confidence: done.metric("latency_p999_us").map_or(0.0, |m| m.estimate().half),
+            confidence: done.metric("latency_p999_us").and_then(|m| m.estimate().confidence()),
             control_messages: mean("control_messages"),
         }
     }
@@ -82,7 +82,7 @@ impl RowJson {
             format!("{:.1}{}", 100.0 * self.completed, if self.keeps_up() { "" } else { " (falls behind)" }),
             written(self.latency_p50_us),
             written(self.latency_p99_us),
-            format!("{} ± {}", written(self.latency_p999_us), written(self.confidence)),
+            format!("{} ± {}", written(self.latency_p999_us), self.confidence.map_or("-".to_owned(), written)),
             format!("{over:.2}"),
             format!("{:.1}", self.control_messages),
         ]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use serde::Serialize;
@@ -17,6 +19,9 @@ use crate::output::{json, line, step_bar, table};
 const QUANTILES: [f64; 16] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9];
 
+/// How often a log is told how many runs are done.
+const TOLD: Duration = Duration::from_secs(10);
+
 /// Runs of each of two scenarios to compare.
 const COMPARED: u64 = 10;
 
@@ -30,8 +35,8 @@ pub(super) struct Done {
 #[derive(Serialize)]
 struct Figure {
     mean: f64,
-    /// Half of the 95 % confidence interval.
-    confidence: f64,
+    /// Half of the 95 % confidence interval; null for one run.
+    confidence: Option<f64>,
     values: Vec<f64>,
 }
 
@@ -62,7 +67,17 @@ pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
     let bar = step_bar("runs", setups.len() as u64);
-    let outcomes = run_all(&setups, cores(), &|done| bar.set_position(done as u64)).map_err(|(_, why)| anyhow!(why))?;
+    let told = Mutex::new(Instant::now());
+    let progress = |done: usize| {
+        bar.set_position(done as u64);
+        // In a log, where a bar is not shown, a line now and then.
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if bar.is_hidden() && told.elapsed() >= TOLD && done < setups.len() {
+            *told = Instant::now();
+            crate::output::say!("{done} of {} runs are done", setups.len());
+        }
+    };
+    let outcomes = run_all(&setups, cores(), &progress).map_err(|(_, why)| anyhow!(why))?;
     bar.finish_and_clear();
     let mut outcomes = outcomes.into_iter();
     let done = scenarios.into_iter().map(|scenario| {
@@ -78,12 +93,12 @@ pub(super) fn written(value: f64) -> String {
 }
 
 pub(super) fn interval(estimate: Estimate) -> String {
-    if estimate.runs < 2 { "-".to_owned() } else { format!("± {}", written(estimate.half)) }
+    estimate.confidence().map_or("-".to_owned(), |half| format!("± {}", written(half)))
 }
 
 fn figure(metric: &Metric) -> Value {
     let estimate = metric.estimate();
-    let figure = Figure { mean: estimate.mean, confidence: estimate.half, values: metric.values.clone() };
+    let figure = Figure { mean: estimate.mean, confidence: estimate.confidence(), values: metric.values.clone() };
     serde_json::to_value(figure).unwrap_or(Value::Null)
 }
 
@@ -125,7 +140,8 @@ impl Done {
         csv.push('\n');
         for metric in &self.metrics {
             let estimate = metric.estimate();
-            let _ = write!(csv, "{},{},{}", metric.key, estimate.mean, estimate.half);
+            let confidence = estimate.confidence().map_or(String::new(), |half| half.to_string());
+            let _ = write!(csv, "{},{},{confidence}", metric.key, estimate.mean);
             for value in &metric.values {
                 let _ = write!(csv, ",{value}");
             }
@@ -199,7 +215,7 @@ pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     let objects: Map<String, Value> = pairs()
         .map(|(a, b, d)| {
             let object =
-                serde_json::json!({ "a": figure(a), "b": figure(b), "difference": d.mean, "confidence": d.half });
+                serde_json::json!({ "a": figure(a), "b": figure(b), "difference": d.mean, "confidence": d.confidence() });
             (a.key.to_owned(), object)
         })
         .collect();
@@ -260,7 +276,7 @@ impl Point {
         let mut object: Map<String, Value> =
             self.set.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
         object.insert(metric.to_owned(), self.estimate.mean.into());
-        object.insert("confidence".to_owned(), self.estimate.half.into());
+        object.insert("confidence".to_owned(), self.estimate.confidence().into());
         Value::Object(object)
     }
 

@@ -85,6 +85,12 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Half the width of the interval; `None` for a single run, which says nothing of the spread.
+    #[must_use]
+    pub fn confidence(&self) -> Option<f64> {
+        (self.runs > 1).then_some(self.half)
+    }
+
     /// Of these values, one from each run.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
