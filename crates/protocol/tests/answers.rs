@@ -125,9 +125,17 @@ fn whoever_cannot_be_served_now_is_told_so() {
     assert_eq!(messages, [Message::Ack { txn, ack: Ack::Pending }]);
 }
 
-/// What an initiator says until nothing is in progress, when the targets in `busy` refuse every list.
-fn list_of_busy(busy: &[u32]) -> (Result<initiator::Found, initiator::Busy>, usize, Instant) {
-    let mut initiator = initiator();
+/// What an initiator says until nothing is in progress, when the targets in `busy` refuse every list and those in `dead` say
+/// nothing.
+fn list_of_busy(busy: &[u32], dead: &[u32]) -> (Result<initiator::Found, initiator::Busy>, usize, Instant) {
+    list_by(initiator(), busy, dead)
+}
+
+fn list_by(
+    mut initiator: Initiator,
+    busy: &[u32],
+    dead: &[u32],
+) -> (Result<initiator::Found, initiator::Busy>, usize, Instant) {
     let request = initiator::Request::List { handle: 1, scope: initiator::Scope::Cluster, prefix: Vec::new() };
     let (mut now, mut input, mut asked) = (at(0), Input::Request(request), 0);
     loop {
@@ -155,6 +163,9 @@ fn list_of_busy(busy: &[u32]) -> (Result<initiator::Found, initiator::Busy>, usi
         input = Input::Wake;
         for (to, txn) in questions {
             asked += 1;
+            if dead.contains(&to.0) {
+                continue;
+            }
             let answer = if busy.contains(&to.0) {
                 Message::Bid(Bid { txn, round: 0, answer: Answer::Busy(Span::from_millis(500)) })
             } else {
@@ -168,13 +179,98 @@ fn list_of_busy(busy: &[u32]) -> (Result<initiator::Found, initiator::Busy>, usi
 #[test]
 fn a_list_that_busy_targets_refuse_never_looks_like_an_empty_one() {
     let give_up = Config::default().give_up;
-    let (result, asked, end) = list_of_busy(&[1, 2, 3]);
+    let (result, asked, end) = list_of_busy(&[1, 2, 3], &[]);
     assert_eq!(result, Err(initiator::Busy));
     assert!(end >= at(0) + give_up && asked < 3 * 70, "{asked} questions until {end}");
-    let (result, ..) = list_of_busy(&[2]);
+    let (result, ..) = list_of_busy(&[2], &[]);
     let found = result.expect("two of three answered");
     assert_eq!(found.silent, [NodeId(2)]);
     assert_eq!(found.chunks, [(ChunkId::of_payload(PAYLOAD), vec![NodeId(1), NodeId(3)])]);
+}
+
+#[test]
+fn the_dead_are_named_also_beside_a_busy_one() {
+    let two = |busy: &[u32], dead: &[u32]| {
+        let targets = (1..=4).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
+        let map = ClusterMap::new(CLUSTER, Epoch(1), 2, 3, targets).expect("a good map");
+        list_by(Initiator::new(INITIATOR, map, Config::default(), 1), busy, dead).0
+    };
+    let found = two(&[3], &[1, 2]).expect("as many as copies are dead: that is what to tell");
+    assert_eq!(found.silent, [NodeId(1), NodeId(2)]);
+    assert_eq!(two(&[2, 3], &[1]), Err(initiator::Busy));
+    let found = two(&[], &[4]).expect("one may be dead");
+    assert_eq!(found.silent, [NodeId(4)]);
+}
+
+/// An initiator in a cluster of so many targets, without multicast, that was asked to put [`PAYLOAD`].
+fn putting(targets: u32) -> (Initiator, TxnId) {
+    let targets = (1..=targets).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
+    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, targets).expect("a good map");
+    let mut initiator = Initiator::new(INITIATOR, map, Config { multicast: false, ..Config::default() }, 1);
+    let (id, payload) = (ChunkId::of_payload(PAYLOAD), Bytes::from_static(PAYLOAD));
+    let said = hear(&mut initiator, at(0), Input::Request(initiator::Request::Put { handle: 1, id, payload }));
+    let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
+    let txn = request.txn;
+    (initiator, txn)
+}
+
+fn bid(initiator: &mut Initiator, now: Instant, target: u32, bid: Bid) -> Vec<initiator::Event> {
+    hear(initiator, now, Input::Datagram(from(NodeId(target), &Message::Bid(bid)))).events
+}
+
+#[test]
+fn a_put_for_which_too_few_have_room_fails_at_once_and_says_who_is_full() {
+    let (mut initiator, txn) = putting(4);
+    let no_space = Bid { txn, round: 1, answer: Answer::NoSpace };
+    let events = bid(&mut initiator, at(10), 2, no_space);
+    assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "three are left: {events:?}");
+    let events = bid(&mut initiator, at(20), 3, no_space);
+    let failed = events.iter().find_map(|event| match event {
+        initiator::Event::Put { result: Err(error), .. } => Some(error.clone()),
+        _ => None,
+    });
+    let full = vec![NodeId(2), NodeId(3)];
+    let error = initiator::PutError::TooFewCopies { have: vec![], want: 3, silent: vec![], full };
+    assert_eq!(failed, Some(error));
+    assert_eq!(initiator.in_progress(), 0);
+}
+
+#[test]
+fn a_full_target_is_not_asked_again_by_the_same_put() {
+    let (mut initiator, txn) = putting(4);
+    bid(&mut initiator, at(10), 2, Bid { txn, round: 1, answer: Answer::NoSpace });
+    for target in [1, 3, 4] {
+        bid(&mut initiator, at(20), target, Bid { txn, round: 1, answer: Answer::Busy(Span::from_millis(1)) });
+    }
+    let (mut now, mut asked) = (at(20), Vec::new());
+    while asked.is_empty() {
+        now = now + Span::from_millis(1);
+        assert!(now < at(0) + Config::default().give_up, "nobody is asked again");
+        initiator.handle_input(now, Input::Wake);
+        loop {
+            match initiator.poll_output() {
+                Output::Transmit(transmit) => match (transmit.to, transmit.body) {
+                    (Destination::Node(to), Body::Control(_)) => asked.push(to),
+                    other => panic!("{other:?}"),
+                },
+                Output::Idle(_) => break,
+                _ => {}
+            }
+        }
+    }
+    asked.sort_unstable();
+    assert_eq!(asked, [NodeId(1), NodeId(3), NodeId(4)]);
+}
+
+#[test]
+fn a_target_counts_what_others_leave_of_its_disk() {
+    let mut target = target();
+    let id = ChunkId::of_payload(PAYLOAD);
+    step(&mut target, at(1), Input::Request(protocol::target::Request::Free(5)));
+    let (messages, _) = tell(&mut target, at(2), &put(1, 1, id, 6), None);
+    assert!(matches!(messages[..], [Message::Bid(Bid { answer: Answer::NoSpace, .. })]), "{messages:?}");
+    step(&mut target, at(3), Input::Request(protocol::target::Request::Free(6)));
+    window(&tell(&mut target, at(4), &put(2, 1, id, 6), None).0);
 }
 
 #[test]

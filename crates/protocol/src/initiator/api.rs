@@ -210,6 +210,16 @@ fn names(nodes: &[NodeId]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// What to do when there were too few targets.
+fn advice(silent: &[NodeId], full: &[NodeId]) -> String {
+    let todo = [
+        (!silent.is_empty(), "start the silent ones"),
+        (!full.is_empty(), "free space where the full ones are (their logs say what is full)"),
+        (true, "add targets"),
+    ];
+    todo.iter().filter(|(applies, _)| *applies).map(|(_, what)| *what).collect::<Vec<_>>().join(", or ")
+}
+
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the initiator or the targets have too much waiting: try again later")
@@ -223,12 +233,13 @@ impl fmt::Display for PutError {
             Self::Size(n) => write!(f, "a chunk of {n} bytes: 1 to {} are possible", crate::limits::CHUNK_BYTES),
             Self::TooFewCopies { have, want, silent, full } => write!(
                 f,
-                "{} of {want} copies are durable (targets with one: {}; silent targets: {}; full targets: {}): start or \
-                 add targets, free space, or replace failed disks, then put again",
+                "{} of {want} copies are durable (targets with one: {}; silent targets: {}; full targets: {}): {}, then put \
+                 again",
                 have.len(),
                 names(have),
                 names(silent),
-                names(full)
+                names(full),
+                advice(silent, full)
             ),
         }
     }
@@ -239,6 +250,11 @@ impl fmt::Display for GetError {
         match self {
             Self::Busy => f.write_str("the initiator has too much waiting: try again later"),
             Self::NotFound => f.write_str("no target of its group holds the chunk"),
+            Self::Unavailable { silent, corrupt } if silent.is_empty() && !corrupt.is_empty() => write!(
+                f,
+                "every copy that there is is damaged (targets with one: {}): check their disks, and put it again",
+                names(corrupt)
+            ),
             Self::Unavailable { silent, corrupt } => write!(
                 f,
                 "no good copy could be had (silent targets: {}; targets with a damaged copy: {}): start the silent \

@@ -20,8 +20,8 @@ pub(super) struct Ask {
     /// Who still owes an answer.
     open: BTreeMap<NodeId, Owed>,
     silent: Vec<NodeId>,
-    /// Whether one of the silent ones was busy to the end.
-    busy: bool,
+    /// Who was busy to the end.
+    busy: Vec<NodeId>,
     give_up_at: Instant,
 }
 
@@ -62,7 +62,7 @@ impl Ask {
         let again = cx.now + cx.config.bid_timeout;
         let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, busy: false })).collect();
         let give_up_at = cx.now + cx.config.give_up;
-        let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: false, give_up_at };
+        let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
         for node in ask.open.keys() {
             ask.send(cx, *node, None);
         }
@@ -126,8 +126,13 @@ impl Ask {
         if !self.open.is_empty() {
             return Step::Continue;
         }
-        let (handle, silent) = (self.handle, core::mem::take(&mut self.silent));
-        let too_few = self.busy && silent.len() >= usize::from(cx.map.copies);
+        let (handle, copies) = (self.handle, usize::from(cx.map.copies));
+        let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
+        let too_few = silent.len() < copies && silent.len() + busy.len() >= copies;
+        // With so many dead that the list is worth nothing, only they are to be started.
+        if silent.len() < copies {
+            silent.extend(busy);
+        }
         cx.event(match &mut self.question {
             // What was not heard is missing: "silent" would send the reader to look for targets that are well.
             Question::List { .. } if too_few => Event::List { handle, result: Err(Busy) },
@@ -151,8 +156,9 @@ impl Ask {
         if cx.now >= self.give_up_at {
             // Whoever still has more to say counts as silent: what was not heard is not known.
             let open = core::mem::take(&mut self.open);
-            self.busy = open.values().any(|owed| owed.busy);
-            self.silent.extend(open.into_keys());
+            let (busy, silent): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, owed)| owed.busy);
+            self.busy.extend(busy.into_iter().map(|(node, _)| node));
+            self.silent.extend(silent.into_iter().map(|(node, _)| node));
             return self.finish_if_all(cx);
         }
         let late: Vec<NodeId> = self.open.iter().filter(|(_, owed)| owed.again <= cx.now).map(|(n, _)| *n).collect();

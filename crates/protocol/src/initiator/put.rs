@@ -43,6 +43,7 @@ pub(super) struct Put {
     holders: Vec<NodeId>,
     /// Targets that failed this put; asked again only when there is nobody else.
     failed: Vec<NodeId>,
+    /// Targets that said that they have no room: not asked again by this put.
     full: Vec<NodeId>,
     phase: Phase,
 }
@@ -120,11 +121,26 @@ impl Put {
     }
 
     fn give_up(&mut self, cx: &mut Shared) -> Step {
-        let silent = self.asked_of.iter().copied().filter(|n| !self.answered.contains(n)).collect();
+        // Who could still answer when all was lost is not silent.
+        let patient = self.lacks_space(cx);
+        let silent =
+            |n: &NodeId| !self.answered.contains(n) && !self.full.contains(n) && (!patient || cx.is_suspect(*n));
+        let silent = self.asked_of.iter().copied().filter(silent).collect();
         let (have, full) = (core::mem::take(&mut self.holders), core::mem::take(&mut self.full));
         let error = PutError::TooFewCopies { have, want: cx.map.copies, silent, full };
         cx.event(Event::Put { handle: self.handle, result: Err(error) });
         Step::Over
+    }
+
+    /// Whether too few are left that may have room.
+    fn lacks_space(&self, cx: &Shared) -> bool {
+        if self.full.is_empty() {
+            return false;
+        }
+        let (_, mut left) = members(&cx.map, &self.id);
+        left.retain(|n| !self.full.contains(n));
+        left.extend(&self.holders);
+        cx.domains(&left) < usize::from(cx.map.copies)
     }
 
     /// Asks the group (or, without negotiation, the targets that the hash names) for the copies that are missing.
@@ -140,7 +156,7 @@ impl Put {
         self.group = group;
         self.ranked = cx.map.ranked(&self.id);
         let unreserved = cx.config.transport == Transport::Hash;
-        let usable = |n: &NodeId| !self.holders.contains(n) && !self.failed.contains(n);
+        let usable = |n: &NodeId| ![&self.holders, &self.failed, &self.full].iter().any(|out| out.contains(n));
         let mut asked: Vec<NodeId> = if unreserved { self.named(cx) } else { all };
         asked.retain(usable);
         if cx.domains(&asked) < self.need(cx) && !self.failed.is_empty() {
@@ -177,7 +193,7 @@ impl Put {
             let Some(domain) = cx.map.domain(node) else {
                 continue;
             };
-            let skip = self.failed.contains(&node) || taken.contains(&domain);
+            let skip = self.failed.contains(&node) || self.full.contains(&node) || taken.contains(&domain);
             if named.len() < self.need(cx) && !skip {
                 taken.push(domain);
                 named.push(node);
@@ -256,6 +272,10 @@ impl Put {
             Answer::NoSpace => {
                 if !self.full.contains(&from) {
                     self.full.push(from);
+                }
+                if self.lacks_space(cx) {
+                    self.cancel(cx);
+                    return self.give_up(cx);
                 }
             }
             Answer::Busy(wait) => self.busy = Some(self.busy.map_or(wait, |busy| busy.min(wait))),
@@ -494,7 +514,7 @@ impl Put {
         if let Phase::Transferring { waiting, .. } = &self.phase
             && waiting.is_empty()
         {
-            if self.counted >= limits::ROUNDS {
+            if self.counted >= limits::ROUNDS || self.lacks_space(cx) {
                 return self.give_up(cx);
             }
             cx.uplink.remove(self.txn);
