@@ -156,9 +156,7 @@ impl Gateway {
         let (mut hasher, mut length) = (blake3::Hasher::new(), 0);
         let mut buffer = vec![0; 256 << 10];
         loop {
-            let count = body
-                .read(&mut buffer)
-                .with_context(|| format!("{name:?} broke off after {length} of {} bytes: get it again", file.size))?;
+            let count = body.read(&mut buffer).with_context(|| self.broke_off(name, length, file.size))?;
             if count == 0 {
                 break;
             }
@@ -167,11 +165,19 @@ impl Gateway {
             sink.write_all(&buffer[..count]).with_context(|| format!("{name:?} could not be written"))?;
             bar.set_position(length);
         }
-        ensure!(length == file.size, "{name:?} broke off after {length} of {} bytes: get it again", file.size);
+        ensure!(length == file.size, self.broke_off(name, length, file.size));
         ensure!(hex(hasher.finalize().as_bytes()) == hash, "{name:?} arrived damaged: get it again");
         let seconds = begin.elapsed().as_secs_f64();
         let mb_per_s = crate::numbers::mb_per_s(length, seconds);
         Ok(GetReport { file, seconds, mb_per_s })
+    }
+
+    /// Of a file that ended early. Why is known only where it is read.
+    fn broke_off(&self, name: &str, length: u64, size: u64) -> String {
+        let base = &self.base;
+        format!(
+            "{name:?} broke off after {length} of {size} bytes: the log of the gateway at {base} says why; then get it again"
+        )
     }
 
     /// Writes the file `name` to the file `path`, which appears only when every byte was verified.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -61,6 +62,12 @@ pub(crate) fn router(cluster: Arc<dyn Cluster>) -> Router {
         .route("/v1/files/{name}", get(read).put(write))
         .route("/v1/status", get(status))
         .route("/metrics", get(metrics_page))
+        .fallback(|| async {
+            Failure(StatusCode::NOT_FOUND, "there is nothing here: files are below /v1/files/".to_owned())
+        })
+        .method_not_allowed_fallback(|method: Method| async move {
+            Failure(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here"))
+        })
         .with_state(Arc::new(gateway))
 }
 
@@ -80,8 +87,14 @@ impl From<Error> for Failure {
             Error::Read { cause, .. } if cause.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
             Error::Manifest { .. } | Error::Mismatch { .. } | Error::Clock(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Error::Put { cause, .. } | Error::Get { cause, .. } | Error::List { cause, .. } => match **cause {
+            Error::Put { cause, .. } | Error::Get { cause, .. } | Error::List { cause, .. } => match &**cause {
                 ServiceError::Get(GetError::NotFound) => StatusCode::INTERNAL_SERVER_ERROR,
+                // Every copy is damaged.
+                ServiceError::Get(GetError::Unavailable { silent, corrupt })
+                    if silent.is_empty() && !corrupt.is_empty() =>
+                {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             },
             Error::Silent { .. } | Error::Write { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -111,7 +124,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 async fn write(
     State(gateway): State<Arc<Gateway>>,
-    Path(name): Path<String>,
+    Name(name): Name,
     body: Body,
 ) -> Result<axum::Json<PutReport>, Failure> {
     let permit = gateway.permit()?;
@@ -123,6 +136,22 @@ async fn write(
     });
     let (outcome, ()) = tokio::join!(put, pump(body.into_data_stream(), sender));
     Ok(axum::Json(outcome??))
+}
+
+/// The name in a request's path.
+struct Name(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Self(name)),
+            Err(error) => {
+                Err(Failure(StatusCode::BAD_REQUEST, format!("the name cannot be used: {}", error.body_text())))
+            }
+        }
+    }
 }
 
 /// What a request's body brings to the blocking side.
@@ -228,11 +257,7 @@ impl Read for Incoming {
 }
 
 /// GET and HEAD.
-async fn read(
-    State(gateway): State<Arc<Gateway>>,
-    method: Method,
-    Path(name): Path<String>,
-) -> Result<Response, Failure> {
+async fn read(State(gateway): State<Arc<Gateway>>, method: Method, Name(name): Name) -> Result<Response, Failure> {
     let permit = gateway.permit()?;
     let cluster = Arc::clone(&gateway.cluster);
     let (version, permit) = blocking(move || (object::newest(&*cluster, &name), permit)).await?;
@@ -241,7 +266,7 @@ async fn read(
     let mut response = if method == Method::HEAD {
         Response::new(Body::empty())
     } else {
-        Response::new(outgoing(gateway, version.clone(), permit))
+        Response::new(outgoing(gateway, version.clone(), permit).await?)
     };
     let info = serde_json::to_string(&FileInfo::from(&version)).unwrap_or_default();
     let headers = response.headers_mut();
@@ -255,9 +280,10 @@ async fn read(
     Ok(response)
 }
 
-/// The bytes of a version as a body. It ends short, with an error, when they cannot all be had and verified.
-fn outgoing(gateway: Arc<Gateway>, version: Version, permit: OwnedSemaphorePermit) -> Body {
-    let (sender, receiver) = mpsc::channel(4);
+/// The bytes of a version as a body, once there are some: what fails before that is an answer of its own. The body ends
+/// short, with an error, when the rest cannot be had and verified.
+async fn outgoing(gateway: Arc<Gateway>, version: Version, permit: OwnedSemaphorePermit) -> Result<Body, Failure> {
+    let (sender, mut receiver) = mpsc::channel(4);
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let _permit = permit;
@@ -267,17 +293,20 @@ fn outgoing(gateway: Arc<Gateway>, version: Version, permit: OwnedSemaphorePermi
         if let Err(error) = outcome {
             tracing::warn!(name = version.manifest.name, %error, "a file could not be read");
             // Whoever reads has gone, or takes nothing, when this fails: the body then ends short of its length.
-            let _ = sender.try_send(Err(io::Error::other(error.to_string())));
+            let _ = sender.try_send(Err(Failure::from(error)));
         }
     });
-    Body::from_stream(stream::unfold(receiver, async |mut receiver| {
-        receiver.recv().await.map(|part: io::Result<Bytes>| (part, receiver))
-    }))
+    let first = receiver.recv().await.transpose()?;
+    let rest = stream::unfold(receiver, async |mut receiver| {
+        let part: Result<Bytes, Failure> = receiver.recv().await?;
+        Some((part.map_err(|Failure(_, why)| io::Error::other(why)), receiver))
+    });
+    Ok(Body::from_stream(stream::iter(first.map(Ok)).chain(rest)))
 }
 
 /// Hands parts to the response, the last only when the whole was verified: then `flush` is called.
 struct Outgoing {
-    sender: mpsc::Sender<io::Result<Bytes>>,
+    sender: mpsc::Sender<Result<Bytes, Failure>>,
     held: Option<Bytes>,
     runtime: Handle,
 }

@@ -151,3 +151,25 @@ fn the_demonstration_holds() {
     assert_eq!(report["every_comparison_held"], true);
     assert_eq!(report["put"]["file"]["size"], 64 << 20);
 }
+
+#[test]
+fn what_http_refuses_has_a_reason_in_json() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = started(&place, &["--targets", "3"]);
+    let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
+    let url = |path: &str| format!("http://{}{path}", cluster.gateway());
+    let answers = [
+        (agent.get(url("/")).call(), 404),
+        (agent.get(url("/v1/files/%ff%fe")).call(), 400),
+        (agent.put(url("/v1/files/%ff%fe")).send(&b"x"[..]), 400),
+        (agent.delete(url("/v1/files/x")).call(), 405),
+        (agent.get(url("/v1/files/x")).call(), 404),
+    ];
+    for (answer, status) in answers {
+        let mut answer = answer.unwrap();
+        assert_eq!(answer.status(), status);
+        let body: serde_json::Value = answer.body_mut().read_json().unwrap();
+        assert!(body["error"].as_str().unwrap().len() > 10, "{body}");
+    }
+    assert!(cluster.stop());
+}
