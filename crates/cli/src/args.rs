@@ -109,6 +109,10 @@ pub(crate) struct TargetArgs {
     /// Which target of the configuration to be.
     #[arg(long, value_name = "N")]
     pub(crate) id: u32,
+    /// Make an empty store in its directory, and exit. Once for each target and each empty disk: a target does not start
+    /// where there is no store, as the disk may only not be mounted.
+    #[arg(long)]
+    pub(crate) new: bool,
     /// Stop when the process that started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) with_parent: bool,

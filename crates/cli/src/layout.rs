@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use node::ClusterConfig;
 use node::config::{MulticastChoice, Network, Protocol, TargetConfig, TransportName};
+use node::target::IDENTITY;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{TransportArg, UpArgs};
@@ -39,6 +40,7 @@ impl Cluster {
         let config_path = directory.join("cluster.toml");
         let config = load(&config_path)?;
         let gateway = gateway_file(&config_path)?;
+        ensure_stores(&config)?;
         for target in &config.targets {
             ensure_free(target)?;
         }
@@ -168,7 +170,7 @@ pub(crate) struct Shape {
     pub(crate) slow: Option<(u32, u64)>,
 }
 
-/// Writes key, gateway file and, last, the configuration: with it the cluster exists.
+/// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     ensure!(shape.targets > 0, "a cluster of 0 targets cannot store anything: ask for at least 3 with --targets");
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
@@ -182,12 +184,35 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     })?;
     let targets = directory.join("targets");
     fs::create_dir_all(&targets).with_context(|| format!("the directory {} cannot be made", targets.display()))?;
+    make_stores(&config)?;
     write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
     let text = toml::to_string(&GatewayFile { http: gateway, s3: None }).context("gateway.toml cannot be made")?;
     write_file(&directory.join("gateway.toml"), 0o644, &text)?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
     write_file(&directory.join("cluster.toml"), 0o644, &format!("{HEADER}{text}"))
+}
+
+/// Makes the targets' stores. Empty ones that are there were made for a cluster whose making was broken off; what has chunks
+/// is left alone.
+fn make_stores(config: &ClusterConfig) -> anyhow::Result<()> {
+    let directory = |target: &TargetConfig| config.base().join(&target.data);
+    for target in &config.targets {
+        let directory = directory(target);
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+        ensure!(
+            names.iter().all(|name| name == IDENTITY || name == "lock"),
+            "{} is in use, but {} is missing: put it back, or choose another directory with --data",
+            directory.display(),
+            config.path.display()
+        );
+        if names.iter().any(|name| name == IDENTITY) {
+            fs::remove_file(directory.join(IDENTITY))
+                .with_context(|| format!("the empty store in {} cannot be removed", directory.display()))?;
+        }
+    }
+    config.targets.iter().try_for_each(|target| Ok(node::target::make_store(config, target.id)?))
 }
 
 const HEADER: &str = "# A Reservoir cluster on one machine. docs/operate.md explains each line.\n";
@@ -274,6 +299,23 @@ fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
         File::open(above)?.sync_all()
     };
     write().with_context(|| format!("{} cannot be written: choose another directory with --data", path.display()))
+}
+
+/// All that are missing are named at once: a disk that is not mounted may hold several.
+fn ensure_stores(config: &ClusterConfig) -> anyhow::Result<()> {
+    let missing = node::target::without_store(config);
+    let [(id, dir), ..] = missing.as_slice() else { return Ok(()) };
+    if missing.len() == 1 {
+        return Ok(node::target::check_directory(config, *id)?);
+    }
+    let ids = missing.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>().join(", ");
+    bail!(
+        "targets {ids}: there is no store in their directories ({}, …): mount their disks; or, to begin with empty ones \
+         (copies that were on the old ones are missing then), make a store in each with `{} target --config {} --id N --new`",
+        dir.display(),
+        program(),
+        config.path.display()
+    );
 }
 
 fn ensure_free(target: &TargetConfig) -> anyhow::Result<()> {

@@ -33,6 +33,9 @@ const CHUNKS: Duration = Duration::from_secs(1);
 /// Runs `reservoir target` until a signal.
 pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
     let config = layout::load(&args.config)?;
+    if args.new {
+        return Ok(node::target::make_store(&config, args.id)?);
+    }
     if args.with_parent {
         process::stop_with_parent()?;
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, content, error_of, reservoir, signal};
+use common::{Cluster, content, error_of, make_store, reservoir, signal};
 
 /// A cluster that was started once; `change` has edited its map.
 fn made(place: &Path, targets: &str, change: impl Fn(String) -> String) -> PathBuf {
@@ -42,6 +42,11 @@ impl Mount {
         }
         Some(Self(path.to_owned()))
     }
+
+    fn remount(&self, options: &str) {
+        let options = format!("remount,{options}");
+        assert!(Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success());
+    }
 }
 
 impl Drop for Mount {
@@ -68,6 +73,7 @@ fn nothing_half_written(cluster: &Cluster, full: &[u8]) {
     assert!(cluster.try_run(&["put", "-", "--name", "small"], &small).status.success());
     let error = put_error(cluster, "large", full);
     assert!(error.contains("full targets: ") && error.contains("free space"), "{error}");
+    assert!(error.contains("silent targets: none"), "a target with an answer is called silent: {error}");
     let list: serde_json::Value = serde_json::from_slice(&cluster.run(&["ls", "--json"])).unwrap();
     assert_eq!(list["files"].as_array().unwrap().len(), 1, "{list}");
     assert!(!cluster.try_run(&["stat", "large"], b"").status.success());
@@ -88,12 +94,82 @@ fn a_cluster_at_its_capacity_refuses_puts_and_serves_gets() {
 fn a_full_file_system_refuses_puts_and_serves_gets() {
     let place = tempfile::tempdir().unwrap();
     let data = made(place.path(), "3", |map| with_capacity(&map, "256MiB"));
-    // Room for two segments of 16 MiB, and not for a third.
-    fs::remove_dir_all(data.join("targets/2")).unwrap();
-    fs::create_dir(data.join("targets/2")).unwrap();
-    let Some(_mount) = Mount::at(&data.join("targets/2"), "size=40m") else { return };
+    // Room for a segment of 16 MiB and the reserve, which is another, and not for a third.
+    let directory = data.join("targets/2");
+    let Some(_mount) = Mount::at(&directory, "size=40m") else { return };
+    make_store(data.join("cluster.toml").to_str().unwrap(), 2);
     let cluster = Cluster::start(&data, &["--targets", "3"]);
     nothing_half_written(&cluster, &content(60 << 20, 2));
+    // What is left of the segment, and not of the capacity.
+    assert!(value(&data, 2, "free_bytes") < f64::from(2 << 20), "{}", value(&data, 2, "free_bytes"));
+    assert!(value(&data, 1, "free_bytes") > f64::from(64 << 20));
+    let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
+    assert!(status["targets"][1]["free"].as_u64() < Some(2 << 20), "{status}");
+    let log = || fs::read_to_string(data.join("logs/target-2.log")).unwrap();
+    wait_for("a line about it", || log().contains("its file system is full: free space"));
+    assert!(!log().contains("`capacity`"), "{}", log());
+    assert!(cluster.stop());
+}
+
+#[test]
+fn room_that_others_take_and_leave_is_seen_without_a_put() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path(), "3", |map| with_capacity(&map, "256MiB"));
+    let directory = data.join("targets/2");
+    let Some(_mount) = Mount::at(&directory, "size=100m") else { return };
+    make_store(data.join("cluster.toml").to_str().unwrap(), 2);
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let free = || {
+        let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
+        status["targets"][1]["free"].as_u64().unwrap()
+    };
+    assert!((60 << 20..100 << 20).contains(&free()), "{}", free());
+    let other = directory.join("of-somebody-else");
+    fs::write(&other, content(70 << 20, 1)).unwrap();
+    wait_for("less free space", || free() <= 16 << 20);
+    fs::remove_file(other).unwrap();
+    wait_for("more free space", || free() > 60 << 20);
+    assert!(cluster.stop());
+}
+
+/// Flips a byte of every copy of a chunk that has `sample` in it.
+fn rot_everywhere(data: &Path, sample: &[u8]) {
+    for target in 1..=3 {
+        let segment = data.join(format!("targets/{target}/segment-00000001"));
+        let stored = fs::read(&segment).unwrap();
+        let at = stored.windows(sample.len()).position(|window| window == sample).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
+        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
+    }
+}
+
+#[test]
+fn a_file_whose_copies_are_all_damaged_is_refused_with_the_reason() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let bytes = content(3 << 20, 7);
+    for (name, part) in [("one", &bytes[..1 << 20]), ("three", &bytes)] {
+        assert!(cluster.try_run(&["put", "-", "--name", name], part).status.success());
+    }
+    // The last chunk of three: the answer has begun when it is missed.
+    rot_everywhere(&data, &bytes[(2 << 20) + 1_000..][..32]);
+    let error = String::from_utf8(cluster.try_run(&["get", "three", "-o", "-"], b"").stderr).unwrap();
+    assert!(error.contains("broke off after ") && error.contains("the log of the gateway"), "{error}");
+    rot_everywhere(&data, &bytes[1_000..][..32]);
+    for name in ["one", "three"] {
+        let error = String::from_utf8(cluster.try_run(&["get", name, "-o", "-"], b"").stderr).unwrap();
+        // Until a scrub has forgotten the copies they are damaged, then they are not there.
+        let why = ["every copy that there is is damaged", "no target of its group holds the chunk", "damaged copy: "];
+        assert!(error.contains("chunk p") && why.iter().any(|why| error.contains(why)), "{error}");
+        assert!(!error.contains("broke off"), "{error}");
+        let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
+        let mut answer = agent.get(format!("http://{}/v1/files/{name}", cluster.gateway())).call().unwrap();
+        assert!(answer.status().is_server_error(), "{}", answer.status());
+        let body: serde_json::Value = answer.body_mut().read_json().unwrap();
+        assert!(body["error"].as_str().unwrap().contains("chunk p"), "{body}");
+    }
     assert!(cluster.stop());
 }
 
@@ -101,27 +177,28 @@ fn a_full_file_system_refuses_puts_and_serves_gets() {
 fn a_read_only_directory_is_said() {
     let place = tempfile::tempdir().unwrap();
     let data = made(place.path(), "3", |map| map);
-    let directory = data.join("targets/2");
-    fs::remove_dir_all(&directory).unwrap();
-    fs::create_dir(&directory).unwrap();
+    let (directory, config) = (data.join("targets/2"), data.join("cluster.toml"));
+    fs::remove_file(directory.join("lock")).unwrap();
     // Permission bits do not bind root; a mount does.
     let mode = std::os::unix::fs::PermissionsExt::from_mode;
     fs::set_permissions(&directory, mode(0o555)).unwrap();
     let probe = directory.join("probe");
     let _mount = if fs::write(&probe, "").is_ok() {
         fs::remove_file(probe).unwrap();
-        let Some(mount) = Mount::at(&directory, "ro") else { return };
+        let Some(mount) = Mount::at(&directory, "size=64m") else { return };
+        make_store(config.to_str().unwrap(), 2);
+        mount.remount("ro");
         Some(mount)
     } else {
         None
     };
-    let config = data.join("cluster.toml");
+    let before = fs::read_dir(&directory).unwrap().count();
     let role = error_of(&["target", "--config", config.to_str().unwrap(), "--id", "2"]);
     let up = error_of(&["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"]);
     for error in [role, up] {
         assert!(error.contains("targets/2") && error.contains("make it writable"), "{error}");
     }
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "something half-written");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), before, "something half-written");
     let new = directory.join("new");
     let error = error_of(&["up", "--data", new.to_str().unwrap(), "--targets", "3", "--once"]);
     assert!(error.contains("choose another with --data"), "{error}");

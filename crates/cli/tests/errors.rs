@@ -91,11 +91,59 @@ fn a_target_without_its_directory_or_of_another_cluster_does_not_start() {
     let (first, second) = (made(one.path()), made(two.path()));
     fs::remove_dir_all(first.join("targets")).unwrap();
     let error = error_of(&["up", "--data", first.to_str().unwrap(), "--targets", "3", "--once"]);
-    assert!(error.contains("director"), "{error}");
+    assert!(error.contains("targets 1, 2, 3: there is no store"), "{error}");
     // The other cluster's disks in the place of these.
     fs::rename(second.join("targets"), first.join("targets")).unwrap();
     let error = error_of(&["up", "--data", first.to_str().unwrap(), "--targets", "3", "--once"]);
     assert!(error.contains("cluster"), "{error}");
+}
+
+#[test]
+fn a_disk_that_is_not_mounted_is_not_replaced_by_an_empty_one() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path());
+    let (config, disk, away) = (data.join("cluster.toml"), data.join("targets/2"), place.path().join("away"));
+    let up = ["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"];
+    let target = ["target", "--config", config.to_str().unwrap(), "--id", "2"];
+    fs::rename(&disk, &away).unwrap();
+    // Its directory is gone, or is what it was mounted on.
+    for _ in 0..2 {
+        for error in [error_of(&up), error_of(&target)] {
+            assert!(error.contains("target 2: there is no store") && error.contains("mount its disk"), "{error}");
+            assert!(error.contains("--id 2 --new"), "{error}");
+        }
+        assert!(!disk.exists() || fs::read_dir(&disk).unwrap().count() == 0, "something was made in its place");
+        let _ = fs::create_dir(&disk);
+    }
+    fs::remove_dir(&disk).unwrap();
+    fs::rename(&away, &disk).unwrap();
+    assert!(reservoir(&up).status.success());
+    let new = [&target[..], &["--new"]].concat();
+    assert!(error_of(&new).contains("already"), "a store was made anew over one");
+    fs::rename(&disk, &away).unwrap();
+    assert!(reservoir(&new).status.success());
+    assert!(reservoir(&up).status.success());
+}
+
+#[test]
+fn a_cluster_whose_making_was_broken_off_is_made_and_one_that_lost_its_map_is_not() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path());
+    let up = ["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"];
+    fs::remove_file(data.join("cluster.toml")).unwrap();
+    let error = error_of(&up);
+    assert!(error.contains("cluster.toml is missing: put it back"), "{error}");
+    assert!(!data.join("cluster.toml").exists());
+    for id in 1..=3 {
+        let directory = data.join(format!("targets/{id}"));
+        fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path()).for_each(|path| {
+            if path.file_name().unwrap() != "identity" {
+                fs::remove_file(path).unwrap();
+            }
+        });
+    }
+    fs::remove_dir_all(data.join("targets/3")).unwrap();
+    assert!(reservoir(&up).status.success());
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_cause_is_said_once_and_the_advice_is_not_to_do_the_same_again() {
     let directory = data.join("targets/1");
     fs::rename(&directory, data.join("aside")).unwrap();
     fs::write(&directory, "").unwrap();
-    assert_eq!(error_of(&target).matches("File exists").count(), 1, "{}", error_of(&target));
+    assert_eq!(error_of(&target).matches("Not a directory").count(), 1, "{}", error_of(&target));
 }
 
 #[test]

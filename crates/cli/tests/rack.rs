@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::content;
+use common::{content, make_store};
 use serde_json::Value;
 use testkit::{Process, Rack, Shape};
 
@@ -55,6 +55,7 @@ impl Cluster {
         configure(&rack, place.path(), targets, rate_mbit);
         let mut cluster = Self { gateway: None, targets: Vec::new(), rack, place, _alone: alone };
         for id in 1..=targets {
+            make_store(&cluster.file("cluster.toml").display().to_string(), id);
             let mut command = cluster.command(id, &["target", "--with-parent", "--id", &id.to_string()]);
             command.env("RUST_LOG", "node=trace");
             let log = cluster.file(&format!("target-{id}.log"));

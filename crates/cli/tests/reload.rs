@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, content, signal};
+use common::{Cluster, Role, content, make_store, signal};
 
 /// Replaces the map as an operator should: whole, by a rename.
 fn change(config: &Path, change: impl Fn(&str) -> String) {
@@ -84,6 +84,7 @@ fn cluster_grows(more: &[&str]) {
     let mut tenth = None;
     under_load(&cluster, || {
         change(Path::new(&cluster.config()), grown);
+        make_store(&cluster.config(), 10);
         tenth = Some(Role::start(&["target", "--config", &cluster.config(), "--id", "10"]));
         // Some are told; the others, and the gateway, hear of it from them and look for themselves.
         let targets = cluster.children("target");

@@ -29,6 +29,28 @@ pub enum NodeError {
         /// Why.
         cause: store::StoreError,
     },
+    /// The target's directory holds no store: nobody made one there, or its disk is not mounted.
+    #[error(
+        "target {id}: there is no store in its directory {dir}: mount its disk; or, to begin with an empty one (copies \
+         that were on the old one are missing then), make a store there with `reservoir target --config {config} --id {id} --new`",
+        config = config.display()
+    )]
+    NoStore {
+        /// Which target.
+        id: u32,
+        /// Its directory.
+        dir: std::path::PathBuf,
+        /// The cluster map.
+        config: std::path::PathBuf,
+    },
+    /// A store was to be made where there is one.
+    #[error("target {id}: there is a store in its directory {dir} already: start the target without --new")]
+    HasStore {
+        /// Which target.
+        id: u32,
+        /// Its directory.
+        dir: std::path::PathBuf,
+    },
     /// Another process has the target's directory.
     #[error(
         "target {id}: another process uses its directory {dir}: it is running already, or two targets have one `data`; \

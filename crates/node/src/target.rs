@@ -1,7 +1,7 @@
 //! A target as a process: its store behind two threads (one commits in groups, one reads), its loop in front.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -12,6 +12,7 @@ use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::Instant;
+pub use store::IDENTITY;
 use store::backend::FileBackend;
 use store::{Options, ReadError, Recovery, Store, WriteError};
 
@@ -142,7 +143,8 @@ impl TargetNode {
         };
         let (writer, reader, keeper) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
         let (bell, rings) = sync_channel(1);
-        let (write_mail, read_mail, own) = (mailbox.clone(), mailbox.clone(), mailbox.clone());
+        let (write_mail, read_mail, space_mail, own) =
+            (mailbox.clone(), mailbox.clone(), mailbox.clone(), mailbox.clone());
         let mut host = TargetHost {
             id: NodeId(id),
             store,
@@ -164,7 +166,7 @@ impl TargetNode {
                 format!("write-{id}"),
                 Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay, &bell, &counted)),
             )?,
-            spawn(format!("space-{id}"), Box::new(move || space_loop(&keeper, &rings, &watched)))?,
+            spawn(format!("space-{id}"), Box::new(move || space_loop(id, &keeper, &rings, &space_mail, &watched)))?,
             spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
         ];
         tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
@@ -199,21 +201,9 @@ impl TargetNode {
 }
 
 fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, Recovery), NodeError> {
-    let dir = config.base().join(&target.data);
-    if !dir.is_dir() {
-        make_dir(&dir, target.id)?;
-    }
-    let backend = open_dir(&dir, target.id)?;
-    let capacity = config.capacity(target)?;
-    let options = Options {
-        capacity,
-        reserve: capacity / 32,
-        segment_size: SEGMENT.min(capacity / 16).max(16 << 20),
-        cluster: config.map()?.cluster.0,
-        target: target.id,
-    };
+    let backend = open_dir(config, target)?;
     let store_error = |cause| NodeError::Store { id: target.id, cause };
-    let (store, recovery) = Store::open(Box::new(backend), options).map_err(store_error)?;
+    let (store, recovery) = Store::open(Box::new(backend), options(config, target)?).map_err(store_error)?;
     // Before the first write, so that it does not wait for it.
     if let Err(error) = store.prepare_segment() {
         tracing::warn!("target {}: cannot prepare a segment: {error}", target.id);
@@ -231,7 +221,37 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
     Ok((Arc::new(store), recovery))
 }
 
-fn open_dir(dir: &Path, id: u32) -> Result<FileBackend, NodeError> {
+fn options(config: &ClusterConfig, target: &TargetConfig) -> Result<Options, NodeError> {
+    let capacity = config.capacity(target)?;
+    Ok(Options {
+        capacity,
+        reserve: capacity / 32,
+        segment_size: SEGMENT.min(capacity / 16).max(16 << 20),
+        cluster: config.map()?.cluster.0,
+        target: target.id,
+    })
+}
+
+fn dir_of(config: &ClusterConfig, target: &TargetConfig) -> PathBuf {
+    config.base().join(&target.data)
+}
+
+fn has_store(dir: &Path) -> bool {
+    // What cannot be looked at is not known to be missing: to open it tells more.
+    dir.join(IDENTITY).try_exists().unwrap_or(true)
+}
+
+/// The directory of a store, for this process alone. One without a store is refused: the disk that it is on may not be
+/// mounted, and an empty store in its place would say of every chunk that there is none.
+fn open_dir(config: &ClusterConfig, target: &TargetConfig) -> Result<FileBackend, NodeError> {
+    let (id, dir) = (target.id, dir_of(config, target));
+    if !has_store(&dir) {
+        return Err(NodeError::NoStore { id, dir, config: config.path.clone() });
+    }
+    lock_dir(&dir, id)
+}
+
+fn lock_dir(dir: &Path, id: u32) -> Result<FileBackend, NodeError> {
     FileBackend::open(dir).map_err(|cause| match cause.kind() {
         std::io::ErrorKind::WouldBlock => NodeError::InUse { id, dir: dir.to_owned() },
         _ => {
@@ -245,11 +265,36 @@ fn open_dir(dir: &Path, id: u32) -> Result<FileBackend, NodeError> {
 /// addresses is taken.
 ///
 /// # Errors
-/// [`NodeError::InUse`], or the directory cannot be opened.
+/// [`NodeError::InUse`], [`NodeError::NoStore`], or the directory cannot be opened.
 pub fn check_directory(config: &ClusterConfig, id: u32) -> Result<(), NodeError> {
     let target = config.targets.iter().find(|t| t.id == id).ok_or(NodeError::NoSuchTarget(id))?;
-    let dir = config.base().join(&target.data);
-    if dir.is_dir() { open_dir(&dir, id).map(drop) } else { Ok(()) }
+    open_dir(config, target).map(drop)
+}
+
+/// The targets of the map in whose directories there is no store, and those.
+#[must_use]
+pub fn without_store(config: &ClusterConfig) -> Vec<(u32, PathBuf)> {
+    let all = config.targets.iter().map(|target| (target.id, dir_of(config, target)));
+    all.filter(|(_, dir)| !has_store(dir)).collect()
+}
+
+/// Makes an empty store in a target's directory, and the directory, durably. Once: a target only starts where this was
+/// done.
+///
+/// # Errors
+/// [`NodeError::HasStore`], or the directory cannot be had or belongs to somebody else.
+pub fn make_store(config: &ClusterConfig, id: u32) -> Result<(), NodeError> {
+    let target = config.targets.iter().find(|t| t.id == id).ok_or(NodeError::NoSuchTarget(id))?;
+    let dir = dir_of(config, target);
+    if has_store(&dir) {
+        return Err(NodeError::HasStore { id, dir });
+    }
+    if !dir.is_dir() {
+        make_dir(&dir, id)?;
+    }
+    let backend = lock_dir(&dir, id)?;
+    let made = Store::open(Box::new(backend), options(config, target)?);
+    made.map(drop).map_err(|cause| NodeError::Store { id, cause })
 }
 
 /// Makes a target's directory, but not the tree above it: that is missing when a disk is not mounted.
@@ -305,9 +350,20 @@ fn write_loop(
     }
 }
 
-/// Keeps a segment ready ahead of the writer, and wins back space.
-fn space_loop(store: &Store, bell: &Receiver<()>, metrics: &TargetMetrics) {
+/// Keeps a segment ready ahead of the writer, wins back space, and tells how much there is: others may use the file system
+/// as well.
+fn space_loop(id: u32, store: &Store, bell: &Receiver<()>, mailbox: &Mailbox<Request>, metrics: &TargetMetrics) {
     port::after_ports();
+    let mut full = None;
+    let mut look = || {
+        let why = store.nearly_full();
+        if let Some(why) = why.as_ref().filter(|why| full.as_ref() != Some(*why)) {
+            tracing::warn!("target {id}: it takes no more chunks soon, or now: {why}");
+        }
+        full = why;
+        mailbox.send(Mail::Request(Request::Free(store.space().free)));
+    };
+    look();
     // Told once until it works again: on a full disk every write asks anew, and the log may be on that disk.
     let told = std::cell::Cell::new(false);
     let prepare = || match store.prepare_segment() {
@@ -329,12 +385,13 @@ fn space_loop(store: &Store, bell: &Receiver<()>, metrics: &TargetMetrics) {
             Ok(won) => won.into_iter().for_each(|bytes| metrics.compacted(bytes)),
             Err(error) => tracing::warn!("cannot compact a segment: {error}"),
         }
+        look();
     }
 }
 
 fn failure(error: &WriteError) -> WriteFailure {
     match error {
-        WriteError::NoSpace => WriteFailure::NoSpace,
+        WriteError::NoSpace | WriteError::FileSystemFull => WriteFailure::NoSpace,
         WriteError::Io(problem) => {
             tracing::error!("a write failed: {problem}; check the disk");
             WriteFailure::Disk

@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use node::config::{MulticastChoice, Network, Protocol, TargetConfig};
 use node::net::free_port;
-use node::target::TargetNode;
+use node::target::{TargetNode, make_store, without_store};
 use node::{Client, ClientOptions, ClusterConfig};
 use protocol::config::Transport;
 use protocol::id::ChunkId;
@@ -41,6 +41,7 @@ fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
 }
 
 fn start(config: &ClusterConfig) -> Vec<TargetNode> {
+    without_store(config).iter().for_each(|(id, _)| make_store(config, *id).expect("makes a store"));
     config.targets.iter().map(|t| TargetNode::start(config, t.id).expect("starts")).collect()
 }
 

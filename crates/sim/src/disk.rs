@@ -222,7 +222,7 @@ impl Disk {
 
 fn failure(error: &WriteError) -> WriteFailure {
     match error {
-        WriteError::NoSpace => WriteFailure::NoSpace,
+        WriteError::NoSpace | WriteError::FileSystemFull => WriteFailure::NoSpace,
         WriteError::Io(_) => WriteFailure::Disk,
     }
 }

@@ -26,8 +26,8 @@ use usage::Usage;
 
 /// Version of the disk format; another one is refused.
 pub const FORMAT: u32 = 1;
-/// The file that says whose directory this is.
-const IDENTITY: &str = "identity";
+/// The file that says whose directory this is: without it, there is no store.
+pub const IDENTITY: &str = "identity";
 /// Most chunks that one stretch of a scrub reads: where each is a seek away, that is about half a second.
 const SCRUBBED: usize = 64;
 
@@ -86,9 +86,12 @@ pub enum StoreError {
 /// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// No room.
-    #[error("the disk is full: raise `capacity`, or free space")]
+    /// The capacity is used up.
+    #[error("its `capacity` is used up: raise it, or add a target")]
     NoSpace,
+    /// There is no room in the file system, whatever the capacity.
+    #[error("its file system is full: free space on it, or move the target to a larger one")]
+    FileSystemFull,
     /// The disk failed; after a failed sync nothing more is written until the store is opened again.
     #[error("the disk failed: {0}")]
     Io(String),
@@ -134,7 +137,8 @@ pub struct Space {
     pub written: u64,
     /// Bytes written that nothing refers to any more.
     pub dead: u64,
-    /// Bytes that new chunks may take, as far as they fill segments without a rest: the reserve is left out.
+    /// Bytes that new chunks may take, as far as they fill segments without a rest: of the capacity and of what the file
+    /// system still has, each without the reserve, the smaller counts.
     pub free: u64,
 }
 
@@ -222,7 +226,9 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
 
 fn write_error(error: &io::Error) -> WriteError {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteError::NoSpace,
+        // What this store says of its capacity has no number of the system's.
+        io::ErrorKind::StorageFull if error.raw_os_error().is_none() => WriteError::NoSpace,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteError::FileSystemFull,
         _ => WriteError::Io(error.to_string()),
     }
 }
@@ -325,13 +331,32 @@ impl Store {
     /// Fill.
     #[must_use]
     pub fn space(&self) -> Space {
-        lock(&self.usage).space(self.options.capacity, self.most(), self.segment_len())
+        let room = self.room();
+        lock(&self.usage).space(self.options.capacity, self.most(), room, self.segment_len())
     }
 
     /// Bytes that the files may take for the sake of new chunks. The rest, a segment at least, is for compaction, which
     /// needs room before it wins some, and for tombstones.
     fn most(&self) -> u64 {
-        self.options.capacity.saturating_sub(self.options.reserve.max(self.segment_len()))
+        self.options.capacity.saturating_sub(self.reserve())
+    }
+
+    fn reserve(&self) -> u64 {
+        self.options.reserve.max(self.segment_len())
+    }
+
+    /// Bytes that the file system has for more files for the sake of new chunks. Where it does not tell, only the capacity
+    /// counts, and a file that cannot be made is the first sign of a full one.
+    fn room(&self) -> u64 {
+        self.backend.room().map_or(u64::MAX, |room| room.saturating_sub(self.reserve()))
+    }
+
+    /// Whether chunks may have one more segment file.
+    fn may_create(&self) -> Result<(), WriteError> {
+        if lock(&self.usage).files() + self.segment_len() > self.most() {
+            return Err(WriteError::NoSpace);
+        }
+        if self.room() < self.segment_len() { Err(WriteError::FileSystemFull) } else { Ok(()) }
     }
 
     /// Length of a new segment's file.
@@ -350,20 +375,24 @@ impl Store {
             return Ok(());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
-        if !self.has_room(&writer, record::span(len)) {
-            return Err(WriteError::NoSpace);
-        }
+        self.find_room(&writer, record::span(len))?;
         let place = self.write(&mut writer, Kind::Chunk, id, pieces, self.most())?;
         writer.pending.push((*id, Some(place)));
         Ok(())
     }
 
     /// Whether a chunk's record fits: into the segment in use, the one that was created ahead, or one more.
-    fn has_room(&self, writer: &Writer, span: u64) -> bool {
-        let (len, files) = (self.segment_len(), lock(&self.usage).files());
+    fn find_room(&self, writer: &Writer, span: u64) -> Result<(), WriteError> {
+        let is_within = lock(&self.usage).files() <= self.most();
         let fits = writer.offset > 0 && writer.offset + span <= writer.len;
-        let next = writer.spare.is_some() || files + len <= self.most();
-        files <= self.most() && (fits || next && SEGMENT_HEADER + span <= len)
+        match (is_within, fits) {
+            (true, true) => Ok(()),
+            (true, false) if SEGMENT_HEADER + span <= self.segment_len() => match writer.spare {
+                Some(_) => Ok(()),
+                None => self.may_create(),
+            },
+            _ => Err(WriteError::NoSpace),
+        }
     }
 
     /// Forgets a chunk, durably.
@@ -478,10 +507,19 @@ impl Store {
     /// [`Store::prepare_segment`].
     #[must_use]
     pub fn wants_segment(&self) -> bool {
+        self.lacks_segment() && self.may_create().is_ok()
+    }
+
+    fn lacks_segment(&self) -> bool {
         let writer = lock(&self.writer);
         let is_due = writer.offset == 0 || writer.offset * 2 > writer.len;
-        let has_room = || lock(&self.usage).files() + self.segment_len() <= self.most();
-        !writer.failed && writer.spare.is_none() && is_due && has_room()
+        !writer.failed && writer.spare.is_none() && is_due
+    }
+
+    /// Why no segment can follow the one in use, when it is half full: chunks find no more room soon, or already.
+    #[must_use]
+    pub fn nearly_full(&self) -> Option<WriteError> {
+        if self.lacks_segment() { self.may_create().err() } else { None }
     }
 
     /// Creates the next segment ahead of time, without holding up writes, so that no write has to wait for it. Only one

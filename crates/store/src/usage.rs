@@ -93,13 +93,15 @@ impl Usage {
         dead
     }
 
-    /// Fill, when chunks may take what lies below `most` in files of `len` bytes.
-    pub(crate) fn space(&self, capacity: u64, most: u64, len: u64) -> Space {
+    /// Fill, when chunks may take what lies below `most` in files of `len` bytes, and new files at most `room` bytes.
+    pub(crate) fn space(&self, capacity: u64, most: u64, room: u64, len: u64) -> Space {
         let files = self.files;
         let written = self.segments.values().map(|segment| segment.written).sum::<u64>();
         let live = self.segments.values().map(|segment| segment.live).sum::<u64>();
         let begun = self.segments.range(self.open..).map(|(_, s)| s.file.saturating_sub(SEGMENT_HEADER + s.written));
-        let free = most.checked_sub(files).map_or(0, |left| left / len * (len - SEGMENT_HEADER) + begun.sum::<u64>());
+        let free = most
+            .checked_sub(files)
+            .map_or(0, |left| left.min(room) / len * (len - SEGMENT_HEADER) + begun.sum::<u64>());
         Space { capacity, used: files, written, dead: written.saturating_sub(live), free }
     }
 }

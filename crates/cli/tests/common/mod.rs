@@ -161,6 +161,12 @@ impl Drop for Cluster {
     }
 }
 
+/// Makes an empty store for a target, as for a new disk.
+pub(crate) fn make_store(config: &str, id: usize) {
+    let made = reservoir(&["target", "--config", config, "--id", &id.to_string(), "--new"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
 /// One role, started by a test itself; stopped when dropped.
 pub(crate) struct Role(Child);
 

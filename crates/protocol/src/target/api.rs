@@ -9,6 +9,8 @@ use crate::wire::Answer;
 pub enum Request {
     /// A newer cluster map has come.
     Epoch(Epoch),
+    /// So many bytes are free for new chunks, as others use the disk as well, or compaction has won some.
+    Free(u64),
 }
 
 /// What a target starts with.

@@ -323,6 +323,7 @@ impl Machine for Target {
             Input::Payload { header, payload } => self.data(&header, &payload),
             Input::Done { op, completion } => self.done(op, completion),
             Input::Request(Request::Epoch(epoch)) => self.setup.epoch = self.setup.epoch.max(epoch),
+            Input::Request(Request::Free(free)) => self.setup.free = free,
         }
     }
 

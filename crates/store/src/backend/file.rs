@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
 
 use super::Backend;
 use crate::stage::BLOCK;
@@ -135,5 +135,10 @@ impl Backend for FileBackend {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         std::fs::remove_file(self.dir.join(name))?;
         self.sync_dir()
+    }
+
+    fn room(&self) -> Option<u64> {
+        let space = statvfs(&self.dir).ok()?;
+        Some(space.f_bavail.saturating_mul(space.f_frsize))
     }
 }

@@ -1,4 +1,4 @@
-//! What a store needs of a disk: six methods over a flat directory of files.
+//! What a store needs of a disk: seven methods over a flat directory of files.
 
 mod crash;
 mod file;
@@ -48,4 +48,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// # Errors
     /// When the disk fails.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Bytes that new files may take; `None` when that is not known, as of memory.
+    fn room(&self) -> Option<u64> {
+        None
+    }
 }
