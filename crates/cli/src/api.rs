@@ -73,6 +73,8 @@ pub(crate) struct PutReport {
     pub(crate) chunk_p50_ms: f64,
     /// 99th percentile of the same.
     pub(crate) chunk_p99_ms: f64,
+    /// Chunks of which every copy was there already.
+    pub(crate) chunks_there: u64,
     /// Copies that each target took, the manifest's included.
     pub(crate) copies_by_target: BTreeMap<u32, u64>,
 }

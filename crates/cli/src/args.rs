@@ -76,9 +76,9 @@ pub(crate) struct UpArgs {
     /// Directory of the cluster: its configuration, key, logs and all data. Made at the first start.
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub(crate) data: PathBuf,
-    /// Targets of a new cluster; an existing one keeps its own.
-    #[arg(long, value_name = "N", default_value_t = 9)]
-    pub(crate) targets: u32,
+    /// Targets of a new cluster (default: 9); an existing one keeps its own.
+    #[arg(long, value_name = "N")]
+    pub(crate) targets: Option<u32>,
     /// Put a file of 64 MiB, read it back, stop one target, read it again, and show what was measured.
     #[arg(long)]
     pub(crate) demo: bool,

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     ensure!((1..=DEPTH).contains(&args.depth), "--depth {}: choose 1 to {DEPTH}", args.depth);
     let largest = u64::from(protocol::limits::CHUNK_BYTES);
     if let Some(size) = args.sizes.iter().find(|size| !(16..=largest).contains(*size)) {
-        bail!("--sizes {size}: choose 16 bytes to {}", numbers::size(largest));
+        bail!("--sizes {}: choose 16 bytes to {}", numbers::size(*size), numbers::size(largest));
     }
     let stop = up::watch_signals()?;
     if args.slow_target {

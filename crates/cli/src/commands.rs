@@ -45,15 +45,19 @@ fn start_log(default: &str) {
 
 fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {
     ensure!(table.timeout > 0, "--timeout 0 waits for nothing: give at least 1 second");
-    let advice = format!("start the cluster with `{} up`, or name another with --config", output::program());
+    let advice = format!(
+        "start the cluster with `{} up` (where it runs, that may just be starting the gateway again), or name another with \
+         --config",
+        output::program()
+    );
     Ok(Gateway::at(&layout::gateway_address(&table.config)?, Duration::from_secs(table.timeout), advice))
 }
 
 fn put(args: &PutArgs) -> anyhow::Result<()> {
+    let (source, size) = open_source(&args.file)?;
     let default = args.file.file_name().filter(|name| *name != "-").and_then(|name| name.to_str());
     let name = args.name.as_deref().or(default).context("what is read has no name: give one with --name")?;
     let gateway = gateway(&args.table)?;
-    let (source, size) = open_source(&args.file)?;
     let bar = byte_bar(&shortened(name), size);
     let report = gateway.put(name, &mut bar.wrap_read(source), size)?;
     bar.finish_and_clear();
@@ -61,6 +65,10 @@ fn put(args: &PutArgs) -> anyhow::Result<()> {
         return json(&report);
     }
     let file = &report.file;
+    if report.chunks_there > 0 && report.chunks_there >= file.chunks {
+        let size = numbers::size(file.size);
+        return line(&format!("stored {:?}: {size}; its {} chunks were stored already", file.name, file.chunks));
+    }
     line(&format!(
         "stored {:?}: {} in {} chunks, {:.1} MB/s, chunk p50 {:.1} ms, p99 {:.1} ms",
         file.name,
@@ -139,6 +147,13 @@ fn list(args: &TableArgs) -> anyhow::Result<()> {
 fn status(args: &TableArgs) -> anyhow::Result<()> {
     let gateway = gateway(args)?;
     let status = gateway.status()?;
+    if args.config.exists()
+        && let Err(error) = layout::load(&args.config)
+    {
+        crate::output::say!(
+            "reservoir: what runs goes on with the map that it has, but would not start again: {error:#}"
+        );
+    }
     if args.json {
         return json(&status);
     }

@@ -195,6 +195,7 @@ fn put(gateway: &Gateway, name: &str, mut source: Incoming) -> Result<PutReport,
     let begin = Instant::now();
     let mut latencies = Vec::new();
     let mut count = 0;
+    let mut chunks_there = 0;
     let mut copies_by_target = BTreeMap::new();
     let options = PutOptions { pipeline: PIPELINE, ..PutOptions::default() };
     let outcome = object::put_file(&*gateway.cluster, name, &mut source, &options, &mut |stored: &Stored| {
@@ -206,6 +207,7 @@ fn put(gateway: &Gateway, name: &str, mut source: Incoming) -> Result<PutReport,
             latencies[count % LATENCIES] = ms;
         }
         count += 1;
+        chunks_there += u64::from(stored.rounds == 0);
         for holder in &stored.holders {
             *copies_by_target.entry(holder.0).or_insert(0) += 1;
         }
@@ -220,6 +222,7 @@ fn put(gateway: &Gateway, name: &str, mut source: Incoming) -> Result<PutReport,
         mb_per_s: numbers::mb_per_s(version.manifest.size, seconds),
         chunk_p50_ms: numbers::quantile(&latencies, 50.0),
         chunk_p99_ms: numbers::quantile(&latencies, 99.0),
+        chunks_there,
         copies_by_target,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +78,8 @@ pub(crate) struct S3File {
     pub(crate) domain: Option<String>,
 }
 
+/// Targets of a new cluster, unless something else is asked for.
+const TARGETS: u32 = 9;
 /// Smallest and largest capacity that a new target gets.
 const CAPACITY: (u64, u64) = (256 << 20, 64 << 30);
 
@@ -137,13 +139,13 @@ pub(crate) fn users(directory: &Path) -> s3::Users {
 pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     let created = !args.data.join("cluster.toml").exists();
     if created {
-        create(&args.data, &Shape { targets: args.targets, transport: args.transport, slow: None })?;
+        create(&args.data, &Shape { targets: args.targets.unwrap_or(TARGETS), transport: args.transport, slow: None })?;
     }
     complete(&args.data)?;
     let cluster = Cluster { created, ..Cluster::open(&args.data)? };
     let count = cluster.targets.len();
-    if count != args.targets as usize {
-        let (directory, asked) = (cluster.directory.display(), args.targets);
+    if let Some(asked) = args.targets.filter(|asked| *asked as usize != count) {
+        let directory = cluster.directory.display();
         crate::output::say!(
             "reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})"
         );
@@ -174,9 +176,9 @@ pub(crate) struct Shape {
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     ensure!(shape.targets > 0, "a cluster of 0 targets cannot store anything: ask for at least 3 with --targets");
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
-    // Held until the ports of the metrics are chosen, so that none is chosen twice.
+    // Held until the cluster is made, so that no port is chosen twice.
     let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found for the gateway")?;
-    let config = new_config(directory, shape)?;
+    let (config, _ports, _pages) = new_config(directory, shape)?;
     // Checked before anything is written.
     config.map().map_err(|error| match error {
         node::ConfigError::Map { cause, .. } => anyhow::anyhow!("{cause} (--targets {})", shape.targets),
@@ -217,11 +219,12 @@ fn make_stores(config: &ClusterConfig) -> anyhow::Result<()> {
 
 const HEADER: &str = "# A Reservoir cluster on one machine. docs/operate.md explains each line.\n";
 
-fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> {
-    // All sockets are held until every port is chosen, so that none is chosen twice.
+/// A configuration, and what holds its ports: those of targets and of their metrics.
+fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig, Vec<UdpSocket>, Vec<TcpListener>)> {
+    // All sockets are held until the cluster is made, so that none is chosen twice.
     let mut held = Vec::new();
     let mut port = || -> anyhow::Result<u16> {
-        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no free UDP port was found")?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no free UDP port was found")?;
         let port = socket.local_addr().context("a UDP socket has no address")?.port();
         held.push(socket);
         Ok(port)
@@ -251,7 +254,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> 
         None | Some(TransportArg::ReplicastM) => TransportName::ReplicastM,
         Some(TransportArg::ReplicastH) => TransportName::ReplicastH,
     };
-    Ok(ClusterConfig {
+    let config = ClusterConfig {
         cluster: format!("local-{}", &crate::api::hex(&random_bytes()?)[..8]),
         epoch: 1,
         copies: 3,
@@ -261,7 +264,8 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<ClusterConfig> 
         protocol: Protocol { transport, ..Protocol::default() },
         targets,
         path: directory.join("cluster.toml"),
-    })
+    };
+    Ok((config, held, pages))
 }
 
 /// Half of the free space, shared by the targets.
@@ -319,7 +323,7 @@ fn ensure_stores(config: &ClusterConfig) -> anyhow::Result<()> {
 }
 
 fn ensure_free(target: &TargetConfig) -> anyhow::Result<()> {
-    std::net::UdpSocket::bind(target.address).map(drop).with_context(|| {
+    UdpSocket::bind(target.address).map(drop).with_context(|| {
         format!(
             "target {}: its address {} cannot be had: stop what uses it, or change the address in cluster.toml",
             target.id, target.address

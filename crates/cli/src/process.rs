@@ -115,6 +115,9 @@ impl Role {
     }
 
     fn obituary(&self, status: ExitStatus) -> String {
+        if status.success() {
+            return format!("{} ended in order, as when it is asked to by SIGTERM", self.what);
+        }
         let said = std::fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(said.get(self.before as usize..).unwrap_or_default());
         if let Some(why) = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: ")) {

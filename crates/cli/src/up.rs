@@ -20,6 +20,9 @@ use crate::{api, demo, gateway, numbers};
 /// How long targets and gateway may take until all of them answer. Recovery of a large store is part of it.
 const START: Duration = Duration::from_secs(90);
 
+/// Held by the running `up`.
+const LOCK: &str = "up.lock";
+
 /// A running cluster. Its processes stop when this is dropped.
 pub(crate) struct Running {
     /// The targets in the order of the configuration, then the gateway.
@@ -61,10 +64,19 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
 
 /// Makes or opens the cluster in the data directory, starts its processes and waits until all answer.
 pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Running> {
+    let is_new = !args.data.exists();
     fs::create_dir_all(&args.data)
         .with_context(|| format!("the directory {} cannot be made: choose another with --data", args.data.display()))?;
     let lock = lock(&args.data)?;
-    let cluster = layout::open_or_create(args)?;
+    let cluster = layout::open_or_create(args).inspect_err(|_| {
+        // Where nothing was made, nothing stays.
+        if !args.data.join("cluster.toml").exists() {
+            let _ = fs::remove_file(args.data.join(LOCK));
+            if is_new {
+                let _ = fs::remove_dir(&args.data);
+            }
+        }
+    })?;
     let mut family = start_targets(&cluster, &stop)?;
     let logs = cluster.directory.join("logs");
     let config = cluster.config_path.display().to_string();
@@ -195,11 +207,13 @@ impl Signals {
 
 /// Keeps a second `up` away from the same data.
 fn lock(directory: &Path) -> anyhow::Result<File> {
-    let path = directory.join("up.lock");
+    let path = directory.join(LOCK);
     let file = File::create(&path)
         .with_context(|| format!("{} cannot be written: choose another directory with --data", path.display()))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        // One that was refused may have removed it just now.
+        Ok(()) if is_at(&file, &path) => Ok(file),
+        Ok(()) => bail!("{} is gone: start again", path.display()),
         Err(fs::TryLockError::WouldBlock) => bail!(
             "another `reservoir up` runs on {}: stop it, or choose another directory with --data",
             directory.display()
@@ -208,6 +222,12 @@ fn lock(directory: &Path) -> anyhow::Result<File> {
             Err(error).with_context(|| format!("{} cannot be locked", path.display()))
         }
     }
+}
+
+/// Whether a file that is open is the one at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    matches!((file.metadata(), fs::metadata(path)), (Ok(open), Ok(there)) if (open.dev(), open.ino()) == (there.dev(), there.ino()))
 }
 
 fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {

@@ -64,8 +64,11 @@ fn too_few_targets_make_nothing() {
     for targets in ["0", "2"] {
         let error = error_of(&["up", "--data", data.to_str().unwrap(), "--targets", targets, "--once"]);
         assert!(error.contains("--targets"), "{error}");
-        assert!(!data.join("cluster.toml").exists() && !data.join("cluster.key").exists(), "something half-written");
+        assert!(!data.exists(), "something half-written");
     }
+    fs::create_dir(&data).unwrap();
+    error_of(&["up", "--data", data.to_str().unwrap(), "--targets", "2", "--once"]);
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "something half-written");
 }
 
 #[test]
@@ -77,10 +80,12 @@ fn a_missing_configuration_and_a_silent_gateway_are_said() {
         let error = error_of(&[args, &["--config", nowhere]].concat());
         assert!(error.contains("nowhere") && error.contains("reservoir up"), "{error}");
     }
+    assert!(error_of(&["put", ".", "--config", nowhere]).contains(". is a directory"));
     let data = made(place.path());
     let config = data.join("cluster.toml");
     let error = error_of(&["ls", "--config", config.to_str().unwrap()]);
     assert!(error.contains("does not answer") && error.contains("reservoir up"), "{error}");
+    assert!(error.contains("starting the gateway again"), "{error}");
     let error = error_of(&["target", "--config", config.to_str().unwrap(), "--id", "77"]);
     assert!(error.contains("77"), "{error}");
 }
@@ -198,10 +203,30 @@ fn a_second_up_on_the_same_data_is_refused() {
     let error = error_of(&["up", "--data", data.to_str().unwrap(), "--once"]);
     assert!(error.contains("another `reservoir up`"), "{error}");
     assert!(cluster.stop());
+    // It keeps its targets, which is worth a word only to who asked for others.
+    for (more, told) in [(&[][..], false), (&["--targets", "4"], true)] {
+        let up = reservoir(&[&["up", "--data", data.to_str().unwrap(), "--once"], more].concat());
+        let said = String::from_utf8(up.stderr).unwrap();
+        assert!(up.status.success() && said.contains("(asked for: 4)") == told, "{said}");
+    }
+}
+
+#[test]
+fn the_status_warns_of_a_map_that_would_not_start_again() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    assert!(cluster.try_run(&["status"], b"").stderr.is_empty());
+    fs::write(data.join("cluster.toml"), "this is not TOML").unwrap();
+    let status = cluster.try_run(&["status"], b"");
+    let said = String::from_utf8(status.stderr).unwrap();
+    assert!(status.status.success() && said.contains("cluster.toml: line 1") && said.contains("start again"), "{said}");
+    assert!(cluster.stop());
 }
 
 #[test]
 fn sizes_and_seeds_out_of_range_are_refused() {
-    assert!(error_of(&["bench", "--sizes", "1GiB"]).contains("--sizes"));
+    assert!(error_of(&["bench", "--sizes", "9MiB"]).contains("--sizes 9 MiB: "));
     assert!(error_of(&["sim", "check", "--seeds", "0"]).contains("--seeds"));
 }

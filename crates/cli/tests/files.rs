@@ -153,6 +153,23 @@ fn the_demonstration_holds() {
 }
 
 #[test]
+fn what_was_stored_already_is_said_and_not_how_fast_it_was() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = started(&place, &["--targets", "3"]);
+    let bytes = content(2_500_000, 3);
+    let put = |name: &str, bytes: &[u8]| {
+        let put = cluster.try_run(&["put", "-", "--name", name], bytes);
+        assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+        String::from_utf8(put.stdout).unwrap()
+    };
+    assert!(put("a", &bytes).contains("MB/s"));
+    let again = put("b", &bytes);
+    assert!(again.contains("its 3 chunks were stored already") && !again.contains("MB/s"), "{again}");
+    assert!(put("c", &content(2_500_000, 4)).contains("MB/s"));
+    assert!(cluster.stop());
+}
+
+#[test]
 fn what_http_refuses_has_a_reason_in_json() {
     let place = tempfile::tempdir().unwrap();
     let cluster = started(&place, &["--targets", "3"]);

@@ -54,6 +54,18 @@ fn a_process_that_ends_is_named_and_started_again() {
 }
 
 #[test]
+fn a_process_that_was_asked_to_stop_is_said_to_have_ended_in_order() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = up(place.path());
+    signal(cluster.children("target")[1], "-TERM");
+    wait_until("nothing is said of it", || cluster.said().contains("reservoir: target 2 ended in order"));
+    let said = cluster.said();
+    let line = said.lines().find(|line| line.contains("target 2 ended")).unwrap();
+    assert!(!line.contains("the last line"), "{line}");
+    assert!(cluster.stop());
+}
+
+#[test]
 fn a_process_that_cannot_stay_up_is_said_to_with_its_reason() {
     let place = tempfile::tempdir().unwrap();
     let cluster = up(place.path());

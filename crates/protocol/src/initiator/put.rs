@@ -25,6 +25,8 @@ pub(super) struct Put {
     asked: Instant,
     give_up_at: Instant,
     rounds: u32,
+    /// Whether payload was sent.
+    sent: bool,
     round: u8,
     /// Rounds that count against [`limits::ROUNDS`]: not those in which targets only had no window free yet.
     counted: u8,
@@ -77,6 +79,7 @@ impl Put {
             asked,
             give_up_at: asked + cx.config.give_up,
             rounds: 0,
+            sent: false,
             round: 0,
             counted: 0,
             busy: None,
@@ -115,7 +118,8 @@ impl Put {
         let mut holders = core::mem::take(&mut self.holders);
         holders.sort_unstable();
         cx.memory.remember(self.id, holders.clone());
-        let stored = Stored { holders, took: cx.now.since(self.asked), rounds: self.rounds };
+        let rounds = if self.sent { self.rounds } else { 0 };
+        let stored = Stored { holders, took: cx.now.since(self.asked), rounds };
         cx.event(Event::Put { handle: self.handle, result: Ok(stored) });
         Step::Over
     }
@@ -428,6 +432,7 @@ impl Put {
             outgoing.push(Outgoing::whole(to, header, self.payload.clone(), choice.start, choice.rate));
         }
         self.phase = Phase::Transferring { outgoing, waiting };
+        self.sent = true;
         self.pump(cx);
     }
 
