@@ -214,7 +214,7 @@ fn names(nodes: &[NodeId]) -> String {
 fn advice(silent: &[NodeId], full: &[NodeId]) -> String {
     let todo = [
         (!silent.is_empty(), "start the silent ones"),
-        (!full.is_empty(), "free space where the full ones are (their logs say what is full)"),
+        (!full.is_empty(), "free space or replace the failed disk where the full ones are (their logs say which it is)"),
         (true, "add targets"),
     ];
     todo.iter().filter(|(applies, _)| *applies).map(|(_, what)| *what).collect::<Vec<_>>().join(", or ")
