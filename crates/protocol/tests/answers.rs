@@ -244,7 +244,7 @@ fn a_full_target_is_not_asked_again_by_the_same_put() {
     }
     let (mut now, mut asked) = (at(20), Vec::new());
     while asked.is_empty() {
-        now = now + Span::from_millis(1);
+        now += Span::from_millis(1);
         assert!(now < at(0) + Config::default().give_up, "nobody is asked again");
         initiator.handle_input(now, Input::Wake);
         loop {

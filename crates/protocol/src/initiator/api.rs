@@ -214,7 +214,10 @@ fn names(nodes: &[NodeId]) -> String {
 fn advice(silent: &[NodeId], full: &[NodeId]) -> String {
     let todo = [
         (!silent.is_empty(), "start the silent ones"),
-        (!full.is_empty(), "free space or replace the failed disk where the full ones are (their logs say which it is)"),
+        (
+            !full.is_empty(),
+            "free space or replace the failed disk where the full ones are (their logs say which it is)",
+        ),
         (true, "add targets"),
     ];
     todo.iter().filter(|(applies, _)| *applies).map(|(_, what)| *what).collect::<Vec<_>>().join(", or ")
