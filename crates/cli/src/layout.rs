@@ -1,7 +1,8 @@
 //! A cluster's directory: made once, found again.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{TransportArg, UpArgs};
 use crate::output::program;
+
+/// Ports of a cluster on one machine: below those that systems give to whoever asks for any.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Where a cluster lives and what it consists of.
 #[derive(Debug)]
@@ -117,7 +121,7 @@ pub(crate) fn gateway_file(config: &Path) -> anyhow::Result<GatewayFile> {
 fn complete(directory: &Path) -> anyhow::Result<()> {
     let mut file = gateway_file(&directory.join("cluster.toml"))?;
     if file.s3.is_none() {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found for S3")?;
+        let free = at_free_port(TcpListener::bind).context("no free TCP port was found for S3")?;
         let listen = free.local_addr().context("the socket for S3 has no address")?;
         file.s3 = Some(S3File { listen, domain: None });
         let text = toml::to_string(&file).context("gateway.toml cannot be made")?;
@@ -177,7 +181,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     ensure!(shape.targets > 0, "a cluster of 0 targets cannot store anything: ask for at least 3 with --targets");
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
     // Held until the cluster is made, so that no port is chosen twice.
-    let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found for the gateway")?;
+    let gateway = at_free_port(TcpListener::bind).context("no free TCP port was found for the gateway")?;
     let (config, _ports, _pages) = new_config(directory, shape)?;
     // Checked before anything is written.
     config.map().map_err(|error| match error {
@@ -219,19 +223,32 @@ fn make_stores(config: &ClusterConfig) -> anyhow::Result<()> {
 
 const HEADER: &str = "# A Reservoir cluster on one machine. docs/operate.md explains each line.\n";
 
+/// Binds a port that is free, and that the kernel gives to nobody who asks for any: the roles bind it again a moment later,
+/// and a connection of somebody else must not have taken it by then.
+fn at_free_port<T>(bind: impl Fn(SocketAddrV4) -> io::Result<T>) -> io::Result<T> {
+    let random = RandomState::new();
+    let port = |n: u16| PORTS.start + (random.hash_one(n) % PORTS.len() as u64) as u16;
+    for port in (0..200).map(port) {
+        if let Ok(bound) = bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
+            return Ok(bound);
+        }
+    }
+    bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))
+}
+
 /// A configuration, and what holds its ports: those of targets and of their metrics.
 fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig, Vec<UdpSocket>, Vec<TcpListener>)> {
     // All sockets are held until the cluster is made, so that none is chosen twice.
     let mut held = Vec::new();
     let mut port = || -> anyhow::Result<u16> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("no free UDP port was found")?;
+        let socket = at_free_port(UdpSocket::bind).context("no free UDP port was found")?;
         let port = socket.local_addr().context("a UDP socket has no address")?.port();
         held.push(socket);
         Ok(port)
     };
     let mut pages = Vec::new();
     let mut page = || -> anyhow::Result<SocketAddr> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free TCP port was found")?;
+        let listener = at_free_port(TcpListener::bind).context("no free TCP port was found")?;
         let address = listener.local_addr().context("a TCP socket has no address")?;
         pages.push(listener);
         Ok(address)
