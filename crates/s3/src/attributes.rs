@@ -32,6 +32,23 @@ pub(crate) struct Headers {
     pub(crate) tagging: Option<String>,
 }
 
+/// The [`Headers`] of a request: every kind of request has these fields of its own.
+macro_rules! headers {
+    ($input:expr, $tagging:expr) => {
+        $crate::attributes::Headers {
+            cache_control: $input.cache_control,
+            content_disposition: $input.content_disposition,
+            content_encoding: $input.content_encoding,
+            content_language: $input.content_language,
+            content_type: $input.content_type,
+            expires: $input.expires,
+            metadata: $input.metadata,
+            tagging: $tagging,
+        }
+    };
+}
+pub(crate) use headers;
+
 impl Headers {
     /// As attributes.
     pub(crate) fn attributes(self) -> S3Result<Attributes> {

@@ -50,6 +50,21 @@ pub(crate) fn sums(checksum: Checksum) -> Sums {
     CHECKSUMS.into_iter().zip(values).filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
+/// Takes the checksums that a request gives: every kind of request has these fields of its own.
+macro_rules! given_sums {
+    ($input:expr) => {
+        $crate::body::sums(s3s::dto::Checksum {
+            checksum_crc32: $input.checksum_crc32.take(),
+            checksum_crc32c: $input.checksum_crc32c.take(),
+            checksum_crc64nvme: $input.checksum_crc64nvme.take(),
+            checksum_sha1: $input.checksum_sha1.take(),
+            checksum_sha256: $input.checksum_sha256.take(),
+            ..s3s::dto::Checksum::default()
+        })
+    };
+}
+pub(crate) use given_sums;
+
 /// What the request says of its body.
 #[derive(Default)]
 pub(crate) struct Expected {

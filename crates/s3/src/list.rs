@@ -1,6 +1,6 @@
 //! ListObjects, both versions.
 
-use object::catalog::{Row, Start};
+use object::catalog::{CatalogError, Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
@@ -25,18 +25,35 @@ pub(crate) struct Query {
     pub(crate) most: usize,
 }
 
+/// What is listed by its key: an object, a version, an upload.
+pub(crate) trait Listed {
+    fn key(&self) -> &str;
+    /// Where the next one begins, and what tells this one from others of its key, if there may be any.
+    fn mark(&self) -> (Start, Option<String>);
+}
+
+impl Listed for Row {
+    fn key(&self) -> &str {
+        &self.record.key
+    }
+
+    fn mark(&self) -> (Start, Option<String>) {
+        (Start::After(self.record.key.clone().into_bytes()), None)
+    }
+}
+
 /// A page of keys.
-#[derive(Debug, Default)]
-pub(crate) struct Page {
-    pub(crate) rows: Vec<Row>,
+#[derive(Debug)]
+pub(crate) struct Page<R> {
+    pub(crate) rows: Vec<R>,
     pub(crate) prefixes: Vec<String>,
-    /// The last key or common prefix on this page, when there are more.
-    pub(crate) next: Option<String>,
+    /// The last key or common prefix on this page, and the mark of its row, when there are more.
+    pub(crate) next: Option<(String, Option<String>)>,
 }
 
 impl Query {
     /// The part of a key up to the delimiter after the prefix.
-    pub(crate) fn common_prefix<'a>(&self, key: &'a str) -> Option<&'a str> {
+    fn common_prefix<'a>(&self, key: &'a str) -> Option<&'a str> {
         let rest = key.strip_prefix(&self.prefix)?;
         let at = rest.find(self.delimiter.as_str()).filter(|_| !self.delimiter.is_empty())?;
         Some(&key[..self.prefix.len() + at + self.delimiter.len()])
@@ -57,51 +74,60 @@ impl Query {
 }
 
 /// The first key after all that begin with `prefix`.
-pub(crate) fn past(prefix: &str) -> Vec<u8> {
+fn past(prefix: &str) -> Vec<u8> {
     let mut key = prefix.as_bytes().to_vec();
     key.push(AFTER_ALL);
     key
 }
 
-impl Face {
-    /// A page of a bucket's objects. Blocks.
-    pub(crate) fn page(&self, bucket: &Row, query: &Query) -> S3Result<Page> {
-        let mut page = Page::default();
-        if query.most == 0 {
-            return Ok(page);
-        }
-        let mut start = query.start();
-        let mut last = None;
-        loop {
-            let left = query.most - page.rows.len() - page.prefixes.len() + 1;
-            let limit = if query.delimiter.is_empty() { left } else { left.min(BATCH) };
-            let rows = self.objects.catalog().objects(&bucket.record.bucket, &start, limit).map_err(error::catalog)?;
-            let ended = rows.len() < limit;
-            let mut folded = false;
-            for row in rows {
-                let key = row.record.key.clone();
-                if !key.starts_with(&query.prefix) {
-                    return Ok(page);
-                }
-                if page.rows.len() + page.prefixes.len() == query.most {
-                    page.next = last;
-                    return Ok(page);
-                }
-                if let Some(prefix) = query.common_prefix(&key) {
-                    last = Some(prefix.to_owned());
-                    page.prefixes.push(prefix.to_owned());
-                    start = Start::Key(past(prefix));
-                    folded = true;
-                    break;
-                }
-                start = Start::After(key.clone().into_bytes());
-                last = Some(key);
-                page.rows.push(row);
-            }
-            if ended && !folded {
+/// A page of what `read` yields from a place on, in the order of the keys. Blocks.
+pub(crate) fn page<R: Listed>(
+    query: &Query,
+    mut start: Start,
+    read: impl Fn(&Start, usize) -> Result<Vec<R>, CatalogError>,
+) -> S3Result<Page<R>> {
+    let mut page = Page { rows: vec![], prefixes: vec![], next: None };
+    if query.most == 0 {
+        return Ok(page);
+    }
+    let mut last = None;
+    loop {
+        let left = query.most - page.rows.len() - page.prefixes.len() + 1;
+        let limit = if query.delimiter.is_empty() { left } else { left.min(BATCH) };
+        let rows = read(&start, limit).map_err(error::catalog)?;
+        let ended = rows.len() < limit;
+        let mut folded = false;
+        for row in rows {
+            let key = row.key();
+            if !key.starts_with(&query.prefix) {
                 return Ok(page);
             }
+            if page.rows.len() + page.prefixes.len() == query.most {
+                page.next = last;
+                return Ok(page);
+            }
+            if let Some(prefix) = query.common_prefix(key) {
+                start = Start::Key(past(prefix));
+                last = Some((prefix.to_owned(), None));
+                page.prefixes.push(prefix.to_owned());
+                folded = true;
+                break;
+            }
+            let (after, mark) = row.mark();
+            start = after;
+            last = Some((key.to_owned(), mark));
+            page.rows.push(row);
         }
+        if ended && !folded {
+            return Ok(page);
+        }
+    }
+}
+
+impl Face {
+    fn page_of_objects(&self, bucket: &Row, query: &Query) -> S3Result<Page<Row>> {
+        let name = &bucket.record.bucket;
+        page(query, query.start(), |start, limit| self.objects.catalog().objects(name, start, limit))
     }
 
     pub(crate) fn do_list_objects(&self, user: &str, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
@@ -114,14 +140,14 @@ impl Face {
             after: input.marker.clone().unwrap_or_default(),
             most,
         };
-        let page = self.page(&bucket, &query)?;
+        let page = self.page_of_objects(&bucket, &query)?;
         Ok(ListObjectsOutput {
             name: Some(input.bucket),
             prefix: Some(encode(input.prefix.unwrap_or_default())),
             marker: Some(encode(input.marker.unwrap_or_default())),
             max_keys: Some(most as i32),
             is_truncated: Some(page.next.is_some()),
-            next_marker: page.next.map(encode),
+            next_marker: page.next.map(|(key, _)| encode(key)),
             contents: Some(contents(page.rows, Some(owner(&bucket.record)), encode)),
             common_prefixes: Some(common_prefixes(page.prefixes, encode)),
             delimiter: input.delimiter.map(encode),
@@ -144,7 +170,7 @@ impl Face {
             after,
             most,
         };
-        let page = self.page(&bucket, &query)?;
+        let page = self.page_of_objects(&bucket, &query)?;
         let named = owner(&bucket.record);
         let named = (input.fetch_owner == Some(true)).then_some(named);
         Ok(ListObjectsV2Output {
@@ -154,7 +180,7 @@ impl Face {
             key_count: Some((page.rows.len() + page.prefixes.len()) as i32),
             continuation_token: input.continuation_token,
             is_truncated: Some(page.next.is_some()),
-            next_continuation_token: page.next.map(|next| token(&next)),
+            next_continuation_token: page.next.map(|(key, _)| token(&key)),
             contents: Some(contents(page.rows, named, encode)),
             common_prefixes: Some(common_prefixes(page.prefixes, encode)),
             delimiter: input.delimiter.map(encode),

@@ -9,12 +9,12 @@ use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use crate::attributes::{self, Attributes, CHECKSUM_TYPE, Headers, time};
-use crate::body::{Expected, Incoming, hex, sums};
+use crate::attributes::{self, Attributes, CHECKSUM_TYPE, headers, time};
+use crate::body::{Expected, Incoming, given_sums, hex};
 use crate::error;
 use crate::face::{Face, owner};
 use crate::get::Wanted;
-use crate::list::{common_prefixes, encoding, past};
+use crate::list::{Listed, Query, common_prefixes, encoding, page};
 use crate::put::{condition, header, put_error};
 use crate::sums::Total;
 
@@ -34,6 +34,16 @@ const KIND: &str = "upload-checksum-type";
 /// What an object keeps of its upload, so that a completion that is repeated is answered like the first.
 pub(crate) const UPLOAD: &str = "upload-id";
 
+impl Listed for Upload {
+    fn key(&self) -> &str {
+        &self.record.key
+    }
+
+    fn mark(&self) -> (Start, Option<String>) {
+        (Start::Version(self.record.key.clone().into_bytes(), self.id), Some(self.id.to_string()))
+    }
+}
+
 impl Face {
     pub(crate) fn do_create_upload(
         &self,
@@ -41,18 +51,8 @@ impl Face {
         input: CreateMultipartUploadInput,
     ) -> S3Result<CreateMultipartUploadOutput> {
         let bucket = self.bucket(&input.bucket, user)?;
-        let headers = Headers {
-            cache_control: input.cache_control,
-            content_disposition: input.content_disposition,
-            content_encoding: input.content_encoding,
-            content_language: input.content_language,
-            content_type: input.content_type,
-            expires: input.expires,
-            metadata: input.metadata,
-            tagging: input.tagging,
-        };
         let mut record = self.draft(&bucket, &input.key)?;
-        record.attributes = headers.attributes()?;
+        record.attributes = headers!(input, input.tagging).attributes()?;
         let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
         let kind = input.checksum_type.as_ref().map(|t| t.as_str().to_owned());
         record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
@@ -87,18 +87,10 @@ impl Face {
         let permit = self.permit().await?;
         let trailer = header(&request, "x-amz-trailer");
         let input = &mut request.input;
-        let given = Checksum {
-            checksum_crc32: input.checksum_crc32.take(),
-            checksum_crc32c: input.checksum_crc32c.take(),
-            checksum_crc64nvme: input.checksum_crc64nvme.take(),
-            checksum_sha1: input.checksum_sha1.take(),
-            checksum_sha256: input.checksum_sha256.take(),
-            ..Checksum::default()
-        };
         let expected = Expected {
             length: input.content_length,
             md5: input.content_md5.take(),
-            sums: sums(given),
+            sums: given_sums!(input),
             algorithm: input.checksum_algorithm.take().map(|a| a.as_str().to_owned()),
             trailer,
             trailers: request.trailing_headers.take(),
@@ -203,7 +195,7 @@ impl Face {
     pub(crate) fn do_complete_upload(
         &self,
         user: &str,
-        input: CompleteMultipartUploadInput,
+        mut input: CompleteMultipartUploadInput,
     ) -> S3Result<CompleteMultipartUploadOutput> {
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
         let upload = match self.upload(user, &input.bucket, &input.key, &input.upload_id) {
@@ -232,15 +224,7 @@ impl Face {
         let algorithm = record.attributes.remove(ALGORITHM);
         let kind = record.attributes.remove(KIND);
         let total = Total::of(&parts, algorithm.as_deref(), kind.as_deref())?;
-        let given = Checksum {
-            checksum_crc32: input.checksum_crc32,
-            checksum_crc32c: input.checksum_crc32c,
-            checksum_crc64nvme: input.checksum_crc64nvme,
-            checksum_sha1: input.checksum_sha1,
-            checksum_sha256: input.checksum_sha256,
-            ..Checksum::default()
-        };
-        for (name, value) in sums(given) {
+        for (name, value) in given_sums!(input) {
             if record_sum(&total.attributes, name).is_none_or(|sum| sum != value) {
                 return Err(s3_error!(BadDigest, "the {name} that you gave is not that of the parts"));
             }
@@ -327,61 +311,29 @@ impl Face {
         let prefix = input.prefix.clone().unwrap_or_default();
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let after = input.key_marker.clone().unwrap_or_default();
-        let query = crate::list::Query { prefix, delimiter, after, most };
+        let query = Query { prefix, delimiter, after, most };
         let marker = input.upload_id_marker.as_deref().and_then(|id| id.parse().ok());
-        let mut start = match marker {
+        let start = match marker {
             Some(id) if !query.after.is_empty() => Start::Version(query.after.clone().into_bytes(), id),
             _ => query.start(),
         };
-        let (mut uploads, mut prefixes) = (vec![], vec![]);
-        let mut last = (None, None);
-        let mut next = (None, None);
-        'pages: loop {
-            if most == 0 {
-                break;
-            }
-            let limit = PAGE as usize;
-            let page = self.objects.catalog().uploads(&bucket.record.bucket, &start, limit).map_err(error::catalog)?;
-            let ended = page.len() < limit;
-            let mut folded = false;
-            for upload in page {
-                let key = upload.record.key.clone();
-                if !key.starts_with(&query.prefix) {
-                    break 'pages;
-                }
-                if uploads.len() + prefixes.len() == most {
-                    next = last;
-                    break 'pages;
-                }
-                if let Some(prefix) = query.common_prefix(&key) {
-                    start = Start::Key(past(prefix));
-                    prefixes.push(prefix.to_owned());
-                    last = (Some(prefix.to_owned()), None);
-                    folded = true;
-                    break;
-                }
-                start = Start::Version(key.clone().into_bytes(), upload.id);
-                last = (Some(key), Some(upload.id.to_string()));
-                uploads.push(upload);
-            }
-            if ended && !folded {
-                break;
-            }
-        }
+        let name = &bucket.record.bucket;
+        let page = page(&query, start, |start, limit| self.objects.catalog().uploads(name, start, limit))?;
+        let (next_key, next_upload) = page.next.unzip();
         let named = owner(&bucket.record);
         Ok(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
-            common_prefixes: Some(common_prefixes(prefixes, encode)),
+            common_prefixes: Some(common_prefixes(page.prefixes, encode)),
             delimiter: input.delimiter.map(encode),
             encoding_type: input.encoding_type,
-            is_truncated: Some(next.0.is_some()),
+            is_truncated: Some(next_key.is_some()),
             key_marker: input.key_marker.map(encode),
             max_uploads: Some(most as i32),
-            next_key_marker: next.0.map(encode),
-            next_upload_id_marker: next.1,
+            next_key_marker: next_key.map(encode),
+            next_upload_id_marker: next_upload.flatten(),
             prefix: input.prefix.map(encode),
             upload_id_marker: input.upload_id_marker,
-            uploads: Some(uploads.into_iter().map(|upload| upload_listed(upload, named, encode)).collect()),
+            uploads: Some(page.rows.into_iter().map(|upload| upload_listed(upload, named, encode)).collect()),
             ..ListMultipartUploadsOutput::default()
         })
     }

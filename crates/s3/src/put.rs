@@ -6,8 +6,8 @@ use object::record::{Kind, Record, VersionId};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use crate::attributes::{self, CHECKSUM_TYPE, Headers};
-use crate::body::{Expected, Incoming, Sums, sums};
+use crate::attributes::{self, CHECKSUM_TYPE, headers};
+use crate::body::{Expected, Incoming, given_sums};
 use crate::error;
 use crate::face::Face;
 use crate::multipart::UPLOAD;
@@ -28,7 +28,7 @@ impl Face {
         let expected = Expected {
             length: request.input.content_length,
             md5: request.input.content_md5.take(),
-            sums: given_sums(&mut request.input),
+            sums: given_sums!(request.input),
             algorithm: request.input.checksum_algorithm.take().map(|a| a.as_str().to_owned()),
             trailer,
             trailers: request.trailing_headers.take(),
@@ -52,18 +52,8 @@ impl Face {
             return Err(S3ErrorCode::EntityTooLarge.into());
         }
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let headers = Headers {
-            cache_control: input.cache_control,
-            content_disposition: input.content_disposition,
-            content_encoding: input.content_encoding,
-            content_language: input.content_language,
-            content_type: input.content_type,
-            expires: input.expires,
-            metadata: input.metadata,
-            tagging: input.tagging,
-        };
         let mut record = self.draft(&bucket, &input.key)?;
-        record.attributes = headers.attributes()?;
+        record.attributes = headers!(input, input.tagging).attributes()?;
         let row = self.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
         let record = row.record;
         let sum = |name: &str| attributes::get(&record, name);
@@ -124,18 +114,8 @@ impl Face {
         record.attributes = whole.attributes;
         record.attributes.remove(UPLOAD);
         if replace {
-            let headers = Headers {
-                cache_control: input.cache_control,
-                content_disposition: input.content_disposition,
-                content_encoding: input.content_encoding,
-                content_language: input.content_language,
-                content_type: input.content_type,
-                expires: input.expires,
-                metadata: input.metadata,
-                tagging: None,
-            };
             record.attributes.retain(|name, _| name.starts_with("x-amz-checksum-") || name == tagging::TAGS);
-            record.attributes.extend(headers.attributes()?);
+            record.attributes.extend(headers!(input, None).attributes()?);
         }
         if input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE) {
             tagging::keep(&mut record.attributes, &tagging::read(&input.tagging.unwrap_or_default())?);
@@ -158,17 +138,6 @@ impl Face {
 /// A header as text.
 pub(crate) fn header<T>(request: &S3Request<T>, name: &str) -> Option<String> {
     request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-}
-
-fn given_sums(input: &mut PutObjectInput) -> Sums {
-    sums(Checksum {
-        checksum_crc32: input.checksum_crc32.take(),
-        checksum_crc32c: input.checksum_crc32c.take(),
-        checksum_crc64nvme: input.checksum_crc64nvme.take(),
-        checksum_sha1: input.checksum_sha1.take(),
-        checksum_sha256: input.checksum_sha256.take(),
-        ..Checksum::default()
-    })
 }
 
 /// What a conditional write asks for.

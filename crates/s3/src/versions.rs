@@ -8,12 +8,10 @@ use s3s::{S3Result, s3_error};
 use crate::attributes::{etag, modified, version_id};
 use crate::error;
 use crate::face::{Face, owner};
-use crate::list::{Query, common_prefixes, encoding, max_keys, past};
+use crate::list::{Listed, Query, common_prefixes, encoding, max_keys, page};
 
 /// The attribute of a bucket that says whether it keeps versions.
 const VERSIONING: &str = "versioning";
-/// Versions that are read at once.
-const BATCH: usize = 1_000;
 
 /// What becomes of the older versions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +80,8 @@ impl Face {
             most,
         };
         let start = self.first_version(&bucket, &query, input.version_id_marker.as_deref())?;
-        let page = self.page_of_versions(&bucket, &query, start)?;
+        let name = &bucket.record.bucket;
+        let page = page(&query, start, |start, limit| self.objects.catalog().versions(name, start, limit))?;
         let named = owner(&bucket.record);
         let named = Owner { display_name: Some(named.to_owned()), id: Some(named.to_owned()) };
         let (mut versions, mut markers) = (vec![], vec![]);
@@ -142,49 +141,15 @@ impl Face {
         };
         Ok(id.map_or_else(|| query.start(), |id| Start::Version(key.clone().into_bytes(), id)))
     }
-
-    fn page_of_versions(&self, bucket: &Row, query: &Query, mut start: Start) -> S3Result<Page> {
-        let mut page = Page::default();
-        let mut last = None;
-        if query.most == 0 {
-            return Ok(page);
-        }
-        loop {
-            let rows = self.objects.catalog().versions(&bucket.record.bucket, &start, BATCH).map_err(error::catalog)?;
-            let ended = rows.len() < BATCH;
-            let mut folded = false;
-            for (row, newest) in rows {
-                let key = row.record.key.clone();
-                if !key.starts_with(&query.prefix) {
-                    return Ok(page);
-                }
-                if page.rows.len() + page.prefixes.len() == query.most {
-                    page.next = last;
-                    return Ok(page);
-                }
-                if let Some(prefix) = query.common_prefix(&key) {
-                    start = Start::Key(past(prefix));
-                    last = Some((prefix.to_owned(), None));
-                    page.prefixes.push(prefix.to_owned());
-                    folded = true;
-                    break;
-                }
-                start = Start::Version(key.clone().into_bytes(), row.record.version);
-                last = Some((key, Some(version_id(&row.record))));
-                page.rows.push((row, newest));
-            }
-            if ended && !folded {
-                return Ok(page);
-            }
-        }
-    }
 }
 
-/// A page of versions.
-#[derive(Debug, Default)]
-struct Page {
-    rows: Vec<(Row, bool)>,
-    prefixes: Vec<String>,
-    /// The last key, and its version when it was no prefix; when there are more.
-    next: Option<(String, Option<String>)>,
+impl Listed for (Row, bool) {
+    fn key(&self) -> &str {
+        &self.0.record.key
+    }
+
+    fn mark(&self) -> (Start, Option<String>) {
+        let record = &self.0.record;
+        (Start::Version(record.key.clone().into_bytes(), record.version), Some(version_id(record)))
+    }
 }
