@@ -109,6 +109,8 @@ pub(crate) struct Status {
     pub(crate) multicast: bool,
     /// Its targets.
     pub(crate) targets: Vec<TargetInfo>,
+    /// The targets of each negotiating group.
+    pub(crate) groups: Vec<Vec<u32>>,
 }
 
 /// Why the gateway did not do it.

@@ -3,19 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tracing_subscriber::EnvFilter;
 
 use crate::api::FileInfo;
 use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
 use crate::client::{Gateway, open_source};
 use crate::output::{self, byte_bar, json, line};
-use crate::{bench, layout, numbers, objects, roles, simulate, up};
+use crate::{bench, layout, log, numbers, objects, roles, simulate, up};
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
     // `s3s` calls every refused request an error of ours.
-    start_log(if quiet { "warn" } else { "info,s3s=off" });
+    log::start(if quiet { "warn" } else { "info,s3s=off" });
     match args.command {
         Command::Up(args) => up::run(&args),
         Command::Target(args) => roles::target(&args),
@@ -30,17 +29,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Sim(command) => simulate::run(&command),
     }
-}
-
-/// Logs go to standard error; `RUST_LOG` says what.
-fn start_log(default: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .log_internal_errors(false)
-        .init();
 }
 
 fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {

@@ -19,9 +19,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::api::{FileInfo, FileList, HASH_HEADER, INFO_HEADER, PutReport, Refusal, Status, hex};
-use crate::numbers;
+use crate::{log, numbers};
 
+mod live;
 mod metrics;
+use live::History;
+pub(crate) use live::Live;
 pub(crate) use metrics::Metrics;
 
 /// Files that are put or read at once; further requests are answered with 503.
@@ -44,6 +47,8 @@ pub(crate) trait Cluster: ChunkService + Send + Sync + 'static {
     fn status(&self) -> anyhow::Result<Status>;
     /// Metrics of the protocol's driver, in Prometheus' text format.
     fn metrics(&self) -> String;
+    /// What it does, second by second.
+    fn live(&self) -> Arc<Live>;
 }
 
 struct Gateway {
@@ -61,9 +66,14 @@ pub(crate) fn router(cluster: Arc<dyn Cluster>) -> Router {
         .route("/v1/files", get(list))
         .route("/v1/files/{name}", get(read).put(write))
         .route("/v1/status", get(status))
+        .route("/v1/live", get(live_page))
+        .route("/", get(page))
         .route("/metrics", get(metrics_page))
         .fallback(|| async {
-            Failure(StatusCode::NOT_FOUND, "there is nothing here: files are below /v1/files/".to_owned())
+            Failure(
+                StatusCode::NOT_FOUND,
+                "there is nothing here: files are below /v1/files/, the status page is /".to_owned(),
+            )
         })
         .method_not_allowed_fallback(|method: Method| async move {
             Failure(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here"))
@@ -361,6 +371,25 @@ async fn status(State(gateway): State<Arc<Gateway>>) -> Result<axum::Json<Status
     })
     .await?;
     status.map(axum::Json).map_err(|error| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")))
+}
+
+/// What happened in the last minutes.
+async fn live_page(State(gateway): State<Arc<Gateway>>) -> axum::Json<History> {
+    let seconds = gateway.cluster.live().seconds(Instant::now());
+    axum::Json(History { seconds, warnings: log::last() })
+}
+
+/// The status page, for people.
+async fn page() -> impl IntoResponse {
+    // It has everything in itself, and asks nobody but this gateway.
+    let policy = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                  img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, include_str!("gateway/page.html"))
 }
 
 async fn metrics_page(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {

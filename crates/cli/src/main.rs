@@ -8,6 +8,7 @@ mod commands;
 mod demo;
 mod gateway;
 mod layout;
+mod log;
 mod numbers;
 mod objects;
 mod output;

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use object::ChunkService;
@@ -13,9 +14,9 @@ use object::rebuild::Manifests;
 use serde::Serialize;
 
 use crate::args::{CatalogCommand, UserCommand};
-use crate::layout;
 use crate::output::{json, line};
 use crate::service::NodeCluster;
+use crate::{gateway, layout};
 
 /// Differences that are printed.
 const SHOWN: usize = 100;
@@ -64,7 +65,9 @@ pub(crate) fn face(config: &Path, file: &layout::S3File, cluster: &Arc<NodeClust
     let lock = lock(config)?;
     let catalog = open_catalog(config)?;
     let objects = Objects::new(Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>, Arc::new(catalog));
-    let settings = s3::Settings { domain: file.domain.clone() };
+    let live = gateway::Cluster::live(&**cluster);
+    let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
+    let settings = s3::Settings { domain: file.domain.clone(), watch: Some(watch) };
     let server = s3::Server::new(Arc::new(objects), layout::users(directory(config)), &settings)
         .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;
     Ok(Face { server, listener, _lock: lock })

@@ -1,21 +1,26 @@
 //! The node crate as the rest of this program sees it.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use bytes::Bytes;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::config::Transport;
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, GroupId};
 use protocol::initiator::{Fetched, Found, Scope, Stored};
+use protocol::time::Span;
 
 use crate::api::{Status, TargetInfo};
 use crate::args::TransportArg;
-use crate::gateway::Cluster;
+use crate::gateway::{Cluster, Live};
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
     client: Client,
     transport: TransportArg,
+    live: Arc<Live>,
 }
 
 impl From<TransportArg> for Transport {
@@ -47,7 +52,8 @@ impl NodeCluster {
             Transport::ReplicastM => TransportArg::ReplicastM,
             Transport::ReplicastH => TransportArg::ReplicastH,
         };
-        Ok(Self { client, transport: transport.unwrap_or(configured) })
+        let live = Arc::new(Live::new(Instant::now()));
+        Ok(Self { client, transport: transport.unwrap_or(configured), live })
     }
 
     /// The client.
@@ -56,30 +62,49 @@ impl NodeCluster {
     }
 }
 
-/// Waits for a ticket; a client that stopped is an error like any other.
-fn pending<T, E>(ticket: Ticket<Result<T, E>>) -> Pending<Result<T, ServiceError>>
+/// Waits for a ticket, and lets `note` see the outcome; a client that stopped is an error like any other.
+fn pending<T, E>(
+    ticket: Ticket<Result<T, E>>,
+    note: impl FnOnce(Option<&T>) + Send + 'static,
+) -> Pending<Result<T, ServiceError>>
 where
     T: Send + 'static,
     E: Send + 'static,
     ServiceError: From<E>,
 {
-    Pending::new(move || match ticket.wait() {
-        Ok(outcome) => outcome.map_err(ServiceError::from),
-        Err(stopped) => Err(ServiceError::Stopped(stopped.to_string())),
+    Pending::new(move || {
+        let outcome = match ticket.wait() {
+            Ok(outcome) => outcome.map_err(ServiceError::from),
+            Err(stopped) => Err(ServiceError::Stopped(stopped.to_string())),
+        };
+        note(outcome.as_ref().ok());
+        outcome
     })
+}
+
+/// A span as the standard library has it.
+const fn duration(span: Span) -> Duration {
+    Duration::from_nanos(span.as_nanos())
 }
 
 impl ChunkService for NodeCluster {
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        pending(self.client.put(id, payload))
+        let (live, bytes) = (Arc::clone(&self.live), payload.len() as u64);
+        pending(self.client.put(id, payload), move |stored: Option<&Stored>| {
+            live.put(Instant::now(), stored.map(|stored| (bytes, duration(stored.took))));
+        })
     }
 
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
-        pending(self.client.get(id))
+        let live = Arc::clone(&self.live);
+        pending(self.client.get(id), move |fetched: Option<&Fetched>| {
+            let bytes = |fetched: &Fetched| fetched.pieces.iter().map(|piece| piece.len() as u64).sum();
+            live.get(Instant::now(), fetched.map(|fetched| (bytes(fetched), duration(fetched.took))));
+        })
     }
 
     fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
-        pending(self.client.list(scope, prefix))
+        pending(self.client.list(scope, prefix), |_| ())
     }
 
     fn copies(&self) -> usize {
@@ -109,6 +134,9 @@ impl Cluster for NodeCluster {
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
+        let map = config.map()?;
+        let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
+        let groups = (0..map.groups()).map(members).collect();
         Ok(Status {
             cluster: config.cluster,
             epoch: config.epoch,
@@ -116,10 +144,15 @@ impl Cluster for NodeCluster {
             transport: self.transport.name().to_owned(),
             multicast: self.client.multicast(),
             targets,
+            groups,
         })
     }
 
     fn metrics(&self) -> String {
         self.client.metrics()
+    }
+
+    fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live)
     }
 }

@@ -266,7 +266,7 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
              AWS_ENDPOINT_URL=http://{address}\n  \
              aws s3 mb s3://first && aws s3 cp README.md s3://first/\n  \
              rclone lsl ':s3,provider=Other,env_auth=true,endpoint=\"http://{address}\":first'\n  \
-             curl {base}/v1/status\n"
+             status page: {base}/\n"
         );
     }
     line(&format!(

@@ -25,5 +25,5 @@ mod tagging;
 mod users;
 mod versions;
 
-pub use serve::{Server, Settings};
+pub use serve::{Server, Settings, Watch};
 pub use users::{User, Users, UsersError};

@@ -37,11 +37,16 @@ const XML_BYTES: usize = 4 << 20;
 /// Bytes of a file in a form: `s3s` holds them in memory before the form is refused.
 const FORM_BYTES: u64 = 1 << 20;
 
+/// Is told the status of each answer.
+pub type Watch = Arc<dyn Fn(http::StatusCode) + Send + Sync>;
+
 /// What can be configured.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     /// The domain below which buckets are hosts (`BUCKET.DOMAIN`), beside the path style.
     pub domain: Option<String>,
+    /// Who counts the answers.
+    pub watch: Option<Watch>,
 }
 
 /// The S3 face, ready to be served.
@@ -50,6 +55,7 @@ pub struct Server {
     service: S3Service,
     face: Face,
     domain: Option<String>,
+    watch: Option<Watch>,
 }
 
 impl Server {
@@ -70,7 +76,7 @@ impl Server {
             let host = SingleDomain::new(domain).map_err(|error| format!("domain = {domain:?}: {error}"))?;
             builder.set_host(host);
         }
-        Ok(Self { service: builder.build(), face, domain: settings.domain.clone() })
+        Ok(Self { service: builder.build(), face, domain: settings.domain.clone(), watch: settings.watch.clone() })
     }
 
     /// Serves connections until `stop`, then waits for those that are in work.
@@ -103,7 +109,7 @@ impl Server {
             // Small answers must not wait for more.
             let _ = stream.set_nodelay(true);
             let server = self.clone();
-            let service = service_fn(move |request| server.clone().answer(request));
+            let service = service_fn(move |request| server.clone().watched(request));
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let connection = graceful.watch(connection.into_owned());
             tokio::spawn(async move {
@@ -115,6 +121,16 @@ impl Server {
         }
         drop(listener);
         graceful.shutdown().await;
+    }
+
+    /// Answers a request, and says how.
+    async fn watched(self, request: http::Request<Incoming>) -> Result<HttpResponse, HttpError> {
+        let watch = self.watch.clone();
+        let answer = self.answer(request).await;
+        if let (Some(watch), Ok(answer)) = (watch, &answer) {
+            watch(answer.status());
+        }
+        answer
     }
 
     /// Answers a request; a page of another origin is told what it may do with the answer.

@@ -5,11 +5,15 @@
 //! [`Rack::build`] makes it, dropping it takes all of it down, and a rack whose process died is removed by the next
 //! [`Rack::build`]. Cables are cut and datagrams lost on demand. All of it needs root and the commands `ip`,
 //! `tc` and `bridge`; [`Rack::obstacle`] says what is missing, so that a test can skip itself with a reason.
+//!
+//! [`find_or_install`] brings programs that tests drive and a new machine lacks.
 
 mod command;
 mod fault;
+mod package;
 mod process;
 mod rack;
 
+pub use package::{find_or_install, in_path};
 pub use process::Process;
 pub use rack::{Rack, Shape};

@@ -1,0 +1,104 @@
+//! The status page in a real browser.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+#[path = "common/client.rs"]
+mod client;
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use client::S3;
+use common::{Cluster, content, signal};
+
+/// Debian's browser, or why there is none.
+fn browser() -> Result<PathBuf, String> {
+    testkit::find_or_install("chromium", || ["chromium", "chromium-browser"].into_iter().find_map(testkit::in_path))
+}
+
+/// The page after its scripts have run for some seconds, as text of its elements, and what the browser complained of.
+fn look(browser: &Path, address: &str, profile: &Path) -> (String, String) {
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .args(["--enable-logging=stderr", "--virtual-time-budget=9000", "--dump-dom", address])
+        .output()
+        .unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaints = complaints.lines().filter(|line| line.contains("CONSOLE")).collect::<Vec<_>>().join("\n");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), complaints)
+}
+
+/// The part of the page from one mark to another.
+fn part<'a>(page: &'a str, from: &str, to: &str) -> &'a str {
+    let rest = &page[page.find(from).unwrap_or_else(|| panic!("no {from} in {page}"))..];
+    &rest[..rest.find(to).unwrap_or_else(|| panic!("no {to} behind {from}"))]
+}
+
+#[test]
+fn the_page_shows_targets_rates_and_what_is_wrong() {
+    let browser = match browser() {
+        Ok(browser) => browser,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &[]);
+    let s3 = S3::of(&cluster);
+    s3.ask("PUT", ("page", ""), &[], &[], b"").is(200);
+    for n in 0..20 {
+        s3.put("page", &format!("k{n}"), &content(200_000, n)).is(200);
+        s3.get("page", &format!("k{n}")).is(200);
+    }
+    s3.get("page", "none").is(404);
+    let said = cluster.said();
+    let address = said.lines().find_map(|line| Some(line.split_once("status page: ")?.1.to_owned())).unwrap();
+    // Until some quiet seconds are over: then lines have a height and a bottom.
+    let quiet = |second: &serde_json::Value| second["put"]["chunks"] == 0 && second["get"]["chunks"] == 0;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut answer = ureq::get(format!("{address}v1/live")).call().unwrap();
+        let history: serde_json::Value = answer.body_mut().read_json().unwrap();
+        let seconds = history["seconds"].as_array().unwrap();
+        if seconds.len() > 3 && seconds[seconds.len() - 2..].iter().all(quiet) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{history}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    let (page, complaints) = look(&browser, &address, &place.path().join("profile"));
+    assert_eq!(complaints, "");
+    assert!(part(&page, "id=\"state\"", "</p>").contains("All 9 targets are up."), "{page}");
+    for target in 1..=9 {
+        let row = part(&page, &format!("data-target=\"{target}\""), "</tr>");
+        assert!(row.contains(">up<") && row.contains("iB<"), "{row}");
+    }
+    // Whatever was put and got is in the plots: their lines leave the bottom.
+    let heights = |plot: &str, series: &str| -> Vec<f64> {
+        let lines = part(&page, &format!("id=\"{plot}\""), "</svg>");
+        let line = lines.split("<path").find(|path| path.contains(&format!("data-series=\"{series}\""))).unwrap();
+        let points = part(line, " d=\"", "\" ").trim_start_matches(" d=\"").split(['M', 'L']).skip(1);
+        points.map(|point| point.split([' ', 'h']).nth(1).unwrap().parse().unwrap()).collect()
+    };
+    for (plot, series) in [("flow", "put"), ("flow", "get"), ("answers", "done"), ("answers", "refused")] {
+        let heights = heights(plot, series);
+        let (least, most) =
+            (heights.iter().copied().fold(f64::MAX, f64::min), heights.iter().copied().fold(0.0, f64::max));
+        assert!(least < most, "{plot} {series} is flat: {heights:?}");
+    }
+    assert!(!heights("puts", "p99").is_empty() && !heights("gets", "p50").is_empty());
+
+    let third = cluster.children("target")[2];
+    signal(third, "-STOP");
+    let (page, _) = look(&browser, &address, &place.path().join("profile"));
+    signal(third, "-CONT");
+    let state = part(&page, "id=\"state\"", "</p>");
+    assert!(state.contains(" is silent."), "{state}");
+    assert!(part(&page, "data-group=\"0\"", "</span></span>").contains("1 silent"), "{page}");
+}
