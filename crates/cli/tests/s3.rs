@@ -326,6 +326,23 @@ fn refusals(s3: &S3) {
         s3.ask("PUT", ("lists", "refused"), &[(query, "")], &[], b"<x/>").fails(501, "NotImplemented");
     }
     s3.head("lists", "refused").is(404);
+    // Bodies that come when the request is refused already, and the next request on the same connection.
+    let host = s3.endpoint.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    for length in [3, 300_000] {
+        let head = format!("PUT /lists/refused HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        stream.write_all(&content(length, 1)).unwrap();
+        let mut answer = String::new();
+        while !answer.contains("</Error>") {
+            let mut part = [0; 4096];
+            let taken = stream.read(&mut part).unwrap();
+            assert!(taken > 0, "the connection ended after {answer:?}");
+            answer.push_str(&String::from_utf8_lossy(&part[..taken]));
+        }
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
 }
 
 fn signatures(s3: &S3) {

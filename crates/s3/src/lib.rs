@@ -22,6 +22,7 @@ mod region;
 mod serve;
 mod sums;
 mod tagging;
+mod unread;
 mod users;
 mod versions;
 

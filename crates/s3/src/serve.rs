@@ -22,6 +22,7 @@ use crate::access::Access;
 use crate::cors::Page;
 use crate::face::Face;
 use crate::region;
+use crate::unread::{self, Watched};
 use crate::users::Users;
 
 /// Connections at once; further ones wait to be taken.
@@ -109,7 +110,7 @@ impl Server {
             // Small answers must not wait for more.
             let _ = stream.set_nodelay(true);
             let server = self.clone();
-            let service = service_fn(move |request| server.clone().watched(request));
+            let service = service_fn(move |request| server.clone().serve_one(request));
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let connection = graceful.watch(connection.into_owned());
             tokio::spawn(async move {
@@ -123,18 +124,20 @@ impl Server {
         graceful.shutdown().await;
     }
 
-    /// Answers a request, and says how.
-    async fn watched(self, request: http::Request<Incoming>) -> Result<HttpResponse, HttpError> {
+    /// Answers a request, says how, and reads what nobody wanted of it.
+    async fn serve_one(self, request: http::Request<Incoming>) -> Result<HttpResponse, HttpError> {
         let watch = self.watch.clone();
-        let answer = self.answer(request).await;
-        if let (Some(watch), Ok(answer)) = (watch, &answer) {
+        let (request, unread) = unread::watch(request);
+        let mut answer = self.answer(request).await?;
+        if let Some(watch) = watch {
             watch(answer.status());
         }
-        answer
+        unread.finish(&mut answer).await;
+        Ok(answer)
     }
 
     /// Answers a request; a page of another origin is told what it may do with the answer.
-    async fn answer(self, request: http::Request<Incoming>) -> Result<HttpResponse, HttpError> {
+    async fn answer(self, request: http::Request<Watched>) -> Result<HttpResponse, HttpError> {
         let page = Page::of(request.method(), request.headers());
         let rule = match (&page, self.bucket_of(&request)) {
             (Some(page), Some(bucket)) => {
@@ -149,7 +152,7 @@ impl Server {
         if let Some(answer) = region::wrong(request.headers()) {
             return Ok(answer);
         }
-        let mut answer = self.service.call(request.map(Body::from)).await?;
+        let mut answer = self.service.call(request.map(Body::http_body_unsync)).await?;
         if let Some(page) = page {
             page.tell(rule.as_ref(), answer.headers_mut());
         }
@@ -157,7 +160,7 @@ impl Server {
     }
 
     /// The bucket that a request is for.
-    fn bucket_of(&self, request: &http::Request<Incoming>) -> Option<String> {
+    fn bucket_of<B>(&self, request: &http::Request<B>) -> Option<String> {
         let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)).unwrap_or_default();
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);

@@ -1,0 +1,98 @@
+//! What a client still sends when its request is answered already.
+//!
+//! Without this, a refusal that came before the body was read would end the connection, and the client would find out
+//! with its next request.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Version, header};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use s3s::HttpResponse;
+use tokio::sync::oneshot;
+
+/// Bytes that are read to nowhere before an answer. Who sends more is told that the connection ends.
+const MOST: u64 = 1 << 20;
+/// How long they may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A request's body, which comes back when nobody reads it to its end.
+pub(crate) struct Watched {
+    body: Option<Incoming>,
+    back: Option<oneshot::Sender<Incoming>>,
+}
+
+/// Where it comes back to.
+pub(crate) struct Unread {
+    body: oneshot::Receiver<Incoming>,
+    version: Version,
+}
+
+/// Watches what becomes of a request's body.
+pub(crate) fn watch(request: Request<Incoming>) -> (Request<Watched>, Unread) {
+    let (back, body) = oneshot::channel();
+    let unread = Unread { body, version: request.version() };
+    (request.map(|body| Watched { body: Some(body), back: Some(back) }), unread)
+}
+
+impl Unread {
+    /// Reads what is left of the body; when it is too much, the answer says that the connection ends.
+    pub(crate) async fn finish(mut self, answer: &mut HttpResponse) {
+        let Ok(body) = self.body.try_recv() else { return };
+        let whole = tokio::time::timeout(PATIENCE, drain(body)).await.unwrap_or(false);
+        if !whole && self.version <= Version::HTTP_11 {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+/// Whether the body ended soon enough.
+async fn drain(mut body: Incoming) -> bool {
+    let mut left = MOST;
+    while !body.is_end_stream() {
+        let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await else { break };
+        let Ok(frame) = frame else { return false };
+        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+        if bytes > left {
+            return false;
+        }
+        left -= bytes;
+    }
+    true
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(context);
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+            self.body = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let (Some(body), Some(back)) = (self.body.take().filter(|body| !body.is_end_stream()), self.back.take()) {
+            // Nobody waits for it when the answer was given up.
+            let _ = back.send(body);
+        }
+    }
+}
