@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
-use protocol::initiator::{Event, Initiator, Request, Scope};
+use protocol::initiator::{Discard, Event, Initiator, Mark, Request, Scope};
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -73,6 +73,13 @@ enum Step {
         times: u8,
     },
     Deadline,
+    Renew(u8),
+    Mark,
+    Usage,
+    Discard {
+        chunks: Vec<(u8, u8)>,
+        since: bool,
+    },
 }
 
 impl AnyMap {
@@ -147,6 +154,26 @@ impl World {
             Step::Ping => {
                 let handle = self.open(None);
                 self.input(Input::Request(Request::Ping { handle }));
+            }
+            Step::Renew(n) => {
+                let id = chunk(n).0;
+                let handle = self.open(Some(id));
+                self.input(Input::Request(Request::Renew { handle, id }));
+            }
+            Step::Mark => {
+                let handle = self.open(None);
+                self.input(Input::Request(Request::Mark { handle }));
+            }
+            Step::Usage => {
+                let handle = self.open(None);
+                self.input(Input::Request(Request::Usage { handle }));
+            }
+            Step::Discard { chunks, since } => {
+                let mark = Mark { name: TxnId(1), epoch: self.map.epoch };
+                let chunks = chunks.into_iter().map(|(n, holder)| (chunk(n).0, vec![NodeId(u32::from(holder % 14))]));
+                let discard = Discard { mark, since: since.then_some(mark), chunks: chunks.collect() };
+                let handle = self.open(None);
+                self.input(Input::Request(Request::Discard { handle, discard }));
             }
             Step::Map(map) => {
                 if let Some(map) = map.get() {
@@ -264,7 +291,12 @@ impl World {
                     assert!(id.matches(fetched.pieces.iter().map(|piece| &piece[..])), "not the chunk's bytes");
                 }
             }
-            Event::List { handle, .. } | Event::Ping { handle, .. } => drop(answered(handle)),
+            Event::List { handle, .. }
+            | Event::Ping { handle, .. }
+            | Event::Renew { handle, .. }
+            | Event::Mark { handle, .. }
+            | Event::Discard { handle, .. }
+            | Event::Usage { handle, .. } => drop(answered(handle)),
             _ => {}
         }
     }
@@ -278,7 +310,11 @@ impl World {
                 let begun = match message {
                     Message::PutRequest(request) => (request.txn, Some(request.id)),
                     Message::GetRequest { txn, id, .. } => (txn, Some(id)),
-                    Message::List { txn, .. } | Message::Ping { txn } => (txn, None),
+                    Message::List { txn, .. } | Message::Ping { txn } | Message::Mark { txn } | Message::Usage { txn } => {
+                        (txn, None)
+                    }
+                    Message::Discard(discard) => (discard.txn, None),
+                    Message::Probe { txn, id } => (txn, Some(id)),
                     _ => return,
                 };
                 if !self.txns.contains(&begun) {

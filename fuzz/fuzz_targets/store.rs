@@ -153,7 +153,7 @@ impl World {
             Step::Append(chunk) => {
                 let (id, bytes) = (chunk.id(), chunk.bytes());
                 let half = bytes.len() / 2;
-                if self.store.append(&id, &[bytes.slice(..half), bytes.slice(half..)]).is_ok() {
+                if self.store.append(&id, &[bytes.slice(..half), bytes.slice(half..)], 0).is_ok() {
                     self.pending.insert(id, bytes);
                 }
             }

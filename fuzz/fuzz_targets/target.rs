@@ -121,12 +121,12 @@ impl World {
     fn finish(&mut self, op: OpId, fails: u8) {
         let Some(effect) = self.under_way.remove(&op) else { return };
         self.about = match &effect {
-            Effect::Lookup { id } | Effect::Write { id, .. } => Some(*id),
+            Effect::Lookup { id, .. } | Effect::Write { id, .. } => Some(*id),
             _ => None,
         };
         let completion = match effect {
-            Effect::Lookup { id } => Completion::Found(self.disk.get(&id).map(|bytes| bytes.len() as u32)),
-            Effect::Write { id, pieces, verify } => {
+            Effect::Lookup { id, .. } => Completion::Found(self.disk.get(&id).map(|bytes| bytes.len() as u32)),
+            Effect::Write { id, pieces, verify, .. } => {
                 assert!(verify, "a write without a check");
                 let bytes = Bytes::from(pieces.concat());
                 let result = match fails {
@@ -161,6 +161,14 @@ impl World {
                 let result = if bad.is_empty() || fails < 250 { Ok(()) } else { Err(WriteFailure::Disk) };
                 Completion::Scrubbed { next, bytes: 1, bad, result }
             }
+            Effect::Discard { ids, mark, since } => {
+                assert!(ids.len() <= 32 && since < mark);
+                let gone = ids.iter().enumerate().filter(|(_, id)| fails < 250 && self.disk.remove(*id).is_some());
+                let dropped = gone.fold(0, |mask, (bit, _)| mask | 1 << bit);
+                let result = if fails < 250 { Ok(()) } else { Err(WriteFailure::Disk) };
+                Completion::Discarded { dropped, bytes: 1, result }
+            }
+            Effect::Usage => Completion::Used(protocol::wire::Usage::default()),
             Effect::Verify { .. } => panic!("a target does not verify"),
         };
         self.input(Input::Done { op, completion });

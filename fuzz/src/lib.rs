@@ -5,7 +5,9 @@ use bytes::Bytes;
 use protocol::config::{Config, Transport};
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::time::Span;
-use protocol::wire::{Ack, Answer, DataHeader, Granted, Head, Leg, Message, PutRequest, Repair, Slot};
+use protocol::wire::{
+    Ack, Answer, DataHeader, Discard, Granted, Head, Leg, Message, PutRequest, Repair, Slot, Usage,
+};
 
 /// The one cluster.
 pub const CLUSTER: ClusterId = ClusterId(7);
@@ -78,6 +80,12 @@ pub enum Say {
     Listed { ids: Vec<u8>, more: bool },
     Ping,
     Pong { free: u64, chunks: u64 },
+    Mark,
+    Marked,
+    Discard { page: u16, mark: u8, since: u8, ids: Vec<u8> },
+    Discarded { page: u16, dropped: Option<u32>, bytes: u64 },
+    Usage,
+    Used { live: u64, dead: u64, reclaimed: u64 },
 }
 
 /// The content of a hostile bid.
@@ -158,6 +166,16 @@ impl Say {
             }
             Self::Ping => Message::Ping { txn },
             Self::Pong { free, chunks } => Message::Pong { txn, free, chunks },
+            Self::Mark => Message::Mark { txn },
+            Self::Marked => Message::Marked { txn },
+            Self::Discard { page, mark, since, ids } => {
+                let ids = ids.into_iter().take(30).map(|n| chunk(n).0).collect();
+                let [mark, since] = [mark, since].map(|n| TxnId(u64::from(n % 8)));
+                Message::Discard(Discard { txn, page, mark, since, ids })
+            }
+            Self::Discarded { page, dropped, bytes } => Message::Discarded { txn, page, dropped, bytes },
+            Self::Usage => Message::Usage { txn },
+            Self::Used { live, dead, reclaimed } => Message::Used { txn, usage: Usage { live, dead, reclaimed } },
         }
     }
 }

@@ -10,10 +10,12 @@ use bytes::Bytes;
 use protocol::config::Transport;
 use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::initiator::{
-    Busy, Event, Fetched, Found, GetError, Initiator, PutError, Request, Scope, Stored, TargetState,
+    Busy, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Request, Scope, Stored,
+    TargetState,
 };
 use protocol::machine::{Completion, Effect};
 use protocol::time::Instant;
+use protocol::wire::Usage;
 
 use crate::config::{ClusterConfig, MulticastChoice};
 use crate::metrics::InitiatorMetrics;
@@ -79,6 +81,10 @@ enum Reply {
     Get(std::sync::mpsc::SyncSender<Result<Fetched, GetError>>),
     List(std::sync::mpsc::SyncSender<Result<Found, Busy>>),
     Ping(std::sync::mpsc::SyncSender<Result<Vec<TargetState>, Busy>>),
+    Renew(std::sync::mpsc::SyncSender<Result<bool, Busy>>),
+    Mark(std::sync::mpsc::SyncSender<Result<Marked, Busy>>),
+    Discard(std::sync::mpsc::SyncSender<Result<Discarded, Busy>>),
+    Usage(std::sync::mpsc::SyncSender<Result<Vec<(NodeId, Usage)>, Busy>>),
 }
 
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
@@ -136,7 +142,11 @@ impl Host<Initiator> for ClientHost {
             Event::Put { handle, .. }
             | Event::Get { handle, .. }
             | Event::List { handle, .. }
-            | Event::Ping { handle, .. } => *handle,
+            | Event::Ping { handle, .. }
+            | Event::Renew { handle, .. }
+            | Event::Mark { handle, .. }
+            | Event::Discard { handle, .. }
+            | Event::Usage { handle, .. } => *handle,
             Event::NeedMap { .. } => {
                 if self.map.is_time(now) {
                     self.mailbox.send(Mail::Reload);
@@ -155,6 +165,10 @@ impl Host<Initiator> for ClientHost {
             (Some(Reply::Get(reply)), Event::Get { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::List(reply)), Event::List { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::Ping(reply)), Event::Ping { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Renew(reply)), Event::Renew { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Mark(reply)), Event::Mark { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Discard(reply)), Event::Discard { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Usage(reply)), Event::Usage { result, .. }) => drop(reply.try_send(result)),
             _ => {}
         }
     }
@@ -299,6 +313,30 @@ impl Client {
     #[must_use]
     pub fn ping(&self) -> Ticket<Result<Vec<TargetState>, Busy>> {
         self.ask(Reply::Ping, |handle| Request::Ping { handle })
+    }
+
+    /// Asks for enough copies of a chunk to be promised.
+    #[must_use]
+    pub fn renew(&self, id: ChunkId) -> Ticket<Result<bool, Busy>> {
+        self.ask(Reply::Renew, |handle| Request::Renew { handle, id })
+    }
+
+    /// Sets a mark on every target.
+    #[must_use]
+    pub fn mark(&self) -> Ticket<Result<Marked, Busy>> {
+        self.ask(Reply::Mark, |handle| Request::Mark { handle })
+    }
+
+    /// Tells targets of chunks to which nothing refers.
+    #[must_use]
+    pub fn discard(&self, discard: Discard) -> Ticket<Result<Discarded, Busy>> {
+        self.ask(Reply::Discard, |handle| Request::Discard { handle, discard })
+    }
+
+    /// Asks every target what its bytes do.
+    #[must_use]
+    pub fn usage(&self) -> Ticket<Result<Vec<(NodeId, Usage)>, Busy>> {
+        self.ask(Reply::Usage, |handle| Request::Usage { handle })
     }
 }
 

@@ -179,6 +179,7 @@ pub struct TargetMetrics {
     last_corrupt: Family<[(&'static str, String); 1], Gauge>,
     torn: Counter,
     disk_failed: Gauge,
+    discarded: [Counter; 2],
     compacted: Counter,
     in_progress: Gauge,
     epoch: Gauge,
@@ -226,6 +227,10 @@ impl TargetMetrics {
                 "Records that were not whole at the start, as a crash leaves the last ones",
             ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
+            discarded: [
+                counter(r, "discarded_copies", "Copies dropped because nothing refers to them"),
+                counter(r, "discarded_bytes", "Bytes of them"),
+            ],
             compacted: counter(r, "compacted_bytes", "Bytes won back by compaction"),
             in_progress: gauge(r, "in_progress", "Copies on their way in or out"),
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
@@ -262,6 +267,10 @@ impl TargetMetrics {
             target::Event::Corrupt { id } => self.damaged(id),
             target::Event::DiskFailed => {
                 self.disk_failed.set(1);
+            }
+            target::Event::Discarded { chunks, bytes } => {
+                self.discarded[0].inc_by(u64::from(*chunks));
+                self.discarded[1].inc_by(*bytes);
             }
             target::Event::NeedMap { .. } => {}
         }
@@ -383,7 +392,13 @@ impl InitiatorMetrics {
             initiator::Event::RepairAsked => increment(&self.repairs_asked),
             initiator::Event::RepairSent => increment(&self.repairs_sent),
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
-            initiator::Event::List { .. } | initiator::Event::Ping { .. } | initiator::Event::NeedMap { .. } => {}
+            initiator::Event::List { .. }
+            | initiator::Event::Ping { .. }
+            | initiator::Event::Renew { .. }
+            | initiator::Event::Mark { .. }
+            | initiator::Event::Discard { .. }
+            | initiator::Event::Usage { .. }
+            | initiator::Event::NeedMap { .. } => {}
         }
     }
 

@@ -12,6 +12,7 @@ use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::Instant;
+use protocol::wire::Usage;
 pub use store::IDENTITY;
 use store::backend::FileBackend;
 use store::{Options, ReadError, Recovery, Store, WriteError};
@@ -41,11 +42,9 @@ pub struct TargetNode {
     metrics: Arc<TargetMetrics>,
 }
 
-struct Write {
-    op: OpId,
-    id: ChunkId,
-    pieces: Vec<Bytes>,
-    verify: bool,
+enum Write {
+    Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32 },
+    Discard { op: OpId, ids: Vec<ChunkId>, mark: u32, since: u32 },
 }
 
 enum Read {
@@ -66,13 +65,24 @@ struct TargetHost {
 impl Host<Target> for TargetHost {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion> {
         match effect {
-            Effect::Lookup { id } => return Some(Completion::Found(self.store.contains(&id))),
+            Effect::Lookup { id, promise: None } => return Some(Completion::Found(self.store.contains(&id))),
+            Effect::Lookup { id, promise: Some(mark) } => {
+                return Some(Completion::Found(self.store.promise(&id, mark)));
+            }
+            Effect::Usage => {
+                let space = self.store.space();
+                let (live, dead) = (space.written.saturating_sub(space.dead), space.dead);
+                return Some(Completion::Used(Usage { live, dead, reclaimed: space.reclaimed }));
+            }
             Effect::List { prefix, after, limit } => {
                 let (ids, more) = self.store.list(&prefix, after.as_ref(), limit);
                 return Some(Completion::Listed { ids, more });
             }
             // The threads end only after this one: their ends of the channels are there.
-            Effect::Write { id, pieces, verify } => drop(self.writes.send(Write { op, id, pieces, verify })),
+            Effect::Write { id, pieces, verify, promise } => {
+                drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise }));
+            }
+            Effect::Discard { ids, mark, since } => drop(self.writes.send(Write::Discard { op, ids, mark, since })),
             Effect::Read { id } => drop(self.reads.send(Read::Chunk { op, id })),
             Effect::Scrub { after, max_bytes } => drop(self.reads.send(Read::Scrub { op, after, max_bytes })),
             Effect::Verify { id, pieces } => {
@@ -325,13 +335,23 @@ fn write_loop(
         let mut group: Vec<Write> = std::iter::once(first).chain(queue.try_iter().take(GROUP - 1)).collect();
         let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
         for write in group.drain(..) {
-            let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
-            let result = if good {
-                store.append(&write.id, &write.pieces).map_err(|error| failure(&error))
-            } else {
-                Err(WriteFailure::BadHash)
-            };
-            results.push((write.op, result));
+            match write {
+                Write::Chunk { op, id, pieces, verify, promise } => {
+                    let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
+                    let result = if good {
+                        store.append(&id, &pieces, promise).map_err(|error| failure(&error))
+                    } else {
+                        Err(WriteFailure::BadHash)
+                    };
+                    results.push((op, result));
+                }
+                Write::Discard { op, ids, mark, since } => {
+                    mailbox.send(Mail::Done(op, discard(store, &ids, mark, since)));
+                }
+            }
+        }
+        if results.is_empty() {
+            continue;
         }
         let begun = std::time::Instant::now();
         if !delay.is_zero() {
@@ -348,6 +368,12 @@ fn write_loop(
             let _ = bell.try_send(());
         }
     }
+}
+
+fn discard(store: &Store, ids: &[ChunkId], mark: u32, since: u32) -> Completion {
+    let done = store.discard(ids, mark, since);
+    let result = done.failed.map_or(Ok(()), |error| Err(failure(&error)));
+    Completion::Discarded { dropped: done.dropped, bytes: done.bytes, result }
 }
 
 /// Keeps a segment ready ahead of the writer, wins back space, and tells how much there is: others may use the file system

@@ -17,6 +17,7 @@
 )]
 
 pub mod calendar;
+pub mod cleaner;
 pub mod config;
 pub mod estimate;
 pub mod id;

@@ -27,7 +27,9 @@ pub const ROUNDS: u8 = 200;
 pub const RANGES: usize = 8;
 /// Chunks whose holders an initiator remembers; the oldest is forgotten first.
 pub const REMEMBERED: usize = 16_384;
-/// Chunk ids in one list answer.
+/// Chunk ids in one list answer, or in one discard.
 pub const LISTED: usize = 30;
+/// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.
+pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.
 pub const SENDERS: usize = 4_096;

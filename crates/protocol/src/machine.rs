@@ -14,6 +14,7 @@ use bytes::Bytes;
 use crate::id::{ChunkId, NodeId, OpId};
 use crate::map::MemberSet;
 use crate::time::Instant;
+use crate::wire::Usage;
 
 /// A protocol state machine: an [`Initiator`](crate::initiator::Initiator) or a [`Target`](crate::target::Target).
 pub trait Machine {
@@ -130,6 +131,8 @@ pub enum Effect {
     Lookup {
         /// Which.
         id: ChunkId,
+        /// When somebody will count on the copy if it is there: [`Stamps::promise`] it, in the same step.
+        promise: Option<u32>,
     },
     /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].
     Write {
@@ -139,7 +142,21 @@ pub enum Effect {
         pieces: Vec<Bytes>,
         /// Whether to check the hash first. Always true outside planted bugs.
         verify: bool,
+        /// [`Stamps::promise`] the copy, and one that is there already as well.
+        promise: u32,
     },
+    /// [`Stamps::judge`] these chunks, and forget those that may go: durably, and so that whoever looks one up either finds
+    /// it promised in time or not there. [`Completion::Discarded`].
+    Discard {
+        /// Which; at most 32.
+        ids: Vec<ChunkId>,
+        /// See [`Stamps::judge`].
+        mark: u32,
+        /// See [`Stamps::judge`].
+        since: u32,
+    },
+    /// What the bytes on the disk do. [`Completion::Used`].
+    Usage,
     /// Read a whole chunk from disk. [`Completion::Read`].
     Read {
         /// Which.
@@ -182,6 +199,17 @@ pub enum Completion {
         /// Bytes that new chunks may still take.
         free: u64,
     },
+    /// What became of chunks that nothing refers to.
+    Discarded {
+        /// Which are forgotten, the first being the lowest bit.
+        dropped: u32,
+        /// Their bytes.
+        bytes: u64,
+        /// Whether all that may go went, or why not.
+        result: Result<(), WriteFailure>,
+    },
+    /// What the bytes on the disk do.
+    Used(Usage),
     /// The chunk's bytes.
     Read(Result<Bytes, ReadFailure>),
     /// Whether the pieces are what the id names.
@@ -204,6 +232,54 @@ pub enum Completion {
         /// Whether they are forgotten durably, or why only until the next start.
         result: Result<(), WriteFailure>,
     },
+}
+
+/// What a target knows of a copy's use, in numbers of its marks. In memory only: a restart forgets the marks as well, and
+/// so refuses what refers to an older one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// The mark after which somebody was last promised that the copy is here.
+    promised: u32,
+    /// The mark with which it was condemned; 0 when it was not, or was promised again.
+    condemned: u32,
+}
+
+/// What becomes of a copy that nothing refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was promised since the mark.
+    Keep,
+    /// It may go when it is found unreferenced again.
+    Condemn,
+    /// It goes.
+    Drop,
+}
+
+impl Stamps {
+    /// Of a copy that was promised after mark `mark`.
+    #[must_use]
+    pub fn promised(mark: u32) -> Self {
+        Self { promised: mark, condemned: 0 }
+    }
+
+    /// Somebody counts on the copy, after mark `mark`.
+    pub fn promise(&mut self, mark: u32) {
+        *self = Self::promised(self.promised.max(mark));
+    }
+
+    /// Nothing that was begun before `mark` refers to the copy. It goes if it was condemned with mark `since` (0 for none)
+    /// and was not promised after `mark`.
+    pub fn judge(&mut self, mark: u32, since: u32) -> Verdict {
+        if self.promised >= mark {
+            self.condemned = 0;
+            return Verdict::Keep;
+        }
+        if since != 0 && self.condemned == since {
+            return Verdict::Drop;
+        }
+        self.condemned = mark;
+        Verdict::Condemn
+    }
 }
 
 /// Why a write did not become durable.

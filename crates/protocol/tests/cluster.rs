@@ -113,8 +113,8 @@ impl Cluster {
     fn effect(&mut self, node: NodeId, op: protocol::id::OpId, effect: Effect) {
         let disk = self.disks.entry(node).or_default();
         let (delay, completion) = match effect {
-            Effect::Lookup { id } => (Span::ZERO, Completion::Found(disk.get(&id).map(|b| b.len() as u32))),
-            Effect::Write { id, pieces, verify } => {
+            Effect::Lookup { id, .. } => (Span::ZERO, Completion::Found(disk.get(&id).map(|b| b.len() as u32))),
+            Effect::Write { id, pieces, verify, .. } => {
                 let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
                 if good {
                     disk.insert(id, pieces.concat().into());
@@ -137,6 +137,8 @@ impl Cluster {
                 ids.truncate(limit);
                 (Span::ZERO, Completion::Listed { ids, more })
             }
+            Effect::Discard { .. } => (DISK, Completion::Discarded { dropped: 0, bytes: 0, result: Ok(()) }),
+            Effect::Usage => (Span::ZERO, Completion::Used(protocol::wire::Usage::default())),
             Effect::Scrub { .. } => {
                 let bad: Vec<ChunkId> = disk.keys().copied().collect();
                 disk.clear();

@@ -6,8 +6,8 @@ use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
 use protocol::time::Span;
 use protocol::wire::{
-    Ack, Answer, Bid, DataHeader, DropReason, Granted, Head, Leg, Message, Opener, PutRequest, Repair, Sealer, Slot,
-    TAG, datagrams, decode_message, encode_message,
+    Ack, Answer, Bid, DataHeader, Discard, DropReason, Granted, Head, Leg, Message, Opener, PutRequest, Repair, Sealer,
+    Slot, TAG, Usage, datagrams, decode_message, encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -36,6 +36,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     };
     let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();
     let get = Message::GetRequest { txn, round: 1, id, unreserved: true, earliest: span(9) };
+    let discard = Discard { txn, page: 3, mark: TxnId(4), since: TxnId(5), ids: vec![id, id] };
     let ranges = vec![Leg { offset: 1, len: 2 }, Leg { offset: 5, len: 6 }];
     vec![
         (Message::PutRequest(request), "put-request", 97),
@@ -51,6 +52,12 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Listed { txn, ids: vec![id, id], more: true }, "listed", 116),
         (Message::Ping { txn }, "ping", 48),
         (Message::Pong { txn, free: 1, chunks: 2 }, "pong", 64),
+        (Message::Mark { txn }, "mark", 48),
+        (Message::Marked { txn }, "marked", 48),
+        (Message::Discard(discard), "discard", 133),
+        (Message::Discarded { txn, page: 1, dropped: Some(5), bytes: 6 }, "discarded", 63),
+        (Message::Usage { txn }, "usage", 48),
+        (Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3 } }, "used", 72),
     ]
 }
 
@@ -135,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn machines_survive_any_message(noise in prop::collection::vec((any::<[u8; 8]>(), 1_u8..13, prop::collection::vec(any::<u8>(), 0..90)), 1..40)) {
+    fn machines_survive_any_message(noise in prop::collection::vec((any::<[u8; 8]>(), 1_u8..19, prop::collection::vec(any::<u8>(), 0..90)), 1..40)) {
         use protocol::config::Config;
         use protocol::machine::{Input, Machine, Output};
         use protocol::target::{Setup, Target};

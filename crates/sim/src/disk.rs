@@ -6,6 +6,7 @@ use bytes::Bytes;
 use protocol::id::{ChunkId, OpId};
 use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::time::{Instant, Span};
+use protocol::wire::Usage;
 use store::backend::CrashBackend;
 use store::{Options, ReadError, Store, WriteError};
 
@@ -17,6 +18,7 @@ struct Write {
     id: ChunkId,
     pieces: Vec<Bytes>,
     verify: bool,
+    promise: u32,
 }
 
 pub(crate) struct Disk {
@@ -130,10 +132,14 @@ impl Disk {
         flipped.then(|| good.difference(&self.good()).copied().collect())
     }
 
+    /// The chunks that the store names.
+    pub(crate) fn held(&self) -> Vec<ChunkId> {
+        self.store.as_ref().map_or_else(Vec::new, |store| store.list(&[], None, usize::MAX).0)
+    }
+
     /// The chunks whose copies are good.
     fn good(&self) -> BTreeSet<ChunkId> {
-        let all = self.store.iter().flat_map(|store| store.list(&[], None, usize::MAX).0);
-        all.filter(|id| self.durable(id).is_some()).collect()
+        self.held().into_iter().filter(|id| self.durable(id).is_some()).collect()
     }
 
     pub(crate) fn chunks(&self) -> (u64, u64) {
@@ -148,7 +154,10 @@ impl Disk {
     pub(crate) fn run(&mut self, now: Instant, op: OpId, effect: Effect) -> Answer {
         let Some(store) = &self.store else { panic!("an effect for a disk without power") };
         match effect {
-            Effect::Lookup { id } => Answer::Now(Completion::Found(store.contains(&id))),
+            Effect::Lookup { id, promise } => Answer::Now(Completion::Found(match promise {
+                Some(mark) => store.promise(&id, mark),
+                None => store.contains(&id),
+            })),
             Effect::List { prefix, after, limit } => {
                 let (ids, more) = store.list(&prefix, after.as_ref(), limit);
                 Answer::Now(Completion::Listed { ids, more })
@@ -156,8 +165,8 @@ impl Disk {
             Effect::Verify { id, pieces } => {
                 Answer::Now(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
             }
-            Effect::Write { id, pieces, verify } => {
-                self.queue.push_back(Write { op, id, pieces, verify });
+            Effect::Write { id, pieces, verify, promise } => {
+                self.queue.push_back(Write { op, id, pieces, verify, promise });
                 if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
             }
             Effect::Read { id } => {
@@ -169,6 +178,18 @@ impl Disk {
                 let bytes = result.as_ref().map_or(0, |b| b.len() as u64);
                 self.reads_done = self.reads_done.max(now) + Span::of_transfer(bytes, self.rate);
                 Answer::At(self.reads_done, Completion::Read(result))
+            }
+            Effect::Discard { ids, mark, since } => {
+                let done = store.discard(&ids, mark, since);
+                let result = done.failed.map_or(Ok(()), |error| Err(failure(&error)));
+                self.failed |= result == Err(WriteFailure::Disk);
+                let completion = Completion::Discarded { dropped: done.dropped, bytes: done.bytes, result };
+                Answer::At(now + self.sync, completion)
+            }
+            Effect::Usage => {
+                let space = store.space();
+                let live = space.written - space.dead;
+                Answer::Now(Completion::Used(Usage { live, dead: space.dead, reclaimed: space.reclaimed }))
             }
             Effect::Scrub { after, max_bytes } => {
                 let scrubbed = store.scrub(after, max_bytes);
@@ -189,7 +210,7 @@ impl Disk {
         for write in self.queue.drain(..self.queue.len().min(self.most)) {
             let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
             let result = if good {
-                store.append(&write.id, &write.pieces).map_err(|error| failure(&error))
+                store.append(&write.id, &write.pieces, write.promise).map_err(|error| failure(&error))
             } else {
                 Err(WriteFailure::BadHash)
             };

@@ -18,18 +18,22 @@ pub enum Planted {
     LoseIndexTail,
     /// A disk whose sync failed says that it went well.
     IgnoreFailedSync,
+    /// A cleaner reads what refers to chunks at once after its mark.
+    HurryCleaner,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
         Self::Target(Bug::OverlapWindows),
         Self::Target(Bug::NeverExpire),
+        Self::Target(Bug::ForgetPromise),
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
+        Self::HurryCleaner,
     ];
 
     /// Its name on the command line.
@@ -41,6 +45,8 @@ impl Planted {
             Self::Target(Bug::SkipHashCheck) => "skip-hash-check",
             Self::Target(Bug::OverlapWindows) => "overlap-windows",
             Self::Target(Bug::NeverExpire) => "never-expire",
+            Self::Target(Bug::ForgetPromise) => "forget-promise",
+            Self::HurryCleaner => "hurry-cleaner",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
         }
@@ -80,6 +86,15 @@ pub struct NewMap {
     pub found: Span,
     /// Whether it has one target more.
     pub grows: bool,
+}
+
+/// Chunks lose what refers to them, and a cleaner has them dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Cleaning {
+    /// The cleaner's grace time. What refers to a chunk is there within half of it after the put was begun, or never.
+    pub grace: Span,
+    /// Bytes of an id that decide its slice.
+    pub slice_bytes: u8,
 }
 
 /// Everything that a run depends on.
@@ -125,6 +140,8 @@ pub struct Scenario {
     pub capacity: u64,
     /// A newer cluster map.
     pub new_map: Option<NewMap>,
+    /// Cleaning.
+    pub cleaning: Option<Cleaning>,
     /// A planted defect.
     pub planted: Option<Planted>,
 }
@@ -179,6 +196,11 @@ impl Scenario {
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
         let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full];
         let troubles = (0..troubles).map(|_| ways[disks.below(3) as usize]).collect();
+        let mut cleaner = Rng::new(seed).fork(9);
+        let cleaning = cleaner.chance(1, 2).then(|| Cleaning {
+            grace: Span::from_millis(20 + cleaner.below(80)),
+            slice_bytes: u8::from(cleaner.chance(1, 16)),
+        });
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
         Self {
@@ -202,6 +224,7 @@ impl Scenario {
             commit,
             capacity: 8 << 20,
             new_map,
+            cleaning,
             planted,
         }
     }

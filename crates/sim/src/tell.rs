@@ -60,6 +60,9 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let more = if map.grows { ", with one target more" } else { "" };
         let _ = write!(text, "\na newer map after {}{more}, found by all after {}", map.told, map.found);
     }
+    if let Some(cleaning) = &s.cleaning {
+        let _ = write!(text, "\nchunks are erased and cleaned, with a grace of {}", cleaning.grace);
+    }
     if let Some(planted) = s.planted {
         let _ = write!(text, "\nplanted defect: {}", planted.name());
     }
@@ -126,6 +129,24 @@ fn message(message: &Message) -> String {
             format!("listed for {}: {}{}", number(*txn), chunks(ids), if *more { ", and more" } else { "" })
         }
         Message::Ping { txn } => format!("ping {}", number(*txn)),
+        Message::Mark { txn } => format!("mark {}", number(*txn)),
+        Message::Marked { txn } => format!("marked {}", number(*txn)),
+        Message::Discard(d) => {
+            let (txn, mark, since) = (number(d.txn), number(d.mark), number(d.since));
+            format!("discard {txn} page {}, mark {mark} since {since}: {}", d.page, chunks(&d.ids))
+        }
+        Message::Discarded { txn, page, dropped: Some(dropped), bytes } => {
+            format!("discarded for {} page {page}: {} copies of {bytes} bytes", number(*txn), dropped.count_ones())
+        }
+        Message::Discarded { txn, dropped: None, .. } => format!("discarded for {}: no such mark", number(*txn)),
+        Message::Usage { txn } => format!("usage {}", number(*txn)),
+        Message::Used { txn, usage } => format!(
+            "used for {}: {} bytes live, {} dead, {} reclaimed",
+            number(*txn),
+            usage.live,
+            usage.dead,
+            usage.reclaimed
+        ),
         Message::Pong { txn, free, chunks } => format!("pong to {}: {free} bytes free, {chunks} chunks", number(*txn)),
     }
 }
@@ -192,6 +213,7 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::RepairSent => "sends missing ranges again".to_owned(),
         Event::Unsolicited => "gets payload that it does not wait for".to_owned(),
         Event::Corrupt { id } => format!("drops its copy of {id:?}, which was damaged"),
+        Event::Discarded { chunks, bytes } => format!("drops {chunks} copies of {bytes} bytes"),
         Event::DiskFailed => "its disk failed a write".to_owned(),
         Event::BadDatagram => "drops a datagram that makes no sense here".to_owned(),
         Event::NeedMap { epoch } => format!("hears of the map of epoch {}", epoch.0),

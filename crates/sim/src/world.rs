@@ -20,10 +20,12 @@ use crate::net::{Net, listeners};
 use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario, Trouble};
 use crate::tell;
 
+mod cleaning;
 mod faults;
 mod verdict;
 mod workload;
 
+use cleaning::Cleaning;
 use workload::Asked;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
@@ -84,6 +86,9 @@ enum Happening {
     Flip(NodeId, u64),
     NewMap,
     Heal,
+    /// What refers to a chunk appears, unless it is too late: by whom, when it was asked to be put (by its clock).
+    Publish(NodeId, ChunkId, Instant),
+    Rested(u32),
 }
 
 pub(crate) struct World<'a> {
@@ -109,6 +114,11 @@ pub(crate) struct World<'a> {
     acknowledged: Acknowledged,
     /// When a chunk first became durable on each target: two puts of it may write to one target twice.
     durable_at: BTreeMap<ChunkId, BTreeMap<NodeId, Instant>>,
+    /// Every chunk that was ever put.
+    contents: BTreeMap<ChunkId, Bytes>,
+    /// What refers to the chunks of `acknowledged`, counted, while there is cleaning.
+    references: BTreeMap<ChunkId, u32>,
+    cleaning: Option<Cleaning>,
     healed: bool,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
@@ -148,6 +158,9 @@ impl<'a> World<'a> {
             gets_left: scenario.operations,
             acknowledged: BTreeMap::new(),
             durable_at: BTreeMap::new(),
+            contents: BTreeMap::new(),
+            references: BTreeMap::new(),
+            cleaning: None,
             healed: false,
             damaged: BTreeSet::new(),
             windows: Windows::default(),
@@ -165,6 +178,7 @@ impl<'a> World<'a> {
         for _ in 0..self.scenario.initiators {
             self.add_initiator();
         }
+        self.add_cleaner();
         self.storm();
     }
 
@@ -235,7 +249,7 @@ impl<'a> World<'a> {
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
         let bug = match self.scenario.planted {
             Some(Planted::Target(bug)) => Some(bug),
-            Some(Planted::LoseIndexTail | Planted::IgnoreFailedSync) | None => None,
+            Some(Planted::LoseIndexTail | Planted::IgnoreFailedSync | Planted::HurryCleaner) | None => None,
         };
         let (chunks, free) = disk.chunks();
         let epoch = self.maps[map].epoch;
@@ -275,6 +289,7 @@ impl<'a> World<'a> {
         for id in self.initiators.clone() {
             self.feed(id);
         }
+        self.clean();
         while self.outcome.failure.is_none() {
             if self.is_finished() {
                 self.last_check();
@@ -300,6 +315,10 @@ impl<'a> World<'a> {
     }
 
     fn is_finished(&self) -> bool {
+        self.is_quiet() && self.cleaning.as_ref().is_none_or(Cleaning::is_done)
+    }
+
+    fn is_quiet(&self) -> bool {
         self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
@@ -328,6 +347,8 @@ impl<'a> World<'a> {
             Happening::Flip(node, seed) => self.flip(node, seed),
             Happening::NewMap => self.scenario.new_map.into_iter().for_each(|new| self.new_map(new)),
             Happening::Heal => self.heal(),
+            Happening::Publish(by, chunk, begun) => self.publish(by, chunk, begun),
+            Happening::Rested(look) => self.rested(look),
         }
     }
 

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for n in 0..chunks {
         payload[..8].copy_from_slice(&n.to_le_bytes());
         let bytes = Bytes::copy_from_slice(&payload);
-        store.append(&ChunkId::of_payload(&bytes), &[bytes])?;
+        store.append(&ChunkId::of_payload(&bytes), &[bytes], 0)?;
         if n % 64 == 63 {
             store.sync()?;
         }

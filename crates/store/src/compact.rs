@@ -33,7 +33,7 @@ impl Store {
     pub fn compact(&self, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Option<u64>, WriteError> {
         let deadest = lock(&self.usage).deadest();
         for (segment, dead) in deadest {
-            match self.empty(segment, pause)? {
+            match self.empty(segment, dead, pause)? {
                 Emptied::Yes => return Ok(Some(dead)),
                 Emptied::Later => return Ok(None),
                 Emptied::No => {}
@@ -42,7 +42,12 @@ impl Store {
         Ok(None)
     }
 
-    fn empty(&self, segment: u32, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Emptied, WriteError> {
+    fn empty(
+        &self,
+        segment: u32,
+        dead: u64,
+        pause: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Emptied, WriteError> {
         let live: Vec<(ChunkId, Place)> = self
             .index()
             .iter()
@@ -84,7 +89,7 @@ impl Store {
             return Ok(Emptied::No);
         }
         self.backend.remove(&segment_name(segment)).map_err(|error| write_error(&error))?;
-        lock(&self.usage).remove(segment);
+        lock(&self.usage).reclaim(segment, dead);
         Ok(Emptied::Yes)
     }
 
@@ -92,7 +97,8 @@ impl Store {
     fn relocate(&self, batch: &mut Vec<(ChunkId, Place, Bytes)>) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         for (id, place, payload) in batch.drain(..) {
-            if self.index().get(&id) == Some(&place) {
+            let is_there = |now: &Place| (now.segment, now.offset) == (place.segment, place.offset);
+            if self.index().get(&id).is_some_and(is_there) {
                 let place = self.write(&mut writer, Kind::Chunk, &id, &[payload], self.options.capacity)?;
                 writer.pending.push((id, Some(place)));
             }

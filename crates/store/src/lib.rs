@@ -5,6 +5,7 @@
 //! never waits for the disk, and is rebuilt by reading the record headers. `docs/disk.md` has every offset.
 
 pub mod backend;
+mod clean;
 mod compact;
 mod record;
 mod recovery;
@@ -17,6 +18,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
+use protocol::machine::Stamps;
+
+pub use clean::Discarded;
 
 use backend::Backend;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
@@ -137,6 +141,8 @@ pub struct Space {
     pub written: u64,
     /// Bytes written that nothing refers to any more.
     pub dead: u64,
+    /// Bytes of segments that compaction has removed since the store was opened.
+    pub reclaimed: u64,
     /// Bytes that new chunks may take, as far as they fill segments without a rest: of the capacity and of what the file
     /// system still has, each without the reserve, the smaller counts.
     pub free: u64,
@@ -163,6 +169,7 @@ struct Place {
     offset: u64,
     len: u32,
     sequence: u64,
+    stamps: Stamps,
 }
 
 impl Place {
@@ -364,19 +371,25 @@ impl Store {
         self.options.segment_size.max(SEGMENT_HEADER + RECORD_HEADER).next_multiple_of(BLOCK as u64)
     }
 
-    /// Appends a chunk. It is neither durable nor visible before [`Store::sync`]. A chunk that is here already is not
-    /// written twice.
+    /// Appends a chunk, promised after mark `promise`. It is neither durable nor visible before [`Store::sync`]. A chunk that
+    /// is here already is not written twice, but promised again.
     ///
     /// # Errors
     /// No room, or the disk failed: then nothing of it is visible.
-    pub fn append(&self, id: &ChunkId, pieces: &[Bytes]) -> Result<(), WriteError> {
+    pub fn append(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        if self.contains(id).is_some() || writer.pending.iter().any(|(other, place)| other == id && place.is_some()) {
+        if self.promise(id, promise).is_some() {
+            return Ok(());
+        }
+        let pending = writer.pending.iter_mut().find(|(other, place)| other == id && place.is_some());
+        if let Some((_, Some(place))) = pending {
+            place.stamps.promise(promise);
             return Ok(());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
         self.find_room(&writer, record::span(len))?;
-        let place = self.write(&mut writer, Kind::Chunk, id, pieces, self.most())?;
+        let mut place = self.write(&mut writer, Kind::Chunk, id, pieces, self.most())?;
+        place.stamps = Stamps::promised(promise);
         writer.pending.push((*id, Some(place)));
         Ok(())
     }
@@ -425,7 +438,8 @@ impl Store {
         }
         // It ends where a damaged disk may have made it begin; of equal numbers the later record counts.
         writer.sequence = writer.sequence.saturating_add(1);
-        let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence };
+        let stamps = Stamps::default();
+        let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence, stamps };
         let (crc, behind) =
             (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(place.offset, writer.synced));
         let (segment, sequence) = (place.segment, place.sequence);
@@ -575,7 +589,9 @@ impl Store {
         let mut usage = lock(&self.usage);
         for (id, place) in writer.pending.drain(..) {
             let old = match place {
-                Some(place) => {
+                Some(mut place) => {
+                    // It was moved: what was promised or condemned meanwhile goes with it.
+                    place.stamps = index.get(&id).map_or(place.stamps, |old| old.stamps);
                     usage.change(place.segment, |segment| segment.live += place.record_len());
                     index.insert(id, place)
                 }

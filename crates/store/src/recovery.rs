@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use protocol::id::ChunkId;
+use protocol::machine::Stamps;
 
 use crate::backend::Backend;
 use crate::record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
@@ -133,7 +134,8 @@ impl Found {
 
     fn take(&mut self, header: &Header, segment: u32, offset: u64) {
         self.sequence = self.sequence.max(header.sequence);
-        let place = Place { segment, offset, len: header.len, sequence: header.sequence };
+        let stamps = Stamps::default();
+        let place = Place { segment, offset, len: header.len, sequence: header.sequence, stamps };
         let place = (header.kind == Kind::Chunk).then_some(place);
         self.usage.change(segment, |of| match place {
             Some(_) => of.buried += 1,

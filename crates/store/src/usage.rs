@@ -28,6 +28,8 @@ pub(crate) struct Usage {
     segments: BTreeMap<u32, Segment>,
     /// What they take of the disk together.
     files: u64,
+    /// Bytes of records in segments that were emptied and removed.
+    reclaimed: u64,
     /// The segment in use; those behind it were created ahead.
     pub(crate) open: u32,
 }
@@ -49,6 +51,12 @@ impl Usage {
     /// Counts a file out.
     pub(crate) fn remove(&mut self, segment: u32) {
         self.files -= self.segments.remove(&segment).map_or(0, |segment| segment.file);
+    }
+
+    /// Counts an emptied file out, of which so many bytes were dead.
+    pub(crate) fn reclaim(&mut self, segment: u32, dead: u64) {
+        self.remove(segment);
+        self.reclaimed += dead;
     }
 
     /// One file, as far as it is counted.
@@ -102,6 +110,7 @@ impl Usage {
         let free = most
             .checked_sub(files)
             .map_or(0, |left| left.min(room) / len * (len - SEGMENT_HEADER) + begun.sum::<u64>());
-        Space { capacity, used: files, written, dead: written.saturating_sub(live), free }
+        let dead = written.saturating_sub(live);
+        Space { capacity, used: files, written, dead, reclaimed: self.reclaimed, free }
     }
 }

@@ -70,7 +70,7 @@ fn synced_chunks_survive_crashes_in_every_seed() {
                         let again = if rng.chance(1, 3) { removed.pop() } else { None };
                         let bytes = again.unwrap_or_else(|| payload(&mut rng, 3_000));
                         let id = ChunkId::of_payload(&bytes);
-                        match store.append(&id, &[bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..)]) {
+                        match store.append(&id, &[bytes.slice(..bytes.len() / 2), bytes.slice(bytes.len() / 2..)], 0) {
                             Ok(()) => drop(pending.insert(id, bytes)),
                             Err(error) => assert_eq!(error, WriteError::NoSpace, "seed {seed}"),
                         }
@@ -110,7 +110,7 @@ fn a_flipped_byte_is_found_and_never_returned() {
         let store = open(&disk);
         let chunks: Vec<Bytes> = (0..20).map(|_| payload(&mut rng, 2_000)).collect();
         for bytes in &chunks {
-            store.append(&ChunkId::of_payload(bytes), std::slice::from_ref(bytes)).expect("room");
+            store.append(&ChunkId::of_payload(bytes), std::slice::from_ref(bytes), 0).expect("room");
         }
         store.sync().expect("syncs");
         assert!(disk.flip_byte(seed));
@@ -143,7 +143,7 @@ fn rot_that_is_met_at_the_start_is_told_from_a_torn_write() {
         let mut chunks = 0;
         for group in groups {
             for _ in 0..group {
-                store.append(&id(chunks), &[chunk(chunks)]).expect("room");
+                store.append(&id(chunks), &[chunk(chunks)], 0).expect("room");
                 chunks += 1;
             }
             store.sync().expect("syncs");
@@ -200,7 +200,7 @@ fn a_bad_copy_that_cannot_be_struck_out_does_not_count_and_is_reported() {
     let store = open(&disk);
     let bytes = Bytes::from(vec![7; 3_000]);
     let id = ChunkId::of_payload(&bytes);
-    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.append(&id, std::slice::from_ref(&bytes), 0).expect("room");
     store.sync().expect("syncs");
     let place = locate(&disk, &bytes[..64]);
     disk.write_at(&place.0, place.1, b"rot").expect("writes");
@@ -218,7 +218,7 @@ fn tombstones_stay_while_they_bury_something_and_go_afterwards() {
     let chunk = |n: u32| Bytes::from(vec![n as u8; 3_000 + n as usize]);
     let id = |n: u32| ChunkId::of_payload(&chunk(n));
     let put = |store: &Store, n| {
-        store.append(&id(n), &[chunk(n)]).expect("room");
+        store.append(&id(n), &[chunk(n)], 0).expect("room");
         store.sync().expect("syncs");
     };
     let compact = |store: &Store| {
@@ -260,7 +260,7 @@ fn a_segment_that_cannot_be_emptied_is_in_no_others_way() {
     let id = |n: u8| ChunkId::of_payload(&chunk(n));
     // Ten chunks fill a segment.
     for n in 0..25 {
-        store.append(&id(n), &[chunk(n)]).expect("room");
+        store.append(&id(n), &[chunk(n)], 0).expect("room");
         store.sync().expect("syncs");
     }
     // More of the first segment is dead than of the second, but what is left of it has rotted.
@@ -290,7 +290,7 @@ fn the_files_never_take_more_than_the_capacity() {
                 store.prepare_segment().expect("prepares, or has no room for it");
             }
             let free = store.space().free;
-            match store.append(&id(n), &[chunk(n)]) {
+            match store.append(&id(n), &[chunk(n)], 0) {
                 Ok(()) => held.push(n),
                 Err(error) => {
                     assert_eq!(error, WriteError::NoSpace);
@@ -331,15 +331,15 @@ fn payload_that_imitates_records_is_not_believed_when_the_header_before_it_rots(
     // A record of "wrong" with other bytes and a tombstone of "kept", as this build would write them.
     let forge = CrashBackend::new();
     let store = open(&forge);
-    store.append(&id("wrong"), &[Bytes::from_static(b"other bytes")]).expect("room");
+    store.append(&id("wrong"), &[Bytes::from_static(b"other bytes")], 0).expect("room");
     store.remove(&id("kept")).expect("removes");
     let mut forged = vec![0; 192];
     forge.read_at("segment-00000001", 64, &mut forged).expect("reads");
     let disk = CrashBackend::new();
     let store = open(&disk);
     let (kept, forged) = (Bytes::from_static(b"kept"), Bytes::from(forged));
-    store.append(&ChunkId::of_payload(&forged), std::slice::from_ref(&forged)).expect("room");
-    store.append(&id("kept"), std::slice::from_ref(&kept)).expect("room");
+    store.append(&ChunkId::of_payload(&forged), std::slice::from_ref(&forged), 0).expect("room");
+    store.append(&id("kept"), std::slice::from_ref(&kept), 0).expect("room");
     store.sync().expect("syncs");
     drop(store);
     disk.write_at("segment-00000001", 64, b"rot").expect("writes");
@@ -349,7 +349,7 @@ fn payload_that_imitates_records_is_not_believed_when_the_header_before_it_rots(
         assert_eq!(store.contains(&id("wrong")), None, "start {n}");
         assert_eq!(store.read(&id("kept")).as_ref(), Ok(&kept), "start {n}");
         let more = Bytes::from(vec![n; 9]);
-        store.append(&ChunkId::of_payload(&more), &[more]).expect("room");
+        store.append(&ChunkId::of_payload(&more), &[more], 0).expect("room");
         store.sync().expect("syncs");
     }
 }
@@ -363,7 +363,7 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
     loop {
         let bytes: Bytes = (0..9_000).map(|_| rng.next_u64() as u8).collect();
         let id = ChunkId::of_payload(&bytes);
-        match store.append(&id, std::slice::from_ref(&bytes)) {
+        match store.append(&id, std::slice::from_ref(&bytes), 0) {
             Ok(()) => kept.push((id, bytes)),
             Err(error) => {
                 assert_eq!(error, WriteError::NoSpace);
@@ -387,11 +387,11 @@ fn after_a_failed_sync_nothing_is_called_durable() {
     let store = open(&disk);
     let bytes = Bytes::from_static(b"never acknowledged");
     let id = ChunkId::of_payload(&bytes);
-    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.append(&id, std::slice::from_ref(&bytes), 0).expect("room");
     disk.set_fail_sync(true);
     assert!(matches!(store.sync(), Err(WriteError::Io(_))));
     disk.set_fail_sync(false);
-    assert!(matches!(store.append(&id, &[bytes]), Err(WriteError::Io(_))));
+    assert!(matches!(store.append(&id, &[bytes], 0), Err(WriteError::Io(_))));
     assert_eq!(store.contains(&id), None);
 }
 
@@ -401,10 +401,10 @@ fn an_append_that_fails_takes_along_what_was_not_synced_before_it() {
     let store = open(&disk);
     let [first, second] = [vec![1; 20_000], vec![2; 20_000]].map(Bytes::from);
     let id = ChunkId::of_payload(&first);
-    store.append(&id, &[first]).expect("room");
+    store.append(&id, &[first], 0).expect("room");
     disk.set_fail_sync(true);
     // It does not fit into the segment: what is in it is synced first, in vain.
-    assert!(matches!(store.append(&ChunkId::of_payload(&second), &[second]), Err(WriteError::Io(_))));
+    assert!(matches!(store.append(&ChunkId::of_payload(&second), &[second], 0), Err(WriteError::Io(_))));
     disk.set_fail_sync(false);
     assert!(matches!(store.sync(), Err(WriteError::Io(_))), "the first append was never made durable");
     assert_eq!(store.contains(&id), None);
@@ -418,7 +418,7 @@ fn restarts_go_on_where_writing_stopped() {
         let store = open(&disk);
         let bytes = Bytes::from(vec![n as u8; 40 + n as usize]);
         let id = ChunkId::of_payload(&bytes);
-        store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+        store.append(&id, std::slice::from_ref(&bytes), 0).expect("room");
         store.sync().expect("syncs");
         held.push((id, bytes));
         let used = store.space().written;
@@ -448,7 +448,7 @@ fn real_files_are_found_again_and_locked() {
     let backend = FileBackend::open(dir.path()).expect("opens");
     assert!(FileBackend::open(dir.path()).is_err(), "two stores in one directory");
     let (store, _) = Store::open(Box::new(backend), options()).expect("opens");
-    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.append(&id, std::slice::from_ref(&bytes), 0).expect("room");
     store.sync().expect("syncs");
     assert_eq!(store.list(&id.encode()[..3], None, 10), (vec![id], false));
     assert_eq!(store.list(&id.encode()[..3], Some(&id), 10), (Vec::new(), false));
@@ -470,7 +470,7 @@ fn compaction_wins_back_space_on_real_files_while_others_write_and_read() {
     let mut put = |store: &Store| {
         let bytes: Bytes = (0..200_000).map(|_| rng.next_u64() as u8).collect();
         let id = ChunkId::of_payload(&bytes);
-        store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+        store.append(&id, std::slice::from_ref(&bytes), 0).expect("room");
         store.sync().expect("syncs");
         (id, bytes)
     };
@@ -545,7 +545,7 @@ fn a_store_in_memory_holds_chunks() {
     let bytes = Bytes::from(vec![6; 9_000]);
     let id = ChunkId::of_payload(&bytes);
     let (store, _) = Store::open(Box::new(files.clone()), options()).expect("opens");
-    store.append(&id, std::slice::from_ref(&bytes)).expect("room");
+    store.append(&id, std::slice::from_ref(&bytes), 0).expect("room");
     store.sync().expect("syncs");
     drop(store);
     let (store, recovery) = Store::open(Box::new(files), options()).expect("opens");

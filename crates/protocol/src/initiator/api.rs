@@ -4,13 +4,13 @@ use core::fmt;
 
 use bytes::Bytes;
 
-use crate::id::{ChunkId, Epoch, NodeId};
+use crate::id::{ChunkId, Epoch, NodeId, TxnId};
 use crate::map::ClusterMap;
 use crate::time::Span;
-use crate::wire::Answer;
+use crate::wire::{Answer, Usage};
 
-/// What the local application asks of an initiator. Each put, get, list and ping is answered by exactly one event
-/// with the same `handle`.
+/// What the local application asks of an initiator. Each but a map is answered by exactly one event with the same
+/// `handle`.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// Store a chunk on as many targets as the map says.
@@ -40,6 +40,30 @@ pub enum Request {
     },
     /// Ask every target for its state.
     Ping {
+        /// The caller's name for this request.
+        handle: u64,
+    },
+    /// Ask the group of a chunk whether it has enough copies, which are then promised as to a put of it.
+    Renew {
+        /// The caller's name for this request.
+        handle: u64,
+        /// The chunk.
+        id: ChunkId,
+    },
+    /// Set a mark on every target (`docs/cleaning.md`).
+    Mark {
+        /// The caller's name for this request.
+        handle: u64,
+    },
+    /// Tell targets of chunks to which nothing refers.
+    Discard {
+        /// The caller's name for this request.
+        handle: u64,
+        /// Which, and whom to tell.
+        discard: Discard,
+    },
+    /// Ask every target what its bytes do.
+    Usage {
         /// The caller's name for this request.
         handle: u64,
     },
@@ -87,6 +111,34 @@ pub enum Event {
         handle: u64,
         /// One entry for each target of the map, or that too much waits here.
         result: Result<Vec<TargetState>, Busy>,
+    },
+    /// A renewal is over.
+    Renew {
+        /// Of which request.
+        handle: u64,
+        /// Whether enough targets in distinct failure domains promised a copy.
+        result: Result<bool, Busy>,
+    },
+    /// A mark is set.
+    Mark {
+        /// Of which request.
+        handle: u64,
+        /// The mark, and who does not know it.
+        result: Result<Marked, Busy>,
+    },
+    /// A discard is over.
+    Discard {
+        /// Of which request.
+        handle: u64,
+        /// What became of the chunks.
+        result: Result<Discarded, Busy>,
+    },
+    /// The targets said what their bytes do.
+    Usage {
+        /// Of which request.
+        handle: u64,
+        /// Of those that answered.
+        result: Result<Vec<(NodeId, Usage)>, Busy>,
     },
     /// A target uses a newer cluster map: fetch it and hand it in with [`Request::Map`].
     NeedMap {
@@ -141,6 +193,46 @@ pub struct Found {
     /// Every id that somebody holds, with its holders.
     pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
     /// Who did not answer: what only they hold is not listed.
+    pub silent: Vec<NodeId>,
+}
+
+/// A moment, as the targets remember it, under the cluster map that was in use then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its name.
+    pub name: TxnId,
+    /// The map.
+    pub epoch: Epoch,
+}
+
+/// A mark that was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marked {
+    /// The mark.
+    pub mark: Mark,
+    /// Targets that did not say that they know it, or know a newer cluster map.
+    pub silent: Vec<NodeId>,
+}
+
+/// Chunks to which nothing refers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discard {
+    /// The mark after which the references were read.
+    pub mark: Mark,
+    /// The mark with which the chunks must have been condemned to go now.
+    pub since: Option<Mark>,
+    /// The chunks, with their holders.
+    pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
+}
+
+/// What became of a discard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Copies that were dropped, durably.
+    pub copies: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Targets that did not answer, know a newer cluster map, or do not know the mark: restarted since, for example.
     pub silent: Vec<NodeId>,
 }
 

@@ -1,13 +1,13 @@
-//! Questions to several targets that carry no payload: lists and pings.
+//! Questions to several targets that carry no payload: lists, pings, and those of a cleaner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Alive, Busy, Deadline, Destination, Event, Found, Instant, NodeId, Scope, Shared, Span, Step, TargetState, TxnId,
-    members,
+    Ack, Alive, Busy, Deadline, Destination, Discard, Discarded, Event, Found, Instant, Mark, Marked, NodeId, Scope,
+    Shared, Span, Step, TargetState, TxnId, limits, members,
 };
 use crate::id::ChunkId;
-use crate::wire::Message;
+use crate::wire::{self, Message, Usage};
 
 /// Times that a silent target is asked before the answer is given without it.
 const ASKED: u8 = 5;
@@ -34,6 +34,8 @@ struct Owed {
     again: Instant,
     /// (To a list.) What comes after this.
     after: Option<ChunkId>,
+    /// (To a discard.) Which page.
+    page: u16,
     /// Whether the last that was heard of it is that it is busy.
     busy: bool,
 }
@@ -42,6 +44,10 @@ struct Owed {
 enum Question {
     List { prefix: Vec<u8>, found: BTreeMap<ChunkId, BTreeSet<NodeId>> },
     Ping { alive: BTreeMap<NodeId, Alive> },
+    Renew { id: ChunkId, holders: Vec<NodeId> },
+    Mark { mark: Mark },
+    Discard { mark: TxnId, since: TxnId, chunks: BTreeMap<NodeId, Vec<ChunkId>>, done: Discarded },
+    Usage { used: Vec<(NodeId, Usage)> },
 }
 
 impl Ask {
@@ -58,22 +64,65 @@ impl Ask {
         Self::begin(cx, txn, handle, whom, Question::Ping { alive: BTreeMap::new() })
     }
 
+    pub(super) fn renew(cx: &mut Shared, txn: TxnId, handle: u64, id: ChunkId) -> Self {
+        let whom = members(&cx.map, &id).1;
+        Self::begin(cx, txn, handle, whom, Question::Renew { id, holders: Vec::new() })
+    }
+
+    pub(super) fn mark(cx: &mut Shared, txn: TxnId, handle: u64) -> Self {
+        let whom = cx.map.targets().map(|t| t.id).collect();
+        let mark = Mark { name: txn, epoch: cx.map.epoch };
+        Self::begin(cx, txn, handle, whom, Question::Mark { mark })
+    }
+
+    pub(super) fn usage(cx: &mut Shared, txn: TxnId, handle: u64) -> Self {
+        let whom = cx.map.targets().map(|t| t.id).collect();
+        Self::begin(cx, txn, handle, whom, Question::Usage { used: Vec::new() })
+    }
+
+    /// Under another map than that of the mark nobody is told anything: what refers to the chunks was looked for where
+    /// that map says.
+    pub(super) fn discard(cx: &mut Shared, txn: TxnId, handle: u64, discard: Discard) -> Self {
+        let Discard { mark, since, chunks } = discard;
+        let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
+        for (id, holders) in chunks {
+            holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));
+        }
+        let mut done = Discarded::default();
+        if mark.epoch != cx.map.epoch {
+            done.silent = core::mem::take(&mut by_target).into_keys().collect();
+        }
+        let since = since.filter(|since| since.epoch == mark.epoch).map_or(TxnId(0), |since| since.name);
+        let whom = by_target.keys().copied().collect();
+        Self::begin(cx, txn, handle, whom, Question::Discard { mark: mark.name, since, chunks: by_target, done })
+    }
+
     fn begin(cx: &mut Shared, txn: TxnId, handle: u64, whom: Vec<NodeId>, question: Question) -> Self {
         let again = cx.now + cx.config.bid_timeout;
-        let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, busy: false })).collect();
-        let give_up_at = cx.now + cx.config.give_up;
+        let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, page: 0, busy: false })).collect();
+        let open: BTreeMap<NodeId, Owed> = open;
+        // Whom nobody owes an answer, the next wake answers.
+        let give_up_at = if open.is_empty() { cx.now } else { cx.now + cx.config.give_up };
         let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
         for node in ask.open.keys() {
-            ask.send(cx, *node, None);
+            ask.send(cx, *node, None, 0);
         }
         ask
     }
 
-    fn send(&self, cx: &mut Shared, to: NodeId, after: Option<ChunkId>) {
+    fn send(&self, cx: &mut Shared, to: NodeId, after: Option<ChunkId>, page: u16) {
         let txn = self.txn;
         let message = match &self.question {
             Question::List { prefix, .. } => Message::List { txn, prefix: prefix.clone(), after },
             Question::Ping { .. } => Message::Ping { txn },
+            Question::Renew { id, .. } => Message::Probe { txn, id: *id },
+            Question::Mark { .. } => Message::Mark { txn },
+            Question::Usage { .. } => Message::Usage { txn },
+            Question::Discard { mark, since, chunks, .. } => {
+                let ids = chunks.get(&to).and_then(|ids| ids.chunks(limits::LISTED).nth(usize::from(page)));
+                let ids = ids.unwrap_or_default().to_vec();
+                Message::Discard(wire::Discard { txn, page, mark: *mark, since: *since, ids })
+            }
         };
         cx.send(Destination::Node(to), &message);
     }
@@ -94,8 +143,9 @@ impl Ask {
         }
         match ids.last() {
             Some(last) if more => {
-                *owed = Owed { asked: 1, again: cx.now + cx.config.bid_timeout, after: Some(*last), busy: false };
-                self.send(cx, from, Some(*last));
+                let again = cx.now + cx.config.bid_timeout;
+                *owed = Owed { asked: 1, again, after: Some(*last), page: 0, busy: false };
+                self.send(cx, from, Some(*last), 0);
             }
             _ => {
                 self.open.remove(&from);
@@ -110,6 +160,81 @@ impl Ask {
             *owed = Owed { asked: 0, again: cx.now + cx.rest(Some(wait)), busy: true, ..*owed };
         }
         Step::Continue
+    }
+
+    /// It uses a newer cluster map than this question.
+    pub(super) fn stale(&mut self, cx: &mut Shared, from: NodeId) -> Step {
+        if self.open.remove(&from).is_some() {
+            self.silent.push(from);
+        }
+        self.finish_if_all(cx)
+    }
+
+    pub(super) fn promised(&mut self, cx: &mut Shared, from: NodeId, ack: Ack) -> Step {
+        let Question::Renew { holders, .. } = &mut self.question else {
+            return Step::Continue;
+        };
+        if ack == Ack::Pending || self.open.remove(&from).is_none() {
+            return Step::Continue;
+        }
+        if ack == Ack::Durable {
+            holders.push(from);
+            if cx.domains(holders) >= usize::from(cx.map.copies) {
+                self.open.clear();
+            }
+        }
+        self.finish_if_all(cx)
+    }
+
+    pub(super) fn marked(&mut self, cx: &mut Shared, from: NodeId) -> Step {
+        if matches!(self.question, Question::Mark { .. }) {
+            self.open.remove(&from);
+        }
+        self.finish_if_all(cx)
+    }
+
+    pub(super) fn used(&mut self, cx: &mut Shared, from: NodeId, usage: Usage) -> Step {
+        if let Question::Usage { used } = &mut self.question
+            && self.open.remove(&from).is_some()
+        {
+            used.push((from, usage));
+        }
+        self.finish_if_all(cx)
+    }
+
+    pub(super) fn discarded(
+        &mut self,
+        cx: &mut Shared,
+        from: NodeId,
+        page: u16,
+        dropped: Option<u32>,
+        bytes: u64,
+    ) -> Step {
+        let (Question::Discard { chunks, done, .. }, Some(owed)) = (&mut self.question, self.open.get_mut(&from))
+        else {
+            return Step::Continue;
+        };
+        if owed.page != page {
+            return Step::Continue;
+        }
+        let Some(dropped) = dropped else {
+            // It was restarted, and knows of no promise before.
+            self.open.remove(&from);
+            self.silent.push(from);
+            return self.finish_if_all(cx);
+        };
+        done.copies += u64::from(dropped.count_ones());
+        done.bytes += bytes;
+        let pages = chunks.get(&from).map_or(0, |ids| ids.len().div_ceil(limits::LISTED));
+        match page.checked_add(1).filter(|next| usize::from(*next) < pages) {
+            Some(next) => {
+                let again = cx.now + cx.config.bid_timeout;
+                *owed = Owed { asked: 1, again, after: None, page: next, busy: false };
+                self.send(cx, from, None, next);
+            }
+            None => drop(self.open.remove(&from)),
+        }
+        self.finish_if_all(cx)
     }
 
     pub(super) fn pong(&mut self, cx: &mut Shared, from: NodeId, state: Alive) -> Step {
@@ -130,7 +255,7 @@ impl Ask {
         let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
         let too_few = silent.len() < copies && silent.len() + busy.len() >= copies;
         // With so many dead that the list is worth nothing, only they are to be started.
-        if silent.len() < copies {
+        if silent.len() < copies || matches!(self.question, Question::Mark { .. } | Question::Discard { .. }) {
             silent.extend(busy);
         }
         cx.event(match &mut self.question {
@@ -140,6 +265,14 @@ impl Ask {
                 let chunks =
                     core::mem::take(found).into_iter().map(|(id, by)| (id, by.into_iter().collect())).collect();
                 Event::List { handle, result: Ok(Found { chunks, silent }) }
+            }
+            Question::Renew { holders, .. } => Event::Renew { handle, result: Ok(cx.domains(holders) >= copies) },
+            Question::Mark { mark } => Event::Mark { handle, result: Ok(Marked { mark: *mark, silent }) },
+            Question::Usage { used } => Event::Usage { handle, result: Ok(core::mem::take(used)) },
+            Question::Discard { done, .. } => {
+                let mut done = core::mem::take(done);
+                done.silent.extend(silent);
+                Event::Discard { handle, result: Ok(done) }
             }
             Question::Ping { alive } => {
                 let answers = alive.iter().map(|(n, a)| TargetState { target: *n, answer: Some(*a) });
@@ -173,8 +306,8 @@ impl Ask {
             }
             owed.asked += 1;
             owed.again = cx.now + cx.config.bid_timeout;
-            let after = owed.after;
-            self.send(cx, node, after);
+            let (after, page) = (owed.after, owed.page);
+            self.send(cx, node, after, page);
         }
         self.finish_if_all(cx)
     }

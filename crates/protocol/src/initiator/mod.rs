@@ -227,20 +227,27 @@ impl Initiator {
             }
             Request::List { handle, .. } if full => self.shared.event(Event::List { handle, result: Err(Busy) }),
             Request::Ping { handle } if full => self.shared.event(Event::Ping { handle, result: Err(Busy) }),
+            Request::Renew { handle, .. } if full => self.shared.event(Event::Renew { handle, result: Err(Busy) }),
+            Request::Mark { handle } if full => self.shared.event(Event::Mark { handle, result: Err(Busy) }),
+            Request::Discard { handle, .. } if full => self.shared.event(Event::Discard { handle, result: Err(Busy) }),
+            Request::Usage { handle } if full => self.shared.event(Event::Usage { handle, result: Err(Busy) }),
             request @ (Request::Put { .. } | Request::Get { .. }) => {
                 self.waiting.push_back((self.shared.now, request));
             }
-            Request::List { handle, scope, prefix } => {
-                let (txn, cx) = (self.new_txn(), &mut self.shared);
-                let ask = Ask::list(cx, txn, handle, &scope, prefix);
-                self.active.insert(txn, Txn::Ask(ask));
-            }
-            Request::Ping { handle } => {
-                let (txn, cx) = (self.new_txn(), &mut self.shared);
-                let ask = Ask::ping(cx, txn, handle);
-                self.active.insert(txn, Txn::Ask(ask));
-            }
+            Request::List { handle, scope, prefix } => self.ask(|cx, txn| Ask::list(cx, txn, handle, &scope, prefix)),
+            Request::Ping { handle } => self.ask(|cx, txn| Ask::ping(cx, txn, handle)),
+            Request::Renew { handle, id } => self.ask(|cx, txn| Ask::renew(cx, txn, handle, id)),
+            Request::Mark { handle } => self.ask(|cx, txn| Ask::mark(cx, txn, handle)),
+            Request::Usage { handle } => self.ask(|cx, txn| Ask::usage(cx, txn, handle)),
+            Request::Discard { handle, discard } => self.ask(|cx, txn| Ask::discard(cx, txn, handle, discard)),
         }
+    }
+
+    /// Begins a question. When there is nobody to ask, it is answered by the next wake.
+    fn ask(&mut self, begin: impl FnOnce(&mut Shared, TxnId) -> Ask) {
+        let txn = self.new_txn();
+        let ask = begin(&mut self.shared, txn);
+        self.active.insert(txn, Txn::Ask(ask));
     }
 
     fn new_txn(&mut self) -> TxnId {
@@ -269,7 +276,13 @@ impl Initiator {
             let begun = match request {
                 Request::Put { handle, id, payload } => Txn::Put(Put::new(cx, txn, handle, id, payload, asked)),
                 Request::Get { handle, id } => Txn::Get(Get::new(cx, txn, handle, id, asked)),
-                Request::List { .. } | Request::Ping { .. } | Request::Map(_) => continue,
+                Request::List { .. }
+                | Request::Ping { .. }
+                | Request::Renew { .. }
+                | Request::Mark { .. }
+                | Request::Discard { .. }
+                | Request::Usage { .. }
+                | Request::Map(_) => continue,
             };
             self.active.insert(txn, begun);
             self.transfers += 1;
@@ -304,7 +317,12 @@ impl Initiator {
                 self.shared.event(Event::Bid { answer: bid.answer });
                 bid.txn
             }
-            Message::Ack { txn, .. } | Message::Listed { txn, .. } | Message::Pong { txn, .. } => *txn,
+            Message::Ack { txn, .. }
+            | Message::Listed { txn, .. }
+            | Message::Pong { txn, .. }
+            | Message::Marked { txn }
+            | Message::Discarded { txn, .. }
+            | Message::Used { txn, .. } => *txn,
             Message::Repair(repair) => repair.txn,
             Message::PutRequest(_)
             | Message::Accept { .. }
@@ -312,7 +330,10 @@ impl Initiator {
             | Message::Probe { .. }
             | Message::Suspect { .. }
             | Message::List { .. }
-            | Message::Ping { .. } => return,
+            | Message::Ping { .. }
+            | Message::Mark { .. }
+            | Message::Discard(_)
+            | Message::Usage { .. } => return,
         };
         self.step(txn, |active, cx| match (active, message) {
             (Txn::Put(put), Message::Bid(bid)) => put.bid(cx, from, bid),
@@ -322,6 +343,13 @@ impl Initiator {
             (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(cx, from),
             (Txn::Get(get), Message::Ack { ack, .. }) => get.refused(cx, from, ack),
             (Txn::Ask(ask), Message::Bid(Bid { answer: Answer::Busy(wait), .. })) => ask.busy(cx, from, wait),
+            (Txn::Ask(ask), Message::Bid(Bid { answer: Answer::Stale, .. })) => ask.stale(cx, from),
+            (Txn::Ask(ask), Message::Ack { ack, .. }) => ask.promised(cx, from, ack),
+            (Txn::Ask(ask), Message::Marked { .. }) => ask.marked(cx, from),
+            (Txn::Ask(ask), Message::Used { usage, .. }) => ask.used(cx, from, usage),
+            (Txn::Ask(ask), Message::Discarded { page, dropped, bytes, .. }) => {
+                ask.discarded(cx, from, page, dropped, bytes)
+            }
             (Txn::Ask(ask), Message::Listed { ids, more, .. }) => ask.listed(cx, from, &ids, more),
             (Txn::Ask(ask), Message::Pong { free, chunks, .. }) => ask.pong(cx, from, Alive { free, chunks }),
             _ => Step::Continue,

@@ -84,6 +84,13 @@ pub enum Event {
         /// Which chunk.
         id: ChunkId,
     },
+    /// Chunks that nothing refers to were dropped.
+    Discarded {
+        /// How many.
+        chunks: u32,
+        /// Their bytes.
+        bytes: u64,
+    },
     /// A write failed: from now on puts are answered as by a full disk, and reads are still served. Told once.
     DiskFailed,
     /// A datagram could not be decoded, or made no sense here.
@@ -108,4 +115,6 @@ pub enum Bug {
     OverlapWindows,
     /// Keep tentative windows for ever.
     NeverExpire,
+    /// Answer "have it" without remembering that somebody counts on the copy now.
+    ForgetPromise,
 }

@@ -1,8 +1,10 @@
 //! The target: one disk with its own calendar. It bids, receives, makes durable, acknowledges, and serves.
 //!
-//! All control flow is here; [`receive`] knows what a copy on its way in is, [`serve`] what one on its way out is.
+//! All control flow is here; [`receive`] knows what a copy on its way in is, [`serve`] what one on its way out is,
+//! [`clean`] which copies may go.
 
 mod api;
+mod clean;
 mod receive;
 mod serve;
 
@@ -11,6 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 pub use api::{Bug, Event, Request, Setup};
+use clean::Marks;
 use receive::Reservation;
 use serve::Serving;
 
@@ -38,6 +41,8 @@ enum Pending {
     Write { txn: TxnId, id: ChunkId, size: u32, begun: Instant },
     Read { txn: TxnId, begun: Instant },
     Scrub { background: bool, begun: Instant },
+    Discard { from: NodeId, txn: TxnId, page: u16 },
+    Usage { from: NodeId, txn: TxnId },
 }
 
 /// The target machine.
@@ -64,6 +69,7 @@ pub struct Target {
     lateness: Typical,
     /// How recent transactions ended, oldest first.
     finished: VecDeque<(TxnId, Ack)>,
+    marks: Marks,
     scrub_at: Instant,
     scrub_cursor: Option<ChunkId>,
     /// Looks for a quiet moment that were in vain.
@@ -98,6 +104,7 @@ impl Target {
             outward: Calendar::default(),
             lateness: Typical::default(),
             finished: VecDeque::new(),
+            marks: Marks::default(),
             scrub_at,
             scrub_cursor: None,
             scrub_looks: 0,
@@ -148,7 +155,9 @@ impl Target {
         match pending {
             Pending::Put { from, request } => self.bid(from, request.txn, request.round, busy),
             Pending::Get { from, txn, round, .. } => self.bid(from, txn, round, busy),
-            Pending::List { from, txn } => self.bid(from, txn, 0, busy),
+            Pending::List { from, txn } | Pending::Discard { from, txn, .. } | Pending::Usage { from, txn } => {
+                self.bid(from, txn, 0, busy);
+            }
             Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
             // Only suspicions come here: the background looks at the same copy in its turn.
             Pending::Write { .. } | Pending::Read { .. } | Pending::Scrub { .. } => {}
@@ -168,6 +177,7 @@ impl Target {
         if head.epoch > self.setup.epoch {
             self.event(Event::NeedMap { epoch: head.epoch });
         }
+        self.marks.heard(head.epoch);
         let from = head.from;
         match message {
             Message::PutRequest(request) if head.epoch < self.setup.epoch => {
@@ -179,7 +189,7 @@ impl Target {
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
                 let pending = Pending::Get { from, txn, round, id, unreserved, earliest };
-                self.look(Effect::Lookup { id }, pending);
+                self.look(Effect::Lookup { id, promise: None }, pending);
             }
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
             Message::Repair(repair) => self.repair_asked(from, &repair),
@@ -193,7 +203,16 @@ impl Target {
                 let pong = Message::Pong { txn, free: self.free(), chunks: self.setup.chunks };
                 self.send(from, &pong);
             }
-            Message::Bid(_) | Message::Ack { .. } | Message::Listed { .. } | Message::Pong { .. } => {
+            Message::Mark { txn } => self.mark(from, head.epoch, txn),
+            Message::Discard(discard) => self.discard(from, head.epoch, discard),
+            Message::Usage { txn } => self.look(Effect::Usage, Pending::Usage { from, txn }),
+            Message::Bid(_)
+            | Message::Ack { .. }
+            | Message::Listed { .. }
+            | Message::Pong { .. }
+            | Message::Marked { .. }
+            | Message::Discarded { .. }
+            | Message::Used { .. } => {
                 self.event(Event::BadDatagram);
             }
         }
@@ -228,6 +247,12 @@ impl Target {
             (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
                 self.send(from, &Message::Listed { txn, ids, more });
             }
+            (Pending::Usage { from, txn }, Completion::Used(usage)) => {
+                self.send(from, &Message::Used { txn, usage });
+            }
+            (Pending::Discard { from, txn, page }, Completion::Discarded { dropped, bytes, result }) => {
+                self.discarded(from, txn, page, dropped, bytes, result);
+            }
             (Pending::Write { txn, id, size, begun }, Completion::Written { result, free }) => {
                 self.setup.free = free;
                 self.written(txn, id, size, begun, result);
@@ -244,11 +269,16 @@ impl Target {
                     self.setup.chunks = self.setup.chunks.saturating_sub(1);
                     self.event(Event::Corrupt { id });
                 }
-                if result == Err(WriteFailure::Disk) && !core::mem::replace(&mut self.disk_failed, true) {
-                    self.event(Event::DiskFailed);
-                }
+                self.note_failure(result);
             }
             (pending, completion) => panic!("{completion:?} does not answer {pending:?}"),
+        }
+    }
+
+    /// After a failed write the disk takes no more.
+    fn note_failure(&mut self, result: Result<(), WriteFailure>) {
+        if result == Err(WriteFailure::Disk) && !core::mem::replace(&mut self.disk_failed, true) {
+            self.event(Event::DiskFailed);
         }
     }
 

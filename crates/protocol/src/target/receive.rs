@@ -72,7 +72,8 @@ impl Target {
             Some(_) => self.drop_reservation(request.txn),
             None => {}
         }
-        self.look(Effect::Lookup { id: request.id }, Pending::Put { from, request });
+        let promise = self.promise();
+        self.look(Effect::Lookup { id: request.id, promise }, Pending::Put { from, request });
     }
 
     pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, found: Option<u32>) {
@@ -304,7 +305,8 @@ impl Target {
         let (id, from, pieces) = (r.id, r.from, r.incoming.take());
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
         let pending = Pending::Write { txn, id, size, begun: self.now };
-        self.start(Effect::Write { id, pieces, verify }, pending);
+        let promise = self.marks.newest();
+        self.start(Effect::Write { id, pieces, verify, promise }, pending);
         if self.setup.bug == Some(Bug::AckBeforeDurable) {
             self.send(from, &Message::Ack { txn, ack: Ack::Durable });
         }
@@ -330,9 +332,7 @@ impl Target {
             Ok(()) => Ack::Durable,
             Err(WriteFailure::NoSpace) => Ack::NoSpace,
             Err(WriteFailure::Disk) => {
-                if !core::mem::replace(&mut self.disk_failed, true) {
-                    self.event(Event::DiskFailed);
-                }
+                self.note_failure(result);
                 Ack::DiskFailed
             }
             Err(WriteFailure::BadHash) => {
@@ -371,7 +371,10 @@ impl Target {
             _ => match self.finished.iter().find(|(t, _)| *t == txn).map(|(_, ack)| *ack) {
                 Some(ack) if ack != Ack::Durable => self.send(from, &Message::Ack { txn, ack }),
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
-                _ => self.look(Effect::Lookup { id }, Pending::Probe { from, txn }),
+                _ => {
+                    let promise = self.promise();
+                    self.look(Effect::Lookup { id, promise }, Pending::Probe { from, txn });
+                }
             },
         }
     }

@@ -76,6 +76,42 @@ pub enum Message {
         /// Whether there are more.
         more: bool,
     },
+    /// Initiator to target: remember this moment, and from now on what is promised of which copy (`docs/cleaning.md`).
+    Mark {
+        /// Which transaction; it names the mark, too.
+        txn: TxnId,
+    },
+    /// Target to initiator: it is remembered.
+    Marked {
+        /// Which transaction.
+        txn: TxnId,
+    },
+    /// Initiator to target: nothing refers to these chunks. Drop those that may go, condemn the others.
+    Discard(Discard),
+    /// Target to initiator: what became of them.
+    Discarded {
+        /// Which transaction.
+        txn: TxnId,
+        /// Which page of it.
+        page: u16,
+        /// Which of the page's chunks are dropped, durably, the first being the lowest bit; `None` when the mark is not
+        /// known here (any more).
+        dropped: Option<u32>,
+        /// Bytes of them.
+        bytes: u64,
+    },
+    /// Initiator to target: what do your bytes do?
+    Usage {
+        /// Which transaction.
+        txn: TxnId,
+    },
+    /// Target to initiator: the answer.
+    Used {
+        /// Which transaction.
+        txn: TxnId,
+        /// The bytes.
+        usage: Usage,
+    },
     /// Initiator to target: are you there? Also asks for fill and load.
     Ping {
         /// Which transaction.
@@ -90,6 +126,32 @@ pub enum Message {
         /// Chunks held.
         chunks: u64,
     },
+}
+
+/// A page of chunks that nothing refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discard {
+    /// Which transaction.
+    pub txn: TxnId,
+    /// Which page of it.
+    pub page: u16,
+    /// The mark before which everything that may refer to them was begun; what was promised since must stay.
+    pub mark: TxnId,
+    /// The mark with which they must have been condemned to go now; 0 when none was set before.
+    pub since: TxnId,
+    /// The chunks; at most [`limits::LISTED`].
+    pub ids: Vec<ChunkId>,
+}
+
+/// What the bytes written to a target's disk do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of records of chunks that are held.
+    pub live: u64,
+    /// Bytes that nothing refers to any more, which compaction wins back.
+    pub dead: u64,
+    /// Bytes that compaction has won back since the target was started.
+    pub reclaimed: u64,
 }
 
 /// A put request.
@@ -257,6 +319,12 @@ impl Message {
             Self::Listed { .. } => "listed",
             Self::Ping { .. } => "ping",
             Self::Pong { .. } => "pong",
+            Self::Mark { .. } => "mark",
+            Self::Marked { .. } => "marked",
+            Self::Discard(_) => "discard",
+            Self::Discarded { .. } => "discarded",
+            Self::Usage { .. } => "usage",
+            Self::Used { .. } => "used",
         }
     }
 
@@ -274,6 +342,12 @@ impl Message {
             Self::Listed { .. } => 10,
             Self::Ping { .. } => 11,
             Self::Pong { .. } => 12,
+            Self::Mark { .. } => 13,
+            Self::Marked { .. } => 14,
+            Self::Discard(_) => 15,
+            Self::Discarded { .. } => 16,
+            Self::Usage { .. } => 17,
+            Self::Used { .. } => 18,
         }
     }
 
@@ -331,7 +405,21 @@ impl Message {
                     out.put_slice(&id.encode());
                 }
             }
-            Self::Ping { txn } => out.put_u64_le(txn.0),
+            Self::Ping { txn } | Self::Mark { txn } | Self::Marked { txn } | Self::Usage { txn } => {
+                out.put_u64_le(txn.0);
+            }
+            Self::Discard(discard) => put_discard(discard, out),
+            Self::Discarded { txn, page, dropped, bytes } => {
+                out.put_u64_le(txn.0);
+                out.put_u16_le(*page);
+                out.put_u8(u8::from(dropped.is_some()));
+                out.put_u32_le(dropped.unwrap_or(0));
+                out.put_u64_le(*bytes);
+            }
+            Self::Used { txn, usage } => {
+                out.put_u64_le(txn.0);
+                [usage.live, usage.dead, usage.reclaimed].into_iter().for_each(|bytes| out.put_u64_le(bytes));
+            }
             Self::Pong { txn, free, chunks } => {
                 out.put_u64_le(txn.0);
                 out.put_u64_le(*free);
@@ -380,9 +468,44 @@ impl Message {
             }
             11 => Self::Ping { txn: TxnId(r.u64()?) },
             12 => Self::Pong { txn: TxnId(r.u64()?), free: r.u64()?, chunks: r.u64()? },
+            13 => Self::Mark { txn: TxnId(r.u64()?) },
+            14 => Self::Marked { txn: TxnId(r.u64()?) },
+            15 => Self::Discard(take_discard(r)?),
+            16 => {
+                let (txn, page, known) = (TxnId(r.u64()?), r.u16()?, r.flag()?);
+                let (dropped, bytes) = (r.u32()?, r.u64()?);
+                // Without the mark nothing was dropped.
+                if !known && dropped != 0 {
+                    return None;
+                }
+                Self::Discarded { txn, page, dropped: known.then_some(dropped), bytes }
+            }
+            17 => Self::Usage { txn: TxnId(r.u64()?) },
+            18 => {
+                let usage = |r: &mut Reader<'_>| Some(Usage { live: r.u64()?, dead: r.u64()?, reclaimed: r.u64()? });
+                Self::Used { txn: TxnId(r.u64()?), usage: usage(r)? }
+            }
             _ => return None,
         })
     }
+}
+
+fn put_discard(discard: &Discard, out: &mut BytesMut) {
+    out.put_u64_le(discard.txn.0);
+    out.put_u16_le(discard.page);
+    out.put_u64_le(discard.mark.0);
+    out.put_u64_le(discard.since.0);
+    out.put_u8(discard.ids.len() as u8);
+    for id in &discard.ids {
+        out.put_slice(&id.encode());
+    }
+}
+
+fn take_discard(r: &mut Reader<'_>) -> Option<Discard> {
+    let (txn, page, mark, since) = (TxnId(r.u64()?), r.u16()?, TxnId(r.u64()?), TxnId(r.u64()?));
+    let count = r.count(limits::LISTED)?;
+    let ids = (0..count).map(|_| r.chunk()).collect::<Option<_>>()?;
+    Some(Discard { txn, page, mark, since, ids })
 }
 
 fn put_request(request: &PutRequest, out: &mut BytesMut) {

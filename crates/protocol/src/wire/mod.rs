@@ -9,7 +9,9 @@ mod message;
 mod seal;
 
 pub use data::{DataHeader, datagrams};
-pub use message::{Ack, Answer, Bid, Granted, Leg, Message, PutRequest, Repair, Slot, decode_message, encode_message};
+pub use message::{
+    Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage, decode_message, encode_message,
+};
 pub use seal::{DropReason, KEY_LEN, Opener, Sealer};
 
 use crate::id::{ClusterId, Epoch, NodeId};

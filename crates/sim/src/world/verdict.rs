@@ -9,7 +9,7 @@ use protocol::target;
 use protocol::time::{Instant, Span};
 
 use super::workload::Asked;
-use super::{Machinery, World};
+use super::{Happening, Machinery, World};
 use crate::tell;
 
 impl World<'_> {
@@ -31,6 +31,7 @@ impl World<'_> {
                 self.outcome.failure.get_or_insert(why);
             }
         }
+        self.check_cleaned();
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
         while let Some(((at, _, _), happening)) = self.queue.pop_first().filter(|((at, ..), _)| *at < until) {
@@ -71,16 +72,21 @@ impl World<'_> {
     }
 
     pub(super) fn initiator_event(&mut self, id: NodeId, event: initiator::Event) {
+        if self.cleaning.as_ref().is_some_and(|cleaning| cleaning.node == id) {
+            return self.cleaner_event(id, event);
+        }
         match event {
             initiator::Event::Put { handle, result } => {
-                let Some(Asked::Put(chunk, payload, healed, fresh)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Asked::Put(chunk, payload, healed, fresh, begun)) = self.open.remove(&(id, handle)) else {
+                    return;
+                };
                 self.note(8, id, payload.len(), || tell::put(chunk, &result));
                 match result {
                     Ok(stored) => {
                         if healed && fresh {
                             self.check_prompt(chunk, &stored.holders);
                         }
-                        self.acknowledge(chunk, payload, &stored.holders);
+                        self.acknowledge(id, chunk, payload, &stored.holders, begun);
                     }
                     Err(error) if healed => self.fail(format!("a put failed after the heal: {error}")),
                     Err(_) => {}
@@ -88,10 +94,12 @@ impl World<'_> {
                 self.feed(id);
             }
             initiator::Event::Get { handle, result } => {
-                let Some(Asked::Get(chunk, healed)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Asked::Get(chunk, healed, must)) = self.open.remove(&(id, handle)) else { return };
                 self.note(10, id, 0, || tell::get(chunk, &result));
-                match (self.acknowledged.get(&chunk), result) {
-                    (Some(bytes), Ok(fetched)) if fetched.pieces.concat() == *bytes => self.outcome.gets += 1,
+                match (self.contents.get(&chunk).filter(|_| must), result) {
+                    (_, Ok(fetched)) if self.contents.get(&chunk).is_some_and(|b| fetched.pieces.concat() == *b) => {
+                        self.outcome.gets += 1;
+                    }
                     (_, Ok(_)) => self.fail(format!("a get of {chunk:?} returned wrong bytes")),
                     (Some(_), Err(GetError::NotFound)) => {
                         self.fail(format!("{chunk:?} was acknowledged, and is not found"))
@@ -124,7 +132,11 @@ impl World<'_> {
                 }
                 self.feed(id);
             }
-            initiator::Event::Bid { .. }
+            initiator::Event::Renew { .. }
+            | initiator::Event::Mark { .. }
+            | initiator::Event::Discard { .. }
+            | initiator::Event::Usage { .. }
+            | initiator::Event::Bid { .. }
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent
             | initiator::Event::CorruptCopy { .. } => {}
@@ -142,7 +154,7 @@ impl World<'_> {
     }
 
     /// At the moment of the acknowledgement the copies must be durable, apart, and right.
-    fn acknowledge(&mut self, id: ChunkId, bytes: Bytes, holders: &[NodeId]) {
+    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], begun: Instant) {
         let distinct: BTreeSet<NodeId> = holders.iter().copied().collect();
         if distinct.len() < usize::from(self.scenario.copies) {
             self.fail(format!("{id:?} was acknowledged with the holders {holders:?}"));
@@ -151,12 +163,15 @@ impl World<'_> {
             // A holder that is down is looked at when it is back; one that a flipped byte hit may have lost its copy.
             let down = matches!(self.nodes.get(&holder).map(|n| &n.machinery), Some(Machinery::Down(_)));
             let good = down || self.holds(holder, &id).as_ref() == Some(&bytes);
-            if !good && !self.damaged.contains(&(id, holder)) {
+            if !good && !self.damaged.contains(&(id, holder)) && self.is_timely(by, begun) {
                 self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy"));
             }
         }
         self.outcome.puts += 1;
-        self.acknowledged.insert(id, bytes);
+        match self.draw_publish() {
+            Some(at) => self.push(at, Happening::Publish(by, id, begun)),
+            None => drop(self.acknowledged.insert(id, bytes)),
+        }
     }
 
     /// What a running target has of a chunk, if it is good.

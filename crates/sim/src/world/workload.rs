@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{self, Scope};
+use protocol::time::Instant;
 
 use super::World;
 
@@ -10,10 +11,11 @@ use super::World;
 const NAMES: u64 = 5;
 
 pub(super) enum Asked {
-    /// Chunk, bytes, whether it was asked after the heal, and whether nobody else puts it.
-    Put(ChunkId, Bytes, bool, bool),
-    /// Chunk, and whether it was asked after the heal.
-    Get(ChunkId, bool),
+    /// Chunk, bytes, whether it was asked after the heal, whether nobody else puts it, and when it was asked, by the clock of
+    /// the initiator.
+    Put(ChunkId, Bytes, bool, bool, Instant),
+    /// Chunk, whether it was asked after the heal, and whether it must be found: it was referred to all the time.
+    Get(ChunkId, bool, bool),
     /// A name's prefix, the versions that were acknowledged before, and whether it was asked after the heal.
     List(Vec<u8>, Vec<ChunkId>, bool),
     /// Whether it was asked after the heal.
@@ -23,8 +25,17 @@ pub(super) enum Asked {
 impl Asked {
     /// Another put of this chunk begins.
     fn share(&mut self, id: ChunkId) {
-        if let Self::Put(chunk, _, _, alone) = self {
+        if let Self::Put(chunk, _, _, alone, _) = self {
             *alone &= *chunk != id;
+        }
+    }
+
+    /// Nothing refers to this chunk any more.
+    pub(super) fn erase(&mut self, id: ChunkId) {
+        match self {
+            Self::Get(chunk, _, must) => *must &= *chunk != id,
+            Self::List(_, known, _) => known.retain(|chunk| *chunk != id),
+            Self::Put(..) | Self::Ping(_) => {}
         }
     }
 
@@ -45,10 +56,11 @@ impl World<'_> {
             if !put && self.gets_left == 0 {
                 return;
             }
+            self.erase_some();
             self.next_handle += 1;
             let handle = self.next_handle;
             let (asked, request) = if put {
-                self.draw_put(handle)
+                self.draw_put(id, handle)
             } else if self.rng.chance(1, 16) {
                 self.draw_look(handle)
             } else {
@@ -59,9 +71,10 @@ impl World<'_> {
         }
     }
 
-    fn draw_put(&mut self, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_put(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
         self.puts_left -= 1;
         let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Asked::chunk)).flatten();
+        let again = again.or_else(|| self.draw_again());
         let fresh = again.is_none();
         let (id, payload) = again.unwrap_or_else(|| {
             let len = self.rng.below(self.scenario.largest) + 1;
@@ -77,7 +90,9 @@ impl World<'_> {
             // Copies that the one put makes are not told to the other.
             self.open.values_mut().for_each(|asked| asked.share(id));
         }
-        (Asked::Put(id, payload.clone(), self.healed, fresh), initiator::Request::Put { handle, id, payload })
+        self.contents.insert(id, payload.clone());
+        let begun = self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now));
+        (Asked::Put(id, payload.clone(), self.healed, fresh, begun), initiator::Request::Put { handle, id, payload })
     }
 
     fn draw_get(&mut self, handle: u64) -> (Asked, initiator::Request) {
@@ -89,7 +104,7 @@ impl World<'_> {
             let nth = self.rng.below(known) as usize;
             self.acknowledged.keys().nth(nth).copied().unwrap_or_else(|| ChunkId::of_payload(b""))
         };
-        (Asked::Get(id, self.healed), initiator::Request::Get { handle, id })
+        (Asked::Get(id, self.healed, self.acknowledged.contains_key(&id)), initiator::Request::Get { handle, id })
     }
 
     /// A list of a name's versions, or a ping.

@@ -405,7 +405,7 @@ impl<'a> Cluster<'a> {
 
     fn effect(&mut self, node: u32, op: OpId, effect: Effect) {
         match effect {
-            Effect::Lookup { id } => {
+            Effect::Lookup { id, .. } => {
                 self.at_once.push((op, Completion::Found(self.workload.found(&id, NodeId(node)))));
             }
             Effect::Write { id, pieces, .. } => {
@@ -459,6 +459,10 @@ impl<'a> Cluster<'a> {
             InitiatorEvent::RepairAsked => return self.count.repairs += 1,
             InitiatorEvent::List { .. }
             | InitiatorEvent::Ping { .. }
+            | InitiatorEvent::Renew { .. }
+            | InitiatorEvent::Mark { .. }
+            | InitiatorEvent::Discard { .. }
+            | InitiatorEvent::Usage { .. }
             | InitiatorEvent::NeedMap { .. }
             | InitiatorEvent::Bid { .. }
             | InitiatorEvent::RepairSent

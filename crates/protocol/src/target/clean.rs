@@ -1,0 +1,97 @@
+//! Copies that nothing refers to. `docs/cleaning.md` has the argument why none goes that somebody counts on.
+
+use std::collections::VecDeque;
+
+use super::{Answer, Bug, Effect, Event, Message, NodeId, Pending, Target, TxnId, WriteFailure, limits};
+use crate::id::Epoch;
+use crate::wire::Discard;
+
+/// The marks of cleaners, numbered from 1 in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    newest: u32,
+    /// Oldest first.
+    known: VecDeque<(TxnId, u32)>,
+    /// The newest cluster map that was heard of.
+    epoch: Epoch,
+}
+
+impl Marks {
+    /// The number of the last mark; promises are made after it.
+    pub(super) fn newest(&self) -> u32 {
+        self.newest
+    }
+
+    pub(super) fn heard(&mut self, epoch: Epoch) {
+        self.epoch = self.epoch.max(epoch);
+    }
+
+    fn find(&self, mark: TxnId) -> Option<u32> {
+        self.known.iter().find(|(known, _)| *known == mark).map(|(_, number)| *number)
+    }
+
+    fn set(&mut self, mark: TxnId) {
+        if self.find(mark).is_some() {
+            return;
+        }
+        if self.known.len() >= limits::MARKS {
+            self.known.pop_front();
+        }
+        // A mark that has no number of its own is not kept: what refers to it is refused.
+        if let Some(next) = self.newest.checked_add(1) {
+            self.newest = next;
+            self.known.push_back((mark, next));
+        }
+    }
+}
+
+impl Target {
+    /// Whoever asks whether a copy is here counts on it from now on.
+    pub(super) fn promise(&self) -> Option<u32> {
+        (self.setup.bug != Some(Bug::ForgetPromise)).then(|| self.marks.newest())
+    }
+
+    /// Whether a cleaner does not know a map with which others already put: then it does not know all that refers to
+    /// chunks either.
+    fn is_behind(&self, epoch: Epoch) -> bool {
+        epoch < self.marks.epoch.max(self.setup.epoch)
+    }
+
+    pub(super) fn mark(&mut self, from: NodeId, epoch: Epoch, txn: TxnId) {
+        if self.is_behind(epoch) {
+            return self.bid(from, txn, 0, Answer::Stale);
+        }
+        self.marks.set(txn);
+        self.send(from, &Message::Marked { txn });
+    }
+
+    pub(super) fn discard(&mut self, from: NodeId, epoch: Epoch, discard: Discard) {
+        let Discard { txn, page, mark, since, ids } = discard;
+        if self.is_behind(epoch) {
+            return self.bid(from, txn, 0, Answer::Stale);
+        }
+        let Some(mark) = self.marks.find(mark) else {
+            return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 });
+        };
+        let since = self.marks.find(since).filter(|since| *since < mark).unwrap_or(0);
+        self.look(Effect::Discard { ids, mark, since }, Pending::Discard { from, txn, page });
+    }
+
+    pub(super) fn discarded(
+        &mut self,
+        from: NodeId,
+        txn: TxnId,
+        page: u16,
+        dropped: u32,
+        bytes: u64,
+        result: Result<(), WriteFailure>,
+    ) {
+        self.note_failure(result);
+        let chunks = dropped.count_ones();
+        if chunks > 0 {
+            self.setup.chunks = self.setup.chunks.saturating_sub(u64::from(chunks));
+            self.event(Event::Discarded { chunks, bytes });
+        }
+        self.send(from, &Message::Discarded { txn, page, dropped: Some(dropped), bytes });
+    }
+}

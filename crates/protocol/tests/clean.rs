@@ -1,0 +1,131 @@
+//! What a target refuses a cleaner, and in which order a cleaner asks.
+
+mod common;
+
+use common::{INITIATOR, at, hear, initiator, put, step, target};
+use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
+use protocol::initiator::{self, Discarded, Found, Mark, Marked};
+use protocol::machine::{Completion, Effect, Input, Stamps, Verdict};
+use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
+
+fn said(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
+    let head = Head { cluster: ClusterId(1), epoch: Epoch(epoch), from: INITIATOR };
+    Input::Datagram(encode_message(head, message))
+}
+
+fn discard(mark: u64, since: u64, id: ChunkId) -> Message {
+    Message::Discard(Discard { txn: TxnId(9), page: 2, mark: TxnId(mark), since: TxnId(since), ids: vec![id] })
+}
+
+#[test]
+fn a_target_numbers_its_marks_and_remembers_promises() {
+    let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
+    let (answer, effects) = step(&mut target, at(0), said(1, &discard(5, 0, id)));
+    assert!(effects.is_empty(), "a mark that it does not know: {effects:?}");
+    assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: None, bytes: 0 }]);
+    for (n, mark) in [5, 6, 5].into_iter().enumerate() {
+        let (answer, _) = step(&mut target, at(1), said(1, &Message::Mark { txn: TxnId(mark) }));
+        assert_eq!(answer, [Message::Marked { txn: TxnId(mark) }], "mark {n}");
+    }
+    let promised = |effects: &[_]| match effects {
+        [(_, Effect::Lookup { promise, .. })] => *promise,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(promised(&step(&mut target, at(2), said(1, &put(1, 1, id, 10))).1), Some(2));
+    assert_eq!(promised(&step(&mut target, at(2), said(1, &Message::Probe { txn: TxnId(3), id })).1), Some(2));
+    assert_eq!(promised(&step(&mut target, at(2), said(1, &common::get(4, 1, id))).1), None, "a get promises nothing");
+    let (_, effects) = step(&mut target, at(3), said(1, &discard(6, 5, id)));
+    let [(op, Effect::Discard { mark: 2, since: 1, .. })] = effects[..] else { panic!("{effects:?}") };
+    let completion = Completion::Discarded { dropped: 1, bytes: 64, result: Ok(()) };
+    let (answer, _) = step(&mut target, at(4), Input::Done { op, completion });
+    assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: Some(1), bytes: 64 }]);
+    // An earlier mark than this look's says nothing of it; a later one even less.
+    for since in [6, 7] {
+        let (_, effects) = step(&mut target, at(5), said(1, &discard(5, since, id)));
+        assert!(matches!(effects[..], [(_, Effect::Discard { mark: 1, since: 0, .. })]), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_cleaner_with_an_old_map_is_refused() {
+    let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
+    step(&mut target, at(0), said(1, &Message::Mark { txn: TxnId(5) }));
+    // Somebody puts under a newer map, which this target has not found yet.
+    step(&mut target, at(1), said(2, &put(1, 1, id, 10)));
+    let refused = |txn| [Message::Bid(Bid { txn: TxnId(txn), round: 0, answer: Answer::Stale })];
+    assert_eq!(step(&mut target, at(2), said(1, &discard(5, 0, id))).0, refused(9));
+    assert_eq!(step(&mut target, at(2), said(1, &Message::Mark { txn: TxnId(6) })).0, refused(6));
+}
+
+#[test]
+fn a_late_condemnation_drops_nothing() {
+    let mut stamps = Stamps::default();
+    assert_eq!(stamps.judge(1, 0), Verdict::Condemn);
+    assert_eq!(stamps.judge(2, 1), Verdict::Drop);
+    // Unreferenced, referenced, unreferenced: it was not named with mark 2.
+    assert_eq!((stamps.judge(3, 2), stamps.judge(4, 3)), (Verdict::Condemn, Verdict::Drop));
+    stamps.promise(4);
+    assert_eq!((stamps.judge(4, 3), stamps.judge(5, 4)), (Verdict::Keep, Verdict::Condemn));
+}
+
+fn mark(n: u64) -> Mark {
+    Mark { name: TxnId(n), epoch: Epoch(1) }
+}
+
+fn found(id: ChunkId) -> Found {
+    Found { chunks: vec![(id, vec![NodeId(1)])], silent: vec![] }
+}
+
+#[test]
+fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
+    let id = ChunkId::of_payload(b"x");
+    let mut cleaner = Cleaner::new(false);
+    for (n, since) in [(1, None), (2, Some(mark(1)))] {
+        assert_eq!(cleaner.want(), Want::Mark);
+        cleaner.marked(Ok(Marked { mark: mark(n), silent: vec![] }));
+        if since.is_some() {
+            assert_eq!(cleaner.want(), Want::Rest, "what was begun before the mark may not be there yet");
+            cleaner.rested();
+        }
+        assert_eq!(cleaner.want(), Want::Read { from: 0 });
+        cleaner.read(1, vec![]);
+        assert_eq!(cleaner.want(), Want::List { prefix: vec![0] });
+        cleaner.listed(Ok(found(id)), |_| false);
+        let discard = initiator::Discard { mark: mark(n), since, chunks: found(id).chunks };
+        assert_eq!((cleaner.want(), cleaner.want()), (Want::Discard(discard.clone()), Want::Discard(discard)));
+        cleaner.discarded(Ok(Discarded { copies: n, bytes: 64, silent: vec![] }));
+        let look = Look { unreferenced: 1, copies: n, bytes: 64, unfinished: None };
+        assert_eq!(cleaner.want(), Want::Over(look));
+        cleaner.again();
+    }
+    cleaner.marked(Ok(Marked { mark: mark(3), silent: vec![] }));
+    cleaner.rested();
+    cleaner.read(1, vec![]);
+    assert_eq!(cleaner.want(), Want::List { prefix: vec![0] });
+    cleaner.listed(Ok(Found { silent: vec![NodeId(2)], ..found(id) }), |_| false);
+    let Want::Over(look) = cleaner.want() else { panic!("it went on without target 2") };
+    assert_eq!(look.unfinished, Some(Unfinished::Silent(vec![NodeId(2)])));
+    cleaner.again();
+    cleaner.marked(Ok(Marked { mark: mark(4), silent: vec![NodeId(2)] }));
+    assert!(matches!(cleaner.want(), Want::Over(_)), "it goes on without a mark on target 2");
+}
+
+#[test]
+fn a_renewal_needs_enough_promises() {
+    for (acks, enough) in [([Ack::Durable; 3], true), ([Ack::Durable, Ack::Unknown, Ack::Durable], false)] {
+        let mut machine = initiator();
+        let request = initiator::Request::Renew { handle: 7, id: ChunkId::of_payload(b"x") };
+        let said = hear(&mut machine, at(0), Input::Request(request));
+        let [Message::Probe { txn, .. }, ..] = said.messages[..] else { panic!("{:?}", said.messages) };
+        let mut events = vec![];
+        for (n, ack) in acks.into_iter().enumerate() {
+            let datagram = common::from(NodeId(n as u32 + 1), &Message::Ack { txn, ack });
+            events.extend(hear(&mut machine, at(1), Input::Datagram(datagram)).events);
+        }
+        assert!(
+            matches!(events[..], [initiator::Event::Renew { handle: 7, result: Ok(result) }] if result == enough),
+            "{events:?}"
+        );
+    }
+}

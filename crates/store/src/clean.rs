@@ -1,0 +1,93 @@
+//! Forgetting chunks that nothing refers to.
+
+use std::sync::PoisonError;
+
+use protocol::id::ChunkId;
+use protocol::machine::{Stamps, Verdict};
+
+use crate::record::Kind;
+use crate::{Place, Store, WriteError, bury, lock};
+
+/// What became of chunks that nothing refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Which are forgotten, durably, the first being the lowest bit.
+    pub dropped: u32,
+    /// Bytes of their records.
+    pub bytes: u64,
+    /// Why some that may go did not.
+    pub failed: Option<WriteError>,
+}
+
+impl Store {
+    /// The size of a chunk that is durable here, which somebody counts on from now on, after mark `mark`.
+    #[must_use]
+    pub fn promise(&self, id: &ChunkId, mark: u32) -> Option<u32> {
+        let promised = Stamps::promised(mark);
+        let place = *self.index().get(id)?;
+        if place.stamps != promised {
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            index.get_mut(id)?.stamps.promise(mark);
+        }
+        Some(place.len)
+    }
+
+    /// Judges chunks, 32 at most, and forgets those that may go, with one sync.
+    ///
+    /// A chunk leaves the index in the step that judges it, before its tombstone is written: whoever looks it up either
+    /// promised it in time, or finds it gone and has it put again, behind the tombstone. When the tombstone cannot be
+    /// made durable, the chunk is back.
+    #[must_use]
+    pub fn discard(&self, ids: &[ChunkId], mark: u32, since: u32) -> Discarded {
+        let mut writer = lock(&self.writer);
+        let gone = self.take_condemned(ids, mark, since);
+        let mut done = Discarded::default();
+        let mut written = Vec::new();
+        for (bit, id, place) in gone {
+            match self.write(&mut writer, Kind::Tombstone, &id, &[], self.options.capacity) {
+                Ok(_) => {
+                    writer.pending.push((id, None));
+                    written.push((bit, id, place));
+                }
+                Err(error) => {
+                    self.put_back(id, place);
+                    done.failed = Some(error);
+                }
+            }
+        }
+        // Also what a write that failed on the way had staged.
+        if let Err(error) = self.sync_locked(&mut writer) {
+            written.drain(..).for_each(|(_, id, place)| self.put_back(id, place));
+            done.failed = Some(error);
+        }
+        for (bit, _, place) in written {
+            done.dropped |= 1 << bit;
+            done.bytes += place.record_len();
+        }
+        done
+    }
+
+    fn take_condemned(&self, ids: &[ChunkId], mark: u32, since: u32) -> Vec<(usize, ChunkId, Place)> {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = Vec::new();
+        for (bit, id) in ids.iter().enumerate().take(32) {
+            let Some(place) = index.get_mut(id) else { continue };
+            if place.stamps.judge(mark, since) == Verdict::Drop {
+                let place = *place;
+                index.remove(id);
+                bury(&mut lock(&self.usage), place);
+                gone.push((bit, *id, place));
+            }
+        }
+        gone
+    }
+
+    fn put_back(&self, id: ChunkId, place: Place) {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        index.insert(id, place);
+        lock(&self.usage).change(place.segment, |segment| {
+            segment.live += place.record_len();
+            segment.buried -= 1;
+        });
+    }
+}

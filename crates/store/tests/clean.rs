@@ -1,0 +1,96 @@
+//! What nothing refers to goes, durably; what was promised in time stays.
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+use protocol::rng::Rng;
+use store::backend::CrashBackend;
+use store::{Options, ReadError, Store, WriteError};
+
+fn open(disk: &CrashBackend) -> Store {
+    let options = Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 };
+    Store::open(Box::new(disk.clone()), options).expect("opens").0
+}
+
+fn put(store: &Store, bytes: &'static [u8], promise: u32) -> ChunkId {
+    let id = ChunkId::of_payload(bytes);
+    store.append(&id, &[Bytes::from_static(bytes)], promise).expect("room");
+    store.sync().expect("syncs");
+    id
+}
+
+#[test]
+fn a_chunk_goes_when_two_looks_condemn_it() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let id = put(&store, b"one", 0);
+    assert_eq!(store.discard(&[id], 1, 0).dropped, 0, "the first look condemns");
+    assert_eq!(store.discard(&[id], 1, 0).dropped, 0, "and does so again");
+    assert_eq!(store.discard(&[id], 3, 2).dropped, 0, "it was condemned with another mark");
+    let done = store.discard(&[ChunkId::of_payload(b"not here"), id], 4, 3);
+    assert_eq!((done.dropped, done.bytes, done.failed), (2, 128, None));
+    assert_eq!(store.read(&id), Err(ReadError::Missing));
+    disk.crash(1);
+    assert_eq!(open(&disk).read(&id), Err(ReadError::Missing), "it came back after a crash");
+}
+
+#[test]
+fn what_is_promised_stays() {
+    let store = open(&CrashBackend::new());
+    let [asked, written] = [put(&store, b"asked", 0), put(&store, b"written", 0)];
+    assert_eq!(store.discard(&[asked, written], 1, 0).dropped, 0);
+    // Somebody hears "have it", and somebody else puts it again.
+    assert_eq!(store.promise(&asked, 2), Some(5));
+    assert_eq!(put(&store, b"written", 2), written);
+    assert_eq!(store.discard(&[asked, written], 2, 1).dropped, 0);
+    // The promise undid the condemnation as well: it takes two looks more.
+    assert_eq!(store.discard(&[asked, written], 3, 2).dropped, 0);
+    assert_eq!(store.discard(&[asked, written], 4, 3).dropped, 3);
+    assert_eq!(store.promise(&asked, 4), None);
+    // What is put again behind the tombstone is there.
+    put(&store, b"asked", 4);
+    assert_eq!(store.read(&asked).as_deref(), Ok(&b"asked"[..]));
+}
+
+#[test]
+fn a_promise_during_compaction_is_kept() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let kept = put(&store, b"kept", 0);
+    let mut rng = Rng::new(5);
+    let filler: Vec<ChunkId> = (0..60)
+        .map(|_| {
+            let bytes: Bytes = (0..1_000).map(|_| rng.next_u64() as u8).collect();
+            let id = ChunkId::of_payload(&bytes);
+            store.append(&id, &[bytes], 0).expect("room");
+            id
+        })
+        .collect();
+    store.sync().expect("syncs");
+    for mark in 1..3 {
+        for page in filler.chunks(30) {
+            let _ = store.discard(page, mark, mark - 1);
+        }
+    }
+    assert_eq!(store.chunks(), 1);
+    assert_eq!(store.discard(&[kept], 3, 2).dropped, 0);
+    assert_eq!(store.promise(&kept, 4), Some(4));
+    let before = store.space();
+    while store.compact(&mut |_| std::ops::ControlFlow::Continue(())).expect("compacts").is_some() {}
+    let after = store.space();
+    assert!(after.reclaimed > 30_000 && after.used < before.used, "{after:?}");
+    assert_eq!(store.discard(&[kept], 4, 3).dropped, 0, "its move forgot the promise");
+    assert_eq!(store.read(&kept).as_deref(), Ok(&b"kept"[..]));
+}
+
+#[test]
+fn without_a_durable_tombstone_a_chunk_is_back() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let id = put(&store, b"one", 0);
+    assert_eq!(store.discard(&[id], 1, 0).dropped, 0);
+    disk.set_fail_sync(true);
+    let done = store.discard(&[id], 2, 1);
+    assert!(done.dropped == 0 && matches!(done.failed, Some(WriteError::Io(_))), "{done:?}");
+    assert_eq!(store.list(&[], None, 9).0, [id]);
+    assert_eq!(store.read(&id).as_deref(), Ok(&b"one"[..]));
+}
