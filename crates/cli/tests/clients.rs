@@ -49,14 +49,33 @@ fn ran(command: &mut Command) -> String {
 struct Bench {
     place: tempfile::TempDir,
     s3: S3,
-    _cluster: Cluster,
+    cluster: Cluster,
 }
 
 impl Bench {
     fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         let cluster = Cluster::start(&place.path().join("data"), &["--targets", "3"]);
-        Self { s3: S3::of(&cluster), place, _cluster: cluster }
+        Self { s3: S3::of(&cluster), place, cluster }
+    }
+
+    /// The same with more lines in the section `[s3]` of `gateway.toml`.
+    fn configured(self, lines: &str) -> Self {
+        let Self { place, cluster, .. } = self;
+        let directory = cluster.directory.clone();
+        assert!(cluster.stop());
+        let path = directory.join("gateway.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text.replace("[s3]\n", &format!("[s3]\n{lines}\n"))).unwrap();
+        let cluster = Cluster::start(&directory, &[]);
+        Self { s3: S3::of(&cluster), place, cluster }
+    }
+
+    /// What programs that use boto3 expect, at this endpoint.
+    fn boto3(&self, endpoint: &str, style: &str) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/boto3_test.py");
+        let args = [endpoint, &self.s3.key, &self.s3.secret, style];
+        ran(self.program("python3").arg(script).args(args));
     }
 
     fn path(&self, name: &str) -> String {
@@ -83,9 +102,16 @@ impl Bench {
 #[test]
 fn boto3() {
     let bench = Bench::new();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/boto3_test.py");
-    let keys = [&bench.s3.endpoint, &bench.s3.key, &bench.s3.secret];
-    ran(bench.program("python3").arg(script).args(keys));
+    bench.boto3(&bench.s3.endpoint, "path");
+}
+
+#[test]
+fn boto3_with_buckets_as_hosts() {
+    let bench = Bench::new().configured("domain = \"localhost\"");
+    let endpoint = bench.s3.endpoint.replace("127.0.0.1", "localhost");
+    bench.boto3(&endpoint, "virtual");
+    // Hosts that are not below the domain name buckets in paths.
+    bench.boto3(&endpoint, "path");
 }
 
 #[test]

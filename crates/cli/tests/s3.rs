@@ -175,8 +175,22 @@ fn headers(s3: &S3) {
         }
         assert!(answer.header("last-modified").ends_with("GMT"));
     }
-    let query = [("response-content-type", "text/other")];
-    assert_eq!(s3.ask("GET", ("headers", "k"), &query, &[], b"").is(200).header("content-type"), "text/other");
+    let asked = [
+        ("response-content-type", "text/other"),
+        ("response-cache-control", "max-age=5"),
+        ("response-content-disposition", "inline; filename=\"a b;c\""),
+        ("response-content-encoding", "gzip"),
+        ("response-content-language", "fr"),
+        ("response-expires", "Sat, 01 Jan 2033 00:00:00 GMT"),
+    ];
+    for method in ["GET", "HEAD"] {
+        let answer = s3.ask(method, ("headers", "k"), &asked, &[], b"").is(200);
+        for (name, value) in asked {
+            assert_eq!(answer.header(name.trim_start_matches("response-")), value, "{method} {name}");
+        }
+        let one = s3.ask(method, ("headers", "k"), &asked[..1], &[], b"").is(200);
+        assert_eq!((one.header("content-type"), one.header("cache-control")), ("text/other", "no-cache"));
+    }
     s3.put("headers", "plain", b"x").is(200);
     assert_eq!(s3.head("headers", "plain").header("content-type"), "binary/octet-stream");
     let md5 = base64_simd::STANDARD.encode_to_string(Md5::digest(b"x"));

@@ -21,6 +21,54 @@ pub(crate) struct Wanted {
     pub(crate) if_unmodified_since: Option<Timestamp>,
 }
 
+/// The [`Wanted`] of a request: every kind of request has these fields of its own, a copy's are those of its source.
+macro_rules! wanted {
+    ($input:expr) => {
+        $crate::get::Wanted {
+            if_match: $input.if_match,
+            if_none_match: $input.if_none_match,
+            if_modified_since: $input.if_modified_since,
+            if_unmodified_since: $input.if_unmodified_since,
+        }
+    };
+    (source of $input:expr) => {
+        $crate::get::Wanted {
+            if_match: $input.copy_source_if_match,
+            if_none_match: $input.copy_source_if_none_match,
+            if_modified_since: $input.copy_source_if_modified_since,
+            if_unmodified_since: $input.copy_source_if_unmodified_since,
+        }
+    };
+}
+pub(crate) use wanted;
+
+/// What GetObject and HeadObject ask for.
+struct Asked {
+    bucket: String,
+    key: String,
+    version: Option<String>,
+    wanted: Wanted,
+    range: Option<Range>,
+    part: Option<i32>,
+    /// Whether checksums are asked for as well.
+    sums: bool,
+}
+
+/// The [`Asked`] of a request.
+macro_rules! asked {
+    ($input:expr) => {
+        Asked {
+            bucket: $input.bucket,
+            key: $input.key,
+            version: $input.version_id,
+            wanted: wanted!($input),
+            range: $input.range,
+            part: $input.part_number,
+            sums: $input.checksum_mode.is_some(),
+        }
+    };
+}
+
 /// Whole seconds, which is what HTTP's dates have.
 pub(crate) fn seconds(time: &Timestamp) -> i64 {
     time::OffsetDateTime::from(time.clone()).unix_timestamp()
@@ -72,6 +120,12 @@ struct Part {
     /// `Content-Range`, when it is not the whole.
     content_range: Option<String>,
     parts_count: Option<i32>,
+}
+
+impl Part {
+    fn length(&self) -> u64 {
+        self.range.end - self.range.start
+    }
 }
 
 fn part(record: &Record, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
@@ -142,52 +196,39 @@ impl Face {
         Err(failure)
     }
 
+    /// The version that a read is for, the part of it, and what is said of both.
+    fn look_up(&self, user: &str, asked: &Asked) -> S3Result<(Row, Part, GetObjectOutput)> {
+        let bucket = self.bucket(&asked.bucket, user)?;
+        let row = self.find(&bucket, &asked.key, asked.version.as_deref())?;
+        asked.wanted.check(&row.record)?;
+        let part = part(&row.record, asked.range.as_ref(), asked.part)?;
+        let output = get_output(&row.record, &part, asked.sums);
+        Ok((row, part, output))
+    }
+
+    /// `s3s` sets the headers that the request overrides.
     pub(crate) async fn do_get_object(
         &self,
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let user = self.user(request.credentials.as_ref())?;
         let permit = self.permit().await?;
-        let input = request.input;
+        let asked = asked!(request.input);
         let work = move |face: &Self| {
-            let bucket = face.bucket(&input.bucket, &user)?;
-            let row = face.find(&bucket, &input.key, input.version_id.as_deref())?;
-            let wanted = Wanted {
-                if_match: input.if_match,
-                if_none_match: input.if_none_match,
-                if_modified_since: input.if_modified_since,
-                if_unmodified_since: input.if_unmodified_since,
-            };
-            wanted.check(&row.record)?;
-            let part = part(&row.record, input.range.as_ref(), input.part_number)?;
+            let (row, part, output) = face.look_up(&user, &asked)?;
             let mut reader = Reader::new(&face.objects, &row, part.range.clone()).map_err(error::s3)?;
             // Before the answer begins: what cannot be read at all is an error and not a broken answer.
             let first = reader.piece().map_err(error::s3)?;
-            Ok((row.record, part, input.checksum_mode, first, reader))
+            Ok((output, part.length(), first, reader))
         };
-        let (record, part, mode, first, reader) = self.blocking(work).await?;
-        let length = part.range.end - part.range.start;
-        let mut output = get_output(&record, mode.is_some() && part.content_range.is_none());
-        output.body = Some(body::stream(first, reader, length, permit));
-        output.content_length = i64::try_from(length).ok();
-        output.content_range = part.content_range;
-        output.parts_count = part.parts_count;
-        Ok(S3Response::new(output))
+        let (output, length, first, reader) = self.blocking(work).await?;
+        let body = Some(body::stream(first, reader, length, permit));
+        Ok(S3Response::new(GetObjectOutput { body, ..output }))
     }
 
     pub(crate) fn do_head_object(&self, user: &str, input: HeadObjectInput) -> S3Result<HeadObjectOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
-        let row = self.find(&bucket, &input.key, input.version_id.as_deref())?;
-        let wanted = Wanted {
-            if_match: input.if_match,
-            if_none_match: input.if_none_match,
-            if_modified_since: input.if_modified_since,
-            if_unmodified_since: input.if_unmodified_since,
-        };
-        wanted.check(&row.record)?;
-        let part = part(&row.record, input.range.as_ref(), input.part_number)?;
-        let whole = part.content_range.is_none();
-        let output = get_output(&row.record, input.checksum_mode.is_some() && whole);
+        let asked = asked!(input);
+        let (_, _, output) = self.look_up(user, &asked)?;
         Ok(HeadObjectOutput {
             accept_ranges: output.accept_ranges,
             cache_control: input.response_cache_control.or(output.cache_control),
@@ -200,24 +241,24 @@ impl Face {
             content_disposition: input.response_content_disposition.or(output.content_disposition),
             content_encoding: input.response_content_encoding.or(output.content_encoding),
             content_language: input.response_content_language.or(output.content_language),
-            content_length: i64::try_from(part.range.end - part.range.start).ok(),
-            content_range: part.content_range,
+            content_length: output.content_length,
+            content_range: output.content_range,
             content_type: input.response_content_type.or(output.content_type),
             e_tag: output.e_tag,
             expires: input.response_expires.or(output.expires),
             last_modified: output.last_modified,
             metadata: output.metadata,
-            parts_count: part.parts_count,
+            parts_count: output.parts_count,
             version_id: output.version_id,
             ..HeadObjectOutput::default()
         })
     }
 }
 
-/// What is said of a version, without its bytes.
-fn get_output(record: &Record, with_sums: bool) -> GetObjectOutput {
+/// What is said of a part of a version, without its bytes. A checksum is that of the whole.
+fn get_output(record: &Record, part: &Part, with_sums: bool) -> GetObjectOutput {
     let named = |name: &str| attributes::get(record, name);
-    let sum = |name: &str| named(name).filter(|_| with_sums);
+    let sum = |name: &str| named(name).filter(|_| with_sums && part.content_range.is_none());
     GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
         cache_control: named("cache-control"),
@@ -230,11 +271,14 @@ fn get_output(record: &Record, with_sums: bool) -> GetObjectOutput {
         content_disposition: named("content-disposition"),
         content_encoding: named("content-encoding"),
         content_language: named("content-language"),
+        content_length: i64::try_from(part.length()).ok(),
+        content_range: part.content_range.clone(),
         content_type: attributes::content_type(record),
         e_tag: etag(record),
         expires: attributes::expires(record),
         last_modified: Some(modified(record)),
         metadata: metadata(record),
+        parts_count: part.parts_count,
         tag_count: tagging::count(record),
         version_id: (!record.null).then(|| record.version.to_string()),
         ..GetObjectOutput::default()

@@ -14,6 +14,7 @@ mod delete;
 mod error;
 mod face;
 mod get;
+mod host;
 mod lifecycle;
 mod list;
 mod multipart;

@@ -13,7 +13,7 @@ use crate::attributes::{self, Attributes, CHECKSUM_TYPE, headers, time};
 use crate::body::{Expected, Incoming, given_sums, hex};
 use crate::error;
 use crate::face::{Face, owner};
-use crate::get::Wanted;
+use crate::get::wanted;
 use crate::list::{Listed, Query, common_prefixes, encoding, page};
 use crate::put::{condition, header, put_error};
 use crate::sums::Total;
@@ -164,13 +164,7 @@ impl Face {
             let _permit = permit;
             let upload = face.upload(&user, &input.bucket, &input.key, &input.upload_id)?;
             let from = face.source(&user, &input.copy_source)?;
-            let wanted = Wanted {
-                if_match: input.copy_source_if_match,
-                if_none_match: input.copy_source_if_none_match,
-                if_modified_since: input.copy_source_if_modified_since,
-                if_unmodified_since: input.copy_source_if_unmodified_since,
-            };
-            wanted.check_copy(&from.record)?;
+            wanted!(source of input).check_copy(&from.record)?;
             let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
             let reader = Reader::new(&face.objects, &from, range).map_err(error::s3)?;
             let algorithm = attributes::get(&upload.record, ALGORITHM);

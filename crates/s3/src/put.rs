@@ -10,6 +10,7 @@ use crate::attributes::{self, CHECKSUM_TYPE, headers};
 use crate::body::{Expected, Incoming, given_sums};
 use crate::error;
 use crate::face::Face;
+use crate::get::wanted;
 use crate::multipart::UPLOAD;
 use crate::tagging;
 use crate::versions::Versioning;
@@ -93,13 +94,7 @@ impl Face {
     pub(crate) fn do_copy_object(&self, user: &str, input: CopyObjectInput) -> S3Result<CopyObjectOutput> {
         let bucket = self.bucket(&input.bucket, user)?;
         let from = self.source(user, &input.copy_source)?;
-        let wanted = crate::get::Wanted {
-            if_match: input.copy_source_if_match,
-            if_none_match: input.copy_source_if_none_match,
-            if_modified_since: input.copy_source_if_modified_since,
-            if_unmodified_since: input.copy_source_if_unmodified_since,
-        };
-        wanted.check_copy(&from.record)?;
+        wanted!(source of input).check_copy(&from.record)?;
         let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
         let itself = from.record.bucket == input.bucket && from.record.key == input.key;
         if itself && !replace && from.record.null {

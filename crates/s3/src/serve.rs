@@ -12,7 +12,6 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use object::objects::Objects;
 use s3s::config::{S3Config, StaticConfigProvider};
-use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse};
 use tokio::net::TcpListener;
@@ -21,6 +20,7 @@ use tokio::sync::Semaphore;
 use crate::access::Access;
 use crate::cors::Page;
 use crate::face::Face;
+use crate::host::{Domain, bucket_of};
 use crate::region;
 use crate::unread::{self, Watched};
 use crate::users::Users;
@@ -55,7 +55,7 @@ pub struct Settings {
 pub struct Server {
     service: S3Service,
     face: Face,
-    domain: Option<String>,
+    domain: Option<Domain>,
     watch: Option<Watch>,
 }
 
@@ -73,11 +73,11 @@ impl Server {
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
         builder.set_auth(users);
         builder.set_access(Access);
-        if let Some(domain) = &settings.domain {
-            let host = SingleDomain::new(domain).map_err(|error| format!("domain = {domain:?}: {error}"))?;
-            builder.set_host(host);
+        let domain = settings.domain.as_deref().map(Domain::new).transpose()?;
+        if let Some(domain) = &domain {
+            builder.set_host(domain.clone());
         }
-        Ok(Self { service: builder.build(), face, domain: settings.domain.clone(), watch: settings.watch.clone() })
+        Ok(Self { service: builder.build(), face, domain, watch: settings.watch.clone() })
     }
 
     /// Serves connections until `stop`, then waits for those that are in work.
@@ -139,7 +139,7 @@ impl Server {
     /// Answers a request; a page of another origin is told what it may do with the answer.
     async fn answer(self, request: http::Request<Watched>) -> Result<HttpResponse, HttpError> {
         let page = Page::of(request.method(), request.headers());
-        let rule = match (&page, self.bucket_of(&request)) {
+        let rule = match (&page, bucket_of(&request, self.domain.as_ref())) {
             (Some(page), Some(bucket)) => {
                 let page = page.clone();
                 self.face.blocking(move |face| face.cors_rule(&bucket, &page)).await.unwrap_or_default()
@@ -157,19 +157,6 @@ impl Server {
             page.tell(rule.as_ref(), answer.headers_mut());
         }
         Ok(answer)
-    }
-
-    /// The bucket that a request is for.
-    fn bucket_of<B>(&self, request: &http::Request<B>) -> Option<String> {
-        let host = request.headers().get(http::header::HOST).and_then(|host| host.to_str().ok());
-        let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)).unwrap_or_default();
-        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-        let below = self.domain.as_ref().and_then(|domain| host.strip_suffix(domain.as_str()));
-        let named = match below.and_then(|name| name.strip_suffix('.')) {
-            Some(bucket) => bucket,
-            None => request.uri().path().split('/').nth(1)?,
-        };
-        (!named.is_empty()).then(|| named.to_owned())
     }
 
     /// Removes what has expired.

@@ -1,10 +1,11 @@
 """What a program that uses boto3 may expect. One function, one promise; all of them run against one cluster.
 
-Usage: boto3_test.py ENDPOINT ACCESS_KEY SECRET_KEY
+Usage: boto3_test.py ENDPOINT ACCESS_KEY SECRET_KEY [path|virtual]
 """
 
 import hashlib
 import io
+import socket
 import sys
 import threading
 import traceback
@@ -17,11 +18,17 @@ from botocore.client import Config
 from botocore.exceptions import ClientError
 
 ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
+STYLE = sys.argv[4] if len(sys.argv) > 4 else "path"
 MIB = 1 << 20
+
+# Not every resolver knows that names below localhost are this machine.
+resolve = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *args, **named: resolve(
+    "127.0.0.1" if str(host).endswith("localhost") else host, *args, **named)
 
 
 def client(access=ACCESS, secret=SECRET, **options):
-    config = Config(signature_version="s3v4", s3={"addressing_style": "path"}, retries={"max_attempts": 1}, **options)
+    config = Config(signature_version="s3v4", s3={"addressing_style": STYLE}, retries={"max_attempts": 1}, **options)
     keys = {"aws_access_key_id": access, "aws_secret_access_key": secret}
     return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", config=config, **keys)
 
