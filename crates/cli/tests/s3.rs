@@ -441,6 +441,7 @@ const OPERATIONS: &[Operation] = &[
     ("DeleteBucketCors", "DELETE", "", &[("cors", "")], &[], ""),
     ("GetBucketPolicy", "GET", "", &[("policy", "")], &[], ""),
     ("PutBucketPolicy", "PUT", "", &[("policy", "")], &[], "{}"),
+    ("DeleteBucketPolicy", "DELETE", "", &[("policy", "")], &[], ""),
     ("GetBucketPolicyStatus", "GET", "", &[("policyStatus", "")], &[], ""),
     ("GetBucketLifecycleConfiguration", "GET", "", &[("lifecycle", "")], &[], ""),
     ("PutBucketLifecycleConfiguration", "PUT", "", &[("lifecycle", "")], &[], LIFECYCLE),

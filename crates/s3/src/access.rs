@@ -4,6 +4,9 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
+use crate::users::Users;
+use crate::who::Who;
+
 /// Query parameters that are understood, beside those of signatures and the headers that a query may override. Others
 /// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
 /// become a request for something else.
@@ -21,14 +24,19 @@ const QUERY: &[&str] = &[
     "lifecycle",
     "list-type",
     "location",
+    "legal-hold",
     "marker",
     "max-buckets",
     "max-keys",
     "max-parts",
     "max-uploads",
+    "object-lock",
     "part-number-marker",
     "partNumber",
+    "policy",
+    "policyStatus",
     "prefix",
+    "retention",
     "start-after",
     "tagging",
     "upload-id-marker",
@@ -53,15 +61,17 @@ const HEADERS: &[(&str, &[&str])] = &[
     ("x-amz-source-expected-bucket-owner", &[]),
     ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
     ("x-amz-rename-source", &[]),
-    ("x-amz-bucket-object-lock-enabled", &["false"]),
 ];
 
 /// Beginnings of headers that ask for something that is not done here.
 const HEADER_PREFIXES: &[&str] =
-    &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-", "x-amz-object-lock-"];
+    &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-"];
 
-/// Refuses requests without a valid signature, and those with parts that are not understood.
-pub(crate) struct Access;
+/// Refuses requests with parts that are not understood, and finds out who asks. What is allowed to whom is decided where
+/// the bucket is looked up.
+pub(crate) struct Access {
+    pub(crate) users: Users,
+}
 
 #[async_trait::async_trait]
 impl S3Access for Access {
@@ -69,9 +79,6 @@ impl S3Access for Access {
         // `s3s` holds a form's file in memory: nothing of it is taken.
         if context.s3_op().name() == "PostObject" {
             return Err(s3_error!(NotImplemented, "forms are not supported"));
-        }
-        if context.credentials().is_none() {
-            return Err(s3_error!(AccessDenied, "a signature is required"));
         }
         for (name, value) in context.headers() {
             let name = name.as_str();
@@ -86,6 +93,9 @@ impl S3Access for Access {
             let known = QUERY.contains(&name)
                 || name.to_ascii_lowercase().starts_with("x-amz-")
                 || name.starts_with("response-");
+            if name.starts_with("response-") && context.credentials().is_none() {
+                return Err(s3_error!(InvalidRequest, "only who signs can ask for other response headers"));
+            }
             if !known {
                 return Err(s3_error!(NotImplemented, "the query parameter {name} is not supported"));
             }
@@ -95,11 +105,14 @@ impl S3Access for Access {
         {
             return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
         }
+        let who = Who::of(context, &self.users)?;
+        context.extensions_mut().insert(who);
         Ok(())
     }
 }
 
-fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
+/// The names and values in a query, as they are encoded.
+pub(crate) fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap_or((part, "")))
 }
 

@@ -3,17 +3,20 @@
 use object::catalog::Refused;
 use object::record::{Kind, Record, VersionId};
 use s3s::dto::*;
-use s3s::{S3ErrorCode, S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Result};
 
 use crate::attributes::time;
 use crate::error;
 use crate::face::{Face, owner};
+use crate::lock;
+use crate::who::Who;
 
 /// What this cluster calls its region when a client asks: S3's first, which is the default of every client.
 const REGION: &str = "us-east-1";
 
 impl Face {
-    pub(crate) fn do_list_buckets(&self, user: &str, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
+    pub(crate) fn do_list_buckets(&self, who: &Who, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
+        let user = who.named()?;
         let all = self.objects.catalog().buckets().map_err(error::catalog)?;
         let after = input.continuation_token.unwrap_or_default();
         let prefix = input.prefix.clone().unwrap_or_default();
@@ -35,14 +38,15 @@ impl Face {
         Ok(ListBucketsOutput { buckets: Some(own), continuation_token, owner: Some(owner), prefix: input.prefix })
     }
 
-    pub(crate) fn do_create_bucket(&self, user: &str, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
-        if input.object_lock_enabled_for_bucket == Some(true) {
-            return Err(s3_error!(NotImplemented, "object lock is not supported"));
-        }
+    pub(crate) fn do_create_bucket(&self, who: &Who, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
+        let user = who.named()?;
         let mut record = Record::new(Kind::Bucket, &input.bucket, "", VersionId::default());
         record.attributes.insert("owner".to_owned(), user.to_owned());
         let micros = self.objects.next_version().micros();
         record.attributes.insert("created".to_owned(), micros.to_string());
+        if input.object_lock_enabled_for_bucket == Some(true) {
+            lock::enable(&mut record.attributes);
+        }
         let location = Some(format!("/{}", input.bucket));
         match self.objects.create_bucket(record) {
             Ok(_) => Ok(CreateBucketOutput { location }),
@@ -57,23 +61,23 @@ impl Face {
         }
     }
 
-    pub(crate) fn do_head_bucket(&self, user: &str, input: HeadBucketInput) -> S3Result<HeadBucketOutput> {
-        self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_head_bucket(&self, who: &Who, input: HeadBucketInput) -> S3Result<HeadBucketOutput> {
+        self.bucket(&input.bucket, who, "")?;
         Ok(HeadBucketOutput { bucket_region: Some(REGION.to_owned()), ..HeadBucketOutput::default() })
     }
 
-    pub(crate) fn do_delete_bucket(&self, user: &str, input: DeleteBucketInput) -> S3Result<DeleteBucketOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_delete_bucket(&self, who: &Who, input: DeleteBucketInput) -> S3Result<DeleteBucketOutput> {
+        let bucket = self.bucket(&input.bucket, who, "")?;
         self.objects.delete_bucket(&bucket).map_err(error::s3)?;
         Ok(DeleteBucketOutput::default())
     }
 
     pub(crate) fn do_get_bucket_location(
         &self,
-        user: &str,
+        who: &Who,
         input: GetBucketLocationInput,
     ) -> S3Result<GetBucketLocationOutput> {
-        self.bucket(&input.bucket, user)?;
+        self.bucket(&input.bucket, who, "")?;
         // S3 says nothing for its first region.
         Ok(GetBucketLocationOutput::default())
     }

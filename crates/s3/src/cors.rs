@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error;
 use crate::face::Face;
+use crate::who::Who;
 
 /// The attribute of a bucket that has its rules.
 const CORS: &str = "cors";
@@ -122,8 +123,8 @@ impl Face {
         Ok(rules.into_iter().find(|rule| rule.allows(&page.origin, &page.method, &page.headers)))
     }
 
-    pub(crate) fn do_put_bucket_cors(&self, user: &str, input: PutBucketCorsInput) -> S3Result<PutBucketCorsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_put_bucket_cors(&self, who: &Who, input: PutBucketCorsInput) -> S3Result<PutBucketCorsOutput> {
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let given = input.cors_configuration.cors_rules;
         if given.is_empty() || given.len() > MOST {
             return Err(S3ErrorCode::MalformedXML.into());
@@ -153,8 +154,8 @@ impl Face {
         Ok(PutBucketCorsOutput::default())
     }
 
-    pub(crate) fn do_get_bucket_cors(&self, user: &str, input: GetBucketCorsInput) -> S3Result<GetBucketCorsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_get_bucket_cors(&self, who: &Who, input: GetBucketCorsInput) -> S3Result<GetBucketCorsOutput> {
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let rules = rules(bucket.record.attributes.get(CORS))?;
         if rules.is_empty() {
             return Err(S3ErrorCode::NoSuchCORSConfiguration.into());
@@ -173,10 +174,10 @@ impl Face {
 
     pub(crate) fn do_delete_bucket_cors(
         &self,
-        user: &str,
+        who: &Who,
         input: DeleteBucketCorsInput,
     ) -> S3Result<DeleteBucketCorsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         self.objects.set_bucket(&bucket, |record| drop(record.attributes.remove(CORS))).map_err(error::s3)?;
         Ok(DeleteBucketCorsOutput::default())
     }

@@ -9,6 +9,8 @@ use crate::attributes::version_id;
 use crate::error;
 use crate::face::Face;
 use crate::versions::Versioning;
+use crate::who::Who;
+use crate::{lock, policy};
 
 /// Objects in one DeleteObjects, as in S3.
 const AT_ONCE: usize = 1_000;
@@ -22,14 +24,15 @@ struct Deleted {
 }
 
 impl Face {
-    pub(crate) fn do_delete_object(&self, user: &str, input: DeleteObjectInput) -> S3Result<DeleteObjectOutput> {
+    pub(crate) fn do_delete_object(&self, who: &Who, input: DeleteObjectInput) -> S3Result<DeleteObjectOutput> {
         let conditional =
             input.if_match.is_some() || input.if_match_last_modified_time.is_some() || input.if_match_size.is_some();
         if conditional {
             return Err(s3_error!(NotImplemented, "conditional deletes are not supported"));
         }
-        let bucket = self.bucket(&input.bucket, user)?;
-        let deleted = self.delete(&bucket, &input.key, input.version_id.as_deref())?;
+        let bucket = self.bucket(&input.bucket, who, &input.key)?;
+        let bypass = lock::bypasses(&bucket, who, &input.key, input.bypass_governance_retention)?;
+        let deleted = self.delete(&bucket, &input.key, input.version_id.as_deref(), bypass)?;
         Ok(DeleteObjectOutput {
             delete_marker: deleted.marker.then_some(true),
             version_id: deleted.version,
@@ -37,8 +40,9 @@ impl Face {
         })
     }
 
-    pub(crate) fn do_delete_objects(&self, user: &str, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_delete_objects(&self, who: &Who, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
+        // Each key is asked for by itself.
+        let bucket = self.bucket_named(&input.bucket)?;
         if input.delete.objects.is_empty() || input.delete.objects.len() > AT_ONCE {
             return Err(S3ErrorCode::MalformedXML.into());
         }
@@ -49,7 +53,10 @@ impl Face {
             let outcome = if conditional {
                 Err(s3_error!(NotImplemented, "conditional deletes are not supported"))
             } else {
-                self.delete(&bucket, &object.key, object.version_id.as_deref())
+                let action = policy::action("DeleteObject", object.version_id.is_some());
+                policy::check(&bucket, who, action, &object.key)
+                    .and_then(|()| lock::bypasses(&bucket, who, &object.key, input.bypass_governance_retention))
+                    .and_then(|bypass| self.delete(&bucket, &object.key, object.version_id.as_deref(), bypass))
             };
             match outcome {
                 Ok(_) if quiet => {}
@@ -73,11 +80,11 @@ impl Face {
 
     /// Removes a key as a client would that names no version.
     pub(crate) fn delete_key(&self, bucket: &Row, key: &str) -> S3Result<()> {
-        self.delete(bucket, key, None).map(drop)
+        self.delete(bucket, key, None, false).map(drop)
     }
 
     /// Removes a key, or one version of it. Removing what is not there succeeds, as in S3.
-    fn delete(&self, bucket: &Row, key: &str, version: Option<&str>) -> S3Result<Deleted> {
+    fn delete(&self, bucket: &Row, key: &str, version: Option<&str>, bypass: bool) -> S3Result<Deleted> {
         let name = &bucket.record.bucket;
         let versioning = Versioning::of(&bucket.record);
         if version.is_none() && versioning != Versioning::Never {
@@ -92,9 +99,24 @@ impl Face {
         };
         let row = self.objects.catalog().version(name, key, id).map_err(error::catalog)?;
         if let Some(row) = &row {
-            self.objects.erase(row).map_err(error::s3)?;
+            self.remove(row, bypass)?;
         }
         let marker = row.is_some_and(|row| row.record.kind == Kind::Marker);
         Ok(Deleted { version: version.map(str::to_owned), marker })
+    }
+
+    /// Removes a version for good, unless it is locked.
+    pub(crate) fn remove(&self, row: &Row, bypass: bool) -> S3Result<()> {
+        let record = &row.record;
+        let _turn = self.turn(&record.bucket, &record.key);
+        let id = (!record.null).then_some(record.version);
+        let now = self.objects.catalog().version(&record.bucket, &record.key, id).map_err(error::catalog)?;
+        match now.filter(|now| now.record.version == record.version) {
+            Some(now) => {
+                lock::check_removal(&now.record, bypass)?;
+                self.objects.erase(&now).map_err(error::s3)
+            }
+            None => Ok(()),
+        }
     }
 }

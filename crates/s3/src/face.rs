@@ -1,18 +1,20 @@
 //! The operations of S3, each a few lines that lead to where it is done.
 
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use object::catalog::Row;
 use object::objects::Objects;
 use object::record::Record;
-use s3s::auth::Credentials;
 use s3s::dto::*;
 use s3s::{S3, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error;
+use crate::policy;
 use crate::users::Users;
+use crate::who::Who;
 
 /// Requests with bytes of objects that are worked on at once; memory is some chunks for each.
 const WORKING: usize = 64;
@@ -21,11 +23,15 @@ const WAITING: usize = 512;
 /// How long a request waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Locks that keys share.
+const TURNS: usize = 256;
+
 /// The gateway's face.
 #[derive(Clone)]
 pub(crate) struct Face {
     pub(crate) objects: Arc<Objects>,
-    users: Users,
+    pub(crate) users: Users,
+    turns: Arc<[Mutex<()>]>,
     working: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
@@ -35,7 +41,8 @@ type Answer<T> = S3Result<S3Response<T>>;
 impl Face {
     pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
         let (working, waiting) = (Arc::new(Semaphore::new(WORKING)), Arc::new(Semaphore::new(WAITING)));
-        Self { objects, users, working, waiting }
+        let turns = (0..TURNS).map(|_| Mutex::default()).collect();
+        Self { objects, users, turns, working, waiting }
     }
 
     /// Leave to work on the bytes of an object.
@@ -56,16 +63,39 @@ impl Face {
         done.unwrap_or_else(|panic| Err(s3_error!(InternalError, "the request's work ended early: {panic}")))
     }
 
-    /// The name of who asks.
-    pub(crate) fn user(&self, credentials: Option<&Credentials>) -> S3Result<String> {
-        let user = credentials.and_then(|c| self.users.find(&c.access_key));
-        user.map(|user| user.name).ok_or_else(|| S3ErrorCode::AccessDenied.into())
+    /// A bucket. Blocks.
+    pub(crate) fn bucket_named(&self, name: &str) -> S3Result<Row> {
+        self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
     }
 
-    /// A bucket that `user` may use. Blocks.
-    pub(crate) fn bucket(&self, name: &str, user: &str) -> S3Result<Row> {
-        let row = self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or(S3ErrorCode::NoSuchBucket)?;
-        if owner(&row.record) == user { Ok(row) } else { Err(S3ErrorCode::AccessDenied.into()) }
+    /// A bucket, in which `who` may do what is asked for: with a key, or with the bucket itself when that is empty. Blocks.
+    pub(crate) fn bucket(&self, name: &str, who: &Who, key: &str) -> S3Result<Row> {
+        let row = self.bucket_named(name)?;
+        policy::check(&row, who, who.action, key)?;
+        Ok(row)
+    }
+
+    /// The turn to look at the versions of a key and then revise or remove one: nobody does so between the two.
+    pub(crate) fn turn(&self, bucket: &str, key: &str) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        (bucket, key).hash(&mut hasher);
+        let turn = &self.turns[(hasher.finish() % TURNS as u64) as usize];
+        turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a version other attributes. Blocks.
+    pub(crate) fn revise(
+        &self,
+        bucket: &Row,
+        key: &str,
+        version: Option<&str>,
+        change: impl FnOnce(&mut Record) -> S3Result<()>,
+    ) -> S3Result<Row> {
+        let _turn = self.turn(&bucket.record.bucket, key);
+        let row = self.find(bucket, key, version)?;
+        let mut record = row.record.clone();
+        change(&mut record)?;
+        self.objects.revise(&row, |whole| whole.attributes = record.attributes).map_err(error::s3)
     }
 }
 
@@ -77,9 +107,9 @@ pub(crate) fn owner(bucket: &Record) -> &str {
 /// Does `$work` with who asks and the input, on a thread that may block.
 macro_rules! ask {
     ($face:expr, $request:expr, $work:path) => {{
-        let user = $face.user($request.credentials.as_ref())?;
+        let who = Who::known(&$request.extensions)?;
         let input = $request.input;
-        $face.blocking(move |face| $work(face, &user, input)).await.map(S3Response::new)
+        $face.blocking(move |face| $work(face, &who, input)).await.map(S3Response::new)
     }};
 }
 
@@ -243,5 +273,69 @@ impl S3 for Face {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> Answer<DeleteBucketLifecycleOutput> {
         ask!(self, request, Self::do_delete_lifecycle)
+    }
+
+    async fn put_bucket_policy(&self, request: S3Request<PutBucketPolicyInput>) -> Answer<PutBucketPolicyOutput> {
+        ask!(self, request, Self::do_put_bucket_policy)
+    }
+
+    async fn get_bucket_policy(&self, request: S3Request<GetBucketPolicyInput>) -> Answer<GetBucketPolicyOutput> {
+        ask!(self, request, Self::do_get_bucket_policy)
+    }
+
+    async fn get_bucket_policy_status(
+        &self,
+        request: S3Request<GetBucketPolicyStatusInput>,
+    ) -> Answer<GetBucketPolicyStatusOutput> {
+        ask!(self, request, Self::do_get_bucket_policy_status)
+    }
+
+    async fn delete_bucket_policy(
+        &self,
+        request: S3Request<DeleteBucketPolicyInput>,
+    ) -> Answer<DeleteBucketPolicyOutput> {
+        ask!(self, request, Self::do_delete_bucket_policy)
+    }
+
+    async fn put_object_lock_configuration(
+        &self,
+        request: S3Request<PutObjectLockConfigurationInput>,
+    ) -> Answer<PutObjectLockConfigurationOutput> {
+        ask!(self, request, Self::do_put_lock_configuration)
+    }
+
+    async fn get_object_lock_configuration(
+        &self,
+        request: S3Request<GetObjectLockConfigurationInput>,
+    ) -> Answer<GetObjectLockConfigurationOutput> {
+        ask!(self, request, Self::do_get_lock_configuration)
+    }
+
+    async fn put_object_retention(
+        &self,
+        request: S3Request<PutObjectRetentionInput>,
+    ) -> Answer<PutObjectRetentionOutput> {
+        ask!(self, request, Self::do_put_retention)
+    }
+
+    async fn get_object_retention(
+        &self,
+        request: S3Request<GetObjectRetentionInput>,
+    ) -> Answer<GetObjectRetentionOutput> {
+        ask!(self, request, Self::do_get_retention)
+    }
+
+    async fn put_object_legal_hold(
+        &self,
+        request: S3Request<PutObjectLegalHoldInput>,
+    ) -> Answer<PutObjectLegalHoldOutput> {
+        ask!(self, request, Self::do_put_legal_hold)
+    }
+
+    async fn get_object_legal_hold(
+        &self,
+        request: S3Request<GetObjectLegalHoldInput>,
+    ) -> Answer<GetObjectLegalHoldOutput> {
+        ask!(self, request, Self::do_get_legal_hold)
     }
 }

@@ -10,7 +10,8 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use crate::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::face::Face;
-use crate::{body, error, tagging};
+use crate::who::Who;
+use crate::{body, error, lock, policy, tagging};
 
 /// What a reader already has or knows.
 #[derive(Debug, Default)]
@@ -196,10 +197,19 @@ impl Face {
         Err(failure)
     }
 
+    /// As [`Face::find`]; who may not list the bucket does not learn what is not in it.
+    pub(crate) fn find_for(&self, who: &Who, bucket: &Row, key: &str, version: Option<&str>) -> S3Result<Row> {
+        self.find(bucket, key, version).map_err(|failure| {
+            let hidden = matches!(failure.code(), S3ErrorCode::NoSuchKey | S3ErrorCode::NoSuchVersion)
+                && policy::check(bucket, who, "ListBucket", "").is_err();
+            if hidden { S3ErrorCode::AccessDenied.into() } else { failure }
+        })
+    }
+
     /// The version that a read is for, the part of it, and what is said of both.
-    fn look_up(&self, user: &str, asked: &Asked) -> S3Result<(Row, Part, GetObjectOutput)> {
-        let bucket = self.bucket(&asked.bucket, user)?;
-        let row = self.find(&bucket, &asked.key, asked.version.as_deref())?;
+    fn look_up(&self, who: &Who, asked: &Asked) -> S3Result<(Row, Part, GetObjectOutput)> {
+        let bucket = self.bucket(&asked.bucket, who, &asked.key)?;
+        let row = self.find_for(who, &bucket, &asked.key, asked.version.as_deref())?;
         asked.wanted.check(&row.record)?;
         let part = part(&row.record, asked.range.as_ref(), asked.part)?;
         let output = get_output(&row.record, &part, asked.sums);
@@ -211,11 +221,11 @@ impl Face {
         &self,
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
-        let user = self.user(request.credentials.as_ref())?;
+        let who = Who::known(&request.extensions)?;
         let permit = self.permit().await?;
         let asked = asked!(request.input);
         let work = move |face: &Self| {
-            let (row, part, output) = face.look_up(&user, &asked)?;
+            let (row, part, output) = face.look_up(&who, &asked)?;
             let mut reader = Reader::new(&face.objects, &row, part.range.clone()).map_err(error::s3)?;
             // Before the answer begins: what cannot be read at all is an error and not a broken answer.
             let first = reader.piece().map_err(error::s3)?;
@@ -226,9 +236,9 @@ impl Face {
         Ok(S3Response::new(GetObjectOutput { body, ..output }))
     }
 
-    pub(crate) fn do_head_object(&self, user: &str, input: HeadObjectInput) -> S3Result<HeadObjectOutput> {
+    pub(crate) fn do_head_object(&self, who: &Who, input: HeadObjectInput) -> S3Result<HeadObjectOutput> {
         let asked = asked!(input);
-        let (_, _, output) = self.look_up(user, &asked)?;
+        let (_, _, output) = self.look_up(who, &asked)?;
         Ok(HeadObjectOutput {
             accept_ranges: output.accept_ranges,
             cache_control: input.response_cache_control.or(output.cache_control),
@@ -248,6 +258,9 @@ impl Face {
             expires: input.response_expires.or(output.expires),
             last_modified: output.last_modified,
             metadata: output.metadata,
+            object_lock_legal_hold_status: output.object_lock_legal_hold_status,
+            object_lock_mode: output.object_lock_mode,
+            object_lock_retain_until_date: output.object_lock_retain_until_date,
             parts_count: output.parts_count,
             version_id: output.version_id,
             ..HeadObjectOutput::default()
@@ -259,6 +272,7 @@ impl Face {
 fn get_output(record: &Record, part: &Part, with_sums: bool) -> GetObjectOutput {
     let named = |name: &str| attributes::get(record, name);
     let sum = |name: &str| named(name).filter(|_| with_sums && part.content_range.is_none());
+    let (object_lock_mode, object_lock_retain_until_date, object_lock_legal_hold_status) = lock::said(record);
     GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
         cache_control: named("cache-control"),
@@ -278,6 +292,9 @@ fn get_output(record: &Record, part: &Part, with_sums: bool) -> GetObjectOutput 
         expires: attributes::expires(record),
         last_modified: Some(modified(record)),
         metadata: metadata(record),
+        object_lock_legal_hold_status,
+        object_lock_mode,
+        object_lock_retain_until_date,
         parts_count: part.parts_count,
         tag_count: tagging::count(record),
         version_id: (!record.null).then(|| record.version.to_string()),

@@ -17,7 +17,9 @@ mod get;
 mod host;
 mod lifecycle;
 mod list;
+mod lock;
 mod multipart;
+mod policy;
 mod put;
 mod region;
 mod serve;
@@ -26,6 +28,7 @@ mod tagging;
 mod unread;
 mod users;
 mod versions;
+mod who;
 
 pub use serve::{Server, Settings, Watch};
 pub use users::{User, Users, UsersError};

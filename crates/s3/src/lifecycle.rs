@@ -9,7 +9,8 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 
 use crate::face::Face;
-use crate::{error, tagging};
+use crate::who::Who;
+use crate::{error, lock, tagging};
 
 /// The attribute of a bucket that has its rules.
 const LIFECYCLE: &str = "lifecycle";
@@ -155,10 +156,10 @@ impl Rule {
 impl Face {
     pub(crate) fn do_put_lifecycle(
         &self,
-        user: &str,
+        who: &Who,
         input: PutBucketLifecycleConfigurationInput,
     ) -> S3Result<PutBucketLifecycleConfigurationOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let given = input.lifecycle_configuration.ok_or(S3ErrorCode::MalformedXML)?.rules;
         if given.is_empty() || given.len() > MOST {
             return Err(S3ErrorCode::MalformedXML.into());
@@ -172,10 +173,10 @@ impl Face {
 
     pub(crate) fn do_get_lifecycle(
         &self,
-        user: &str,
+        who: &Who,
         input: GetBucketLifecycleConfigurationInput,
     ) -> S3Result<GetBucketLifecycleConfigurationOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let rules = rules(&bucket)?;
         if rules.is_empty() {
             return Err(S3ErrorCode::NoSuchLifecycleConfiguration.into());
@@ -186,10 +187,10 @@ impl Face {
 
     pub(crate) fn do_delete_lifecycle(
         &self,
-        user: &str,
+        who: &Who,
         input: DeleteBucketLifecycleInput,
     ) -> S3Result<DeleteBucketLifecycleOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         self.objects.set_bucket(&bucket, |record| drop(record.attributes.remove(LIFECYCLE))).map_err(error::s3)?;
         Ok(DeleteBucketLifecycleOutput::default())
     }
@@ -225,10 +226,10 @@ impl Face {
                     rules.iter().any(|rule| rule.ends(record, now)).then(|| self.delete_key(bucket, &record.key))
                 } else if newest {
                     let ends = rules.iter().any(|rule| rule.lone_markers && rule.names(record));
-                    (ends && self.is_alone(&row)?).then(|| self.objects.erase(&row).map_err(error::s3))
+                    (ends && self.is_alone(&row)?).then(|| self.remove(&row, false))
                 } else {
                     let ends = rules.iter().any(|rule| rule.ends_older(record, since, newer, now));
-                    ends.then(|| self.objects.erase(&row).map_err(error::s3))
+                    (ends && lock::check_removal(record, false).is_ok()).then(|| self.remove(&row, false))
                 };
                 gone.transpose()?;
                 before = Some((record.key.clone(), record.version.micros(), if newest { 0 } else { newer + 1 }));

@@ -7,6 +7,7 @@ use s3s::{S3Result, s3_error};
 use crate::attributes::{etag, modified};
 use crate::error;
 use crate::face::{Face, owner};
+use crate::who::Who;
 
 /// Keys on a page at most.
 const PAGE: usize = 1_000;
@@ -130,8 +131,8 @@ impl Face {
         page(query, query.start(), |start, limit| self.objects.catalog().objects(name, start, limit))
     }
 
-    pub(crate) fn do_list_objects(&self, user: &str, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_list_objects(&self, who: &Who, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let most = max_keys(input.max_keys)?;
         let encode = encoding(input.encoding_type.as_ref())?;
         let query = Query {
@@ -156,8 +157,8 @@ impl Face {
         })
     }
 
-    pub(crate) fn do_list_objects_v2(&self, user: &str, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    pub(crate) fn do_list_objects_v2(&self, who: &Who, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let most = max_keys(input.max_keys)?;
         let encode = encoding(input.encoding_type.as_ref())?;
         let after = match &input.continuation_token {

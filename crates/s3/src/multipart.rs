@@ -15,8 +15,10 @@ use crate::error;
 use crate::face::{Face, owner};
 use crate::get::wanted;
 use crate::list::{Listed, Query, common_prefixes, encoding, page};
+use crate::lock::{self, given_lock};
 use crate::put::{condition, header, put_error};
 use crate::sums::Total;
+use crate::who::Who;
 
 /// Parts of one upload, as in S3.
 const PARTS: i32 = 10_000;
@@ -47,12 +49,13 @@ impl Listed for Upload {
 impl Face {
     pub(crate) fn do_create_upload(
         &self,
-        user: &str,
-        input: CreateMultipartUploadInput,
+        who: &Who,
+        mut input: CreateMultipartUploadInput,
     ) -> S3Result<CreateMultipartUploadOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, &input.key)?;
         let mut record = self.draft(&bucket, &input.key)?;
-        record.attributes = headers!(input, input.tagging).attributes()?;
+        record.attributes =
+            self.attributes(&bucket, who, &input.key, given_lock!(input), headers!(input, input.tagging))?;
         let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
         let kind = input.checksum_type.as_ref().map(|t| t.as_str().to_owned());
         record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
@@ -70,9 +73,9 @@ impl Face {
         })
     }
 
-    /// An upload of this key, which `user` may go on with.
-    fn upload(&self, user: &str, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {
-        self.bucket(bucket, user)?;
+    /// An upload of this key, which `who` may go on with.
+    fn upload(&self, who: &Who, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {
+        self.bucket(bucket, who, key)?;
         let id = id.parse().map_err(|()| S3ErrorCode::NoSuchUpload)?;
         let upload = self.objects.catalog().upload(id).map_err(error::catalog)?;
         let upload = upload.filter(|upload| upload.record.bucket == bucket && upload.record.key == key);
@@ -83,7 +86,7 @@ impl Face {
         &self,
         mut request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
-        let user = self.user(request.credentials.as_ref())?;
+        let who = Who::known(&request.extensions)?;
         let permit = self.permit().await?;
         let trailer = header(&request, "x-amz-trailer");
         let input = &mut request.input;
@@ -100,7 +103,7 @@ impl Face {
             let _permit = permit;
             let mut expected = expected;
             let input = request.input;
-            let upload = face.upload(&user, &input.bucket, &input.key, &input.upload_id);
+            let upload = face.upload(&who, &input.bucket, &input.key, &input.upload_id);
             if let Ok(upload) = &upload
                 && expected.algorithm.is_none()
             {
@@ -157,13 +160,13 @@ impl Face {
         &self,
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        let user = self.user(request.credentials.as_ref())?;
+        let who = Who::known(&request.extensions)?;
         let permit = self.permit().await?;
         let input = request.input;
         let work = move |face: &Self| {
             let _permit = permit;
-            let upload = face.upload(&user, &input.bucket, &input.key, &input.upload_id)?;
-            let from = face.source(&user, &input.copy_source)?;
+            let upload = face.upload(&who, &input.bucket, &input.key, &input.upload_id)?;
+            let from = face.source(&who, &input.copy_source, false)?;
             wanted!(source of input).check_copy(&from.record)?;
             let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
             let reader = Reader::new(&face.objects, &from, range).map_err(error::s3)?;
@@ -188,14 +191,14 @@ impl Face {
 
     pub(crate) fn do_complete_upload(
         &self,
-        user: &str,
+        who: &Who,
         mut input: CompleteMultipartUploadInput,
     ) -> S3Result<CompleteMultipartUploadOutput> {
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let upload = match self.upload(user, &input.bucket, &input.key, &input.upload_id) {
+        let upload = match self.upload(who, &input.bucket, &input.key, &input.upload_id) {
             Ok(upload) => upload,
             Err(failure) => {
-                self.bucket(&input.bucket, user)?;
+                self.bucket(&input.bucket, who, &input.key)?;
                 let newest = self.objects.catalog().newest(&input.bucket, &input.key).map_err(error::catalog)?;
                 let done = newest.filter(|row| row.record.attributes.get(UPLOAD) == Some(&input.upload_id));
                 return done.map(|row| completed(&row)).ok_or(failure);
@@ -225,6 +228,7 @@ impl Face {
         }
         record.attributes.extend(total.attributes);
         record.attributes.insert(UPLOAD.to_owned(), input.upload_id);
+        lock::apply_default(&self.bucket_named(&input.bucket)?, &mut record.attributes)?;
         record.parts = parts.iter().map(|part| part.size).collect();
         let row = self.objects.complete(record, &condition, upload.id);
         Ok(completed(&row.map_err(|failure| put_error(failure, &condition))?))
@@ -256,26 +260,28 @@ impl Face {
 
     pub(crate) fn do_abort_upload(
         &self,
-        user: &str,
+        who: &Who,
         input: AbortMultipartUploadInput,
     ) -> S3Result<AbortMultipartUploadOutput> {
         if input.if_match_initiated_time.is_some() {
             return Err(s3_error!(NotImplemented, "conditional aborts are not supported"));
         }
-        let upload = self.upload(user, &input.bucket, &input.key, &input.upload_id)?;
+        let upload = self.upload(who, &input.bucket, &input.key, &input.upload_id)?;
         self.objects.catalog().change(Change::EndUpload(upload.id)).map_err(error::catalog)?;
         Ok(AbortMultipartUploadOutput::default())
     }
 
-    pub(crate) fn do_list_parts(&self, user: &str, input: ListPartsInput) -> S3Result<ListPartsOutput> {
-        let upload = self.upload(user, &input.bucket, &input.key, &input.upload_id)?;
+    pub(crate) fn do_list_parts(&self, who: &Who, input: ListPartsInput) -> S3Result<ListPartsOutput> {
+        let upload = self.upload(who, &input.bucket, &input.key, &input.upload_id)?;
         let most = most(input.max_parts)?;
         let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
         let mut parts = self.objects.catalog().parts(upload.id, after, most + 1).map_err(error::catalog)?;
         let more = parts.len() > most;
         parts.truncate(most);
         let last = parts.last().map(|part| part.number as i32);
-        let named = Owner { display_name: Some(user.to_owned()), id: Some(user.to_owned()) };
+        let bucket = self.bucket_named(&input.bucket)?;
+        let named = owner(&bucket.record).to_owned();
+        let named = Owner { display_name: Some(named.clone()), id: Some(named) };
         Ok(ListPartsOutput {
             bucket: Some(input.bucket),
             initiator: Some(Initiator { display_name: named.display_name.clone(), id: named.id.clone() }),
@@ -296,10 +302,10 @@ impl Face {
 
     pub(crate) fn do_list_uploads(
         &self,
-        user: &str,
+        who: &Who,
         input: ListMultipartUploadsInput,
     ) -> S3Result<ListMultipartUploadsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let most = most(input.max_uploads)?;
         let encode = encoding(input.encoding_type.as_ref())?;
         let prefix = input.prefix.clone().unwrap_or_default();

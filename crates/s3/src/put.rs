@@ -6,14 +6,16 @@ use object::record::{Kind, Record, VersionId};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use crate::attributes::{self, CHECKSUM_TYPE, headers};
+use crate::attributes::{self, Attributes, CHECKSUM_TYPE, Headers, headers};
 use crate::body::{Expected, Incoming, given_sums};
 use crate::error;
 use crate::face::Face;
 use crate::get::wanted;
+use crate::lock::{self, given_lock};
 use crate::multipart::UPLOAD;
-use crate::tagging;
 use crate::versions::Versioning;
+use crate::who::Who;
+use crate::{policy, tagging};
 
 /// The largest object of one put, as in S3.
 const PUT_BYTES: i64 = 5 << 30;
@@ -23,7 +25,7 @@ impl Face {
         &self,
         mut request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
-        let user = self.user(request.credentials.as_ref())?;
+        let who = Who::known(&request.extensions)?;
         let permit = self.permit().await?;
         let trailer = header(&request, "x-amz-trailer");
         let expected = Expected {
@@ -38,7 +40,7 @@ impl Face {
         let work = move |face: &Self| {
             let _permit = permit;
             let mut incoming = incoming;
-            let outcome = face.put(&user, request.input, &mut incoming);
+            let outcome = face.put(&who, request.input, &mut incoming);
             if outcome.is_err() {
                 incoming.drain();
             }
@@ -47,14 +49,16 @@ impl Face {
         self.blocking(work).await.map(S3Response::new)
     }
 
-    fn put(&self, user: &str, input: PutObjectInput, incoming: &mut Incoming) -> S3Result<PutObjectOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+    fn put(&self, who: &Who, mut input: PutObjectInput, incoming: &mut Incoming) -> S3Result<PutObjectOutput> {
+        let bucket = self.bucket(&input.bucket, who, &input.key)?;
         if input.content_length.is_some_and(|length| length > PUT_BYTES) {
             return Err(S3ErrorCode::EntityTooLarge.into());
         }
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
         let mut record = self.draft(&bucket, &input.key)?;
-        record.attributes = headers!(input, input.tagging).attributes()?;
+        record.attributes =
+            self.attributes(&bucket, who, &input.key, given_lock!(input), headers!(input, input.tagging))?;
+        lock::apply_default(&bucket, &mut record.attributes)?;
         let row = self.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
         let record = row.record;
         let sum = |name: &str| attributes::get(&record, name);
@@ -81,19 +85,43 @@ impl Face {
         Ok(record)
     }
 
-    /// The version that a copy names, and its bucket's name is one that `user` may use.
-    pub(crate) fn source(&self, user: &str, source: &CopySource) -> S3Result<Row> {
+    /// What a request gives for its version beside the bytes, which `who` may give.
+    pub(crate) fn attributes(
+        &self,
+        bucket: &Row,
+        who: &Who,
+        key: &str,
+        given: lock::Given,
+        headers: Headers,
+    ) -> S3Result<Attributes> {
+        if headers.tagging.is_some() {
+            policy::check(bucket, who, "PutObjectTagging", key)?;
+        }
+        let mut attributes = headers.attributes()?;
+        lock::keep(bucket, who, key, &given, &mut attributes)?;
+        Ok(attributes)
+    }
+
+    /// The version that a copy names, which `who` may read, with its tags when they are copied as well.
+    pub(crate) fn source(&self, who: &Who, source: &CopySource, with_tags: bool) -> S3Result<Row> {
         let CopySource::Bucket { bucket, key, version_id } = source else {
             return Err(s3_error!(NotImplemented, "only BUCKET/KEY can be copied"));
         };
-        let bucket = self.bucket(bucket, user)?;
-        self.find(&bucket, key, version_id.as_deref())
+        let bucket = self.bucket_named(bucket)?;
+        let versioned = version_id.is_some();
+        policy::check(&bucket, who, policy::action("GetObject", versioned), key)?;
+        let row = self.find_for(who, &bucket, key, version_id.as_deref())?;
+        if with_tags && tagging::count(&row.record).is_some() {
+            policy::check(&bucket, who, policy::action("GetObjectTagging", versioned), key)?;
+        }
+        Ok(row)
     }
 
     /// Copies a version: the new one names the same chunks.
-    pub(crate) fn do_copy_object(&self, user: &str, input: CopyObjectInput) -> S3Result<CopyObjectOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
-        let from = self.source(user, &input.copy_source)?;
+    pub(crate) fn do_copy_object(&self, who: &Who, mut input: CopyObjectInput) -> S3Result<CopyObjectOutput> {
+        let bucket = self.bucket(&input.bucket, who, &input.key)?;
+        let new_tags = input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+        let from = self.source(who, &input.copy_source, !new_tags)?;
         wanted!(source of input).check_copy(&from.record)?;
         let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
         let itself = from.record.bucket == input.bucket && from.record.key == input.key;
@@ -108,11 +136,17 @@ impl Face {
         record.body = whole.body;
         record.attributes = whole.attributes;
         record.attributes.remove(UPLOAD);
+        lock::forget(&mut record.attributes);
+        lock::keep(&bucket, who, &input.key, &given_lock!(input), &mut record.attributes)?;
+        lock::apply_default(&bucket, &mut record.attributes)?;
         if replace {
-            record.attributes.retain(|name, _| name.starts_with("x-amz-checksum-") || name == tagging::TAGS);
+            record.attributes.retain(|name, _| {
+                name.starts_with("x-amz-checksum-") || name.starts_with("x-amz-object-lock-") || name == tagging::TAGS
+            });
             record.attributes.extend(headers!(input, None).attributes()?);
         }
-        if input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE) {
+        if new_tags {
+            policy::check(&bucket, who, "PutObjectTagging", &input.key)?;
             tagging::keep(&mut record.attributes, &tagging::read(&input.tagging.unwrap_or_default())?);
         }
         let row = self.objects.publish(record, &Condition::Always).map_err(error::s3)?;

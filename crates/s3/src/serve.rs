@@ -24,6 +24,7 @@ use crate::host::{Domain, bucket_of};
 use crate::region;
 use crate::unread::{self, Watched};
 use crate::users::Users;
+use crate::who::Peer;
 
 /// Connections at once; further ones wait to be taken.
 const CONNECTIONS: usize = 1_024;
@@ -71,8 +72,8 @@ impl Server {
         let face = Face::new(objects, users.clone());
         let mut builder = S3ServiceBuilder::new(face.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
-        builder.set_auth(users);
-        builder.set_access(Access);
+        builder.set_auth(users.clone());
+        builder.set_access(Access { users });
         let domain = settings.domain.as_deref().map(Domain::new).transpose()?;
         if let Some(domain) = &domain {
             builder.set_host(domain.clone());
@@ -99,8 +100,8 @@ impl Server {
                 }
                 () = &mut stop => break,
             };
-            let stream = match taken {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match taken {
+                Ok(taken) => taken,
                 Err(error) => {
                     tracing::warn!("a connection cannot be taken: {error}");
                     tokio::time::sleep(BREATH).await;
@@ -110,7 +111,8 @@ impl Server {
             // Small answers must not wait for more.
             let _ = stream.set_nodelay(true);
             let server = self.clone();
-            let service = service_fn(move |request| server.clone().serve_one(request));
+            let peer = Peer { address: from.ip().to_canonical(), secure: false };
+            let service = service_fn(move |request| server.clone().serve_one(request, peer));
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let connection = graceful.watch(connection.into_owned());
             tokio::spawn(async move {
@@ -125,8 +127,9 @@ impl Server {
     }
 
     /// Answers a request, says how, and reads what nobody wanted of it.
-    async fn serve_one(self, request: http::Request<Incoming>) -> Result<HttpResponse, HttpError> {
+    async fn serve_one(self, mut request: http::Request<Incoming>, peer: Peer) -> Result<HttpResponse, HttpError> {
         let watch = self.watch.clone();
+        request.extensions_mut().insert(peer);
         let (request, unread) = unread::watch(request);
         let mut answer = self.answer(request).await?;
         if let Some(watch) = watch {

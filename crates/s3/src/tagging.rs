@@ -7,8 +7,8 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use crate::attributes::{Attributes, version_id};
-use crate::error;
 use crate::face::Face;
+use crate::who::Who;
 
 /// The attribute that has the tags.
 pub(crate) const TAGS: &str = "x-amz-tagging";
@@ -65,7 +65,7 @@ fn encode(text: &str) -> String {
     text.bytes().map(|b| if plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-fn decode(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut out = vec![];
     while let Some(byte) = bytes.next() {
@@ -84,44 +84,46 @@ fn decode(text: &str) -> Option<String> {
 impl Face {
     pub(crate) fn do_put_object_tagging(
         &self,
-        user: &str,
+        who: &Who,
         input: PutObjectTaggingInput,
     ) -> S3Result<PutObjectTaggingOutput> {
         let tags = input.tagging.tag_set.into_iter().map(|tag| Some((tag.key?, tag.value?)));
         let tags = check(tags.collect::<Option<Tags>>().ok_or(S3ErrorCode::MalformedXML)?)?;
-        let version = self.set_tags(user, &input.bucket, &input.key, input.version_id.as_deref(), &tags)?;
+        let version = self.set_tags(who, &input.bucket, &input.key, input.version_id.as_deref(), &tags)?;
         Ok(PutObjectTaggingOutput { version_id: version })
     }
 
     pub(crate) fn do_delete_object_tagging(
         &self,
-        user: &str,
+        who: &Who,
         input: DeleteObjectTaggingInput,
     ) -> S3Result<DeleteObjectTaggingOutput> {
-        let version = self.set_tags(user, &input.bucket, &input.key, input.version_id.as_deref(), &vec![])?;
+        let version = self.set_tags(who, &input.bucket, &input.key, input.version_id.as_deref(), &vec![])?;
         Ok(DeleteObjectTaggingOutput { version_id: version })
     }
 
     fn set_tags(
         &self,
-        user: &str,
+        who: &Who,
         bucket: &str,
         key: &str,
         version: Option<&str>,
         tags: &Tags,
     ) -> S3Result<Option<String>> {
-        let bucket = self.bucket(bucket, user)?;
-        let row = self.find(&bucket, key, version)?;
-        let row = self.objects.revise(&row, |record| keep(&mut record.attributes, tags)).map_err(error::s3)?;
+        let bucket = self.bucket(bucket, who, key)?;
+        let row = self.revise(&bucket, key, version, |record| {
+            keep(&mut record.attributes, tags);
+            Ok(())
+        })?;
         Ok((!row.record.null).then(|| version_id(&row.record)))
     }
 
     pub(crate) fn do_get_object_tagging(
         &self,
-        user: &str,
+        who: &Who,
         input: GetObjectTaggingInput,
     ) -> S3Result<GetObjectTaggingOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, &input.key)?;
         let row = self.find(&bucket, &input.key, input.version_id.as_deref())?;
         let text = row.record.attributes.get(TAGS).map_or("", String::as_str);
         let tag_set = read(text)?.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect();

@@ -5,10 +5,12 @@ use object::record::{Kind, Record};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use crate::attributes::{etag, modified, version_id};
+use crate::attributes::{Attributes, etag, modified, version_id};
 use crate::error;
 use crate::face::{Face, owner};
 use crate::list::{Listed, Query, common_prefixes, encoding, max_keys, page};
+use crate::lock;
+use crate::who::Who;
 
 /// The attribute of a bucket that says whether it keeps versions.
 const VERSIONING: &str = "versioning";
@@ -34,13 +36,18 @@ impl Versioning {
     }
 }
 
+/// Makes a bucket keep versions.
+pub(crate) fn enable(attributes: &mut Attributes) {
+    attributes.insert(VERSIONING.to_owned(), BucketVersioningStatus::ENABLED.to_owned());
+}
+
 impl Face {
     pub(crate) fn do_put_bucket_versioning(
         &self,
-        user: &str,
+        who: &Who,
         input: PutBucketVersioningInput,
     ) -> S3Result<PutBucketVersioningOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         if input.versioning_configuration.mfa_delete.is_some_and(|mfa| mfa.as_str() != MFADelete::DISABLED) {
             return Err(s3_error!(NotImplemented, "MFA delete is not supported"));
         }
@@ -50,6 +57,9 @@ impl Face {
         if ![BucketVersioningStatus::ENABLED, BucketVersioningStatus::SUSPENDED].contains(&status.as_str()) {
             return Err(s3_error!(MalformedXML, "{status:?} is no status of versioning"));
         }
+        if status == BucketVersioningStatus::SUSPENDED && lock::is_lockable(&bucket) {
+            return Err(s3_error!(InvalidBucketState, "a bucket with object lock keeps its versions"));
+        }
         let set = |record: &mut Record| drop(record.attributes.insert(VERSIONING.to_owned(), status));
         self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
         Ok(PutBucketVersioningOutput::default())
@@ -57,20 +67,20 @@ impl Face {
 
     pub(crate) fn do_get_bucket_versioning(
         &self,
-        user: &str,
+        who: &Who,
         input: GetBucketVersioningInput,
     ) -> S3Result<GetBucketVersioningOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let status = bucket.record.attributes.get(VERSIONING).cloned().map(BucketVersioningStatus::from);
         Ok(GetBucketVersioningOutput { status, ..GetBucketVersioningOutput::default() })
     }
 
     pub(crate) fn do_list_object_versions(
         &self,
-        user: &str,
+        who: &Who,
         input: ListObjectVersionsInput,
     ) -> S3Result<ListObjectVersionsOutput> {
-        let bucket = self.bucket(&input.bucket, user)?;
+        let bucket = self.bucket(&input.bucket, who, "")?;
         let most = max_keys(input.max_keys)?;
         let encode = encoding(input.encoding_type.as_ref())?;
         let query = Query {

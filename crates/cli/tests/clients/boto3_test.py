@@ -1,10 +1,12 @@
 """What a program that uses boto3 may expect. One function, one promise; all of them run against one cluster.
 
-Usage: boto3_test.py ENDPOINT ACCESS_KEY SECRET_KEY [path|virtual]
+Usage: boto3_test.py ENDPOINT ACCESS_KEY SECRET_KEY [path|virtual [CERTIFICATE]]
 """
 
+import datetime
 import hashlib
 import io
+import json
 import socket
 import sys
 import threading
@@ -13,12 +15,14 @@ import urllib.request
 import uuid
 
 import boto3
+import botocore
 from boto3.s3.transfer import TransferConfig
 from botocore.client import Config
 from botocore.exceptions import ClientError
 
 ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
 STYLE = sys.argv[4] if len(sys.argv) > 4 else "path"
+VERIFY = sys.argv[5] if len(sys.argv) > 5 else None
 MIB = 1 << 20
 
 # Not every resolver knows that names below localhost are this machine.
@@ -30,7 +34,7 @@ socket.getaddrinfo = lambda host, *args, **named: resolve(
 def client(access=ACCESS, secret=SECRET, **options):
     config = Config(signature_version="s3v4", s3={"addressing_style": STYLE}, retries={"max_attempts": 1}, **options)
     keys = {"aws_access_key_id": access, "aws_secret_access_key": secret}
-    return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", config=config, **keys)
+    return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", verify=VERIFY, config=config, **keys)
 
 
 s3 = client()
@@ -258,6 +262,57 @@ def strangers():
     b = bucket()
     fails("SignatureDoesNotMatch", client(secret="wrong" * 8).list_objects_v2, Bucket=b)
     fails("InvalidAccessKeyId", client(access="NOBODY00000000000000").list_objects_v2, Bucket=b)
+
+
+@test
+def object_lock():
+    b = f"t-{uuid.uuid4()}"
+    s3.create_bucket(Bucket=b, ObjectLockEnabledForBucket=True)
+    until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
+    put = lambda **lock: s3.put_object(Bucket=b, Key="k", Body=b"x", **lock)["VersionId"]
+    governed = put(ObjectLockMode="GOVERNANCE", ObjectLockRetainUntilDate=until)
+    head = s3.head_object(Bucket=b, Key="k")
+    assert head["ObjectLockMode"] == "GOVERNANCE" and abs(head["ObjectLockRetainUntilDate"] - until) < datetime.timedelta(seconds=2)
+    fails("AccessDenied", s3.delete_object, Bucket=b, Key="k", VersionId=governed)
+    s3.delete_object(Bucket=b, Key="k", VersionId=governed, BypassGovernanceRetention=True)
+    strict = put()
+    s3.put_object_retention(Bucket=b, Key="k", VersionId=strict, Retention={"Mode": "COMPLIANCE", "RetainUntilDate": until})
+    assert s3.get_object_retention(Bucket=b, Key="k")["Retention"]["Mode"] == "COMPLIANCE"
+    fails("AccessDenied", s3.delete_object, Bucket=b, Key="k", VersionId=strict, BypassGovernanceRetention=True)
+    held = put()
+    s3.put_object_legal_hold(Bucket=b, Key="k", VersionId=held, LegalHold={"Status": "ON"})
+    assert s3.get_object_legal_hold(Bucket=b, Key="k")["LegalHold"]["Status"] == "ON"
+    many = s3.delete_objects(Bucket=b, Delete={"Objects": [{"Key": "k", "VersionId": v} for v in (strict, held)]})
+    assert [e["Code"] for e in many["Errors"]] == ["AccessDenied"] * 2
+    s3.put_object_legal_hold(Bucket=b, Key="k", VersionId=held, LegalHold={"Status": "OFF"})
+    s3.delete_object(Bucket=b, Key="k", VersionId=held)
+    rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+    s3.put_object_lock_configuration(Bucket=b, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule})
+    assert s3.get_object_lock_configuration(Bucket=b)["ObjectLockConfiguration"]["Rule"] == rule
+    fails("AccessDenied", s3.delete_object, Bucket=b, Key="k", VersionId=put())
+
+
+@test
+def policies():
+    b = bucket()
+    s3.put_object(Bucket=b, Key="open/k", Body=b"for all")
+    s3.put_object(Bucket=b, Key="k", Body=b"for some")
+    anyone = boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", verify=VERIFY, config=Config(
+        signature_version=botocore.UNSIGNED, s3={"addressing_style": STYLE}, retries={"max_attempts": 1}))
+    fails("NoSuchBucketPolicy", s3.get_bucket_policy, Bucket=b)
+    fails("AccessDenied", anyone.get_object, Bucket=b, Key="open/k")
+    text = json.dumps({"Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject"], "Resource": [f"arn:aws:s3:::{b}/open/*"]}]})
+    s3.put_bucket_policy(Bucket=b, Policy=text)
+    assert s3.get_bucket_policy(Bucket=b)["Policy"] == text
+    assert s3.get_bucket_policy_status(Bucket=b)["PolicyStatus"]["IsPublic"]
+    assert anyone.get_object(Bucket=b, Key="open/k")["Body"].read() == b"for all"
+    fails("AccessDenied", anyone.get_object, Bucket=b, Key="k")
+    fails("AccessDenied", anyone.put_object, Bucket=b, Key="open/k", Body=b"x")
+    fails("AccessDenied", anyone.list_objects_v2, Bucket=b)
+    fails("MalformedPolicy", s3.put_bucket_policy, Bucket=b, Policy=text.replace("GetObject", "GetObjcet"))
+    s3.delete_bucket_policy(Bucket=b)
+    fails("AccessDenied", anyone.get_object, Bucket=b, Key="open/k")
 
 
 @test
