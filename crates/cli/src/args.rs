@@ -236,22 +236,25 @@ pub(crate) struct BenchArgs {
     /// Seconds for each size, direction and transport.
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub(crate) seconds: u64,
-    /// Chunk sizes, with KiB or MiB.
-    #[arg(long, value_delimiter = ',', default_value = "16KiB,128KiB,1MiB", value_parser = crate::numbers::parse_size)]
-    pub(crate) sizes: Vec<u64>,
-    /// Transports to compare.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "hash,replicast-m,replicast-h")]
-    pub(crate) transports: Vec<TransportArg>,
-    /// Puts or gets in flight, 1 to 1024.
-    #[arg(long, default_value_t = 16)]
-    pub(crate) depth: usize,
+    /// Chunk sizes, with KiB or MiB [default: 16KiB,128KiB,1MiB; with --s3 4KiB,128KiB,1MiB].
+    #[arg(long, value_delimiter = ',', value_parser = crate::numbers::parse_size)]
+    pub(crate) sizes: Option<Vec<u64>>,
+    /// Transports to compare [default: all; with --s3 replicast-m].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) transports: Option<Vec<TransportArg>>,
+    /// Puts or gets in flight, 1 to 1024 [default: 16; with --s3 8, then 32].
+    #[arg(long)]
+    pub(crate) depth: Option<usize>,
     /// Directory, which must exist, under which a cluster for the benchmark is made and removed (it should be on the disk
     /// to measure).
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) data: PathBuf,
     /// Use this running cluster instead of one made for the benchmark.
-    #[arg(long, value_name = "FILE", conflicts_with = "slow_target")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["slow_target", "s3"])]
     pub(crate) config: Option<PathBuf>,
+    /// Measure objects through a gateway's S3 face, beside chunks of the same sizes.
+    #[arg(long, conflicts_with = "slow_target")]
+    pub(crate) s3: bool,
     /// Compare put latency with one slow target (20 ms a write) among nine to that with none.
     #[arg(long)]
     pub(crate) slow_target: bool,

@@ -23,10 +23,15 @@ use crate::service::NodeCluster;
 use crate::{numbers, up};
 
 mod ceiling;
+mod s3;
 mod slow;
 
 /// Targets of a cluster made for a benchmark.
 const TARGETS: u32 = 9;
+/// What is measured unless something else is asked for: sizes, transports, requests in flight.
+const SIZES: [u64; 3] = [16 << 10, 128 << 10, 1 << 20];
+const TRANSPORTS: [TransportArg; 3] = [TransportArg::Hash, TransportArg::ReplicastM, TransportArg::ReplicastH];
+const AT_ONCE: usize = 16;
 /// Most requests in flight.
 const DEPTH: usize = 1_024;
 /// Put chunks that are remembered to be got.
@@ -92,14 +97,21 @@ struct Row {
 /// Runs `reservoir bench`.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     ensure!(args.seconds > 0, "--seconds 0 measures nothing: give at least 1");
-    ensure!((1..=DEPTH).contains(&args.depth), "--depth {}: choose 1 to {DEPTH}", args.depth);
-    let largest = u64::from(protocol::limits::CHUNK_BYTES);
-    if let Some(size) = args.sizes.iter().find(|size| !(16..=largest).contains(*size)) {
+    let depth = args.depth.unwrap_or(AT_ONCE);
+    ensure!((1..=DEPTH).contains(&depth), "--depth {depth}: choose 1 to {DEPTH}");
+    // An object is cut into chunks.
+    let largest = if args.s3 { 1 << 30 } else { u64::from(protocol::limits::CHUNK_BYTES) };
+    let sizes = args.sizes.clone().unwrap_or(SIZES.to_vec());
+    if let Some(size) = sizes.iter().find(|size| !(16..=largest).contains(*size)) {
         bail!("--sizes {}: choose 16 bytes to {}", numbers::size(*size), numbers::size(largest));
     }
     let stop = up::watch_signals()?;
+    if args.s3 {
+        return s3::run(args, &stop);
+    }
+    let transports = args.transports.clone().unwrap_or(TRANSPORTS.to_vec());
     if args.slow_target {
-        return slow::run(args, &stop);
+        return slow::run(args, &transports, depth, &stop);
     }
     let mut bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
@@ -108,11 +120,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
     let mut ceilings = bench.ceilings(&args.data)?;
     let mut measured = Vec::new();
-    let bar = step_bar("bench", (args.transports.len() * args.sizes.len()) as u64);
-    for transport in &args.transports {
-        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(args.depth))?;
-        for size in &args.sizes {
-            measured.extend(bench.one(&cluster, *transport, *size, args)?);
+    let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
+    for transport in &transports {
+        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
+        for size in &sizes {
+            measured.extend(bench.one(&cluster, *transport, *size, depth, args.seconds)?);
             bar.inc(1);
         }
     }
@@ -124,7 +136,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         ceilings,
         copies: bench.config.copies,
         targets: bench.config.targets.len(),
-        depth: args.depth,
+        depth,
         seconds_each: args.seconds,
         results,
         largest_target_resident,
@@ -222,9 +234,10 @@ impl Bench {
         cluster: &NodeCluster,
         transport: TransportArg,
         size: u64,
-        args: &BenchArgs,
+        depth: usize,
+        seconds: u64,
     ) -> anyhow::Result<[Row; 2]> {
-        let limit = Duration::from_secs(args.seconds);
+        let limit = Duration::from_secs(seconds);
         let row = |direction, run: &Run, cpu: f64| Row {
             transport: transport.name(),
             multicast: cluster.client().multicast(),
@@ -238,10 +251,10 @@ impl Bench {
             cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
         };
         let before = self.cpu();
-        let (put, ids) = put_for(cluster.client(), size as usize, args.depth, limit, &self.stop)?;
+        let (put, ids) = put_for(cluster.client(), size as usize, depth, limit, &self.stop)?;
         self.forget_cache()?;
         let between = self.cpu();
-        let get = get_for(cluster.client(), &ids, args.depth, limit, &self.stop)?;
+        let get = get_for(cluster.client(), &ids, depth, limit, &self.stop)?;
         let after = self.cpu();
         if let Some(family) = &mut self.family {
             family.check()?;

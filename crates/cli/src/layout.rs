@@ -118,7 +118,7 @@ pub(crate) fn gateway_file(config: &Path) -> anyhow::Result<GatewayFile> {
 }
 
 /// Gives a cluster that was made before there was an S3 face an address for it, and one without users its first.
-fn complete(directory: &Path) -> anyhow::Result<()> {
+pub(crate) fn complete(directory: &Path) -> anyhow::Result<()> {
     let mut file = gateway_file(&directory.join("cluster.toml"))?;
     if file.s3.is_none() {
         let free = at_free_port(TcpListener::bind).context("no free TCP port was found for S3")?;

@@ -236,6 +236,13 @@ fn resident(pid: u32) -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// The most memory that a process has had resident, in bytes; 0 when it is gone.
+pub(crate) fn most_resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
 /// Ends this process in order when its parent is gone, by asking itself as an operator would.
 pub(crate) fn stop_with_parent() -> anyhow::Result<()> {
     let parent = rustix::process::getppid();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::args::UpArgs;
+use crate::args::{TransportArg, UpArgs};
 use crate::client::Gateway;
 use crate::layout::{self, Cluster};
 use crate::output::line;
@@ -79,15 +79,7 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
     })?;
     let mut family = start_targets(&cluster, &stop)?;
     let logs = cluster.directory.join("logs");
-    let config = cluster.config_path.display().to_string();
-    let mut role = vec![String::from("gateway"), "--config".into(), config];
-    if let Some(transport) = args.transport {
-        role.extend(["--transport".into(), transport.name().into()]);
-    }
-    if args.no_multicast {
-        role.push("--no-multicast".into());
-    }
-    family.0.push(Role::start("the gateway", role, logs.join("gateway.log"))?);
+    family.0.push(start_gateway(&cluster.config_path, args.transport, args.no_multicast)?);
     let advice = format!("see its log {}", logs.join("gateway.log").display());
     let gateway = Gateway::at(&cluster.gateway, START, advice);
     let mut running = Running { family, gateway, cluster, stop, _lock: lock };
@@ -109,6 +101,22 @@ pub(crate) fn start_targets(cluster: &Cluster, stop: &AtomicBool) -> anyhow::Res
     }
     wait_for_targets(cluster, &mut family, stop)?;
     Ok(family)
+}
+
+/// Starts the gateway of a cluster.
+pub(crate) fn start_gateway(
+    config: &Path,
+    transport: Option<TransportArg>,
+    no_multicast: bool,
+) -> anyhow::Result<Role> {
+    let mut role = vec![String::from("gateway"), "--config".into(), config.display().to_string()];
+    if let Some(transport) = transport {
+        role.extend(["--transport".into(), transport.name().into()]);
+    }
+    if no_multicast {
+        role.push("--no-multicast".into());
+    }
+    Role::start("the gateway", role, config.with_file_name("logs").join("gateway.log"))
 }
 
 impl Running {

@@ -27,24 +27,28 @@ struct Row {
 }
 
 /// Runs `reservoir bench --slow-target`.
-pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    let bar = step_bar("bench", 2 * args.transports.len() as u64);
+pub(super) fn run(
+    args: &BenchArgs,
+    transports: &[TransportArg],
+    depth: usize,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<()> {
+    let bar = step_bar("bench", 2 * transports.len() as u64);
     let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
         let bench = Bench::temporary(&args.data, slow, stop)?;
         let one = |transport: &TransportArg| {
-            let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(args.depth))?;
+            let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
             // A first, short run teaches the rates, which are measured and not configured.
-            put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(1), stop)?;
-            let (run, _) = put_for(cluster.client(), SIZE, args.depth, Duration::from_secs(args.seconds), stop)?;
+            put_for(cluster.client(), SIZE, depth, Duration::from_secs(1), stop)?;
+            let (run, _) = put_for(cluster.client(), SIZE, depth, Duration::from_secs(args.seconds), stop)?;
             bar.inc(1);
             Ok((numbers::quantile(&run.samples, 50.0), numbers::quantile(&run.samples, 99.0)))
         };
-        args.transports.iter().map(one).collect()
+        transports.iter().map(one).collect()
     };
     let (even, slow) = (measure(None)?, measure(Some(SLOW))?);
     bar.finish_and_clear();
-    let rows: Vec<Row> = args
-        .transports
+    let rows: Vec<Row> = transports
         .iter()
         .zip(even.into_iter().zip(slow))
         .map(|(transport, ((p50_ms, p99_ms), (slow_p50_ms, slow_p99_ms)))| Row {
@@ -62,7 +66,7 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     output::line(&format!(
         "puts of {} with {} in flight, nine even targets beside one of them {} ms slower a write (times in ms)",
         numbers::size(SIZE as u64),
-        args.depth,
+        depth,
         SLOW.1
     ))?;
     let cells = |row: &Row| {
