@@ -6,8 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use md5::{Digest, Md5};
@@ -19,8 +18,6 @@ mod common;
 use client::S3;
 use common::{Cluster, content};
 
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn etag(bytes: &[u8]) -> String {
     let digits: String = Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
