@@ -18,7 +18,6 @@ mod common;
 use client::S3;
 use common::{Cluster, content};
 
-
 fn etag(bytes: &[u8]) -> String {
     let digits: String = Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("\"{digits}\"")

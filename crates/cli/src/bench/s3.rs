@@ -311,7 +311,7 @@ impl Read for Content<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (block, at) = (self.at / BLOCK as u64, (self.at % BLOCK as u64) as usize);
         let mut stamp = *self.salt.as_bytes();
-        stamp[..8].copy_from_slice(&block.to_le_bytes());
+        stamp.iter_mut().zip(block.to_le_bytes()).for_each(|(byte, number)| *byte ^= number);
         let from = if at < stamp.len() { &stamp[at..] } else { &self.base[at..] };
         let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         let count = from.len().min(buffer.len()).min(left);
