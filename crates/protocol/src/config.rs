@@ -32,7 +32,7 @@ pub struct Config {
     pub quantum: usize,
     /// Bytes of chunks that a target holds in memory at once (reserved, arriving or being written).
     pub receive_buffer: u64,
-    /// Smallest time kept free after each window; grows with the lateness that is measured.
+    /// Time kept free after each window.
     pub guard: Span,
     /// How long a tentative window is kept when nobody accepts it.
     pub tentative: Span,

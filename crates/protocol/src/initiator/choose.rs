@@ -28,16 +28,24 @@ impl Offer {
         self.done + at.since(self.start)
     }
 
+    /// Whether a transfer that begins at `at` has the port. A window may be shorter than the transfer, when that is all that
+    /// is free: then it is used from its beginning.
     fn fits(&self, at: Instant) -> bool {
-        self.start <= at && at + self.transfer <= self.end + self.slack
+        self.start <= at && at + self.transfer <= self.end.max(self.start + self.transfer) + self.slack
     }
 }
 
-/// Puts what is durable at about the same time, within a quarter, on one level: among those on a level the chunk's hash
-/// decides, so that the idle targets of a cluster share the load.
-fn level(finish: Instant, soonest: Instant, now: Instant) -> u64 {
-    let wait = soonest.since(now).as_nanos().max(1);
-    finish.since(now).as_nanos().saturating_mul(4) / wait
+/// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
+/// to the disk. Not of the wait for windows as well, or much would be late under load.
+fn about(offers: &BTreeMap<NodeId, Offer>) -> Span {
+    let quickest = offers.values().map(|o| o.done.since(o.start)).min().unwrap_or(Span::ZERO);
+    quickest.div(8).max(Span::from_nanos(1))
+}
+
+/// Puts what is durable at about the same time as the soonest on one level: among those on a level the chunk's hash decides,
+/// so that the idle targets of a cluster share the load.
+fn level(finish: Instant, soonest: Instant, about: Span) -> u64 {
+    finish.since(soonest).as_nanos() / about.as_nanos()
 }
 
 /// Targets that one transmission serves, from `start` on.
@@ -58,6 +66,7 @@ pub(super) fn common(
     now: Instant,
     uplink: &Calendar,
 ) -> Option<Choice> {
+    let about = about(offers);
     let mut best: Option<(usize, Instant, Choice)> = None;
     for candidate in offers.values() {
         let (start, _) = uplink.hole(candidate.start.max(now), candidate.transfer);
@@ -66,7 +75,7 @@ pub(super) fn common(
             continue;
         };
         let mut fitting: Vec<(u64, usize, Instant, NodeId)> =
-            fits().map(|(id, o)| (level(o.finish(start), soonest, now), o.rank, o.finish(start), *id)).collect();
+            fits().map(|(id, o)| (level(o.finish(start), soonest, about), o.rank, o.finish(start), *id)).collect();
         fitting.sort_unstable();
         let mut domains = taken.to_vec();
         let mut targets = Vec::new();
@@ -105,6 +114,7 @@ pub(super) fn consecutive(
     now: Instant,
     uplink: &Calendar,
 ) -> Vec<Choice> {
+    let about = about(offers);
     let mut uplink = uplink.clone();
     let mut domains = taken.to_vec();
     let mut choices: Vec<Choice> = Vec::new();
@@ -119,7 +129,7 @@ pub(super) fn consecutive(
             .collect();
         let soonest = fitting.iter().map(|(finish, ..)| *finish).min().unwrap_or(now);
         let key = |(finish, start, id, offer): &(Instant, Instant, NodeId, &Offer)| {
-            (level(*finish, soonest, now), offer.rank, *start, *id)
+            (level(*finish, soonest, about), offer.rank, *start, *id)
         };
         let next = fitting.into_iter().min_by_key(key);
         let Some((_, start, id, offer)) = next else {

@@ -170,8 +170,8 @@ impl Put {
         self.asked_of = asked;
         let h = cx.config.transport == Transport::ReplicastH || !cx.config.multicast;
         let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
-        let transfers = if h { u64::from(cx.map.copies) } else { 1 };
-        let length = Span::of_transfer(u64::from(self.size()) * transfers, cx.config.link_rate);
+        // For one transfer: those of Replicast-H need not follow each other at once.
+        let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
         let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now).max(cx.lead());
         let request = PutRequest {
             txn: self.txn,

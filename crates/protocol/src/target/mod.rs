@@ -62,6 +62,8 @@ pub struct Target {
     inward: Calendar,
     outward: Calendar,
     link: Rate,
+    /// Since when something arrives without a pause, and how much of it is complete.
+    stretch: (Instant, u64),
     writes: DiskQueue,
     reads: DiskQueue,
     /// Of the windows offered.
@@ -91,6 +93,7 @@ impl Target {
             writes: DiskQueue::new(config.disk_rate),
             reads: DiskQueue::new(config.disk_rate),
             scrub_took: Span::of_transfer(config.scrub_bytes, config.disk_rate.max(1)),
+            stretch: (Instant::ZERO, 0),
             accepted: Share::default(),
             setup,
             config,

@@ -24,7 +24,8 @@ pub(super) struct Reservation {
     reserved: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
-    first: Option<Instant>,
+    /// Whether some of it is here.
+    begun: bool,
     /// When to expire (tentative) or to ask for what is missing.
     timer: Instant,
     repairs: u8,
@@ -115,7 +116,7 @@ impl Target {
                 reserved,
                 stage,
                 incoming: Incoming::new(request.size),
-                first: None,
+                begun: false,
                 timer: if never { Instant::FAR } else { timer },
                 repairs: 0,
             },
@@ -140,14 +141,15 @@ impl Target {
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
     fn offer_window(&mut self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
         let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
-        let transfer = self.link.span(self.now, u64::from(request.size));
-        let transfer = transfer + self.guard(transfer);
+        let transfer = self.link.span(self.now, u64::from(request.size)) + self.config.guard;
         let mut earliest = self.now + request.earliest;
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
         let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
             (earliest, Instant::FAR)
         } else {
-            self.inward.hole(earliest, transfer)
+            // Windows of any beginning leave holes that are a little too short, a quarter of the port's time. A transfer that
+            // runs on into the next one waits for it in the switch.
+            self.inward.hole(earliest, transfer.less(transfer.div(4)))
         };
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
@@ -165,13 +167,6 @@ impl Target {
             self.inward.insert(window);
         }
         Ok((Slot { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
-    }
-
-    /// Time kept free after a window: what transfers are late by more or less than others. (What all are late by moves them
-    /// alike.) Not more than a sixteenth of the transfer, though: the receive buffer takes two at once, and to keep the port
-    /// idle would cost more than that.
-    fn guard(&self, transfer: Span) -> Span {
-        self.lateness.deviation().min(transfer.div(16)).max(self.config.guard)
     }
 
     /// From when on `size` bytes more fit into the receive buffer; `None` when they never do.
@@ -218,11 +213,11 @@ impl Target {
         let start = r.window.0 + offset;
         let end = start + r.answer.transfer;
         if end > r.window.1 {
-            // Later than was offered. The port may be free then, too; if not, nothing is kept.
-            let (offered, length) = (r.window.1, r.answer.transfer);
+            // More than was offered. What is free of it is kept.
+            let offered = r.window.1;
             self.inward.remove(txn);
-            let free = self.inward.hole(start, length).0 == start;
-            r.window = if free { (start, end) } else { (offered, offered) };
+            let (free, until) = self.inward.hole(start, Span::from_nanos(1));
+            r.window = if free == start { (start, end.min(until)) } else { (offered, offered) };
             self.inward.insert(Window { start: r.window.0, end: r.window.1, txn });
         } else {
             r.window = (start, end);
@@ -258,19 +253,21 @@ impl Target {
         if r.incoming.insert(header.offset, payload) > 0 {
             r.repairs = 0;
         }
-        let first = r.first.is_none();
-        let begun = *r.first.get_or_insert(self.now);
+        let first = !core::mem::replace(&mut r.begun, true);
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
         let patience = self.lateness.patience(r.repairs, self.config.late);
         let at_end = header.offset + payload.len() as u32 == header.size;
         r.timer = if at_end { self.now + patience.div(4) } else { r.timer.max(self.now + patience) };
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
         let size = r.incoming.size();
+        if first && !self.others_arrive(txn) {
+            self.stretch = (self.now, 0);
+        }
         if first && reserved {
             self.note_start(window.0);
         }
         if complete {
-            self.complete(txn, begun, window, reserved, size, payload.len());
+            self.complete(txn, window, reserved, size, payload.len());
         }
     }
 
@@ -280,18 +277,17 @@ impl Target {
         self.event(Event::Started { late_nanos: now - promised });
     }
 
-    fn complete(
-        &mut self,
-        txn: TxnId,
-        begun: Instant,
-        window: (Instant, Instant),
-        reserved: bool,
-        size: u32,
-        last: usize,
-    ) {
-        let took = self.now.since(begun);
-        let rest = u64::from(size).saturating_sub(last as u64);
-        if rest >= u64::from(size) / 2 && took > Span::ZERO && reserved {
+    /// Whether another copy has begun to arrive and is not complete.
+    fn others_arrive(&self, txn: TxnId) -> bool {
+        self.reservations.iter().any(|(other, r)| *other != txn && r.stage == Stage::Accepted && r.begun)
+    }
+
+    fn complete(&mut self, txn: TxnId, window: (Instant, Instant), reserved: bool, size: u32, last: usize) {
+        self.stretch.1 += u64::from(size);
+        // Copies that arrive at once share the port: only all of them together say how fast it is. Of the first datagram the
+        // end is known, and not when it began.
+        let (took, rest) = (self.now.since(self.stretch.0), self.stretch.1.saturating_sub(last as u64));
+        if rest >= self.stretch.1 / 2 && took > Span::ZERO && reserved && !self.others_arrive(txn) {
             self.link.sample(self.now, rest, took);
         }
         if reserved && self.now > window.1 {
@@ -338,7 +334,7 @@ impl Target {
             Err(WriteFailure::BadHash) => {
                 // The initiator sends it again into the same place.
                 r.stage = Stage::Accepted;
-                r.first = None;
+                r.begun = false;
                 r.timer = self.now + self.config.late;
                 return self.send(from, &Message::Ack { txn, ack: Ack::BadHash });
             }

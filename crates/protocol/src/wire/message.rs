@@ -209,7 +209,7 @@ pub enum Answer {
 pub struct Slot {
     /// Begin.
     pub start: Span,
-    /// Length of the window.
+    /// Length of the window. It may be shorter than the transfer, which then begins with it and runs on a little.
     pub length: Span,
     /// How much of it the transfer will take.
     pub transfer: Span,

@@ -114,6 +114,11 @@ pub(crate) fn get(txn: u64, round: u8, id: ChunkId) -> Message {
     Message::GetRequest { txn: TxnId(txn), round, id, unreserved: false, earliest: Span::ZERO }
 }
 
+/// An answer to bids in which others were chosen.
+pub(crate) fn refused(txn: u64, round: u8) -> Message {
+    Message::Accept { txn: TxnId(txn), round, granted: Vec::new() }
+}
+
 /// The acceptance of what target 1 offered.
 pub(crate) fn get_accepted<R>(txn: u64, round: u8) -> Input<R> {
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
