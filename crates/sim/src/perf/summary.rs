@@ -37,6 +37,11 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("share_of_bound", &format!("share of the bound ({which}, {bound:.0} chunks/s), %"), &|o| {
         100.0 * o.chunks_per_second / bound
     });
+    if let Some(profile) = &setup.product {
+        let most = profile.disks_at_best(setup);
+        let label = format!("share of what disks can do with their syncs and the like ({most:.0} chunks/s), %");
+        add("share_of_disks", &label, &|o| 100.0 * o.chunks_per_second / most);
+    }
     add("disk_utilisation", "disks at work, %", &|o| 100.0 * o.disk_utilisation);
     add("link_utilisation", "payload on the targets' links, %", &|o| 100.0 * o.link_utilisation);
     add("latency_mean_us", "put latency, mean, us", &|o| o.latency.mean() / 1e3);

@@ -9,7 +9,7 @@ use protocol::time::Span;
 use super::DiskTimes;
 
 /// Most writes that one sync makes durable, as in the daemon.
-const GROUP: usize = 64;
+pub(super) const GROUP: usize = 64;
 
 #[derive(Debug)]
 enum Job {

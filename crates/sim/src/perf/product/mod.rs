@@ -16,7 +16,7 @@ use protocol::config::{Config, Transport};
 use protocol::time::Span;
 use protocol::wire::DATA_HEADER;
 
-use super::setup::{Bounds, Setup};
+use super::setup::{Bounds, Load, Setup};
 
 pub(super) use cluster::run;
 
@@ -71,7 +71,8 @@ pub struct DiskTimes {
     pub operation: Span,
     /// For each sync, which all writes that wait share.
     pub sync: Span,
-    /// Whether chunks are hashed while the disk works on those before them, instead of by the thread that writes.
+    /// Whether chunks are hashed while the disk works on those before them, as in the daemon, instead of by the thread that
+    /// writes.
     pub hash_ahead: bool,
 }
 
@@ -112,6 +113,27 @@ impl Profile {
             link: targets * link / bytes((puts * copies).max(gets)),
             uplink: initiators * link / bytes((puts * sent).max(gets)),
         }
+    }
+}
+
+impl Profile {
+    /// Requests per second that the disks can do with all that an operation takes them beside its bytes. In a closed loop of
+    /// `n` writes for each disk, a sync is shared by half of them at most: the writes under way and those that wait for
+    /// them to end are all there at once.
+    pub(super) fn disks_at_best(&self, setup: &Setup) -> f64 {
+        let seconds = |span: Span| span.as_nanos() as f64 / 1e9;
+        let (gets, copies) = (f64::from(self.reads) / 100.0, f64::from(setup.protocol.copies));
+        let (targets, size) = (f64::from(setup.targets), setup.mean_size());
+        let at_once = match setup.load {
+            Load::Closed { depth } => f64::from(depth) * f64::from(setup.initiators) * copies / targets,
+            Load::Open { .. } => f64::INFINITY,
+        };
+        let group = (at_once / 2.0).clamp(1.0, disk::GROUP as f64);
+        let hash = if self.cpu.hash > 0 { size / self.cpu.hash as f64 } else { 0.0 };
+        let read = size / setup.protocol.disk as f64 + seconds(self.disk.operation);
+        let write = read + seconds(self.disk.sync) / group;
+        let write = if self.disk.hash_ahead { write.max(hash) } else { write + hash };
+        targets / ((1.0 - gets) * copies * write + gets * read)
     }
 }
 

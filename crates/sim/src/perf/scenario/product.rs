@@ -35,7 +35,7 @@ impl File {
         let disk = DiskTimes {
             operation: self.disk_operation.map_or(Span::ZERO, |time| time.0),
             sync: self.disk_sync.map_or(Span::ZERO, |time| time.0),
-            hash_ahead: self.hash_ahead.unwrap_or(false),
+            hash_ahead: self.hash_ahead.unwrap_or(true),
         };
         Ok(Some(Box::new(Profile {
             reads: within("reads_percent", self.reads_percent.unwrap_or(0), 0, 100)?,
