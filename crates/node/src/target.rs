@@ -1,4 +1,5 @@
-//! A target as a process: its store behind two threads (one commits in groups, one reads), its loop in front.
+//! A target as a process: its store behind three threads (one verifies what is to be written, one commits in groups, one
+//! reads), its loop in front.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,18 @@ pub struct TargetNode {
 enum Write {
     Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32 },
     Discard { op: OpId, ids: Vec<ChunkId>, mark: u32, since: u32 },
+}
+
+impl Write {
+    /// The operation, if it is of a chunk whose bytes are not those that its id names.
+    fn damaged(&self) -> Option<OpId> {
+        match self {
+            Self::Chunk { op, id, pieces, verify: true, .. } => {
+                (!id.matches(pieces.iter().map(|piece| &piece[..]))).then_some(*op)
+            }
+            Self::Chunk { .. } | Self::Discard { .. } => None,
+        }
+    }
 }
 
 enum Read {
@@ -145,16 +158,16 @@ impl TargetNode {
         metrics.recovered(&recovery);
         let threads = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a target", threads))?;
-        let (writes, write_queue) = channel();
+        let (writes, arrived) = channel();
+        let (verified, write_queue) = sync_channel(GROUP);
         let (reads, read_queue) = channel();
         let delay = Duration::from_millis(target.write_delay_ms);
         let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name).spawn(work).map_err(io("starting a thread", threads))
         };
-        let (writer, reader, keeper) = (Arc::clone(&store), Arc::clone(&store), Arc::clone(&store));
+        let [verifier, writer, reader, keeper] = std::array::from_fn(|_| Arc::clone(&store));
         let (bell, rings) = sync_channel(1);
-        let (write_mail, read_mail, space_mail, own) =
-            (mailbox.clone(), mailbox.clone(), mailbox.clone(), mailbox.clone());
+        let [hash_mail, write_mail, read_mail, space_mail, own] = std::array::from_fn(|_| mailbox.clone());
         let mut host = TargetHost {
             id: NodeId(id),
             store,
@@ -172,6 +185,7 @@ impl TargetNode {
         });
         let threads = vec![
             spawn(format!("port-{id}"), port)?,
+            spawn(format!("hash-{id}"), Box::new(move || hash_loop(&verifier, &arrived, &verified, &hash_mail)))?,
             spawn(
                 format!("write-{id}"),
                 Box::new(move || write_loop(&writer, &write_queue, &write_mail, delay, &bell, &counted)),
@@ -321,6 +335,21 @@ fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
     ))
 }
 
+/// Verifies chunks while those before them are written. Everything keeps its place.
+fn hash_loop(store: &Store, queue: &Receiver<Write>, writer: &SyncSender<Write>, mailbox: &Mailbox<Request>) {
+    port::after_ports();
+    while let Ok(write) = queue.recv() {
+        match write.damaged() {
+            Some(op) => {
+                let completion = Completion::Written { result: Err(WriteFailure::BadHash), free: store.space().free };
+                mailbox.send(Mail::Done(op, completion));
+            }
+            // The writer ends only after this one.
+            None => drop(writer.send(write)),
+        }
+    }
+}
+
 /// Commits in groups: everything that waits is appended, and one sync makes all of it durable.
 fn write_loop(
     store: &Store,
@@ -336,13 +365,8 @@ fn write_loop(
         let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
         for write in group.drain(..) {
             match write {
-                Write::Chunk { op, id, pieces, verify, promise } => {
-                    let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
-                    let result = if good {
-                        store.append(&id, &pieces, promise).map_err(|error| failure(&error))
-                    } else {
-                        Err(WriteFailure::BadHash)
-                    };
+                Write::Chunk { op, id, pieces, promise, .. } => {
+                    let result = store.append(&id, &pieces, promise).map_err(|error| failure(&error));
                     results.push((op, result));
                 }
                 Write::Discard { op, ids, mark, since } => {
