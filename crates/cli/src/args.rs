@@ -250,8 +250,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) data: PathBuf,
     /// Use this running cluster instead of one made for the benchmark.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["slow_target", "s3"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["slow_target", "s3", "catalog"])]
     pub(crate) config: Option<PathBuf>,
+    /// Measure the catalog alone, with this many objects.
+    #[arg(long, value_name = "N", conflicts_with_all = ["slow_target", "s3"])]
+    pub(crate) catalog: Option<u64>,
     /// Measure objects through a gateway's S3 face, beside chunks of the same sizes.
     #[arg(long, conflicts_with = "slow_target")]
     pub(crate) s3: bool,

@@ -22,6 +22,7 @@ use crate::process::{Family, cpu_seconds};
 use crate::service::NodeCluster;
 use crate::{numbers, up};
 
+mod catalog;
 mod ceiling;
 mod s3;
 mod slow;
@@ -108,6 +109,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let stop = up::watch_signals()?;
     if args.s3 {
         return s3::run(args, &stop);
+    }
+    if let Some(objects) = args.catalog {
+        return catalog::run(args, objects, &stop);
     }
     let transports = args.transports.clone().unwrap_or(TRANSPORTS.to_vec());
     if args.slow_target {
