@@ -30,8 +30,8 @@ pub(crate) struct Cluster {
     pub(crate) targets: Vec<u32>,
     /// The gateway's HTTP address.
     pub(crate) gateway: String,
-    /// The gateway's S3 address.
-    pub(crate) s3: Option<SocketAddr>,
+    /// The gateway's S3 face.
+    pub(crate) s3: Option<S3File>,
     /// Whether it was made just now.
     pub(crate) created: bool,
 }
@@ -49,8 +49,7 @@ impl Cluster {
             ensure_free(target)?;
         }
         let targets = config.targets.iter().map(|t| t.id).collect();
-        let s3 = gateway.s3.map(|s3| s3.listen);
-        Ok(Self { directory, config_path, targets, gateway: gateway.http.to_string(), s3, created: false })
+        Ok(Self { directory, config_path, targets, gateway: gateway.http.to_string(), s3: gateway.s3, created: false })
     }
 
     /// Whether commands find it without `--config`.
@@ -72,7 +71,7 @@ pub(crate) struct GatewayFile {
 }
 
 /// Section `[s3]`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct S3File {
     /// Where the gateway listens for S3.
@@ -80,6 +79,34 @@ pub(crate) struct S3File {
     /// The domain below which buckets are hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) domain: Option<String>,
+    /// The certificate that connections are encrypted with, and those between it and its root: PEM. Paths count from this
+    /// file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its private key: PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<PathBuf>,
+    /// Whether chunks of objects are compressed when that is worth it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) compress: bool,
+}
+
+impl S3File {
+    /// The address that clients use.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.listen)
+    }
+
+    /// The files of an encrypted endpoint, if it is one.
+    pub(crate) fn certificate(&self, directory: &Path) -> anyhow::Result<Option<s3::Certificate>> {
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(None),
+            (Some(chain), Some(key)) => {
+                Ok(Some(s3::Certificate { chain: directory.join(chain), key: directory.join(key) }))
+            }
+            _ => bail!("[s3] in gateway.toml: a certificate needs a key and a key a certificate: set both, or neither"),
+        }
+    }
 }
 
 /// Targets of a new cluster, unless something else is asked for.
@@ -123,7 +150,7 @@ pub(crate) fn complete(directory: &Path) -> anyhow::Result<()> {
     if file.s3.is_none() {
         let free = at_free_port(TcpListener::bind).context("no free TCP port was found for S3")?;
         let listen = free.local_addr().context("the socket for S3 has no address")?;
-        file.s3 = Some(S3File { listen, domain: None });
+        file.s3 = Some(S3File { listen, domain: None, certificate: None, key: None, compress: false });
         let text = toml::to_string(&file).context("gateway.toml cannot be made")?;
         write_file(&directory.join("gateway.toml"), 0o644, &text)?;
     }
@@ -158,7 +185,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         let address = &cluster.gateway;
         format!("the gateway's address {address} is in use: stop what uses it, or change http in gateway.toml")
     })?;
-    if let Some(address) = cluster.s3 {
+    if let Some(address) = cluster.s3.as_ref().map(|s3| s3.listen) {
         TcpListener::bind(address).with_context(|| {
             format!("the S3 address {address} is in use: stop what uses it, or change s3.listen in gateway.toml")
         })?;

@@ -65,9 +65,11 @@ pub(crate) fn face(config: &Path, file: &layout::S3File, cluster: &Arc<NodeClust
     let lock = lock(config)?;
     let catalog = open_catalog(config)?;
     let objects = Objects::new(Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>, Arc::new(catalog));
+    let objects = objects.compressing(file.compress);
     let live = gateway::Cluster::live(&**cluster);
     let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
-    let settings = s3::Settings { domain: file.domain.clone(), watch: Some(watch) };
+    let certificate = file.certificate(directory(config))?;
+    let settings = s3::Settings { domain: file.domain.clone(), certificate, watch: Some(watch) };
     let server = s3::Server::new(Arc::new(objects), layout::users(directory(config)), &settings)
         .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;
     Ok(Face { server, listener, _lock: lock })

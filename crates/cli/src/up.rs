@@ -265,15 +265,15 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
     let base = running.gateway.base();
     let mut text = String::new();
     let user = layout::users(&running.cluster.directory).list()?.into_iter().next();
-    if let (Some(address), Some(user)) = (running.cluster.s3, user) {
-        let (key, secret) = (user.access_key, user.secret_key);
+    if let (Some(s3), Some(user)) = (&running.cluster.s3, user) {
+        let (endpoint, key, secret) = (s3.endpoint(), user.access_key, user.secret_key);
         text = format!(
-            "\nendpoint: http://{address}\naccess key: {key}\nsecret key: {secret}\n\n\
+            "\nendpoint: {endpoint}\naccess key: {key}\nsecret key: {secret}\n\n\
              Try, in another terminal:\n  \
              export AWS_ACCESS_KEY_ID={key} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION=us-east-1 \
-             AWS_ENDPOINT_URL=http://{address}\n  \
+             AWS_ENDPOINT_URL={endpoint}\n  \
              aws s3 mb s3://first && aws s3 cp README.md s3://first/\n  \
-             rclone lsl ':s3,provider=Other,env_auth=true,endpoint=\"http://{address}\":first'\n  \
+             rclone lsl ':s3,provider=Other,env_auth=true,endpoint=\"{endpoint}\":first'\n  \
              status page: {base}/\n"
         );
     }

@@ -72,10 +72,10 @@ impl Bench {
     }
 
     /// What programs that use boto3 expect, at this endpoint.
-    fn boto3(&self, endpoint: &str, style: &str) {
+    fn boto3(&self, endpoint: &str, more: &[&str]) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/boto3_test.py");
-        let args = [endpoint, &self.s3.key, &self.s3.secret, style];
-        ran(self.program("python3").arg(script).args(args));
+        let keys = [&self.s3.key, &self.s3.secret];
+        ran(self.program("python3").arg(script).arg(endpoint).args(keys).args(more));
     }
 
     fn path(&self, name: &str) -> String {
@@ -102,16 +102,44 @@ impl Bench {
 #[test]
 fn boto3() {
     let bench = Bench::new();
-    bench.boto3(&bench.s3.endpoint, "path");
+    bench.boto3(&bench.s3.endpoint, &["path"]);
 }
 
 #[test]
 fn boto3_with_buckets_as_hosts() {
     let bench = Bench::new().configured("domain = \"localhost\"");
     let endpoint = bench.s3.endpoint.replace("127.0.0.1", "localhost");
-    bench.boto3(&endpoint, "virtual");
+    bench.boto3(&endpoint, &["virtual"]);
     // Hosts that are not below the domain name buckets in paths.
-    bench.boto3(&endpoint, "path");
+    bench.boto3(&endpoint, &["path"]);
+}
+
+#[test]
+fn boto3_and_aws_with_encrypted_connections_and_compressed_chunks() {
+    let bench = Bench::new();
+    let names = ["s3.localhost", "*.s3.localhost", "127.0.0.1"].map(str::to_owned);
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    fs::write(bench.cluster.directory.join("s3.pem"), made.cert.pem()).unwrap();
+    fs::write(bench.cluster.directory.join("s3.key"), made.signing_key.serialize_pem()).unwrap();
+    let plain = bench.s3.endpoint.clone();
+    let lines = "domain = \"s3.localhost\"\ncertificate = \"s3.pem\"\nkey = \"s3.key\"\ncompress = true";
+    let bench = bench.configured(lines);
+    assert_eq!(bench.s3.endpoint, plain.replace("http://", "https://"));
+    let certificate = bench.cluster.directory.join("s3.pem");
+    let certificate = certificate.to_str().unwrap();
+    let endpoint = bench.s3.endpoint.replace("127.0.0.1", "s3.localhost");
+    bench.boto3(&endpoint, &["virtual", certificate]);
+    let aws = |more: &[&str]| {
+        let mut command = bench.program("aws");
+        command.args(["--endpoint-url", &bench.s3.endpoint, "s3", "mb", "s3://encrypted"]).args(more);
+        command.output().unwrap()
+    };
+    assert!(aws(&["--ca-bundle", certificate]).status.success());
+    let refused = aws(&[]);
+    assert!(!refused.status.success(), "a certificate that nobody vouches for is refused by the client");
+    // Nobody is answered in the clear.
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+    assert!(agent.get(&plain).call().is_err());
 }
 
 #[test]

@@ -341,7 +341,7 @@ impl Writer<'_> {
         while self.flight.len() >= self.options.pipeline.max(1) {
             self.land()?;
         }
-        let entry = Entry { id: ChunkId::of_payload(&chunk), length: chunk.len() as u32 };
+        let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
         self.flight.push_back((entry, self.service.put(entry.id, chunk)));
         Ok(entry)
     }

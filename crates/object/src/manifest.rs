@@ -9,12 +9,18 @@ use protocol::limits::CHUNK_BYTES;
 pub const MAGIC: [u8; 4] = *b"RSVM";
 /// First bytes of an index chunk.
 pub const INDEX_MAGIC: [u8; 4] = *b"RSVI";
-/// The version of both formats.
+/// The version of both formats, while no chunk is compressed.
 pub const FORMAT: u8 = 1;
+/// The version of index chunks and of objects' manifests that name compressed chunks.
+pub const PACKED: u8 = 2;
 /// Longest name, in bytes.
 pub const NAME_BYTES: usize = 1_024;
 /// Bytes of an encoded entry: a chunk id and a length.
 pub const ENTRY_BYTES: usize = ChunkId::LEN + 4;
+/// Bytes that an entry of the format [`PACKED`] has more: how the chunk is compressed, and its length without that.
+const PACKED_BYTES: usize = 5;
+/// How a chunk is compressed: not at all, or with Zstandard.
+const CODECS: [u8; 2] = [0, 1];
 /// Bytes of a manifest before the name.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of an index chunk before its entries.
@@ -29,6 +35,63 @@ pub struct Entry {
     pub id: ChunkId,
     /// Its length in bytes, 1 to 8 MiB.
     pub length: u32,
+    /// Bytes of the object that are in it: more than `length` when they are compressed, as many otherwise.
+    pub plain: u32,
+}
+
+impl Entry {
+    /// A chunk that is not compressed.
+    #[must_use]
+    pub const fn new(id: ChunkId, length: u32) -> Self {
+        Self { id, length, plain: length }
+    }
+
+    /// Whether its bytes are compressed.
+    #[must_use]
+    pub const fn is_packed(&self) -> bool {
+        self.plain != self.length
+    }
+}
+
+/// The format that entries are written in.
+pub(crate) fn format_of(entries: &[Entry]) -> u8 {
+    if entries.iter().any(Entry::is_packed) { PACKED } else { FORMAT }
+}
+
+/// Bytes of an entry in this format.
+pub(crate) const fn entry_bytes(format: u8) -> usize {
+    if format == PACKED { ENTRY_BYTES + PACKED_BYTES } else { ENTRY_BYTES }
+}
+
+/// Writes an entry in this format.
+pub(crate) fn put_entry(out: &mut Vec<u8>, entry: Entry, format: u8) {
+    out.extend(entry.id.encode());
+    out.extend(entry.length.to_le_bytes());
+    if format == PACKED {
+        out.push(CODECS[usize::from(entry.is_packed())]);
+        out.extend(entry.plain.to_le_bytes());
+    }
+}
+
+/// Reads what [`put_entry`] wrote: [`entry_bytes`] of it.
+pub(crate) fn read_entry(part: &[u8], format: u8) -> Result<Entry, Malformed> {
+    let mut encoded = [0; ChunkId::LEN];
+    encoded.copy_from_slice(&part[..ChunkId::LEN]);
+    let id = ChunkId::decode(&encoded).filter(|id| id.version_ms().is_none()).ok_or(Malformed::Kind)?;
+    let length = u32_at(part, ChunkId::LEN);
+    let possible = |bytes: u32| (1..=CHUNK_BYTES).contains(&bytes);
+    if !possible(length) {
+        return Err(Malformed::ChunkLength);
+    }
+    if format != PACKED {
+        return Ok(Entry::new(id, length));
+    }
+    let plain = u32_at(part, ENTRY_BYTES + 1);
+    match (CODECS.iter().position(|codec| *codec == part[ENTRY_BYTES]), plain) {
+        (Some(0), plain) if plain == length => Ok(Entry::new(id, length)),
+        (Some(1), plain) if plain > length && possible(plain) => Ok(Entry { id, length, plain }),
+        _ => Err(Malformed::Packing),
+    }
 }
 
 /// What a version of a name is.
@@ -57,7 +120,7 @@ pub enum Malformed {
     #[error("it does not begin like a manifest: another program may have stored it")]
     Magic,
     /// A later format.
-    #[error("it has format {0}, this program knows {FORMAT}: use a newer reservoir")]
+    #[error("it has format {0}, this program knows up to {PACKED}: use a newer reservoir")]
     Format(u8),
     /// A level of indirection that there is not.
     #[error("it has level {0}, this program knows 0 and 1: use a newer reservoir")]
@@ -74,6 +137,10 @@ pub enum Malformed {
     /// An entry without bytes or larger than a chunk.
     #[error("it names a chunk of an impossible length")]
     ChunkLength,
+    /// A compressed chunk that did not become smaller, an unknown way to compress, or a format for compressed chunks
+    /// without any.
+    #[error("it does not say as it should which chunks are compressed")]
+    Packing,
     /// The entries do not add up to the size.
     #[error("its chunks do not add up to its size")]
     Size,
@@ -91,6 +158,7 @@ impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
         assert!(valid_name(&self.name), "a manifest with an unusable name: {:?}", self.name);
         assert!(self.entries.len() <= ENTRIES, "a manifest with {} entries", self.entries.len());
+        assert!(format_of(&self.entries) == FORMAT, "a file's chunks are not compressed");
         let mut out = Vec::with_capacity(HEADER_BYTES + self.name.len() + self.entries.len() * ENTRY_BYTES);
         out.extend(MAGIC);
         out.extend([FORMAT, u8::from(self.indirect)]);
@@ -102,7 +170,7 @@ impl Manifest {
         out.extend((self.entries.len() as u32).to_le_bytes());
         debug_assert_eq!(out.len(), HEADER_BYTES);
         out.extend(self.name.as_bytes());
-        encode_entries(&self.entries, &mut out);
+        self.entries.iter().for_each(|entry| put_entry(&mut out, *entry, FORMAT));
         out
     }
 
@@ -112,7 +180,7 @@ impl Manifest {
     /// When they are not a manifest of a known format, or one that contradicts itself.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (head, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(Malformed::Length)?;
-        check_start(head, MAGIC)?;
+        check_start(head, MAGIC, FORMAT)?;
         if head[5] > 1 {
             return Err(Malformed::Level(head[5]));
         }
@@ -131,7 +199,7 @@ impl Manifest {
             hash,
             chunk_size: u32_at(head, 56),
             indirect: head[5] == 1,
-            entries: decode_entries(entries, u32_at(head, 60))?,
+            entries: decode_entries(entries, u32_at(head, 60), FORMAT)?,
         };
         manifest.check_size()?;
         Ok(manifest)
@@ -166,9 +234,10 @@ pub fn encode_index(entries: &[Entry]) -> Vec<u8> {
     assert!(entries.len() <= ENTRIES, "an index with {} entries", entries.len());
     let mut out = Vec::with_capacity(INDEX_HEADER_BYTES + entries.len() * ENTRY_BYTES);
     out.extend(INDEX_MAGIC);
-    out.extend([FORMAT, 0, 0, 0]);
+    let format = format_of(entries);
+    out.extend([format, 0, 0, 0]);
     out.extend((entries.len() as u32).to_le_bytes());
-    encode_entries(entries, &mut out);
+    entries.iter().for_each(|entry| put_entry(&mut out, *entry, format));
     out
 }
 
@@ -178,43 +247,28 @@ pub fn encode_index(entries: &[Entry]) -> Vec<u8> {
 /// When the bytes are not an index chunk of a known format.
 pub fn decode_index(bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
     let (head, entries) = bytes.split_at_checked(INDEX_HEADER_BYTES).ok_or(Malformed::Length)?;
-    check_start(head, INDEX_MAGIC)?;
-    decode_entries(entries, u32_at(head, 8))
+    let format = check_start(head, INDEX_MAGIC, PACKED)?;
+    decode_entries(entries, u32_at(head, 8), format)
 }
 
-fn check_start(head: &[u8], magic: [u8; 4]) -> Result<(), Malformed> {
+/// The format of what begins like this, up to the `newest` that it may have.
+fn check_start(head: &[u8], magic: [u8; 4], newest: u8) -> Result<u8, Malformed> {
     match head {
         [a, b, c, d, ..] if [*a, *b, *c, *d] != magic => Err(Malformed::Magic),
-        [_, _, _, _, format, ..] if *format != FORMAT => Err(Malformed::Format(*format)),
-        _ => Ok(()),
-    }
-}
-
-fn encode_entries(entries: &[Entry], out: &mut Vec<u8>) {
-    for entry in entries {
-        out.extend(entry.id.encode());
-        out.extend(entry.length.to_le_bytes());
+        [_, _, _, _, format, ..] if (FORMAT..=newest).contains(format) => Ok(*format),
+        _ => Err(Malformed::Format(head[4])),
     }
 }
 
 /// `count` is believed only when the bytes bear it out.
-fn decode_entries(bytes: &[u8], count: u32) -> Result<Vec<Entry>, Malformed> {
-    if (count as usize).checked_mul(ENTRY_BYTES) != Some(bytes.len()) {
+fn decode_entries(bytes: &[u8], count: u32, format: u8) -> Result<Vec<Entry>, Malformed> {
+    let size = entry_bytes(format);
+    if (count as usize).checked_mul(size) != Some(bytes.len()) {
         return Err(Malformed::Length);
     }
-    bytes
-        .chunks_exact(ENTRY_BYTES)
-        .map(|part| {
-            let mut encoded = [0; ChunkId::LEN];
-            encoded.copy_from_slice(&part[..ChunkId::LEN]);
-            let id = ChunkId::decode(&encoded).filter(|id| id.version_ms().is_none()).ok_or(Malformed::Kind)?;
-            let length = u32_at(part, ChunkId::LEN);
-            if length == 0 || length > CHUNK_BYTES {
-                return Err(Malformed::ChunkLength);
-            }
-            Ok(Entry { id, length })
-        })
-        .collect()
+    let entries: Vec<Entry> =
+        bytes.chunks_exact(size).map(|part| read_entry(part, format)).collect::<Result<_, _>>()?;
+    if format_of(&entries) == format { Ok(entries) } else { Err(Malformed::Packing) }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -248,7 +302,7 @@ mod tests {
     }
 
     fn entry(length: u32) -> Entry {
-        Entry { id: ChunkId::of_payload(&length.to_le_bytes()), length }
+        Entry::new(ChunkId::of_payload(&length.to_le_bytes()), length)
     }
 
     #[test]
@@ -269,6 +323,26 @@ mod tests {
             blake3::hash(&bytes).to_hex().as_str(),
             "4045682b9c05abe51b61854e8956ab633b1a4a702489a03edb402a9f6f93f96e"
         );
+    }
+
+    #[test]
+    fn the_format_of_compressed_chunks_is_frozen() {
+        let packed = Entry { plain: 1 << 20, ..entry(700_000) };
+        let bytes = encode_index(&[entry(5), packed]);
+        assert_eq!(decode_index(&bytes), Ok(vec![entry(5), packed]));
+        assert_eq!(bytes.len(), 12 + 2 * 42);
+        assert_eq!(&bytes[..12], b"RSVI\x02\0\0\0\x02\0\0\0");
+        assert_eq!(&bytes[12 + 37..12 + 42], b"\0\x05\0\0\0");
+        assert_eq!(&bytes[12 + 42 + 37..], b"\x01\0\0\x10\0");
+        for (at, byte) in [(12 + 37, 1), (12 + 38, 6), (12 + 42 + 37, 0), (12 + 42 + 37, 2), (12 + 42 + 40, 0)] {
+            let mut bad = bytes.clone();
+            bad[at] = byte;
+            assert_eq!(decode_index(&bad), Err(Malformed::Packing), "{byte} at {at}");
+        }
+        let mut none = encode_index(&[packed]);
+        none[12 + 37] = 0;
+        none.splice(12 + 38.., 700_000_u32.to_le_bytes());
+        assert_eq!(decode_index(&none), Err(Malformed::Packing));
     }
 
     #[test]

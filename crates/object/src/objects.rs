@@ -85,13 +85,21 @@ pub struct Objects {
     service: Arc<dyn ChunkService + Send + Sync>,
     catalog: Arc<dyn Catalog>,
     clock: Clock,
+    /// Whether chunks are compressed when that is worth it.
+    compress: bool,
 }
 
 impl Objects {
     /// Objects in these chunks and this catalog.
     #[must_use]
     pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
-        Self { service, catalog, clock: Clock::default() }
+        Self { service, catalog, clock: Clock::default(), compress: false }
+    }
+
+    /// The same, which compress payload chunks that become smaller by an eighth or more. All read both kinds.
+    #[must_use]
+    pub fn compressing(self, compress: bool) -> Self {
+        Self { compress, ..self }
     }
 
     /// The catalog, for listing.

@@ -6,12 +6,9 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
-use protocol::limits::CHUNK_BYTES;
 
-use crate::manifest::{Entry, Malformed};
+use crate::manifest::{Entry, FORMAT, Malformed, PACKED, entry_bytes, format_of, put_entry, read_entry};
 
-/// The format that [`Record::encode`] makes.
-pub const FORMAT: u8 = 1;
 /// How the chunk begins.
 pub const MAGIC: [u8; 4] = *b"RSVO";
 /// Most bytes of a key.
@@ -163,12 +160,20 @@ impl Record {
         self
     }
 
+    /// The format that says all of it.
+    fn format(&self) -> u8 {
+        match &self.body {
+            Body::Chunks(entries) => format_of(entries),
+            Body::Inline(_) | Body::Indexed(_) | Body::InManifest => FORMAT,
+        }
+    }
+
     /// The bytes of the record. `docs/manifest.md` describes them.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         out.extend(MAGIC);
-        out.extend([FORMAT, self.kind as u8, u8::from(self.null), 0]);
+        out.extend([self.format(), self.kind as u8, u8::from(self.null), 0]);
         out.extend(self.version.0.to_be_bytes());
         out.extend(self.revision.to_le_bytes());
         out.extend(self.size.to_le_bytes());
@@ -198,13 +203,14 @@ impl Record {
             Body::Chunks(entries) => {
                 out.push(1);
                 put_count(out, entries.len());
-                entries.iter().for_each(|entry| put_entry(out, *entry));
+                let format = format_of(entries);
+                entries.iter().for_each(|entry| put_entry(out, *entry, format));
             }
             Body::Indexed(indexes) => {
                 out.push(2);
                 put_count(out, indexes.len());
                 for (entry, covers) in indexes {
-                    put_entry(out, *entry);
+                    put_entry(out, *entry, FORMAT);
                     out.extend(covers.to_le_bytes());
                 }
             }
@@ -223,7 +229,7 @@ impl Record {
             return Err(Malformed::Magic);
         }
         let [format, kind, null, unused] = cursor.array()?;
-        if format != FORMAT {
+        if format != FORMAT && format != PACKED {
             return Err(Malformed::Format(format));
         }
         if null > 1 || unused != 0 {
@@ -250,20 +256,20 @@ impl Record {
         for _ in 0..cursor.count()? {
             parts.push(u64::from_le_bytes(cursor.array()?));
         }
-        let body = cursor.body()?;
+        let body = cursor.body(format)?;
         if !cursor.0.is_empty() {
             return Err(Malformed::Length);
         }
         let null = null == 1;
         let record = Self { kind, bucket, key, version, null, revision, erases, size, etag, attributes, parts, body };
         record.check_size()?;
-        Ok(record)
+        if record.format() == format { Ok(record) } else { Err(Malformed::Packing) }
     }
 
     fn check_size(&self) -> Result<(), Malformed> {
         let total = match &self.body {
             Body::Inline(bytes) => Some(bytes.len() as u64),
-            Body::Chunks(entries) => Some(entries.iter().map(|e| u64::from(e.length)).sum()),
+            Body::Chunks(entries) => Some(entries.iter().map(|e| u64::from(e.plain)).sum()),
             Body::Indexed(indexes) => indexes.iter().try_fold(0_u64, |sum, (_, covers)| sum.checked_add(*covers)),
             Body::InManifest => Some(self.size),
         };
@@ -271,11 +277,13 @@ impl Record {
     }
 }
 
-/// The bytes of a list of entries, as an upload keeps them for each part.
+/// The bytes of a list of entries, as an upload keeps them for each part. A list with compressed chunks begins with its
+/// format, which no chunk id does.
 #[must_use]
 pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
-    let mut out = vec![];
-    entries.iter().for_each(|entry| put_entry(&mut out, *entry));
+    let format = format_of(entries);
+    let mut out = if format == PACKED { vec![PACKED] } else { vec![] };
+    entries.iter().for_each(|entry| put_entry(&mut out, *entry, format));
     out
 }
 
@@ -284,12 +292,16 @@ pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
 /// # Errors
 /// When they are not that.
 pub fn decode_entries(bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
+    let (format, bytes) = match bytes.split_first() {
+        Some((&PACKED, rest)) => (PACKED, rest),
+        _ => (FORMAT, bytes),
+    };
     let mut cursor = Cursor(bytes);
     let mut entries = vec![];
     while !cursor.0.is_empty() {
-        entries.push(cursor.entry()?);
+        entries.push(cursor.entry(format)?);
     }
-    Ok(entries)
+    if format_of(&entries) == format { Ok(entries) } else { Err(Malformed::Packing) }
 }
 
 fn put_count(out: &mut Vec<u8>, count: usize) {
@@ -299,11 +311,6 @@ fn put_count(out: &mut Vec<u8>, count: usize) {
 fn put_text(out: &mut Vec<u8>, text: &str) {
     put_count(out, text.len());
     out.extend(text.as_bytes());
-}
-
-fn put_entry(out: &mut Vec<u8>, entry: Entry) {
-    out.extend(entry.id.encode());
-    out.extend(entry.length.to_le_bytes());
 }
 
 struct Cursor<'a>(&'a [u8]);
@@ -332,20 +339,15 @@ impl<'a> Cursor<'a> {
         core::str::from_utf8(self.take(length)?).map(str::to_owned).map_err(|_| Malformed::Name)
     }
 
-    fn entry(&mut self) -> Result<Entry, Malformed> {
-        let id = ChunkId::decode(&self.array()?).filter(|id| id.version_ms().is_none()).ok_or(Malformed::Kind)?;
-        let length = u32::from_le_bytes(self.array()?);
-        if length == 0 || length > CHUNK_BYTES {
-            return Err(Malformed::ChunkLength);
-        }
-        Ok(Entry { id, length })
+    fn entry(&mut self, format: u8) -> Result<Entry, Malformed> {
+        read_entry(self.take(entry_bytes(format))?, format)
     }
 
     fn index(&mut self) -> Result<(Entry, u64), Malformed> {
-        Ok((self.entry()?, u64::from_le_bytes(self.array()?)))
+        Ok((self.entry(FORMAT)?, u64::from_le_bytes(self.array()?)))
     }
 
-    fn body(&mut self) -> Result<Body, Malformed> {
+    fn body(&mut self, format: u8) -> Result<Body, Malformed> {
         let [tag] = self.array()?;
         if tag == 3 {
             return Ok(Body::InManifest);
@@ -353,7 +355,7 @@ impl<'a> Cursor<'a> {
         let count = self.count()?;
         Ok(match tag {
             0 => Body::Inline(Bytes::copy_from_slice(self.take(count)?)),
-            1 => Body::Chunks((0..count).map(|_| self.entry()).collect::<Result<_, _>>()?),
+            1 => Body::Chunks((0..count).map(|_| self.entry(format)).collect::<Result<_, _>>()?),
             2 => Body::Indexed((0..count).map(|_| self.index()).collect::<Result<_, _>>()?),
             other => return Err(Malformed::Level(other)),
         })
@@ -369,14 +371,14 @@ mod tests {
     use super::*;
 
     fn entry(length: u32) -> Entry {
-        Entry { id: ChunkId::of_payload(&length.to_le_bytes()), length }
+        Entry::new(ChunkId::of_payload(&length.to_le_bytes()), length)
     }
 
     fn sample(body: Body) -> Record {
         let mut record = Record::new(Kind::Object, "bucket", "a/key", VersionId::new(1_700_000_000_000_000, 7));
         record.size = match &body {
             Body::Inline(bytes) => bytes.len() as u64,
-            Body::Chunks(entries) => entries.iter().map(|e| u64::from(e.length)).sum(),
+            Body::Chunks(entries) => entries.iter().map(|e| u64::from(e.plain)).sum(),
             Body::Indexed(indexes) => indexes.iter().map(|(_, covers)| covers).sum(),
             Body::InManifest => 99,
         };
@@ -416,6 +418,31 @@ mod tests {
     }
 
     #[test]
+    fn the_format_with_compressed_chunks_is_frozen() {
+        let packed = Entry { plain: 1 << 20, ..entry(700_000) };
+        let record = sample(Body::Chunks(vec![packed, entry(5)]));
+        let bytes = record.encode();
+        assert_eq!(Record::decode(&bytes), Ok(record.clone()));
+        assert_eq!(&bytes[..8], b"RSVO\x02\x00\x00\x00");
+        assert_eq!(
+            blake3::hash(&bytes).to_hex().as_str(),
+            "e3576e2ae4dcc0e4b57ffdf52641fdbfd1531ae3d9b13fb6682406f8ecbb6376"
+        );
+        let mut old = bytes.clone();
+        old[4] = 1;
+        assert!(Record::decode(&old).is_err());
+        let mut new = sample(Body::Chunks(vec![entry(5)])).encode();
+        new[4] = 2;
+        assert!(Record::decode(&new).is_err());
+        let Body::Chunks(entries) = record.body else { return };
+        for entries in [&entries[..], &entries[1..], &[]] {
+            assert_eq!(decode_entries(&encode_entries(entries)).as_deref(), Ok(entries));
+        }
+        assert_eq!(encode_entries(&entries).len(), 1 + 2 * 42);
+        assert_eq!(decode_entries(&[2]), Err(Malformed::Packing));
+    }
+
+    #[test]
     fn refuses_with_the_reason() {
         let good = samples()[0].encode();
         let with = |at: usize, byte: u8| {
@@ -446,6 +473,7 @@ mod tests {
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = Record::decode(&bytes);
             let _ = Record::decode(&[&b"RSVO\x01\x00\x00\x00"[..], &bytes].concat());
+            let _ = decode_entries(&[&[2], &bytes[..]].concat());
             let _ = decode_entries(&bytes);
         }
 

@@ -109,8 +109,7 @@ fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
     let objects = objects(&memory, place.path());
     let chunks: Vec<Bytes> = [&b"a"[..], b"bb", b"ccc"].map(Bytes::copy_from_slice).to_vec();
-    let entries: Vec<Entry> =
-        chunks.iter().map(|c| Entry { id: ChunkId::of_payload(c), length: c.len() as u32 }).collect();
+    let entries: Vec<Entry> = chunks.iter().map(|c| Entry::new(ChunkId::of_payload(c), c.len() as u32)).collect();
     for (entry, chunk) in entries.iter().zip(&chunks) {
         memory.put(entry.id, chunk.clone()).wait().unwrap();
     }
@@ -123,6 +122,65 @@ fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     let end = data.len() as u64;
     for range in [0..10, 19_990..20_010, 39_999..40_001, end - 5..end, 0..end] {
         assert!(read(&objects, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
+    }
+}
+
+#[test]
+fn chunks_are_compressed_when_that_is_worth_it() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let plain = objects(&memory, place.path());
+    let packing = Objects::new(
+        Arc::clone(&memory) as Arc<dyn ChunkService + Send + Sync>,
+        Arc::new(Sqlite::open(&place.path().join("other")).unwrap()),
+    );
+    let packing = Arc::new(packing.compressing(true));
+    packing.create_bucket(Record::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+    // Text, noise, and text again, each some chunks long.
+    let text: Vec<u8> = (0..2 * MIB).map(|n| b"some words that come again and again. "[n % 38]).collect();
+    let mut noise = vec![0; 2 * MIB];
+    blake3::Hasher::new().finalize_xof().fill(&mut noise);
+    let data = [&text[..], &noise, &text[..MIB / 2]].concat();
+    let stored = || memory.chunks.lock().unwrap().values().map(Bytes::len).sum::<usize>();
+    let before = stored();
+    let row = packing.put(record("k"), &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap();
+    assert!(stored() - before < 2 * MIB + MIB / 8, "{} bytes are stored", stored() - before);
+    let Body::Chunks(entries) = &packing.whole(&row).unwrap().body else { panic!("{row:?}") };
+    let packed: Vec<bool> = entries.iter().map(Entry::is_packed).collect();
+    assert_eq!(packed, [true, true, false, false, true]);
+    let end = data.len() as u64;
+    let mib = MIB as u64;
+    for range in [0..end, 5..6, mib - 1..mib + 1, 2 * mib - 7..2 * mib + 7, 4 * mib - 1..end, end - 1..end] {
+        assert!(read(&packing, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
+        // Who does not compress reads it all the same.
+        assert!(read(&plain, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
+    }
+    // The same content is stored once.
+    let before = stored();
+    packing.put(record("again"), &Condition::Always, &mut Pieces::of(&data, 9_999)).unwrap();
+    assert!(stored() - before < 2_000, "{} bytes more", stored() - before);
+    let manifests = Manifests::read(&*memory).unwrap();
+    assert_eq!(manifests.remarks, [""; 0]);
+    assert_eq!(manifests.compare(packing.catalog()).unwrap(), [""; 0]);
+    // A part of an upload as well, and what its chunks are joined to.
+    let written = packing.write(&mut Pieces::of(&text, 9_999)).unwrap();
+    let Body::Chunks(entries) = written.body else { panic!("a part is chunks") };
+    let body = packing.join((0..3).map(|_| Ok(entries.clone()))).unwrap();
+    let joined = Record { body, size: 3 * text.len() as u64, ..record("joined") };
+    let row = packing.publish(joined, &Condition::Always).unwrap();
+    assert!(read(&packing, &row, 0..row.record.size) == text.repeat(3));
+}
+
+#[test]
+fn a_chunk_that_does_not_unpack_is_an_error() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = objects(&memory, place.path());
+    for (stored, plain) in [(&b"no frame"[..], 100), (&zstd::bulk::compress(&[7; 50], 1).unwrap(), 100)] {
+        let entry = Entry { plain, ..Entry::new(ChunkId::of_payload(stored), stored.len() as u32) };
+        memory.put(entry.id, Bytes::copy_from_slice(stored)).wait().unwrap();
+        let new = Record { body: Body::Chunks(vec![entry]), size: u64::from(plain), ..record("k") };
+        let row = objects.publish(new, &Condition::Always).unwrap();
+        let error = Reader::new(&objects, &row, 0..5).unwrap().piece().unwrap_err();
+        assert!(matches!(error, ObjectError::Manifest { .. }), "{error}");
     }
 }
 
@@ -174,7 +232,7 @@ fn the_manifests_say_all_that_the_catalog_says() {
     objects.delete_bucket(&objects.catalog().bucket("gone").unwrap().unwrap()).unwrap();
     // A put whose manifest was stored and whose payload was not.
     let mut unfinished = Record { size: 9, version: VersionId::new(u64::MAX >> 1, 1), ..record("replaced") };
-    unfinished.body = Body::Chunks(vec![Entry { id: ChunkId::of_payload(b"nowhere"), length: 9 }]);
+    unfinished.body = Body::Chunks(vec![Entry::new(ChunkId::of_payload(b"nowhere"), 9)]);
     let (id, bytes) = unfinished.chunk();
     memory.put(id, bytes).wait().unwrap();
 

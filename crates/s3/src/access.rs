@@ -76,10 +76,6 @@ pub(crate) struct Access {
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        // `s3s` holds a form's file in memory: nothing of it is taken.
-        if context.s3_op().name() == "PostObject" {
-            return Err(s3_error!(NotImplemented, "forms are not supported"));
-        }
         for (name, value) in context.headers() {
             let name = name.as_str();
             let value = value.to_str().unwrap_or_default();

@@ -149,8 +149,7 @@ impl Face {
             }
         }
         let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
-        let set = |record: &mut object::record::Record| drop(record.attributes.insert(CORS.to_owned(), text));
-        self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
+        self.set_bucket(&bucket, CORS, Some(text))?;
         Ok(PutBucketCorsOutput::default())
     }
 
@@ -178,7 +177,7 @@ impl Face {
         input: DeleteBucketCorsInput,
     ) -> S3Result<DeleteBucketCorsOutput> {
         let bucket = self.bucket(&input.bucket, who, "")?;
-        self.objects.set_bucket(&bucket, |record| drop(record.attributes.remove(CORS))).map_err(error::s3)?;
+        self.set_bucket(&bucket, CORS, None)?;
         Ok(DeleteBucketCorsOutput::default())
     }
 }

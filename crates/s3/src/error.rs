@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 
-use http::StatusCode;
+use http::{StatusCode, header};
 use object::ServiceError;
 use object::catalog::{CatalogError, Refused};
 use object::objects::ObjectError;
-use s3s::{S3Error, S3ErrorCode, StdError as BoxError, s3_error};
+use s3s::{Body, HttpResponse, S3Error, S3ErrorCode, StdError as BoxError, s3_error};
 
 /// What S3 says to this failure.
 pub(crate) fn s3(error: ObjectError) -> S3Error {
@@ -72,6 +72,17 @@ pub(crate) fn custom(code: &'static str, status: StatusCode, message: impl Into<
     let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
     error.set_status_code(status);
     error
+}
+
+/// An answer that is an error, made without `s3s`.
+pub(crate) fn plain(status: StatusCode, code: &str, message: &str) -> HttpResponse {
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    );
+    let mut answer = HttpResponse::new(Body::from(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/xml"));
+    answer
 }
 
 /// An error of S3 as the error of a source of bytes.

@@ -12,9 +12,9 @@ use s3s::{S3, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error;
-use crate::policy;
 use crate::users::Users;
 use crate::who::Who;
+use crate::{lock, policy};
 
 /// Requests with bytes of objects that are worked on at once; memory is some chunks for each.
 const WORKING: usize = 64;
@@ -75,12 +75,26 @@ impl Face {
         Ok(row)
     }
 
-    /// The turn to look at the versions of a key and then revise or remove one: nobody does so between the two.
+    /// The turn to look at the versions of a key, or at a bucket (with the key ""), and then revise or remove what was seen:
+    /// nobody of this gateway does so between the two.
     pub(crate) fn turn(&self, bucket: &str, key: &str) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         (bucket, key).hash(&mut hasher);
         let turn = &self.turns[(hasher.finish() % TURNS as u64) as usize];
         turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a bucket another value of one attribute, or none. Blocks.
+    pub(crate) fn set_bucket(&self, bucket: &Row, attribute: &str, value: Option<String>) -> S3Result<()> {
+        let _turn = self.turn(&bucket.record.bucket, "");
+        let row = self.bucket_named(&bucket.record.bucket)?;
+        let mut record = row.record.clone();
+        match value {
+            Some(value) => record.attributes.insert(attribute.to_owned(), value),
+            None => record.attributes.remove(attribute),
+        };
+        lock::check_bucket(&record)?;
+        self.objects.set_bucket(&row, |whole| whole.attributes = record.attributes).map(drop).map_err(error::s3)
     }
 
     /// Gives a version other attributes. Blocks.

@@ -166,8 +166,7 @@ impl Face {
         }
         let rules = given.into_iter().map(Rule::read).collect::<S3Result<Vec<Rule>>>()?;
         let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
-        let set = |record: &mut Record| drop(record.attributes.insert(LIFECYCLE.to_owned(), text));
-        self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
+        self.set_bucket(&bucket, LIFECYCLE, Some(text))?;
         Ok(PutBucketLifecycleConfigurationOutput::default())
     }
 
@@ -191,7 +190,7 @@ impl Face {
         input: DeleteBucketLifecycleInput,
     ) -> S3Result<DeleteBucketLifecycleOutput> {
         let bucket = self.bucket(&input.bucket, who, "")?;
-        self.objects.set_bucket(&bucket, |record| drop(record.attributes.remove(LIFECYCLE))).map_err(error::s3)?;
+        self.set_bucket(&bucket, LIFECYCLE, None)?;
         Ok(DeleteBucketLifecycleOutput::default())
     }
 

@@ -9,7 +9,6 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{Attributes, get};
-use crate::error;
 use crate::face::Face;
 use crate::policy::{self, BYPASS};
 use crate::versions::{self, Versioning};
@@ -175,16 +174,22 @@ pub(crate) fn bypasses(bucket: &Row, who: &Who, key: &str, asked: Option<bool>) 
 
 /// Refuses buckets whose versions cannot be locked.
 fn lockable(bucket: &Row) -> S3Result<()> {
-    if is_lockable(bucket) {
+    if bucket.record.attributes.contains_key(LOCK) {
         Ok(())
     } else {
         Err(s3_error!(InvalidRequest, "Bucket is missing Object Lock Configuration"))
     }
 }
 
-/// Whether versions in a bucket can be locked. It keeps versions for ever then.
-pub(crate) fn is_lockable(bucket: &Row) -> bool {
-    bucket.record.attributes.contains_key(LOCK)
+/// Refuses a bucket whose versions can be locked, and could be replaced.
+pub(crate) fn check_bucket(bucket: &Record) -> S3Result<()> {
+    if bucket.attributes.contains_key(LOCK) && Versioning::of(bucket) != Versioning::Enabled {
+        return Err(s3_error!(
+            InvalidBucketState,
+            "a bucket with object lock keeps versions, and goes on to keep them"
+        ));
+    }
+    Ok(())
 }
 
 /// Makes a new bucket one whose versions can be locked.
@@ -244,13 +249,9 @@ impl Face {
         if given.object_lock_enabled.is_none_or(|enabled| enabled.as_str() != ObjectLockEnabled::ENABLED) {
             return Err(S3ErrorCode::MalformedXML.into());
         }
-        if Versioning::of(&bucket.record) != Versioning::Enabled {
-            return Err(s3_error!(InvalidBucketState, "Versioning must be 'Enabled' on the bucket"));
-        }
         let default = Standing::read(given.rule)?;
         let text = serde_json::to_string(&default).map_err(|e| s3_error!(InternalError, "{e}"))?;
-        let set = |record: &mut Record| drop(record.attributes.insert(LOCK.to_owned(), text));
-        self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
+        self.set_bucket(&bucket, LOCK, Some(text))?;
         Ok(PutObjectLockConfigurationOutput::default())
     }
 

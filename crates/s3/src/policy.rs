@@ -12,7 +12,6 @@ use object::catalog::Row;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
-use crate::error;
 use crate::face::{Face, owner};
 use crate::who::Who;
 
@@ -318,9 +317,7 @@ impl Face {
         if let Some(unknown) = policy.users().find(|name| !users.iter().any(|user| user.name == **name)) {
             return Err(s3_error!(MalformedPolicy, "Invalid principal in policy: there is no user {unknown:?}"));
         }
-        let text = input.policy;
-        let set = |record: &mut object::record::Record| drop(record.attributes.insert(POLICY.to_owned(), text));
-        self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
+        self.set_bucket(&bucket, POLICY, Some(input.policy))?;
         Ok(PutBucketPolicyOutput::default())
     }
 
@@ -351,7 +348,7 @@ impl Face {
         input: DeleteBucketPolicyInput,
     ) -> S3Result<DeleteBucketPolicyOutput> {
         let bucket = self.bucket(&input.bucket, who, "")?;
-        self.objects.set_bucket(&bucket, |record| drop(record.attributes.remove(POLICY))).map_err(error::s3)?;
+        self.set_bucket(&bucket, POLICY, None)?;
         Ok(DeleteBucketPolicyOutput::default())
     }
 }

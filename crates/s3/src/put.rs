@@ -2,7 +2,7 @@
 
 use object::catalog::{Condition, Refused, Row};
 use object::objects::ObjectError;
-use object::record::{Kind, Record, VersionId};
+use object::record::{KEY_BYTES, Kind, Record, VersionId};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
@@ -79,6 +79,13 @@ impl Face {
     pub(crate) fn draft(&self, bucket: &Row, key: &str) -> S3Result<Record> {
         if key.is_empty() {
             return Err(s3_error!(InvalidArgument, "an object has a key"));
+        }
+        // Keys in a path were looked at before, those in a form were not.
+        if key.len() > KEY_BYTES {
+            return Err(S3ErrorCode::KeyTooLongError.into());
+        }
+        if key.contains('\0') {
+            return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
         }
         let mut record = Record::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
         record.null = Versioning::of(&bucket.record) != Versioning::Enabled;

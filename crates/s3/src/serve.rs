@@ -9,19 +9,22 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use object::objects::Objects;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::cors::Page;
 use crate::face::Face;
+use crate::form::{self, Forms};
 use crate::host::{Domain, bucket_of};
 use crate::region;
+use crate::tls::{Certificate, Tls};
 use crate::unread::{self, Watched};
 use crate::users::Users;
 use crate::who::Peer;
@@ -36,8 +39,8 @@ const SWEEP: Duration = Duration::from_secs(3_600);
 const BREATH: Duration = Duration::from_millis(50);
 /// Bytes of a request in XML: a thousand keys to delete have less.
 const XML_BYTES: usize = 4 << 20;
-/// Bytes of a file in a form: `s3s` holds them in memory before the form is refused.
-const FORM_BYTES: u64 = 1 << 20;
+/// How long an encrypted connection may take to begin.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Is told the status of each answer.
 pub type Watch = Arc<dyn Fn(http::StatusCode) + Send + Sync>;
@@ -47,6 +50,8 @@ pub type Watch = Arc<dyn Fn(http::StatusCode) + Send + Sync>;
 pub struct Settings {
     /// The domain below which buckets are hosts (`BUCKET.DOMAIN`), beside the path style.
     pub domain: Option<String>,
+    /// What connections are encrypted with; without it they are not.
+    pub certificate: Option<Certificate>,
     /// Who counts the answers.
     pub watch: Option<Watch>,
 }
@@ -57,6 +62,8 @@ pub struct Server {
     service: S3Service,
     face: Face,
     domain: Option<Domain>,
+    tls: Option<Arc<Tls>>,
+    forms: Forms,
     watch: Option<Watch>,
 }
 
@@ -64,11 +71,11 @@ impl Server {
     /// The face of these objects for these users.
     ///
     /// # Errors
-    /// When the domain is none.
+    /// When the domain is none, or the certificate is no good.
     pub fn new(objects: Arc<Objects>, users: Users, settings: &Settings) -> Result<Self, String> {
         let mut config = S3Config::default();
         config.xml_max_body_size = XML_BYTES;
-        config.post_object_max_file_size = FORM_BYTES;
+        config.post_object_max_file_size = form::FILE_BYTES;
         let face = Face::new(objects, users.clone());
         let mut builder = S3ServiceBuilder::new(face.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
@@ -78,7 +85,9 @@ impl Server {
         if let Some(domain) = &domain {
             builder.set_host(domain.clone());
         }
-        Ok(Self { service: builder.build(), face, domain, watch: settings.watch.clone() })
+        let tls = settings.certificate.as_ref().map(Tls::open).transpose()?.map(Arc::new);
+        let forms = Forms::new();
+        Ok(Self { service: builder.build(), face, domain, tls, forms, watch: settings.watch.clone() })
     }
 
     /// Serves connections until `stop`, then waits for those that are in work.
@@ -110,20 +119,33 @@ impl Server {
             };
             // Small answers must not wait for more.
             let _ = stream.set_nodelay(true);
-            let server = self.clone();
-            let peer = Peer { address: from.ip().to_canonical(), secure: false };
-            let service = service_fn(move |request| server.clone().serve_one(request, peer));
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            let connection = graceful.watch(connection.into_owned());
+            let (server, builder, watcher) = (self.clone(), builder.clone(), graceful.watcher());
+            let peer = Peer { address: from.ip().to_canonical(), secure: self.tls.is_some() };
+            let acceptor = self.tls.as_ref().map(|tls| tls.acceptor());
             tokio::spawn(async move {
                 let _place = place;
-                if let Err(error) = connection.await {
-                    tracing::debug!("a connection broke off: {error}");
+                let Some(acceptor) = acceptor else { return server.converse(&builder, stream, peer, watcher).await };
+                match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => server.converse(&builder, stream, peer, watcher).await,
+                    Ok(Err(error)) => tracing::debug!("a connection is not encrypted as it should be: {error}"),
+                    Err(_) => tracing::debug!("a connection was not encrypted in time"),
                 }
             });
         }
         drop(listener);
         graceful.shutdown().await;
+    }
+
+    /// Answers the requests of a connection.
+    async fn converse<S>(self, builder: &Builder<TokioExecutor>, stream: S, peer: Peer, watcher: Watcher)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = service_fn(move |request| self.clone().serve_one(request, peer));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = watcher.watch(connection.into_owned()).await {
+            tracing::debug!("a connection broke off: {error}");
+        }
     }
 
     /// Answers a request, says how, and reads what nobody wanted of it.
@@ -155,7 +177,15 @@ impl Server {
         if let Some(answer) = region::wrong(request.headers()) {
             return Ok(answer);
         }
-        let mut answer = self.service.call(request.map(Body::http_body_unsync)).await?;
+        let (request, _turn) = if form::is_form(&request) {
+            match self.forms.take(request).await {
+                Ok((request, turn)) => (request, Some(turn)),
+                Err(refusal) => return Ok(refusal),
+            }
+        } else {
+            (request.map(Body::http_body_unsync), None)
+        };
+        let mut answer = self.service.call(request).await?;
         if let Some(page) = page {
             page.tell(rule.as_ref(), answer.headers_mut());
         }

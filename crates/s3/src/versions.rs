@@ -9,7 +9,6 @@ use crate::attributes::{Attributes, etag, modified, version_id};
 use crate::error;
 use crate::face::{Face, owner};
 use crate::list::{Listed, Query, common_prefixes, encoding, max_keys, page};
-use crate::lock;
 use crate::who::Who;
 
 /// The attribute of a bucket that says whether it keeps versions.
@@ -57,11 +56,7 @@ impl Face {
         if ![BucketVersioningStatus::ENABLED, BucketVersioningStatus::SUSPENDED].contains(&status.as_str()) {
             return Err(s3_error!(MalformedXML, "{status:?} is no status of versioning"));
         }
-        if status == BucketVersioningStatus::SUSPENDED && lock::is_lockable(&bucket) {
-            return Err(s3_error!(InvalidBucketState, "a bucket with object lock keeps its versions"));
-        }
-        let set = |record: &mut Record| drop(record.attributes.insert(VERSIONING.to_owned(), status));
-        self.objects.set_bucket(&bucket, set).map_err(error::s3)?;
+        self.set_bucket(&bucket, VERSIONING, Some(status))?;
         Ok(PutBucketVersioningOutput::default())
     }
 

@@ -109,7 +109,7 @@ fn row(kind: Kind, key: &str, micros: u64) -> Row {
     if kind == Kind::Object {
         record.size = 1 << 20;
         let id = ChunkId::of_payload(key.as_bytes());
-        record.body = Body::Chunks(vec![Entry { id, length: 1 << 20 }]);
+        record.body = Body::Chunks(vec![Entry::new(id, 1 << 20)]);
     }
     record.etag = format!("{micros:032x}");
     record.attributes.insert("content-type".to_owned(), "application/octet-stream".to_owned());

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import socket
+import ssl
 import sys
 import threading
 import traceback
@@ -35,6 +36,11 @@ def client(access=ACCESS, secret=SECRET, **options):
     config = Config(signature_version="s3v4", s3={"addressing_style": STYLE}, retries={"max_attempts": 1}, **options)
     keys = {"aws_access_key_id": access, "aws_secret_access_key": secret}
     return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", verify=VERIFY, config=config, **keys)
+
+
+def urlopen(request):
+    context = ssl.create_default_context(cafile=VERIFY) if VERIFY else None
+    return urllib.request.urlopen(request, context=context)
 
 
 s3 = client()
@@ -130,6 +136,27 @@ def lists():
     many = s3.delete_objects(Bucket=b, Delete={"Objects": [{"Key": key} for key in keys] + [{"Key": "none"}]})
     assert len(many["Deleted"]) == len(keys) + 1 and "Errors" not in many
     assert s3.list_objects_v2(Bucket=b)["KeyCount"] == 0
+
+
+@test
+def odd_keys():
+    b = bucket()
+    keys = ["..", ".", "../x", "a/../b", "a/./b", "./a", "/", "//", "a//b", "/a", "a/", "a/..", " ", " a ", "+", "%2e%2e/x",
+            "%", "\u00e9", "e\u0301", "\u202e", "\ufeff", "\ufffd", "\U0001f980", "\u00a0", "a\\b", "a\tb", "a\nb", "\x7f",
+            "?x=1", "a&b=c", "#", "\U0010ffff" * 256, "x" * 1024, "NULL", "null", "$(id)", "'\";--"]
+    for key in keys:
+        s3.put_object(Bucket=b, Key=key, Body=key.encode())
+    for key in keys:
+        assert s3.get_object(Bucket=b, Key=key)["Body"].read() == key.encode(), repr(key)
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=b, PaginationConfig={"PageSize": 7})
+    listed = [o["Key"] for page in pages for o in page.get("Contents", [])]
+    assert listed == sorted(keys, key=str.encode), listed
+    for key in keys:
+        s3.copy_object(Bucket=b, Key="copy", CopySource={"Bucket": b, "Key": key})
+        assert s3.get_object(Bucket=b, Key="copy")["Body"].read() == key.encode(), repr(key)
+        s3.delete_object(Bucket=b, Key=key)
+    assert [o["Key"] for o in s3.list_objects_v2(Bucket=b)["Contents"]] == ["copy"]
+    fails("KeyTooLongError", s3.put_object, Bucket=b, Key="x" * 1025, Body=b"")
 
 
 @test
@@ -248,13 +275,55 @@ def presigned():
     b = bucket()
     sign = lambda call, seconds=60: s3.generate_presigned_url(call, Params={"Bucket": b, "Key": "p q"}, ExpiresIn=seconds)
     request = urllib.request.Request(sign("put_object"), data=b"signed", method="PUT")
-    assert urllib.request.urlopen(request).status == 200
-    assert urllib.request.urlopen(sign("get_object")).read() == b"signed"
+    assert urlopen(request).status == 200
+    assert urlopen(sign("get_object")).read() == b"signed"
     try:
-        urllib.request.urlopen(sign("get_object")[:-4] + "0000")
+        urlopen(sign("get_object")[:-4] + "0000")
         raise AssertionError("a forged address was good")
     except urllib.error.HTTPError as error:
         assert error.code == 403, error.code
+
+
+def form(post, data, **fields):
+    """What a browser sends for a form with a file."""
+    fields = {**post["fields"], **fields}
+    parts = [f'--frontier\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()]
+    file = '--frontier\r\nContent-Disposition: form-data; name="file"; filename="f.bin"\r\nContent-Type: text/x\r\n\r\n'
+    sent = "".join(parts).encode() + file.encode() + data + b"\r\n--frontier--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=frontier"}
+    try:
+        return urlopen(urllib.request.Request(post["url"], data=sent, headers=headers, method="POST"))
+    except urllib.error.HTTPError as error:
+        return error
+
+
+@test
+def forms():
+    b = bucket()
+    limits = [["content-length-range", 1, 2 * MIB], ["starts-with", "$Content-Type", "text/"], {"x-amz-meta-a": "b"},
+              {"success_action_status": "201"}]
+    post = s3.generate_presigned_post(b, "form/k", Conditions=limits, ExpiresIn=60, Fields={
+        "Content-Type": "text/x", "x-amz-meta-a": "b", "success_action_status": "201"})
+    data = body(MIB + 5, "form")
+    answer = form(post, data)
+    assert answer.status == 201 and b"<Key>form/k</Key>" in answer.read()
+    got = s3.get_object(Bucket=b, Key="form/k")
+    assert got["Body"].read() == data and got["ContentType"] == "text/x" and got["Metadata"] == {"a": "b"}
+    for code, wrong in ((400, form(post, body(3 * MIB))), (403, form(post, b"x", key="form/other")),
+                        (403, form(post, b"x", **{"Content-Type": "image/x"})), (501, form(post, b"x", extra="1")),
+                        (403, form(post, b"x", **{"x-amz-signature": "0" * 64}))):
+        assert wrong.code in (code, 400), wrong.code
+    assert [o["Key"] for o in s3.list_objects_v2(Bucket=b)["Contents"]] == ["form/k"]
+    assert s3.head_object(Bucket=b, Key="form/k")["ContentLength"] == len(data)
+    plain = s3.generate_presigned_post(b, "p", ExpiresIn=60)
+    assert form(plain, b"plain").status == 204
+    acl = s3.generate_presigned_post(b, "q", Fields={"acl": "public-read"}, Conditions=[{"acl": "public-read"}])
+    assert form(acl, b"x").code == 501
+    late = s3.generate_presigned_post(b, "p", ExpiresIn=-5)
+    assert form(late, b"late").code == 403
+    assert form({"url": plain["url"], "fields": {"key": "p"}}, b"nobody").code == 403
+    assert s3.get_object(Bucket=b, Key="p")["Body"].read() == b"plain"
+    fails("404", s3.head_object, Bucket=b, Key="q")
 
 
 @test

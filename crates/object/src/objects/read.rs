@@ -85,6 +85,12 @@ impl Reader {
             if length as u64 != u64::from(slice.entry.length) {
                 return Err(ObjectError::Manifest { id, why: Malformed::ChunkLength });
             }
+            if slice.entry.is_packed() {
+                let plain = unpack(slice.entry, &fetched.pieces.concat())?;
+                self.pieces.push_back(Bytes::from(plain).slice(slice.range));
+                self.ask()?;
+                continue;
+            }
             let mut at = 0;
             for piece in fetched.pieces {
                 let from = slice.range.start.clamp(at, at + piece.len()) - at;
@@ -117,6 +123,15 @@ impl Reader {
     }
 }
 
+/// The bytes of the object in a compressed chunk.
+fn unpack(entry: Entry, stored: &[u8]) -> Result<Vec<u8>, ObjectError> {
+    let plain = zstd::bulk::decompress(stored, entry.plain as usize);
+    plain
+        .ok()
+        .filter(|plain| plain.len() == entry.plain as usize)
+        .ok_or(ObjectError::Manifest { id: entry.id, why: Malformed::Packing })
+}
+
 /// The part of `range` in the `length` bytes from `start`, counted from there.
 fn overlap(start: u64, length: u64, range: &Range<u64>) -> Option<Range<u64>> {
     let (from, to) = (range.start.max(start), range.end.min(start + length));
@@ -127,7 +142,7 @@ fn slices(entries: &[Entry], range: &Range<u64>) -> VecDeque<Slice> {
     let mut start = 0;
     let mut slices = VecDeque::new();
     for entry in entries {
-        let length = u64::from(entry.length);
+        let length = u64::from(entry.plain);
         if let Some(part) = overlap(start, length, range) {
             slices.push_back(Slice { entry: *entry, range: part.start as usize..part.end as usize });
         }

@@ -16,6 +16,10 @@ use crate::service::{ChunkService, Pending, ServiceError};
 
 /// Objects up to this many bytes ride in their manifest.
 const INLINE: usize = 64 << 10;
+/// How hard it is tried to compress: the least, which is the fastest.
+const LEVEL: i32 = 1;
+/// A chunk is stored compressed when that saves one part in so many, or more.
+const WORTH: usize = 8;
 /// Chunks of an object that are on their way while the next is filled. Memory of a put is one chunk more.
 const PIPELINE: usize = 3;
 
@@ -67,7 +71,7 @@ impl Objects {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
             check(condition, self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
         }
-        let mut writer = Writer::new(&*self.service);
+        let mut writer = Writer::new(self);
         let (size, inline) = writer.take(source, INLINE)?;
         // One chunk need not be durable before its manifest is sent: no row names the version before both are.
         let single = inline.is_none() && writer.leaf.len() == 1 && writer.top.is_empty();
@@ -86,7 +90,7 @@ impl Objects {
     /// # Errors
     /// When bytes cannot be had or stored.
     pub fn write(&self, source: &mut dyn Source) -> Result<Written, ObjectError> {
-        let mut writer = Writer::new(&*self.service);
+        let mut writer = Writer::new(self);
         // An upload may have more parts than fit one manifest, so that nothing rides in it.
         let (size, _) = writer.take(source, 0)?;
         let sealed = source.seal(size).map_err(ObjectError::Source)?;
@@ -103,7 +107,7 @@ impl Objects {
     /// # Errors
     /// As `parts`, or when an index chunk cannot be stored.
     pub fn join(&self, parts: impl Iterator<Item = Result<Vec<Entry>, ObjectError>>) -> Result<Body, ObjectError> {
-        let mut writer = Writer::new(&*self.service);
+        let mut writer = Writer::new(self);
         for part in parts {
             part?.into_iter().try_for_each(|entry| writer.name(entry))?;
         }
@@ -116,14 +120,21 @@ impl Objects {
 /// The chunks of one put: those on their way, and what the manifest will name.
 struct Writer<'a> {
     service: &'a dyn ChunkService,
+    compress: bool,
     flight: VecDeque<Flying>,
     leaf: Vec<Entry>,
     top: Vec<(Entry, u64)>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(service: &'a dyn ChunkService) -> Self {
-        Self { service, flight: VecDeque::new(), leaf: vec![], top: vec![] }
+    fn new(objects: &'a Objects) -> Self {
+        Self {
+            service: &*objects.service,
+            compress: objects.compress,
+            flight: VecDeque::new(),
+            leaf: vec![],
+            top: vec![],
+        }
     }
 
     /// Stores all that `source` has; how many bytes, and the bytes themselves when they are at most `inline`.
@@ -138,7 +149,7 @@ impl<'a> Writer<'a> {
             }
             if !chunk.is_empty() {
                 size += chunk.len() as u64;
-                let entry = self.send(chunk.clone())?;
+                let entry = self.send_payload(chunk.clone())?;
                 source.digest(&chunk);
                 self.name(entry)?;
             }
@@ -148,11 +159,22 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Sends bytes of the object, compressed when that is worth it: targets negotiate, store and verify what is sent.
+    fn send_payload(&mut self, chunk: Bytes) -> Result<Entry, ObjectError> {
+        let plain = chunk.len() as u32;
+        // What cannot be compressed is sent as it is.
+        let packed = self.compress.then(|| zstd::bulk::compress(&chunk, LEVEL).ok()).flatten();
+        match packed.filter(|packed| packed.len() + chunk.len() / WORTH <= chunk.len()) {
+            Some(packed) => self.send(Bytes::from(packed)).map(|entry| Entry { plain, ..entry }),
+            None => self.send(chunk),
+        }
+    }
+
     fn send(&mut self, chunk: Bytes) -> Result<Entry, ObjectError> {
         while self.flight.len() >= PIPELINE {
             self.land()?;
         }
-        let entry = Entry { id: ChunkId::of_payload(&chunk), length: chunk.len() as u32 };
+        let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
         self.flight.push_back((entry.id, self.service.put(entry.id, chunk)));
         Ok(entry)
     }
@@ -170,7 +192,7 @@ impl<'a> Writer<'a> {
         if self.top.len() == ENTRIES {
             return Err(ObjectError::TooLarge);
         }
-        let covers = self.leaf.iter().map(|entry| u64::from(entry.length)).sum();
+        let covers = self.leaf.iter().map(|entry| u64::from(entry.plain)).sum();
         let index = manifest::encode_index(&self.leaf);
         self.leaf.clear();
         let entry = self.send(Bytes::from(index))?;
