@@ -73,7 +73,12 @@ impl Bench {
 
     /// What programs that use boto3 expect, at this endpoint.
     fn boto3(&self, endpoint: &str, more: &[&str]) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/boto3_test.py");
+        self.script("boto3_test.py", endpoint, more);
+    }
+
+    /// Runs one of the scripts in `clients`.
+    fn script(&self, name: &str, endpoint: &str, more: &[&str]) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name);
         let keys = [&self.s3.key, &self.s3.secret];
         ran(self.program("python3").arg(script).arg(endpoint).args(keys).args(more));
     }
@@ -103,6 +108,12 @@ impl Bench {
 fn boto3() {
     let bench = Bench::new();
     bench.boto3(&bench.s3.endpoint, &["path"]);
+}
+
+#[test]
+fn an_upload_of_ten_thousand_parts() {
+    let bench = Bench::new();
+    bench.script("parts_test.py", &bench.s3.endpoint, &[]);
 }
 
 #[test]
