@@ -4,7 +4,8 @@
 
 use protocol::paper::{Config, Protocol};
 use protocol::time::Span;
-use sim::perf::{Load, Outcome, Setup, Slow, run, run_all};
+use sim::perf::product::{Cpu, DiskTimes};
+use sim::perf::{Costs, Load, Outcome, Setup, Slow, run, run_all};
 
 const MB: u64 = 1 << 20;
 const CHUNK: u32 = 128 << 10;
@@ -46,6 +47,43 @@ fn a_rival_pays_for_its_probes() {
 fn hop_of_control() -> f64 {
     let t = Config::paper(Protocol::UchCcp, 400 * MB).timing(CHUNK);
     (t.pdu + Span::from_micros(1)).as_nanos() as f64
+}
+
+/// What the product's profile charges comes on top of a put of one copy: each message of the way, the last frame at both
+/// ends (those before it are handled while others travel), and all that the disk does for one chunk.
+#[test]
+fn a_put_takes_longer_by_what_processors_and_disks_cost() {
+    let alone = |costs: Option<Costs>| {
+        let mut setup = group(Protocol::UchCcp, 1);
+        setup.protocol.copies = 1;
+        // Frames of one length, so that the last is as the others.
+        setup.protocol.frame = 8 << 10;
+        setup.costs = costs;
+        let outcome = run(&setup).unwrap();
+        (outcome.latency.mean(), outcome.disk_utilisation, outcome.load.mean)
+    };
+    let micros = Span::from_micros;
+    let cpu = |message, kib, hash| Costs { cpu: Cpu { message, kib, hash }, ..Costs::default() };
+    let disk = |operation, sync| Costs {
+        disk: DiskTimes { operation: micros(operation), sync: micros(sync), hash_ahead: false },
+        ..Costs::default()
+    };
+    let (free, ..) = alone(None);
+    for (what, costs, micros) in [
+        ("nothing", Costs::default(), 0.0),
+        // The request and the acknowledgement at both ends; a rate and the permission to begin, which follow each other
+        // at the target, the second one at the initiator.
+        ("messages", cpu(micros(4), Span::ZERO, 0), 7.0 * 4.0),
+        ("payload", cpu(Span::ZERO, Span::from_nanos(300), 0), 2.0 * 0.3 * 8.0),
+        ("hashing", cpu(Span::ZERO, Span::ZERO, 1 << 30), 122.07),
+        ("operations", disk(50, 0), 50.0),
+        ("syncs", disk(0, 20), 20.0),
+    ] {
+        let (mean, utilisation, load) = alone(Some(costs));
+        let longer = (mean - free) / 1e3;
+        assert!((longer - micros).abs() < 0.5, "{what}: {longer:.2} us longer, not {micros}");
+        assert!(utilisation > 0.0 && load > 0.0, "{what}: disks at work {utilisation}, {load} bytes");
+    }
 }
 
 /// A target whose disk is ten times slower gets its fair share by hash, and far less from those who look.

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use protocol::id::{ClusterId, Epoch, GroupId, NodeId, OpId};
-use protocol::machine::{Body, Completion, DataRun, Destination, Effect, Input, Machine, Output};
+use protocol::machine::{Body, DataRun, Destination, Effect, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::paper::{Event, Initiator, Members, Request, Target};
 use protocol::rng::Rng;
@@ -14,9 +14,14 @@ use protocol::time::{Instant, Span};
 use protocol::wire::DataHeader;
 
 use super::chance::{exponential, weighted};
+use super::product::node::Arrived;
 use super::queue::Queue;
 use super::setup::{Load, Mode, Setup};
 use super::stats::{self, Outcome, histogram};
+
+mod costs;
+
+use costs::Costly;
 
 /// Payload is not made: every chunk is a slice of these zeros, which nobody reads or writes.
 static ZEROS: [u8; protocol::limits::CHUNK_BYTES as usize] = [0; protocol::limits::CHUNK_BYTES as usize];
@@ -32,6 +37,10 @@ enum Happening {
     /// The next frame of a run leaves an initiator.
     Frame(Destination, DataHeader, Bytes),
     Written(u32, OpId),
+    /// A node's processor comes to the oldest of its inbox; a target knows a hash; its disk is done. (Costs.)
+    Handle(u32),
+    Hashed(u32),
+    Disk(u32),
     Arrival(u32),
     /// Measuring begins.
     Measure,
@@ -76,6 +85,8 @@ pub(super) struct Cluster<'a> {
     /// When each node is to be woken next; targets first.
     armed: Vec<u64>,
     disks: Vec<Disk>,
+    /// Processors and disks that cost time, in place of `disks`.
+    costly: Option<Costly>,
     ports: Vec<Port>,
     /// When each initiator's port has sent all that it was given.
     uplinks: Vec<u64>,
@@ -136,13 +147,17 @@ impl<'a> Cluster<'a> {
         let slow = |n: u32| setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
         let rate = |n| if slow(n) { config.disk / u64::from(setup.slow.times.max(1)) } else { config.disk };
         let targets = (0..setup.targets).map(|n| {
-            let own = protocol::paper::Config { disk: rate(n), ..config.clone() };
+            let disk =
+                costs::written_alone(setup, if slow(n) { setup.slow.times } else { 1 }).unwrap_or_else(|| rate(n));
+            let own = protocol::paper::Config { disk, ..config.clone() };
             Target::new(NodeId(n), own, seeds.fork(1).next_u64())
         });
+        let mut asking = config.clone();
+        asking.disk = costs::written_alone(setup, 1).unwrap_or(config.disk);
         let of_initiators = Members::new(&map, config.overlap);
         let initiators = (0..setup.initiators).map(|n| {
             let id = NodeId(NodeId::FIRST_INITIATOR + n);
-            Initiator::new(id, of_initiators.clone(), config.clone(), seeds.fork(2).next_u64())
+            Initiator::new(id, of_initiators.clone(), asking.clone(), seeds.fork(2).next_u64())
         });
         let disks = (0..setup.targets).map(|n| Disk { rate: rate(n), free_at: 0, work: 0, bytes: 0 });
         Ok(Self {
@@ -151,6 +166,7 @@ impl<'a> Cluster<'a> {
             now: 0,
             rng: seeds.fork(3),
             disks: disks.collect(),
+            costly: Costly::of(setup),
             ports: vec![Port::default(); setup.targets as usize],
             uplinks: vec![0; setup.initiators as usize],
             armed: vec![u64::MAX; (setup.targets + setup.initiators) as usize],
@@ -205,6 +221,9 @@ impl<'a> Cluster<'a> {
             Happening::Written(node, op) => op.0 ^ u64::from(*node) << 50,
             Happening::Arrival(n) => 5 << 32 | u64::from(*n),
             Happening::Measure => 6 << 32,
+            Happening::Handle(node) => 7 << 32 | u64::from(*node),
+            Happening::Hashed(node) => 8 << 32 | u64::from(*node),
+            Happening::Disk(node) => 9 << 32 | u64::from(*node),
         };
         self.events += 1;
         self.digest = (self.digest ^ what ^ self.now << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -219,17 +238,21 @@ impl<'a> Cluster<'a> {
             Happening::Control(to, bytes) => {
                 self.each(to, |cluster, node| {
                     cluster.count.control_bytes += u64::from(cluster.setup.protocol.control);
-                    cluster.deliver(node, Arrived::Control(bytes.clone()));
+                    cluster.crosses(node);
+                    cluster.reached(node, Arrived::Control(bytes.clone()));
                 });
             }
             Happening::Payload(to, header, payload) => {
                 self.each(to, |cluster, node| {
                     cluster.count.payload_bytes += payload.len() as u64;
-                    cluster.deliver(node, Arrived::Payload(header, payload.clone()));
+                    cluster.reached(node, Arrived::Payload(header, payload.clone()));
                 });
             }
             Happening::Frame(to, header, rest) => self.frame(to, header, rest),
-            Happening::Written(node, op) => self.deliver(node, Arrived::Written(op)),
+            Happening::Written(node, op) => self.deliver(node, costs::written(op)),
+            Happening::Handle(node) => self.handle_oldest(node),
+            Happening::Hashed(node) => self.hashed(node),
+            Happening::Disk(node) => self.disk_done(node),
             Happening::Arrival(n) => {
                 self.put(n);
                 self.next_arrival(n);
@@ -247,6 +270,9 @@ impl<'a> Cluster<'a> {
         for disk in &mut self.disks {
             disk.work = disk.free_at.saturating_sub(self.now);
             disk.bytes = 0;
+        }
+        if let Some(costly) = &mut self.costly {
+            costly.measure(self.now);
         }
     }
 
@@ -315,7 +341,7 @@ impl<'a> Cluster<'a> {
         loop {
             match self.initiators[n as usize].poll_output() {
                 Output::Transmit(transmit) => match transmit.body {
-                    Body::Control(bytes) => self.control(transmit.to, bytes),
+                    Body::Control(bytes) => self.control(node, transmit.to, bytes),
                     Body::Data(run) => self.data(n, transmit.to, run),
                 },
                 Output::Effect { effect, .. } => panic!("an initiator has no disk for {effect:?}"),
@@ -329,7 +355,7 @@ impl<'a> Cluster<'a> {
         loop {
             match self.targets[node as usize].poll_output() {
                 Output::Transmit(transmit) => match transmit.body {
-                    Body::Control(bytes) => self.control(transmit.to, bytes),
+                    Body::Control(bytes) => self.control(node, transmit.to, bytes),
                     Body::Data(_) => panic!("targets of the papers send no payload"),
                 },
                 Output::Effect { op, effect } => self.effect(node, op, effect),
@@ -348,14 +374,14 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn control(&mut self, to: Destination, bytes: Bytes) {
-        let at = self.now + self.control_time + self.setup.protocol.trip.as_nanos();
+    fn control(&mut self, from: u32, to: Destination, bytes: Bytes) {
+        let at = self.leaves(from, None) + self.control_time + self.setup.protocol.trip.as_nanos();
         self.queue.push(at, Happening::Control(to, bytes));
     }
 
     fn data(&mut self, n: u32, to: Destination, run: DataRun) {
         if !self.setup.protocol.protocol.negotiates() {
-            return self.paced(to, run);
+            return self.paced(n + self.setup.targets, to, run);
         }
         // The port sends in order.
         let start = self.now.max(self.uplinks[n as usize]);
@@ -395,8 +421,9 @@ impl<'a> Cluster<'a> {
 
     /// A frame that its initiator has put on the wire at its flow's rate: the target's port takes it at its own, and
     /// holds the sender back without loss when too much comes at once.
-    fn paced(&mut self, to: Destination, run: DataRun) {
-        let arrives = self.now + self.setup.protocol.trip.as_nanos() + self.lateness();
+    fn paced(&mut self, from: u32, to: Destination, run: DataRun) {
+        let arrives =
+            self.leaves(from, Some(run.payload.len())) + self.setup.protocol.trip.as_nanos() + self.lateness();
         let (takes, burst) = (self.wire_time(run.payload.len()), self.wire_time(BURST as usize));
         let mut last = arrives;
         self.each(to, |cluster, target| {
@@ -419,8 +446,13 @@ impl<'a> Cluster<'a> {
     }
 
     fn effect(&mut self, node: u32, op: OpId, effect: Effect) {
-        let Effect::Write { pieces, .. } = effect else { panic!("targets of the papers only write, not {effect:?}") };
+        let Effect::Write { id, pieces, .. } = effect else {
+            panic!("targets of the papers only write, not {effect:?}")
+        };
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if self.costly.is_some() {
+            return self.write(node, op, id, bytes);
+        }
         let disk = &mut self.disks[node as usize];
         let takes = (u128::from(bytes) * 1_000_000_000 / u128::from(disk.rate.max(1))) as u64;
         disk.free_at = disk.free_at.max(self.now) + takes;
@@ -458,11 +490,15 @@ impl<'a> Cluster<'a> {
     fn outcome(self) -> Outcome {
         let measured = self.now - self.began;
         let seconds = measured.max(1) as f64 / 1e9;
-        let bytes: Vec<u64> = self.disks.iter().map(|disk| disk.bytes).collect();
+        let mut bytes: Vec<u64> = self.disks.iter().map(|disk| disk.bytes).collect();
         let time = measured.max(1) as f64 * self.disks.len().max(1) as f64;
         let scheduled: u64 = self.disks.iter().map(|d| d.work.min(measured)).sum();
         let done: u64 = self.disks.iter().map(|d| d.work.saturating_sub(d.free_at.saturating_sub(self.now))).sum();
-        let (done, scheduled) = (done as f64 / time, scheduled as f64 / time);
+        let (mut done, scheduled) = (done as f64 / time, scheduled as f64 / time);
+        if let Some(costly) = &self.costly {
+            done = costly.disks.iter().map(|disk| disk.worked(self.now)).sum::<u64>() as f64 / time;
+            bytes = costly.disks.iter().map(|disk| disk.bytes).collect();
+        }
         let link = self.setup.protocol.link as f64 / 8.0 * seconds * self.disks.len().max(1) as f64;
         let requests = self.targets.iter().map(Target::requests).fold((0, 0), |sum, r| (sum.0 + r.0, sum.1 + r.1));
         Outcome {
@@ -485,23 +521,6 @@ impl<'a> Cluster<'a> {
             digest: self.digest,
             series: self.series,
             product: None,
-        }
-    }
-}
-
-/// What reaches a node.
-enum Arrived {
-    Control(Bytes),
-    Payload(DataHeader, Bytes),
-    Written(OpId),
-}
-
-impl Arrived {
-    fn input<R>(self) -> Input<R> {
-        match self {
-            Self::Control(bytes) => Input::Datagram(bytes),
-            Self::Payload(header, payload) => Input::Payload { header, payload },
-            Self::Written(op) => Input::Done { op, completion: Completion::Written { result: Ok(()), free: u64::MAX } },
         }
     }
 }

@@ -18,6 +18,6 @@ mod summary;
 pub use cluster::run;
 pub use many::{cores, run_all};
 pub use scenario::{Change, LATE_FRAMES, STAGGERED_START, Scenario, ScenarioError};
-pub use setup::{Bounds, Load, Mode, Quirks, Setup, Slow};
+pub use setup::{Bounds, Costs, Load, Mode, Quirks, Setup, Slow};
 pub use stats::{Estimate, Load as LoadSpread, Outcome};
 pub use summary::{Metric, summary};

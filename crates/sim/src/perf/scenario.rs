@@ -363,7 +363,9 @@ impl File {
     }
 
     fn scenario(&self) -> Result<Scenario, Wrong> {
-        let config = self.config()?;
+        let mut config = self.config()?;
+        let product = self.product(&config)?;
+        let costs = self.unicast_costs(&mut config)?;
         let length = self.length.map_or(Span::from_millis(10), |time| time.0);
         if length == Span::ZERO {
             return Err(("length", "length = 0: measure for at least 1ns".to_owned()));
@@ -386,7 +388,8 @@ impl File {
         let times = within("slow_times", self.slow_times.unwrap_or(10), 1, 10_000)?;
         let slow = Slow { one_in: self.slow_one_in.unwrap_or(0), times };
         let setup = Setup {
-            product: self.product(&config)?,
+            product,
+            costs,
             targets,
             group,
             sizes: self.sizes()?,
@@ -436,8 +439,10 @@ mod tests {
         assert!(paper.starts_with("x.toml:2: ") && paper.contains("paper"), "{paper}");
         let hash = error("protocol = \"hash\"\n", &[]);
         assert!(hash.starts_with("x.toml:1: ") && hash.contains("product"), "{hash}");
-        let rival = error("protocol = \"uch-ccp\"\nprofile = \"product\"\n", &[]);
-        assert!(rival.starts_with("x.toml:1: ") && rival.contains("`replicast-h`"), "{rival}");
+        let rates = error("protocol = \"uch-aimd\"\nprofile = \"product\"\n", &[]);
+        assert!(rates.starts_with("x.toml:1: ") && rates.contains("`replicast-h`"), "{rates}");
+        let gets = error("protocol = \"c3-like\"\nprofile = \"product\"\nreads_percent = 5\n", &[]);
+        assert!(gets.starts_with("x.toml:3: ") && gets.contains("only put"), "{gets}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use protocol::paper::Config;
 use protocol::time::Span;
 
-use super::product::Profile;
+use super::product::{Cpu, DiskTimes, Profile};
 
 /// One cluster, its load, and how it is measured.
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub struct Setup {
     pub protocol: Config,
     /// The product's own machines instead of the papers'.
     pub product: Option<Box<Profile>>,
+    /// Processors and disks as the product's machines have them, for those of the papers that send by unicast.
+    pub costs: Option<Costs>,
     /// Initiators.
     pub initiators: u32,
     /// Targets; a multiple of the copies.
@@ -36,6 +38,15 @@ pub struct Setup {
     pub keep_series: bool,
     /// Decides everything that is left to chance.
     pub seed: u64,
+}
+
+/// What nodes need beside the network and the rate of their disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Processor time.
+    pub cpu: Cpu,
+    /// Time of disks.
+    pub disk: DiskTimes,
 }
 
 /// How chunks come to the initiators.
@@ -91,6 +102,7 @@ impl Setup {
         Self {
             protocol,
             product: None,
+            costs: None,
             initiators,
             targets: 90,
             group: 9,

@@ -91,6 +91,9 @@ fn of_product(outcomes: &[Outcome]) -> Vec<Metric> {
             add(key, label, &|_, more| more.get_latency.value_at_quantile(quantile) as f64 / 1e3);
         }
     }
+    add("control_messages", "control messages for a request", &|o, more| {
+        more.control_messages as f64 / o.chunks.max(1) as f64
+    });
     add("aborted", "accepted windows given up, % of the requests", &|o, more| share(more.released, o));
     add("expired", "bids that nobody accepted in time, % of the requests", &|o, more| share(more.expired, o));
     add("more_rounds", "further rounds of bids, % of the requests", &|o, _| share(o.more_rounds, o));

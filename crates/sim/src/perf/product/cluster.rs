@@ -58,6 +58,7 @@ struct Counters {
     failed: u64,
     more_rounds: u64,
     control_bytes: u64,
+    control_messages: u64,
     payload_bytes: u64,
     dropped: u64,
     repairs: u64,
@@ -120,9 +121,10 @@ impl<'a> Cluster<'a> {
         let seeds = Rng::new(setup.seed);
         let nodes = (setup.targets + setup.initiators) as usize;
         let mut config = profile.config.clone();
-        if let Load::Closed { depth } = setup.load {
-            config.depth = depth as usize;
-        }
+        config.depth = match setup.load {
+            Load::Closed { depth } => depth as usize,
+            Load::Open { .. } => setup.protocol.depth,
+        };
         let slower = |n: u32| {
             let slow = setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
             if slow { setup.slow.times } else { 1 }
@@ -518,6 +520,7 @@ impl<'a> Cluster<'a> {
             get_latency: self.get_latency,
             failed: count.failed,
             unfinished: self.open,
+            control_messages: count.control_messages,
             dropped: count.dropped,
             repairs: count.repairs,
             released: count.released,

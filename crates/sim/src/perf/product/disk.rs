@@ -19,14 +19,14 @@ enum Job {
 
 /// What a disk has done.
 #[derive(Debug)]
-pub(super) enum Finished {
+pub(in crate::perf) enum Finished {
     Written { op: OpId, id: ChunkId },
     Read { op: OpId, payload: Bytes },
 }
 
 /// A disk: one operation after another in the order in which they came, but all writes that wait go with the first.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(in crate::perf) struct Disk {
     rate: u64,
     operation: u64,
     sync: u64,
@@ -39,13 +39,13 @@ pub(super) struct Disk {
     /// Under way, and when it ends; its time at work since measuring began.
     group: Vec<Job>,
     until: u64,
-    pub(super) work: u64,
-    pub(super) bytes: u64,
+    pub(in crate::perf) work: u64,
+    pub(in crate::perf) bytes: u64,
 }
 
 impl Disk {
     /// A disk of `rate` bytes per second that is `times` times slower in everything but hashing.
-    pub(super) fn new(rate: u64, times: &DiskTimes, hash: u64, slower: u32) -> Self {
+    pub(in crate::perf) fn new(rate: u64, times: &DiskTimes, hash: u64, slower: u32) -> Self {
         let slower = u64::from(slower.max(1));
         Self {
             rate: (rate / slower).max(1),
@@ -67,8 +67,13 @@ impl Disk {
         if self.hash == 0 { 0 } else { Span::of_transfer(bytes, self.hash).as_nanos() }
     }
 
+    /// From the hashing to the sync, for a chunk of so many bytes that no other is written with.
+    pub(in crate::perf) fn alone(&self, bytes: u64) -> u64 {
+        self.hash_time(bytes) + self.operation + Span::of_transfer(bytes, self.rate).as_nanos() + self.sync
+    }
+
     /// A chunk to be hashed and made durable: when the hash is known if that comes first ([`Disk::hashed`]).
-    pub(super) fn write(&mut self, now: u64, op: OpId, id: ChunkId, bytes: u64) -> Option<u64> {
+    pub(in crate::perf) fn write(&mut self, now: u64, op: OpId, id: ChunkId, bytes: u64) -> Option<u64> {
         let job = Job::Write { op, id, bytes };
         if self.hash_ahead && self.hash > 0 {
             self.hashed_at = self.hashed_at.max(now) + self.hash_time(bytes);
@@ -79,16 +84,16 @@ impl Disk {
         None
     }
 
-    pub(super) fn hashed(&mut self) {
+    pub(in crate::perf) fn hashed(&mut self) {
         self.waiting.extend(self.hashing.pop_front());
     }
 
-    pub(super) fn read(&mut self, op: OpId, payload: Bytes) {
+    pub(in crate::perf) fn read(&mut self, op: OpId, payload: Bytes) {
         self.waiting.push_back(Job::Read { op, payload });
     }
 
     /// Begins with what waits if nothing is under way: when that is done ([`Disk::finish`]).
-    pub(super) fn begin(&mut self, now: u64) -> Option<u64> {
+    pub(in crate::perf) fn begin(&mut self, now: u64) -> Option<u64> {
         if !self.group.is_empty() {
             return None;
         }
@@ -121,7 +126,7 @@ impl Disk {
     }
 
     /// What was under way is done.
-    pub(super) fn finish(&mut self, mut each: impl FnMut(Finished)) {
+    pub(in crate::perf) fn finish(&mut self, mut each: impl FnMut(Finished)) {
         for job in self.group.drain(..) {
             match job {
                 Job::Write { op, id, bytes } => {
@@ -134,12 +139,12 @@ impl Disk {
     }
 
     /// Measuring begins: what is under way counts from now on.
-    pub(super) fn measure(&mut self, now: u64) {
+    pub(in crate::perf) fn measure(&mut self, now: u64) {
         (self.work, self.bytes) = (self.until.saturating_sub(now), 0);
     }
 
     /// Time at work until `now`.
-    pub(super) fn worked(&self, now: u64) -> u64 {
+    pub(in crate::perf) fn worked(&self, now: u64) -> u64 {
         self.work.saturating_sub(self.until.saturating_sub(now))
     }
 }

@@ -6,8 +6,8 @@
 //! passes on what begins to arrive, and messages are charged for their tag instead of computing it.
 
 mod cluster;
-mod disk;
-mod node;
+pub(super) mod disk;
+pub(super) mod node;
 mod wire;
 mod workload;
 
@@ -21,7 +21,7 @@ use super::setup::{Bounds, Load, Setup};
 pub(super) use cluster::run;
 
 /// Ethernet with its preamble and gap, IPv4 and UDP around every datagram.
-const HEADERS: u64 = 66;
+pub(super) const HEADERS: u64 = 66;
 /// Of these, what counts against the MTU.
 const IP_AND_UDP: u32 = 28;
 
@@ -148,6 +148,8 @@ pub struct Measured {
     pub failed: u64,
     /// Requests of the measured time that were not over when the drain was.
     pub unfinished: u64,
+    /// Control messages received.
+    pub control_messages: u64,
     /// Datagrams that a full queue dropped or the wire lost, for each receiver.
     pub dropped: u64,
     /// Repairs asked for.

@@ -16,14 +16,14 @@ const OFFSETS: u64 = 1_000_000_000_000;
 
 /// What reaches a node.
 #[derive(Debug)]
-pub(super) enum Arrived {
+pub(in crate::perf) enum Arrived {
     Control(Bytes),
     Payload(DataHeader, Bytes),
     Done(OpId, Completion),
 }
 
 impl Arrived {
-    pub(super) fn input<R>(self) -> Input<R> {
+    pub(in crate::perf) fn input<R>(self) -> Input<R> {
         match self {
             Self::Control(bytes) => Input::Datagram(bytes),
             Self::Payload(header, payload) => Input::Payload { header, payload },
@@ -34,25 +34,25 @@ impl Arrived {
 
 /// A clock that began anywhere, and is up to so many millionths too fast or too slow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(in crate::perf) struct Clock {
     offset: u64,
     ppm: i64,
 }
 
 impl Clock {
-    pub(super) fn draw(rng: &mut Rng, drift_ppm: u32) -> Self {
+    pub(in crate::perf) fn draw(rng: &mut Rng, drift_ppm: u32) -> Self {
         let ppm = rng.below(2 * u64::from(drift_ppm) + 1) as i64 - i64::from(drift_ppm);
         Self { offset: rng.below(OFFSETS), ppm }
     }
 
     /// What it shows at a moment.
-    pub(super) fn local(self, at: u64) -> Instant {
+    pub(in crate::perf) fn local(self, at: u64) -> Instant {
         let drift = i128::from(at) * i128::from(self.ppm) / 1_000_000;
         Instant::from_nanos((i128::from(at) + i128::from(self.offset) + drift).max(0) as u64)
     }
 
     /// The first moment at which it shows so much.
-    pub(super) fn moment(self, local: Instant) -> u64 {
+    pub(in crate::perf) fn moment(self, local: Instant) -> u64 {
         let since = i128::from(local.as_nanos()) - i128::from(self.offset);
         let mut at = (since * 1_000_000 / i128::from(1_000_000 + self.ppm)).clamp(0, i128::from(u64::MAX / 2)) as u64;
         while at < u64::MAX / 2 && self.local(at) < local {
@@ -64,14 +64,14 @@ impl Clock {
 
 /// One thread, which handles what comes in order.
 #[derive(Debug, Default)]
-pub(super) struct Processor {
+pub(in crate::perf) struct Processor {
     /// When it is done with all that came.
     free: u64,
     /// When it is done with the payload that came, which it handles while it arrives.
     payload_free: u64,
-    pub(super) inbox: VecDeque<Arrived>,
+    pub(in crate::perf) inbox: VecDeque<Arrived>,
     /// Time at work since measuring began.
-    pub(super) work: u64,
+    pub(in crate::perf) work: u64,
 }
 
 fn of_payload(cpu: &Cpu, bytes: u64) -> u64 {
@@ -79,18 +79,18 @@ fn of_payload(cpu: &Cpu, bytes: u64) -> u64 {
 }
 
 impl Processor {
-    pub(super) const fn free(&self) -> u64 {
+    pub(in crate::perf) const fn free(&self) -> u64 {
         self.free
     }
 
     /// The first datagram of a train came.
-    pub(super) fn head(&mut self, now: u64, cpu: &Cpu, bytes: u64) -> u64 {
+    pub(in crate::perf) fn head(&mut self, now: u64, cpu: &Cpu, bytes: u64) -> u64 {
         self.payload_free = self.payload_free.max(now) + of_payload(cpu, bytes);
         self.work(now, of_payload(cpu, bytes))
     }
 
     /// The rest of it came, the last datagram just now.
-    pub(super) fn rest(&mut self, now: u64, cpu: &Cpu, bytes: u64, last: u64) -> u64 {
+    pub(in crate::perf) fn rest(&mut self, now: u64, cpu: &Cpu, bytes: u64, last: u64) -> u64 {
         let all = of_payload(cpu, bytes);
         // Never ahead of what arrived, and behind when the processor is slower than the wire.
         self.payload_free = (self.payload_free + all).max(now);
@@ -100,14 +100,14 @@ impl Processor {
     }
 
     /// Works so long, from `now` or when it is free; when it is done.
-    pub(super) fn work(&mut self, now: u64, time: u64) -> u64 {
+    pub(in crate::perf) fn work(&mut self, now: u64, time: u64) -> u64 {
         self.work += time;
         self.free = self.free.max(now) + time;
         self.free
     }
 
     /// Sends payload; when the first datagram of it leaves.
-    pub(super) fn send(&mut self, now: u64, cpu: &Cpu, bytes: u64, first: u64) -> u64 {
+    pub(in crate::perf) fn send(&mut self, now: u64, cpu: &Cpu, bytes: u64, first: u64) -> u64 {
         let leaves = self.free.max(now) + of_payload(cpu, first);
         self.work(now, of_payload(cpu, bytes));
         leaves

@@ -2,10 +2,15 @@
 
 use protocol::config::{Config, Transport};
 use protocol::time::Span;
+use protocol::wire::TAG;
 use serde::Deserialize;
 
-use super::super::product::{Cpu, DiskTimes, Profile, per_datagram};
+use super::super::product::{Cpu, DiskTimes, HEADERS, Profile, per_datagram};
+use super::super::setup::Costs;
 use super::{File, Named, Wrong, within};
+
+/// Bytes of the longest control message of those that send without windows.
+const LONGEST_OF_RIVALS: u64 = 30;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -22,21 +27,12 @@ impl File {
     pub(super) fn product(&self, config: &protocol::paper::Config) -> Result<Option<Box<Profile>>, Wrong> {
         let is_product = self.profile.unwrap_or_default() == ProfileName::Product;
         self.check_profile(is_product)?;
-        if !is_product {
+        if !is_product || self.is_unicast() {
             return Ok(None);
         }
         let machines = self.machines(config)?;
         let skew = within("zipf", self.zipf.unwrap_or(0.0), 0.0, 4.0)? * 100.0;
-        let cpu = Cpu {
-            message: self.cpu_message.map_or(Span::ZERO, |time| time.0),
-            kib: self.cpu_kib.map_or(Span::ZERO, |time| time.0),
-            hash: within("hash_mb_per_s", self.hash_mb_per_s.unwrap_or(0), 0, 1_000_000)? << 20,
-        };
-        let disk = DiskTimes {
-            operation: self.disk_operation.map_or(Span::ZERO, |time| time.0),
-            sync: self.disk_sync.map_or(Span::ZERO, |time| time.0),
-            hash_ahead: self.hash_ahead.unwrap_or(true),
-        };
+        let Costs { cpu, disk } = self.costs()?;
         Ok(Some(Box::new(Profile {
             reads: within("reads_percent", self.reads_percent.unwrap_or(0), 0, 100)?,
             objects: within("objects", self.objects.unwrap_or(100_000), 1, 10_000_000)?,
@@ -52,6 +48,47 @@ impl File {
         })))
     }
 
+    fn costs(&self) -> Result<Costs, Wrong> {
+        let cpu = Cpu {
+            message: self.cpu_message.map_or(Span::ZERO, |time| time.0),
+            kib: self.cpu_kib.map_or(Span::ZERO, |time| time.0),
+            hash: within("hash_mb_per_s", self.hash_mb_per_s.unwrap_or(0), 0, 1_000_000)? << 20,
+        };
+        let disk = DiskTimes {
+            operation: self.disk_operation.map_or(Span::ZERO, |time| time.0),
+            sync: self.disk_sync.map_or(Span::ZERO, |time| time.0),
+            hash_ahead: self.hash_ahead.unwrap_or(true),
+        };
+        Ok(Costs { cpu, disk })
+    }
+
+    /// Whether the protocol is one of the papers' machines that may have the product's costs.
+    const fn is_unicast(&self) -> bool {
+        matches!(
+            self.protocol,
+            Some(Named::UchCcp | Named::LeastOfTwo | Named::C3Like | Named::PrequalLike | Named::PrequalSync)
+        )
+    }
+
+    /// The costs of those that send by unicast without windows, and their constants, where the scenario asks for the
+    /// product's: payload has the wire less the headers, control weighs its encoding with tag and headers, any member of
+    /// the overlapping groups may be chosen, and nobody is held back for a disk's queue.
+    pub(super) fn unicast_costs(&self, config: &mut protocol::paper::Config) -> Result<Option<Costs>, Wrong> {
+        if self.profile.unwrap_or_default() == ProfileName::Paper || !self.is_unicast() {
+            return Ok(None);
+        }
+        if self.reads_percent.unwrap_or(0) > 0 {
+            return Err(("reads_percent", "reads_percent: the papers' machines and the rivals only put".to_owned()));
+        }
+        let full = per_datagram(within("frame", self.frame.unwrap_or(9_000), 576, 65_000)?);
+        config.frame = full as u32;
+        config.link = Profile::payload_rate(config.link, full) * 8;
+        config.control = (LONGEST_OF_RIVALS + TAG as u64 + HEADERS) as u32;
+        config.disk_queue = u32::MAX;
+        config.overlap = true;
+        Ok(Some(self.costs()?))
+    }
+
     fn machines(&self, config: &protocol::paper::Config) -> Result<Config, Wrong> {
         let transport = match self.protocol.unwrap_or(Named::ReplicastM) {
             Named::Hash => Transport::Hash,
@@ -63,7 +100,7 @@ impl File {
             | Named::C3Like
             | Named::PrequalLike
             | Named::PrequalSync => {
-                let why = "protocol: with profile = \"product\", `hash`, `replicast-m` or `replicast-h`";
+                let why = "protocol: with profile = \"product\", `hash`, `replicast-m`, `replicast-h`, or a rival";
                 return Err(("protocol", why.to_owned()));
             }
         };

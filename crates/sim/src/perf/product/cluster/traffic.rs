@@ -135,6 +135,7 @@ impl Cluster<'_> {
             match cluster.ports[node as usize].control(cluster.now, takes, cluster.room) {
                 Some(at) if !lost => {
                     cluster.count.control_bytes += weight;
+                    cluster.count.control_messages += 1;
                     cluster.reach(at, node, Arrived::Control(bytes.clone()));
                 }
                 _ => cluster.count.dropped += 1,
