@@ -382,6 +382,9 @@ pub(crate) struct SweepArgs {
     /// What to show of each run: a key of `sim run --json`.
     #[arg(long, value_name = "METRIC", default_value = "chunks_per_second")]
     pub(crate) metric: String,
+    /// Say where at least so much of the best value is kept, and draw that level into the plot.
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) keep: Option<f64>,
     /// How each point is run.
     #[command(flatten)]
     pub(crate) how: ScenarioArgs,
@@ -404,8 +407,11 @@ pub(crate) struct AblateArgs {
 /// Settings of `sim rivals`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RivalsArgs {
+    /// The network and costs of all: the papers' without costs, or the product's.
+    #[arg(long, value_enum, default_value_t = ProfileArg::Paper)]
+    pub(crate) profile: ProfileArg,
     /// Loads, as shares of what equal disks could write.
-    #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.8, 0.9])]
+    #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.7, 0.8, 0.9])]
     pub(crate) load: Vec<f64>,
     /// How many times slower one disk in nine is; a run with equal disks comes first.
     #[arg(long, value_name = "TIMES,TIMES", value_delimiter = ',', default_values_t = [10, 40])]
@@ -413,6 +419,15 @@ pub(crate) struct RivalsArgs {
     /// How each is run.
     #[command(flatten)]
     pub(crate) how: ScenarioArgs,
+}
+
+/// What nodes and the network cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileArg {
+    /// The papers' machines and rivals on the papers' network, where only links and disks take time.
+    Paper,
+    /// The daemons' machines beside the rivals: processors, syncs, hashing and control take time for all.
+    Product,
 }
 
 /// A table or figure of the paper.

@@ -6,6 +6,7 @@ mod plot;
 mod report;
 mod rivals;
 mod scenarios;
+mod sweep;
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +24,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Run(args) => scenarios::run(args),
         SimCommand::Paper(args) => paper::run(args),
         SimCommand::Compare(args) => scenarios::compare(args),
-        SimCommand::Sweep(args) => scenarios::sweep(args),
+        SimCommand::Sweep(args) => sweep::run(args),
         SimCommand::Ablate(args) => ablate::run(args),
         SimCommand::Rivals(args) => rivals::run(args),
         SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),

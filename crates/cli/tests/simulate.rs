@@ -87,6 +87,10 @@ fn a_scenario_is_run_compared_swept_and_ablated_with_reports() {
     assert_eq!(points.len(), 4);
     assert_eq!((&points[1]["chunk"], &points[1]["disk_mb_per_s"]), (&"128KiB".into(), &"400".into()));
 
+    let keep = ["--vary", "disk_mb_per_s=400,200,1", "--keep", "40"];
+    let text = output_of(&[&["sim", "sweep", m][..], &keep].concat());
+    assert!(text.ends_with("at least 40 % of the best up to disk_mb_per_s = 200.\n"), "{text}");
+
     let switches = ["--switch", "guard=1us,data_percent=96", "--switch", "control_bytes=100"];
     let place_of_ablate = out("ablate");
     let args = [&["sim", "ablate", m][..], &switches, &["--seeds", "2", "--json", "--out", &place_of_ablate]].concat();
@@ -155,7 +159,7 @@ fn rivals_are_compared_with_a_plot() {
     let short = ["--set", "length=3ms", "--set", "warm_up=5ms", "--seeds", "2", "--load", "0.5", "--slow", "10"];
     let args = [&["sim", "rivals", "--json", "--out", out.to_str().unwrap()][..], &short].concat();
     let rows: Vec<Value> = serde_json::from_str(&output_of(&args)).unwrap();
-    assert_eq!(rows.len(), 2 * 7);
+    assert_eq!(rows.len(), 2 * 8);
     let tail = |protocol: &str, slow: u64| {
         let row = rows.iter().find(|row| row["protocol"] == protocol && row["slow_times"] == slow).unwrap();
         row["latency_p999_us"].as_f64().unwrap()
@@ -168,6 +172,11 @@ fn rivals_are_compared_with_a_plot() {
     for words in ["one disk in nine 10 times slower", "put latency, p99.9, ms", "prequal-like", "replicast-h"] {
         assert!(plot.contains(words), "{words}");
     }
+    // The first plot is what slow disks do.
+    let growth = fs::read_to_string(out.join("growth-0.5.svg")).unwrap();
+    assert!(growth.contains("What slow disks do") && growth.contains("prequal-sync"), "{growth}");
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.find("What slow disks do") < page.find("Tail of the put latency"), "{page}");
     assert!(error_of(&["sim", "rivals", "--set", "protocol=tcp"]).contains("uch-ccp"));
     // One run says nothing of the spread.
     let one = ["--set", "length=1ms", "--set", "warm_up=0ns", "--seeds", "1", "--load", "0.5", "--slow", "10"];
@@ -211,4 +220,20 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
     assert!(switch.contains("--switch chunk=12"), "{switch}");
     assert!(error_of(&["sim", "paper", "--seeds", "0"]).contains("--seeds"));
     assert!(error_of(&["sim", "ablate", path, "--switch", "depth=2"]).contains("compare"));
+}
+
+/// Everybody pays for messages, payload and syncs: ours and those who reserve nothing.
+#[test]
+fn rivals_are_compared_at_the_same_costs() {
+    let rows_at = |cpu: &str| -> Vec<Value> {
+        let short = ["--set", "length=20ms", "--set", "warm_up=20ms", "--seeds", "1", "--load", "0.5", "--slow", "10"];
+        let args = [&["sim", "rivals", "--profile", "product", "--json", "--set", cpu][..], &short].concat();
+        serde_json::from_str(&output_of(&args)).unwrap()
+    };
+    let (cheap, dear) = (rows_at("cpu_message=0us"), rows_at("cpu_message=8us"));
+    assert_eq!(cheap.len(), 2 * 8);
+    for (cheap, dear) in cheap.iter().zip(&dear).take(8) {
+        let median = |row: &Value| row["latency_p50_us"].as_f64().unwrap();
+        assert!(cheap["slow_times"] == 1 && median(dear) > median(cheap) + 16.0, "{cheap} {dear}");
+    }
 }

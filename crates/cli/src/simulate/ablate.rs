@@ -3,6 +3,7 @@
 use anyhow::ensure;
 use serde::Serialize;
 
+use super::plot::{Words, ranks};
 use super::report::Report;
 use super::scenarios::{Done, given, interval, perform, read, written};
 use crate::args::AblateArgs;
@@ -77,6 +78,9 @@ pub(super) fn run(args: &AblateArgs) -> anyhow::Result<()> {
     if let Some(directory) = &args.how.report.out {
         let mut report = Report::new("What each change is worth");
         report.text(&format!("{}, with {} runs of each.", args.file.display(), done[0].seeds()));
+        let bars: Vec<(String, f64)> = rows.iter().map(|row| (row.switches.clone(), row.share_of_bound)).collect();
+        let words = Words { title: "What each change is worth", x: "throughput, % of the bound", y: "" };
+        report.plot("ablate", ranks(&words, &bars)?);
         report.table(&header, &cells);
         report.file("result.json", serde_json::to_string_pretty(&rows)?);
         crate::output::say!("written: {}", report.write(directory)?.display());

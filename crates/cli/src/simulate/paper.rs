@@ -8,7 +8,7 @@ use serde::Serialize;
 use sim::perf::paper::{Cell, Exhibit, Measured, reproduce};
 use sim::perf::{Estimate, LATE_FRAMES, Quirks, STAGGERED_START, cores};
 
-use super::plot::{Group, Series, Words, bars, grouped, lines};
+use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::report::{Report, make_place};
 use crate::args::{ExhibitArg, PaperArgs, QuirkArg};
 use crate::output::{json, line, step_bar, table};
@@ -296,7 +296,8 @@ fn bar_plot(exhibit: Exhibit, measured: &[Measured]) -> Option<anyhow::Result<St
         let bound = cell.setup(1, Quirks::default()).bounds().disk / 100.0;
         let scale = if is_table { bound } else { 1.0 };
         let name = if is_table { cell.chunk_name().to_owned() } else { format!("{} MB/s disks", cell.disk) };
-        let bar = (m.chunks_per_second.mean / scale, cell.published().map(|p| p.chunks_per_second / scale));
+        let compared = cell.published().map(|p| p.chunks_per_second / scale);
+        let bar = Bar { value: Some(m.chunks_per_second.mean / scale), compared };
         match groups.last_mut().filter(|group| group.name == name) {
             Some(group) => group.bars.push(bar),
             None => groups.push(Group { name, bars: vec![bar] }),
@@ -322,5 +323,8 @@ fn chunk_plot(exhibit: Exhibit, measured: &[Measured]) -> Option<anyhow::Result<
         series.push(Series { name: cell.protocol.name().to_owned(), points });
     }
     let x = if sorted { "chunk, sorted by latency" } else { "chunk, in order of completion" };
-    Some(lines(&Words { title: exhibit.title(), x, y: "put latency, us" }, &series, sorted))
+    let most = series.iter().flat_map(|s| &s.points).map(|point| point.0).fold(1.0, f64::max);
+    let what = if sorted { Drawn::Line } else { Drawn::Points };
+    let words = Words { title: exhibit.title(), x, y: "put latency, us" };
+    Some(lines(&words, &Axis::even(0.0, most), &series, what, None))
 }

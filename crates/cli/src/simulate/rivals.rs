@@ -3,10 +3,10 @@
 use serde::Serialize;
 use sim::perf::{Load, Scenario};
 
-use super::plot::{Group, Words, decades};
+use super::plot::{Bar, Group, Words, decades};
 use super::report::Report;
 use super::scenarios::{Done, given, perform, seeded, written};
-use crate::args::RivalsArgs;
+use crate::args::{ProfileArg, RivalsArgs};
 use crate::output::{json, table};
 
 /// The scenario of those that send by unicast without windows.
@@ -14,16 +14,45 @@ const UNICAST: &str = include_str!("../../../../scenarios/rivals.toml");
 /// The scenario of those that negotiate.
 const NEGOTIATED: &str = include_str!("../../../../scenarios/slow-disks-improved.toml");
 
-/// Who is compared, worst informed first, and a setting of its own. The last two are ours: the ports of -H's initiators
-/// are busier, so that it takes wider windows to find a part that fits.
-const CONTENDERS: [(&str, &str, Option<&str>); 7] = [
-    ("uch-ccp", UNICAST, None),
-    ("least-of-two", UNICAST, None),
-    ("c3-like", UNICAST, None),
-    ("prequal-like", UNICAST, None),
-    ("prequal-sync", UNICAST, None),
-    ("replicast-h", NEGOTIATED, Some("stretch_percent=800")),
-    ("replicast-m", NEGOTIATED, None),
+/// The scenario of the paper's rules.
+const PAPER: &str = include_str!("../../../../scenarios/slow-disks.toml");
+/// The scenario of all where everything costs.
+const COSTLY: &str = include_str!("../../../../scenarios/rivals-realistic.toml");
+
+/// Who is compared.
+struct Contender {
+    name: &'static str,
+    scenario: &'static str,
+    set: &'static [&'static str],
+}
+
+const fn contender(name: &'static str, scenario: &'static str, set: &'static [&'static str]) -> Contender {
+    Contender { name, scenario, set }
+}
+
+/// On the papers' network, worst informed first. The last two are ours: the ports of -H's initiators are busier, so that
+/// it takes wider windows to find a part that fits.
+const IDEAL: [Contender; 8] = [
+    contender("paper's -m", PAPER, &["protocol=replicast-m", "warm_up=1200ms"]),
+    contender("uch-ccp", UNICAST, &["protocol=uch-ccp"]),
+    contender("least-of-two", UNICAST, &["protocol=least-of-two"]),
+    contender("c3-like", UNICAST, &["protocol=c3-like"]),
+    contender("prequal-like", UNICAST, &["protocol=prequal-like"]),
+    contender("prequal-sync", UNICAST, &["protocol=prequal-sync"]),
+    contender("replicast-h", NEGOTIATED, &["protocol=replicast-h", "stretch_percent=800"]),
+    contender("replicast-m", NEGOTIATED, &["protocol=replicast-m"]),
+];
+
+/// Where everything costs. Those without windows keep an ideal network, but for `hash`, which is the daemons' own.
+const REALISTIC: [Contender; 8] = [
+    contender("hash", COSTLY, &["protocol=hash"]),
+    contender("uch-ccp", COSTLY, &["protocol=uch-ccp"]),
+    contender("least-of-two", COSTLY, &["protocol=least-of-two"]),
+    contender("c3-like", COSTLY, &["protocol=c3-like"]),
+    contender("prequal-like", COSTLY, &["protocol=prequal-like"]),
+    contender("prequal-sync", COSTLY, &["protocol=prequal-sync"]),
+    contender("replicast-h", COSTLY, &["protocol=replicast-h"]),
+    contender("replicast-m", COSTLY, &["protocol=replicast-m"]),
 ];
 
 /// A store that completes less than this share of what is asked of it does not keep up: its latency grows with the time
@@ -71,19 +100,36 @@ impl RowJson {
         self.completed >= KEEPS_UP
     }
 
+    /// The tail of a store that keeps up, in microseconds.
+    fn tail(&self) -> Option<f64> {
+        self.keeps_up().then_some(self.latency_p999_us)
+    }
+
+    /// How many times longer the tail is than with equal disks.
+    fn growth(&self, all: &[Self]) -> Option<f64> {
+        let equal =
+            all.iter().find(|row| row.protocol == self.protocol && row.load == self.load && row.slow_times == 1);
+        Some(self.tail()? / equal?.tail()?)
+    }
+
     fn cells(&self, all: &[Self]) -> Vec<String> {
         let same = |row: &&Self| row.load == self.load && row.slow_times == self.slow_times;
-        let ours = all.iter().filter(same).find(|row| row.protocol == "replicast-m");
-        let over = ours.map_or(f64::NAN, |ours| self.latency_p999_us / ours.latency_p999_us);
+        let ours = all.iter().filter(same).find(|row| row.protocol == "replicast-m").and_then(Self::tail);
+        let times = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        let micros = |value: f64| if self.keeps_up() { written(value) } else { "-".to_owned() };
         vec![
             self.load.to_string(),
             if self.slow_times == 1 { "none".to_owned() } else { format!("{} times", self.slow_times) },
             self.protocol.to_owned(),
             format!("{:.1}{}", 100.0 * self.completed, if self.keeps_up() { "" } else { " (falls behind)" }),
-            written(self.latency_p50_us),
-            written(self.latency_p99_us),
-            format!("{} ± {}", written(self.latency_p999_us), self.confidence.map_or("-".to_owned(), written)),
-            format!("{over:.2}"),
+            micros(self.latency_p50_us),
+            micros(self.latency_p99_us),
+            match self.confidence.filter(|_| self.keeps_up()) {
+                Some(half) => format!("{} ± {}", written(self.latency_p999_us), written(half)),
+                None => micros(self.latency_p999_us),
+            },
+            times(self.growth(all)),
+            times(self.tail().zip(ours).map(|(tail, ours)| tail / ours)),
             format!("{:.1}", self.control_messages),
         ]
     }
@@ -92,21 +138,24 @@ impl RowJson {
 /// Runs `reservoir sim rivals`.
 pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
     let slow: Vec<u32> = [&[1], args.slow.as_slice()].concat();
+    let contenders = match args.profile {
+        ProfileArg::Paper => &IDEAL,
+        ProfileArg::Product => &REALISTIC,
+    };
     let mut which = Vec::new();
     let mut scenarios = Vec::new();
     for load in &args.load {
         for times in &slow {
-            for (protocol, text, more) in CONTENDERS {
-                let own =
-                    [format!("protocol={protocol}")].into_iter().chain(more.map(str::to_owned)).collect::<Vec<_>>();
+            for Contender { name, scenario, set } in contenders {
+                let own: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
                 let changes = [
-                    given(protocol, &own),
+                    given(name, &own),
                     given("--load", &[format!("load={load}")]),
                     given("--slow", &[format!("slow_times={times}")]),
                     given("--set", &args.how.set),
                 ];
-                scenarios.push(seeded(Scenario::parse(protocol, text, &changes.concat())?, args.how.seeds)?);
-                which.push((protocol, *load, *times));
+                scenarios.push(seeded(Scenario::parse(name, scenario, &changes.concat())?, args.how.seeds)?);
+                which.push((*name, *load, *times));
             }
         }
     }
@@ -124,6 +173,7 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         "p50, us",
         "p99, us",
         "p99.9, us",
+        "over equal disks",
         "over -M",
         "messages a put",
     ];
@@ -134,14 +184,23 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         table(&header, cells.clone())?;
     }
     if let Some(directory) = &args.how.report.out {
-        let mut report = Report::new("Choosing targets: negotiated windows and their rivals");
+        let mut report = Report::new("Slow disks: negotiated windows and their rivals");
         report.text(&format!(
             "One disk in nine is slow, or none. Puts arrive at random; a load of 1 is what the disks could write if all \
-             were equal. {} seeds. Who falls behind has a latency that grows with the time that is measured.",
-            done[0].seeds()
+             were equal and did nothing else. {} seeds. Who falls behind completes less than is asked for: its latency \
+             grows with the time that is measured. {}",
+            done[0].seeds(),
+            match args.profile {
+                ProfileArg::Paper => "The papers' network: nothing but links and disks takes time.",
+                ProfileArg::Product =>
+                    "The daemons' machines and costs; the network of the rivals (not of hash) is ideal.",
+            }
         ));
         for load in &args.load {
-            report.plot(&format!("rivals-{load}"), plot(*load, &slow, &rows)?);
+            report.plot(&format!("growth-{load}"), growth_plot(*load, contenders, &args.slow, &rows)?);
+        }
+        for load in &args.load {
+            report.plot(&format!("rivals-{load}"), tail_plot(*load, contenders, &slow, &rows)?);
         }
         report.table(&header, &cells);
         report.file("result.json", serde_json::to_string_pretty(&rows)?);
@@ -150,23 +209,51 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bars of p99.9, a group for each protocol.
-fn plot(load: f64, slow: &[u32], rows: &[RowJson]) -> anyhow::Result<String> {
-    let names: Vec<String> = slow
+fn name_of(times: u32) -> String {
+    match times {
+        1 => "all disks equal".to_owned(),
+        times => format!("one disk in nine {times} times slower"),
+    }
+}
+
+/// Bars for each contender, one for each of the `slow` disks.
+fn plot(
+    words: &Words<'_>,
+    contenders: &[Contender],
+    slow: &[u32],
+    value: impl Fn(&'static str, u32) -> Option<f64>,
+) -> anyhow::Result<String> {
+    let groups: Vec<Group> = contenders
         .iter()
-        .map(|times| match times {
-            1 => "all disks equal".to_owned(),
-            times => format!("one disk in nine {times} times slower"),
+        .map(|Contender { name, .. }| {
+            let bar = |times: &u32| Bar { value: value(name, *times), compared: None };
+            Group { name: (*name).to_owned(), bars: slow.iter().map(bar).collect() }
         })
         .collect();
-    let groups = CONTENDERS.map(|(protocol, ..)| {
-        let here = rows.iter().filter(|row| row.protocol == protocol && row.load == load);
-        Group { name: protocol.to_owned(), bars: here.map(|row| (row.latency_p999_us / 1e3, None)).collect() }
-    });
+    let names: Vec<String> = slow.iter().map(|times| name_of(*times)).collect();
+    decades(words, &names.iter().map(String::as_str).collect::<Vec<_>>(), &groups, "falls behind")
+}
+
+fn row_of<'a>(rows: &'a [RowJson], protocol: &str, load: f64, times: u32) -> Option<&'a RowJson> {
+    rows.iter().find(|row| row.protocol == protocol && row.load == load && row.slow_times == times)
+}
+
+/// By how much slow disks make the tail longer: what choosing by load is for.
+fn growth_plot(load: f64, contenders: &[Contender], slow: &[u32], rows: &[RowJson]) -> anyhow::Result<String> {
+    let words = Words {
+        title: &format!("What slow disks do to the tail, at {load} of what equal disks could write"),
+        x: "",
+        y: "p99.9 of the put latency, over that with equal disks",
+    };
+    plot(&words, contenders, slow, |protocol, times| row_of(rows, protocol, load, times)?.growth(rows))
+}
+
+/// p99.9 itself.
+fn tail_plot(load: f64, contenders: &[Contender], slow: &[u32], rows: &[RowJson]) -> anyhow::Result<String> {
     let words = Words {
         title: &format!("Tail of the put latency at {load} of what equal disks could write"),
         x: "",
         y: "put latency, p99.9, ms",
     };
-    decades(&words, &names.iter().map(String::as_str).collect::<Vec<_>>(), &groups)
+    plot(&words, contenders, slow, |protocol, times| Some(row_of(rows, protocol, load, times)?.tail()? / 1e3))
 }

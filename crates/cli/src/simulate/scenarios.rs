@@ -1,4 +1,4 @@
-//! `reservoir sim run`, `compare` and `sweep`: scenarios from files.
+//! `reservoir sim run` and `compare`: scenarios from files.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,14 +10,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sim::perf::{Change, Estimate, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
 
-use super::plot::{Series, Words, grouped, lines};
+use super::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
 use super::report::{Report, make_place};
-use crate::args::{CompareArgs, ReportArgs, RunArgs, SweepArgs};
+use crate::args::{CompareArgs, ReportArgs, RunArgs};
 use crate::output::{json, line, step_bar, table};
 
 /// Quantiles of a latency plot, in percent.
-const QUANTILES: [f64; 16] =
-    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9];
+const QUANTILES: [f64; 18] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5, 99.7, 99.9];
 
 /// How often a log is told how many runs are done.
 const TOLD: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const COMPARED: u64 = 10;
 pub(super) struct Done {
     pub(super) scenario: Scenario,
     outcomes: Vec<Outcome>,
-    metrics: Vec<Metric>,
+    pub(super) metrics: Vec<Metric>,
 }
 
 #[derive(Serialize)]
@@ -157,7 +157,7 @@ impl Done {
             // The bounds are the same, so nothing can be out of range.
             let _ = all.add(&outcome.latency);
         }
-        let points = QUANTILES.iter().map(|q| (*q, all.value_at_quantile(q / 100.0) as f64 / 1e3)).collect();
+        let points = QUANTILES.iter().map(|q| (nines(*q), all.value_at_quantile(q / 100.0) as f64 / 1e3)).collect();
         Series { name: name.to_owned(), points }
     }
 
@@ -169,6 +169,12 @@ impl Done {
             points: points.map(|(n, o)| (n as f64 + 1.0, spread(o))).collect(),
         }
     }
+}
+
+/// Latencies by quantile.
+fn latency(series: &[Series]) -> anyhow::Result<String> {
+    let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
+    lines(&words, &Axis::quantiles(), series, Drawn::Line, None)
 }
 
 /// Runs `reservoir sim run`.
@@ -190,11 +196,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         let mut report = Report::new(&done.scenario.title);
         report.text(&format!("{}, with {} seeds.", args.file.display(), done.scenario.seeds));
         report.table(&["", "mean", "95 %"], &done.rows());
-        let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
-        report.plot("latency", lines(&words, &[done.latency(done.scenario.setup.name())], true)?);
+        report.plot("latency", latency(&[done.latency(done.scenario.setup.name())])?);
         if done.outcomes.len() > 1 {
             let words = Words { title: "Spread of load", x: "run", y: "bytes, most loaded target over the mean" };
-            report.plot("load", lines(&words, &[done.load()], true)?);
+            let runs: Vec<String> = (1..=done.outcomes.len()).map(|n| n.to_string()).collect();
+            let axis = if runs.len() > 20 { Axis::even(0.0, runs.len() as f64) } else { Axis::words(&runs) };
+            report.plot("load", lines(&words, &axis, &[done.load()], Drawn::Points, None)?);
         }
         report.file("result.json", serde_json::to_string_pretty(&done.json())?);
         report.file("result.csv", done.csv());
@@ -244,105 +251,9 @@ pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
             a.seeds()
         ));
         report.table(&header, &rows);
-        let words = Words { title: "Put latency", x: "quantile, %", y: "put latency, us" };
-        report.plot("latency", lines(&words, &[a.latency("A"), b.latency("B")], true)?);
+        report.plot("latency", latency(&[a.latency("A"), b.latency("B")])?);
         report.file("result.json", serde_json::to_string_pretty(&objects)?);
         crate::output::say!("written: {}", report.write(directory)?.display());
     }
-    Ok(())
-}
-
-/// A key and its values in a sweep.
-struct Range {
-    key: String,
-    values: Vec<String>,
-}
-
-impl Range {
-    fn parse(vary: &str) -> anyhow::Result<Self> {
-        let (key, values) = vary.split_once('=').with_context(|| format!("--vary {vary}: write key=value,value"))?;
-        Ok(Self { key: key.trim().to_owned(), values: values.split(',').map(|v| v.trim().to_owned()).collect() })
-    }
-}
-
-/// One point of a sweep: what was set, and what came of it.
-struct Point {
-    set: Vec<(String, String)>,
-    estimate: Estimate,
-}
-
-impl Point {
-    fn json(&self, metric: &str) -> Value {
-        let mut object: Map<String, Value> =
-            self.set.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-        object.insert(metric.to_owned(), self.estimate.mean.into());
-        object.insert("confidence".to_owned(), self.estimate.confidence().into());
-        Value::Object(object)
-    }
-
-    fn row(&self) -> Vec<String> {
-        let mut row: Vec<String> = self.set.iter().map(|(_, value)| value.clone()).collect();
-        row.extend([written(self.estimate.mean), interval(self.estimate)]);
-        row
-    }
-
-    /// Where it lies on the axis: its number, without the unit; or its place where it is a word.
-    fn at(&self, place: usize) -> f64 {
-        let value = self.set[0].1.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        value.parse().unwrap_or(place as f64 + 1.0)
-    }
-}
-
-/// Runs `reservoir sim sweep`: one key or two over their values.
-pub(super) fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
-    ensure!(args.vary.len() <= 2, "--vary is given {} times: a sweep is over one key or two", args.vary.len());
-    let ranges = args.vary.iter().map(|vary| Range::parse(vary)).collect::<anyhow::Result<Vec<_>>>()?;
-    let first = |set: &[(String, String)]| {
-        ranges[0].values.iter().map(|v| [&[(ranges[0].key.clone(), v.clone())], set].concat()).collect::<Vec<_>>()
-    };
-    let settings: Vec<Vec<(String, String)>> = match ranges.get(1) {
-        None => first(&[]),
-        Some(second) => second.values.iter().flat_map(|v| first(&[(second.key.clone(), v.clone())])).collect(),
-    };
-    let scenarios = settings.iter().map(|set| {
-        let changes: Vec<String> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        read(&args.file, &[given("--set", &args.how.set), given("--vary", &changes)].concat(), args.how.seeds)
-    });
-    let all = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?, &args.how.report)?;
-    let metrics = &all[0].metrics;
-    let at = metrics.iter().position(|m| m.key == args.metric).with_context(|| {
-        let known: Vec<&str> = metrics.iter().map(|m| m.key).collect();
-        format!("--metric {}: one of {} is possible", args.metric, known.join(", "))
-    })?;
-    let label = metrics[at].label.split(" (").next().unwrap_or_default().to_owned();
-    let estimates = all.iter().map(|done| done.metrics[at].estimate());
-    let points: Vec<Point> = settings.into_iter().zip(estimates).map(|(set, e)| Point { set, estimate: e }).collect();
-    show_sweep(args, &ranges, &label, &points)
-}
-
-fn show_sweep(args: &SweepArgs, ranges: &[Range], label: &str, points: &[Point]) -> anyhow::Result<()> {
-    let objects: Vec<Value> = points.iter().map(|point| point.json(&args.metric)).collect();
-    let mut header: Vec<&str> = ranges.iter().map(|range| range.key.as_str()).collect();
-    header.extend([label, "95 %"]);
-    let rows: Vec<Vec<String>> = points.iter().map(Point::row).collect();
-    if args.how.report.json {
-        json(&objects)?;
-    } else {
-        table(&header, rows.clone())?;
-    }
-    let Some(directory) = &args.how.report.out else { return Ok(()) };
-    let mut report = Report::new(&format!("{label}, by {}", args.vary.join(" and ")));
-    let named = |line: &[Point]| line[0].set.get(1).map_or_else(|| label.to_owned(), |(k, v)| format!("{k} = {v}"));
-    let series: Vec<Series> = points
-        .chunks(ranges[0].values.len())
-        .map(|line| Series {
-            name: named(line),
-            points: line.iter().enumerate().map(|(n, point)| (point.at(n), point.estimate.mean)).collect(),
-        })
-        .collect();
-    report.plot("sweep", lines(&Words { title: label, x: &ranges[0].key, y: label }, &series, true)?);
-    report.table(&header, &rows);
-    report.file("result.json", serde_json::to_string_pretty(&objects)?);
-    crate::output::say!("written: {}", report.write(directory)?.display());
     Ok(())
 }
