@@ -124,9 +124,9 @@ impl RowJson {
             format!("{:.1}{}", 100.0 * self.completed, if self.keeps_up() { "" } else { " (falls behind)" }),
             micros(self.latency_p50_us),
             micros(self.latency_p99_us),
-            match self.confidence.filter(|_| self.keeps_up()) {
-                Some(half) => format!("{} ± {}", written(self.latency_p999_us), written(half)),
-                None => micros(self.latency_p999_us),
+            match self.tail() {
+                Some(tail) => format!("{} ± {}", written(tail), self.confidence.map_or("-".to_owned(), written)),
+                None => "-".to_owned(),
             },
             times(self.growth(all)),
             times(self.tail().zip(ours).map(|(tail, ours)| tail / ours)),
