@@ -179,7 +179,7 @@ fn rivals_are_compared_with_a_plot() {
     assert!(page.find("What slow disks do") < page.find("Tail of the put latency"), "{page}");
     assert!(error_of(&["sim", "rivals", "--set", "protocol=tcp"]).contains("uch-ccp"));
     // One run says nothing of the spread.
-    let one = ["--set", "length=1ms", "--set", "warm_up=0ns", "--seeds", "1", "--load", "0.5", "--slow", "10"];
+    let one = ["--set", "length=40ms", "--set", "warm_up=10ms", "--seeds", "1", "--load", "0.5", "--slow", "10"];
     let rows: Vec<Value> =
         serde_json::from_str(&output_of(&[&["sim", "rivals", "--json"][..], &one].concat())).unwrap();
     assert!(rows.iter().all(|row| row["confidence"].is_null()), "{rows:?}");
