@@ -11,9 +11,15 @@ const DRIFT_FOR_EACH: Span = Span::from_millis(50);
 
 /// Between what was learned `age` ago and what is assumed; all of the latter after `over`.
 fn drifted(learned: u64, assumed: u64, age: Span, over: Span) -> u64 {
+    if age == Span::ZERO {
+        return learned;
+    }
     let (age, whole) = (u128::from(age.as_nanos().min(over.as_nanos())), u128::from(over.as_nanos().max(1)));
-    let mixed = (u128::from(learned) * (whole - age) + u128::from(assumed) * age) / whole;
-    u64::try_from(mixed).unwrap_or(u64::MAX)
+    let sum = u128::from(learned) * (whole - age) + u128::from(assumed) * age;
+    match u64::try_from(sum) {
+        Ok(sum) => sum / over.as_nanos().max(1),
+        Err(_) => u64::try_from(sum / whole).unwrap_or(u64::MAX),
+    }
 }
 
 /// A rate in bytes per second that follows the transfers that really took place: an eighth of each new one.

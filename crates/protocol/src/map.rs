@@ -37,6 +37,8 @@ pub struct ClusterMap {
     places: Arc<[(NodeId, u32, u32)]>,
     /// How often each group draws for a chunk: its capacity in sixteenths of the largest.
     draws: Arc<[u64]>,
+    /// What a chunk's key is mixed with for each draw, group by group: nothing that depends on the map alone is mixed twice.
+    salts: Arc<[u64]>,
     /// Cells in a group.
     group_cells: usize,
     /// Places of a cell in a member mask: the size of the largest cell.
@@ -154,8 +156,20 @@ impl ClusterMap {
         let mut places: Vec<(NodeId, u32, u32)> = all.map(|(id, c, p)| (id, c as u32, p as u32)).collect();
         places.sort_unstable();
         let (cells, places) = (cells.into(), places.into());
-        let mut map = Self { cluster, epoch, copies, cells, places, draws: Arc::new([]), group_cells, stride };
+        let mut map = Self {
+            cluster,
+            epoch,
+            copies,
+            cells,
+            places,
+            draws: Arc::new([]),
+            salts: Arc::new([]),
+            group_cells,
+            stride,
+        };
         map.draws = map.weigh();
+        let salts = |(g, draws): (usize, &u64)| (0..*draws).map(move |d| mix((g as u64) << 8 | d));
+        map.salts = map.draws.iter().enumerate().flat_map(salts).collect();
         map.check_domains()?;
         Ok(map)
     }
@@ -187,8 +201,12 @@ impl ClusterMap {
     /// The entry of one target.
     #[must_use]
     pub fn target(&self, id: NodeId) -> Option<&TargetEntry> {
-        let at = self.places.binary_search_by_key(&id, |(target, ..)| *target).ok()?;
-        let (_, cell, place) = self.places[at];
+        // Where ids count from 0 without gaps, a target's place is its number.
+        let direct = self.places.get(id.0 as usize).filter(|(target, ..)| *target == id);
+        let (_, cell, place) = match direct {
+            Some(place) => *place,
+            None => self.places[self.places.binary_search_by_key(&id, |(target, ..)| *target).ok()?],
+        };
         self.cells[cell as usize].get(place as usize)
     }
 
@@ -225,8 +243,18 @@ impl ClusterMap {
             return GroupId(0);
         }
         let key = fold(chunk.placement_key());
-        let score = |g: u32| (0..self.draws[g as usize]).map(|d| mix(key ^ mix(u64::from(g) << 8 | d))).max();
-        GroupId((0..groups).max_by_key(|g| score(*g)).unwrap_or(0))
+        let mut salts = &*self.salts;
+        let mut best = (0, 0);
+        for (group, draws) in (0..groups).zip(&*self.draws) {
+            let (own, rest) = salts.split_at(*draws as usize);
+            salts = rest;
+            let score = own.iter().map(|salt| mix(key ^ salt)).fold(0, u64::max);
+            // Among equals the last.
+            if score >= best.0 {
+                best = (score, group);
+            }
+        }
+        GroupId(best.1)
     }
 
     /// The targets of a group.
@@ -307,9 +335,14 @@ impl ClusterMap {
     /// The targets of the chunk's group in the order in which consistent hashing prefers them for it.
     #[must_use]
     pub fn ranked(&self, chunk: &ChunkId) -> Vec<NodeId> {
+        let members = self.members(self.group_of(chunk)).map(|t| t.id).collect();
+        Self::ranked_among(chunk, members)
+    }
+
+    /// The same of these, which are the members of the chunk's group.
+    pub(crate) fn ranked_among(chunk: &ChunkId, mut members: Vec<NodeId>) -> Vec<NodeId> {
         let key = fold(chunk.placement_key());
-        let mut members: Vec<NodeId> = self.members(self.group_of(chunk)).map(|t| t.id).collect();
-        members.sort_by_key(|id| (core::cmp::Reverse(mix(key ^ mix(u64::from(id.0) | 1 << 40))), *id));
+        members.sort_by_cached_key(|id| (core::cmp::Reverse(mix(key ^ mix(u64::from(id.0) | 1 << 40))), *id));
         members
     }
 

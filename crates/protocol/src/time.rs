@@ -110,6 +110,9 @@ impl Span {
     /// The time that `bytes` take at `bytes_per_second`, rounded up. A rate of zero counts as one byte a second.
     #[must_use]
     pub fn of_transfer(bytes: u64, bytes_per_second: u64) -> Self {
+        if let Some(nanos) = bytes.checked_mul(1_000_000_000) {
+            return Self(nanos.div_ceil(bytes_per_second.max(1)));
+        }
         let rate = u128::from(bytes_per_second.max(1));
         let nanos = (u128::from(bytes) * 1_000_000_000).div_ceil(rate);
         Self(u64::try_from(nanos).unwrap_or(u64::MAX))

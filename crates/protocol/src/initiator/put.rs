@@ -10,6 +10,7 @@ use crate::calendar::Window;
 use crate::config::Transport;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
+use crate::map::ClusterMap;
 use crate::transfer::Outgoing;
 use crate::wire::{Ack, Answer, Bid, Granted, Leg, Message, PutRequest};
 
@@ -158,7 +159,7 @@ impl Put {
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
-        self.ranked = cx.map.ranked(&self.id);
+        self.ranked = ClusterMap::ranked_among(&self.id, all.clone());
         let unreserved = cx.config.transport == Transport::Hash;
         let usable = |n: &NodeId| ![&self.holders, &self.failed, &self.full].iter().any(|out| out.contains(n));
         let mut asked: Vec<NodeId> = if unreserved { self.named(cx) } else { all };

@@ -5,6 +5,7 @@
 
 mod api;
 mod clean;
+mod finished;
 mod receive;
 mod serve;
 
@@ -14,6 +15,7 @@ use bytes::Bytes;
 
 pub use api::{Bug, Event, Request, Setup};
 use clean::Marks;
+use finished::Finished;
 use receive::Reservation;
 use serve::Serving;
 
@@ -69,8 +71,8 @@ pub struct Target {
     /// Of the windows offered.
     accepted: Share,
     lateness: Typical,
-    /// How recent transactions ended, oldest first.
-    finished: VecDeque<(TxnId, Ack)>,
+    /// How recent transactions ended.
+    finished: Finished,
     marks: Marks,
     scrub_at: Instant,
     scrub_cursor: Option<ChunkId>,
@@ -106,7 +108,7 @@ impl Target {
             inward: Calendar::default(),
             outward: Calendar::default(),
             lateness: Typical::default(),
-            finished: VecDeque::new(),
+            finished: Finished::default(),
             marks: Marks::default(),
             scrub_at,
             scrub_cursor: None,
@@ -227,7 +229,7 @@ impl Target {
             self.put_accepted(txn, round, mine);
         } else if self.servings.contains_key(&txn) {
             self.get_accepted(txn, round, mine);
-        } else if mine.is_some() && !self.finished.iter().any(|(t, _)| *t == txn) {
+        } else if mine.is_some() && self.finished.get(txn).is_none() {
             // The window expired before it was accepted: say so at once, rather than let the transfer run late.
             self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
         }
@@ -283,15 +285,6 @@ impl Target {
         if result == Err(WriteFailure::Disk) && !core::mem::replace(&mut self.disk_failed, true) {
             self.event(Event::DiskFailed);
         }
-    }
-
-    /// The fate of a transaction's last round replaces that of an earlier one.
-    fn remember(&mut self, txn: TxnId, ack: Ack) {
-        self.finished.retain(|(finished, _)| *finished != txn);
-        if self.finished.len() >= limits::FINISHED {
-            self.finished.pop_front();
-        }
-        self.finished.push_back((txn, ack));
     }
 
     /// Bytes that new chunks may take, less what is promised already: none on a disk that failed.

@@ -190,10 +190,16 @@ impl Target {
     /// When a write of `size` that is handed over at `at` should be durable: behind those before it, of which the tentative
     /// ones count by the share of them that is accepted.
     fn disk_done(&self, at: Instant, size: u32) -> Instant {
+        // Chunks are mostly of one size, and what one takes is the same for all of it.
+        let (mut of, mut each) = (size, self.writes.each(self.now, size));
         let (mut sure, mut tentative) = (self.scrub_until.since(self.now), Span::ZERO);
         for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
-            *sum = *sum + self.writes.each(self.now, r.incoming.size());
+            let own = r.incoming.size();
+            if own != of {
+                (of, each) = (own, self.writes.each(self.now, own));
+            }
+            *sum = *sum + each;
         }
         self.writes.done(self.now, at, sure + self.accepted.of(tentative), size)
     }
@@ -244,7 +250,7 @@ impl Target {
             // Payload that comes on an offer says that the acceptance was lost on the way.
             Some(r) if r.stage == Stage::Tentative => self.grant(txn),
             Some(_) => {}
-            None if self.finished.iter().any(|(t, _)| *t == txn) => return,
+            None if self.finished.get(txn).is_some() => return,
             None => return self.event(Event::Unsolicited),
         }
         let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else {
@@ -344,7 +350,7 @@ impl Target {
             self.setup.chunks += 1;
             self.event(Event::Stored { id, bytes: size, took: self.now.since(begun) });
         }
-        self.remember(txn, ack);
+        self.finished.remember(txn, ack);
         if self.setup.bug != Some(Bug::DropAck) {
             self.send(from, &Message::Ack { txn, ack });
         }
@@ -364,7 +370,7 @@ impl Target {
                 }
                 self.ask_repair(txn);
             }
-            _ => match self.finished.iter().find(|(t, _)| *t == txn).map(|(_, ack)| *ack) {
+            _ => match self.finished.get(txn) {
                 Some(ack) if ack != Ack::Durable => self.send(from, &Message::Ack { txn, ack }),
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
                 _ => {

@@ -47,6 +47,13 @@ impl Clock {
 
     /// What it shows at a moment.
     pub(in crate::perf) fn local(self, at: u64) -> Instant {
+        // Narrow arithmetic where it fits, which is nearly always: this is asked for every event.
+        let product = i64::try_from(at).ok().and_then(|at| at.checked_mul(self.ppm));
+        if let Some(product) = product
+            && let Some(shows) = at.checked_add(self.offset)
+        {
+            return Instant::from_nanos(shows.saturating_add_signed(product / 1_000_000));
+        }
         let drift = i128::from(at) * i128::from(self.ppm) / 1_000_000;
         Instant::from_nanos((i128::from(at) + i128::from(self.offset) + drift).max(0) as u64)
     }
@@ -54,7 +61,11 @@ impl Clock {
     /// The first moment at which it shows so much.
     pub(in crate::perf) fn moment(self, local: Instant) -> u64 {
         let since = i128::from(local.as_nanos()) - i128::from(self.offset);
-        let mut at = (since * 1_000_000 / i128::from(1_000_000 + self.ppm)).clamp(0, i128::from(u64::MAX / 2)) as u64;
+        let scaled = since * 1_000_000;
+        let mut at = match u64::try_from(scaled) {
+            Ok(scaled) => (scaled / (1_000_000 + self.ppm).cast_unsigned()).min(u64::MAX / 2),
+            Err(_) => (scaled / i128::from(1_000_000 + self.ppm)).clamp(0, i128::from(u64::MAX / 2)) as u64,
+        };
         while at < u64::MAX / 2 && self.local(at) < local {
             at += 1;
         }

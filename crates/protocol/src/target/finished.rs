@@ -1,0 +1,49 @@
+//! How recent transactions ended, for questions that come late.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::id::TxnId;
+use crate::limits;
+use crate::wire::Ack;
+
+/// The last [`limits::FINISHED`] transactions.
+#[derive(Debug, Default)]
+pub(super) struct Finished {
+    acks: BTreeMap<TxnId, Ack>,
+    /// Oldest first.
+    order: VecDeque<TxnId>,
+}
+
+impl Finished {
+    /// The fate of a transaction's last round replaces that of an earlier one.
+    pub(super) fn remember(&mut self, txn: TxnId, ack: Ack) {
+        if self.acks.insert(txn, ack).is_some() {
+            self.order.retain(|finished| *finished != txn);
+        } else if self.order.len() >= limits::FINISHED {
+            self.order.pop_front().map(|oldest| self.acks.remove(&oldest));
+        }
+        self.order.push_back(txn);
+    }
+
+    pub(super) fn get(&self, txn: TxnId) -> Option<Ack> {
+        self.acks.get(&txn).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten_and_a_later_fate_is_the_newest() {
+        let mut finished = Finished::default();
+        finished.remember(TxnId(0), Ack::Unknown);
+        finished.remember(TxnId(1), Ack::Durable);
+        finished.remember(TxnId(0), Ack::Durable);
+        for n in 2..=limits::FINISHED as u64 {
+            finished.remember(TxnId(n), Ack::Durable);
+        }
+        assert_eq!((finished.get(TxnId(0)), finished.get(TxnId(1))), (Some(Ack::Durable), None));
+        assert_eq!(finished.acks.len(), finished.order.len());
+    }
+}
