@@ -70,6 +70,22 @@ impl TransportArg {
     }
 }
 
+/// Where the catalog of objects is.
+#[derive(Clone, ClapArgs)]
+pub(crate) struct CatalogArg {
+    /// The database of the catalog, postgres://USER@HOST/DATABASE (default: as gateway.toml says, or else a file). The
+    /// password may stand in PGPASSWORD.
+    #[arg(long = "catalog", value_name = "URL", env = "RESERVOIR_CATALOG", hide_env_values = true)]
+    pub(crate) url: Option<String>,
+}
+
+/// The address may have a password, which is never printed.
+impl std::fmt::Debug for CatalogArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CatalogArg").finish_non_exhaustive()
+    }
+}
+
 /// Settings of `up`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct UpArgs {
@@ -79,6 +95,12 @@ pub(crate) struct UpArgs {
     /// Targets of a new cluster (default: 9); an existing one keeps its own.
     #[arg(long, value_name = "N")]
     pub(crate) targets: Option<u32>,
+    /// Gateways. More than one need a catalog that they share.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) gateways: u16,
+    /// Where the catalog is.
+    #[command(flatten)]
+    pub(crate) catalog: CatalogArg,
     /// Put a file of 64 MiB, read it back, stop one target, read it again, and show what was measured.
     #[arg(long)]
     pub(crate) demo: bool,
@@ -124,6 +146,12 @@ pub(crate) struct GatewayArgs {
     /// The cluster's configuration.
     #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
     pub(crate) config: PathBuf,
+    /// Where this gateway listens, and more (default: gateway.toml beside the configuration).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) settings: Option<PathBuf>,
+    /// Where the catalog is.
+    #[command(flatten)]
+    pub(crate) catalog: CatalogArg,
     /// How copies are placed and carried (default: as the configuration says).
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportArg>,
@@ -179,14 +207,21 @@ pub(crate) enum UserCommand {
 /// What to do with the catalog. The targets must run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatalogCommand {
-    /// Make the catalog again from the manifests. The gateway must not run.
+    /// Make the catalog again from the manifests. While it is a file, the gateway must not run; while it is a database, what
+    /// gateways are asked to change waits or fails.
     Rebuild {
+        /// Where the catalog is.
+        #[command(flatten)]
+        catalog: CatalogArg,
         /// Which cluster, and how to print.
         #[command(flatten)]
         table: TableArgs,
     },
     /// Compare the catalog with the manifests; fails when they differ.
     Check {
+        /// Where the catalog is.
+        #[command(flatten)]
+        catalog: CatalogArg,
         /// Which cluster, and how to print.
         #[command(flatten)]
         table: TableArgs,

@@ -8,7 +8,7 @@ use crate::api::FileInfo;
 use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
 use crate::client::{Gateway, open_source};
 use crate::output::{self, byte_bar, json, line};
-use crate::{bench, layout, log, numbers, objects, roles, simulate, up};
+use crate::{bench, catalog, layout, log, numbers, objects, roles, simulate, up};
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Ls(args) => list(&args),
         Command::Status(args) => status(&args),
         Command::User(command) => objects::user(&command),
-        Command::Catalog(command) => objects::catalog(&command),
+        Command::Catalog(command) => catalog::run(&command),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(command) => simulate::run(&command),
     }

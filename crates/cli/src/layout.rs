@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -28,12 +28,28 @@ pub(crate) struct Cluster {
     pub(crate) config_path: PathBuf,
     /// The ids of its targets.
     pub(crate) targets: Vec<u32>,
-    /// The gateway's HTTP address.
-    pub(crate) gateway: String,
-    /// The gateway's S3 face.
-    pub(crate) s3: Option<S3File>,
+    /// Its gateways; there is one at least.
+    pub(crate) gateways: Vec<Door>,
     /// Whether it was made just now.
     pub(crate) created: bool,
+}
+
+/// A gateway of a cluster on one machine.
+#[derive(Debug)]
+pub(crate) struct Door {
+    /// Its file.
+    pub(crate) settings: PathBuf,
+    /// Its HTTP address.
+    pub(crate) http: SocketAddr,
+    /// Its S3 face.
+    pub(crate) s3: Option<S3File>,
+}
+
+impl Door {
+    /// Whether somebody listens there.
+    pub(crate) fn answers(&self) -> bool {
+        self.s3.iter().map(|s3| s3.listen).chain([self.http]).all(|address| TcpStream::connect(address).is_ok())
+    }
 }
 
 impl Cluster {
@@ -43,13 +59,20 @@ impl Cluster {
             .with_context(|| format!("the directory {} cannot be examined", directory.display()))?;
         let config_path = directory.join("cluster.toml");
         let config = load(&config_path)?;
+        let settings = config_path.with_file_name("gateway.toml");
         let gateway = gateway_file(&config_path)?;
         ensure_stores(&config)?;
         for target in &config.targets {
             ensure_free(target)?;
         }
         let targets = config.targets.iter().map(|t| t.id).collect();
-        Ok(Self { directory, config_path, targets, gateway: gateway.http.to_string(), s3: gateway.s3, created: false })
+        let door = Door { settings, http: gateway.http, s3: gateway.s3 };
+        Ok(Self { directory, config_path, targets, gateways: vec![door], created: false })
+    }
+
+    /// The first gateway's HTTP address.
+    pub(crate) fn gateway(&self) -> String {
+        self.gateways.first().map(|door| door.http.to_string()).unwrap_or_default()
     }
 
     /// Whether commands find it without `--config`.
@@ -79,6 +102,12 @@ pub(crate) struct S3File {
     /// The domain below which buckets are hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) domain: Option<String>,
+    /// The database of the catalog, where several gateways share it; absent: a file beside `cluster.toml`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) catalog: Option<String>,
+    /// The file of users; absent: `users.toml` beside `cluster.toml`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) users: Option<PathBuf>,
     /// The certificate that connections are encrypted with, and those between it and its root: PEM. Paths count from this
     /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +121,11 @@ pub(crate) struct S3File {
 }
 
 impl S3File {
+    /// An address with nothing else said.
+    fn at(listen: SocketAddr) -> Self {
+        Self { listen, domain: None, catalog: None, users: None, certificate: None, key: None, compress: false }
+    }
+
     /// The address that clients use.
     pub(crate) fn endpoint(&self) -> String {
         format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.listen)
@@ -131,8 +165,12 @@ pub(crate) fn gateway_address(config: &Path) -> anyhow::Result<String> {
 
 /// What the gateway of the cluster whose configuration is `config` does.
 pub(crate) fn gateway_file(config: &Path) -> anyhow::Result<GatewayFile> {
-    let path = config.with_file_name("gateway.toml");
-    let text = fs::read_to_string(&path).map_err(|error| {
+    settings(config, &config.with_file_name("gateway.toml"))
+}
+
+/// What the gateway does whose file is `path`.
+pub(crate) fn settings(config: &Path, path: &Path) -> anyhow::Result<GatewayFile> {
+    let text = fs::read_to_string(path).map_err(|error| {
         let advice = if config.exists() {
             "write http = \"ADDRESS:PORT\" into it: where the gateway listens".to_owned()
         } else {
@@ -145,25 +183,71 @@ pub(crate) fn gateway_file(config: &Path) -> anyhow::Result<GatewayFile> {
 }
 
 /// Gives a cluster that was made before there was an S3 face an address for it, and one without users its first.
-pub(crate) fn complete(directory: &Path) -> anyhow::Result<()> {
-    let mut file = gateway_file(&directory.join("cluster.toml"))?;
-    if file.s3.is_none() {
-        let free = at_free_port(TcpListener::bind).context("no free TCP port was found for S3")?;
-        let listen = free.local_addr().context("the socket for S3 has no address")?;
-        file.s3 = Some(S3File { listen, domain: None, certificate: None, key: None, compress: false });
-        let text = toml::to_string(&file).context("gateway.toml cannot be made")?;
-        write_file(&directory.join("gateway.toml"), 0o644, &text)?;
+/// Where its catalog is stays written down, so that the next start finds the same objects.
+pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Result<()> {
+    let config = directory.join("cluster.toml");
+    let catalog = catalog.map(crate::catalog::without_password).transpose()?;
+    let mut file = gateway_file(&config)?;
+    let known = file.s3.is_some();
+    let mut s3 = match file.s3.take() {
+        Some(s3) => s3,
+        None => S3File::at(free_address("S3")?),
+    };
+    let moved = catalog.is_some() && catalog != s3.catalog;
+    s3.catalog = catalog.or(s3.catalog);
+    let users = users(&config, Some(&s3));
+    file.s3 = Some(s3);
+    if moved || !known {
+        write_gateway(&directory.join("gateway.toml"), &file)?;
     }
-    let users = users(directory);
     if users.list()?.is_empty() {
         users.add("admin")?;
     }
     Ok(())
 }
 
-/// Who may use the S3 face of the cluster in `directory`.
-pub(crate) fn users(directory: &Path) -> s3::Users {
-    s3::Users::at(&directory.join("users.toml"))
+fn free_address(what: &str) -> anyhow::Result<SocketAddr> {
+    let free = at_free_port(TcpListener::bind).with_context(|| format!("no free TCP port was found for {what}"))?;
+    free.local_addr().with_context(|| format!("the socket for {what} has no address"))
+}
+
+fn write_gateway(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
+    let text = toml::to_string(file).with_context(|| format!("{} cannot be made", path.display()))?;
+    write_file(path, 0o644, &text)
+}
+
+/// The gateways of the cluster after the first, each with a file that is made when it is not there. All is as for the
+/// first one, but where they listen.
+fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
+    let config = directory.join("cluster.toml");
+    let first = gateway_file(&config)?.s3.context("gateway.toml has no section [s3]")?;
+    ensure!(
+        count == 1 || first.catalog.is_some(),
+        "{count} gateways need a catalog that they share: name its database with --catalog postgres://USER@HOST/DATABASE"
+    );
+    let further = |n: u16| {
+        let path = directory.join(format!("gateway-{n}.toml"));
+        let (http, listen) = match path.exists().then(|| settings(&config, &path)).transpose()? {
+            Some(GatewayFile { http, s3: Some(s3) }) => (http, s3.listen),
+            Some(GatewayFile { http, s3: None }) => (http, free_address("S3")?),
+            None => (free_address("a gateway")?, free_address("S3")?),
+        };
+        let s3 = S3File { listen, ..first.clone() };
+        write_gateway(&path, &GatewayFile { http, s3: Some(s3.clone()) })?;
+        Ok(Door { settings: path, http, s3: Some(s3) })
+    };
+    (2..=count).map(further).collect()
+}
+
+/// A cluster's directory: that of its configuration.
+pub(crate) fn directory(config: &Path) -> &Path {
+    config.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Who may use S3.
+pub(crate) fn users(config: &Path, s3: Option<&S3File>) -> s3::Users {
+    let file = s3.and_then(|s3| s3.users.as_deref()).unwrap_or(Path::new("users.toml"));
+    s3::Users::at(&directory(config).join(file))
 }
 
 /// The cluster in the data directory; a new one when there is none.
@@ -172,8 +256,9 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     if created {
         create(&args.data, &Shape { targets: args.targets.unwrap_or(TARGETS), transport: args.transport, slow: None })?;
     }
-    complete(&args.data)?;
-    let cluster = Cluster { created, ..Cluster::open(&args.data)? };
+    complete(&args.data, args.catalog.url.as_deref())?;
+    let mut cluster = Cluster { created, ..Cluster::open(&args.data)? };
+    cluster.gateways.extend(further_gateways(&cluster.directory, args.gateways)?);
     let count = cluster.targets.len();
     if let Some(asked) = args.targets.filter(|asked| *asked as usize != count) {
         let directory = cluster.directory.display();
@@ -181,14 +266,16 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
             "reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})"
         );
     }
-    TcpListener::bind(&cluster.gateway).with_context(|| {
-        let address = &cluster.gateway;
-        format!("the gateway's address {address} is in use: stop what uses it, or change http in gateway.toml")
-    })?;
-    if let Some(address) = cluster.s3.as_ref().map(|s3| s3.listen) {
-        TcpListener::bind(address).with_context(|| {
-            format!("the S3 address {address} is in use: stop what uses it, or change s3.listen in gateway.toml")
+    for Door { settings, http, s3 } in &cluster.gateways {
+        let file = settings.file_name().unwrap_or_default().display();
+        TcpListener::bind(http).with_context(|| {
+            format!("the gateway's address {http} is in use: stop what uses it, or change http in {file}")
         })?;
+        if let Some(address) = s3.as_ref().map(|s3| s3.listen) {
+            TcpListener::bind(address).with_context(|| {
+                format!("the S3 address {address} is in use: stop what uses it, or change s3.listen in {file}")
+            })?;
+        }
     }
     Ok(cluster)
 }
@@ -220,8 +307,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     make_stores(&config)?;
     write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
-    let text = toml::to_string(&GatewayFile { http: gateway, s3: None }).context("gateway.toml cannot be made")?;
-    write_file(&directory.join("gateway.toml"), 0o644, &text)?;
+    write_gateway(&directory.join("gateway.toml"), &GatewayFile { http: gateway, s3: None })?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
     write_file(&directory.join("cluster.toml"), 0o644, &format!("{HEADER}{text}"))
 }

@@ -3,6 +3,7 @@
 mod api;
 mod args;
 mod bench;
+mod catalog;
 mod client;
 mod commands;
 mod demo;

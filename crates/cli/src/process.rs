@@ -22,6 +22,8 @@ const WELL: Duration = Duration::from_secs(60);
 pub(crate) struct Role {
     what: String,
     args: Vec<String>,
+    /// Environment variables that it has and this process may not have.
+    env: Vec<(&'static str, String)>,
     log: PathBuf,
     child: Child,
     /// Bytes of the log before it was started last.
@@ -46,16 +48,26 @@ enum Rest {
 impl Role {
     /// Starts this program with `args`; what it says goes to `log`.
     pub(crate) fn start(what: &str, args: Vec<String>, log: PathBuf) -> anyhow::Result<Self> {
+        Self::start_with(what, args, vec![], log)
+    }
+
+    /// The same with environment variables, where a secret belongs that others must not see among the arguments.
+    pub(crate) fn start_with(
+        what: &str,
+        args: Vec<String>,
+        env: Vec<(&'static str, String)>,
+        log: PathBuf,
+    ) -> anyhow::Result<Self> {
         // What it said when the cluster ran before is of no use to who reads it now; `spawn` tells when it cannot write there.
         let _ = std::fs::remove_file(&log);
-        let (child, before) = spawn(what, &args, &log)?;
+        let (child, before) = spawn(what, &args, &env, &log)?;
         let started = Instant::now();
-        Ok(Self { what: what.to_owned(), args, log, child, before, started, tries: 0, rest: Rest::No })
+        Ok(Self { what: what.to_owned(), args, env, log, child, before, started, tries: 0, rest: Rest::No })
     }
 
     /// Starts it again after it ended.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
-        (self.child, self.before) = spawn(&self.what, &self.args, &self.log)?;
+        (self.child, self.before) = spawn(&self.what, &self.args, &self.env, &self.log)?;
         (self.started, self.rest) = (Instant::now(), Rest::No);
         Ok(())
     }
@@ -197,7 +209,7 @@ impl Drop for Family {
 }
 
 /// Starts a process, and tells how long its log was before.
-fn spawn(what: &str, args: &[String], log: &Path) -> anyhow::Result<(Child, u64)> {
+fn spawn(what: &str, args: &[String], env: &[(&str, String)], log: &Path) -> anyhow::Result<(Child, u64)> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().context("this program's own file cannot be found: start it by its path")?;
     let output: File = OpenOptions::new()
@@ -210,6 +222,9 @@ fn spawn(what: &str, args: &[String], log: &Path) -> anyhow::Result<(Child, u64)
     let child = Command::new(program)
         .args(args)
         .arg("--with-parent")
+        // A cluster that was not told so must not find the catalog of another.
+        .env_remove("RESERVOIR_CATALOG")
+        .envs(env.iter().map(|(name, value)| (*name, value)))
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)

@@ -98,17 +98,15 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     if args.with_parent {
         process::stop_with_parent()?;
     }
-    let file = layout::gateway_file(&args.config)?;
+    let settings = args.settings.clone().unwrap_or_else(|| args.config.with_file_name("gateway.toml"));
+    let file = layout::settings(&args.config, &settings)?;
     let address = file.http;
     let listener = TcpListener::bind(address).with_context(|| {
-        format!(
-            "the gateway cannot listen on {address}: stop what uses it, or change `http` in {}",
-            args.config.with_file_name("gateway.toml").display()
-        )
+        format!("the gateway cannot listen on {address}: stop what uses it, or change `http` in {}", settings.display())
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
     let cluster = Arc::new(NodeCluster::start(&config, args.transport, args.no_multicast, None)?);
-    let s3 = file.s3.map(|s3| objects::face(&args.config, &s3, &cluster)).transpose()?;
+    let s3 = file.s3.map(|s3| objects::face(args, &s3, &cluster)).transpose()?;
     let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -125,7 +123,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         let graceful = stopped(stopping.clone());
         let files = axum::serve(listener, router).with_graceful_shutdown(graceful).into_future();
         let s3 = async {
-            if let Some(objects::Face { server, listener, .. }) = s3 {
+            if let Some(objects::Face { server, listener }) = s3 {
                 server.serve(tokio::net::TcpListener::from_std(listener)?, stopped(stopping)).await;
             }
             Ok::<(), std::io::Error>(())

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 
 use crate::args::{TransportArg, UpArgs};
 use crate::client::Gateway;
-use crate::layout::{self, Cluster};
+use crate::layout::{self, Cluster, Door, S3File};
 use crate::output::line;
 use crate::process::{Family, Role};
 use crate::service::NodeCluster;
@@ -79,9 +79,12 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
     })?;
     let mut family = start_targets(&cluster, &stop)?;
     let logs = cluster.directory.join("logs");
-    family.0.push(start_gateway(&cluster.config_path, args.transport, args.no_multicast)?);
+    for door in &cluster.gateways {
+        let url = args.catalog.url.as_deref();
+        family.0.push(start_gateway(&cluster.config_path, &door.settings, args.transport, args.no_multicast, url)?);
+    }
     let advice = format!("see its log {}", logs.join("gateway.log").display());
-    let gateway = Gateway::at(&cluster.gateway, START, advice);
+    let gateway = Gateway::at(&cluster.gateway(), START, advice);
     let mut running = Running { family, gateway, cluster, stop, _lock: lock };
     running.wait_ready()?;
     Ok(running)
@@ -103,20 +106,26 @@ pub(crate) fn start_targets(cluster: &Cluster, stop: &AtomicBool) -> anyhow::Res
     Ok(family)
 }
 
-/// Starts the gateway of a cluster.
+/// Starts a gateway of a cluster. It gets the address of its catalog, if there is one, where nobody else sees it.
 pub(crate) fn start_gateway(
     config: &Path,
+    settings: &Path,
     transport: Option<TransportArg>,
     no_multicast: bool,
+    catalog: Option<&str>,
 ) -> anyhow::Result<Role> {
     let mut role = vec![String::from("gateway"), "--config".into(), config.display().to_string()];
+    role.extend(["--settings".into(), settings.display().to_string()]);
     if let Some(transport) = transport {
         role.extend(["--transport".into(), transport.name().into()]);
     }
     if no_multicast {
         role.push("--no-multicast".into());
     }
-    Role::start("the gateway", role, config.with_file_name("logs").join("gateway.log"))
+    let name = settings.file_stem().unwrap_or_default().display().to_string();
+    let what = if name == "gateway" { "the gateway" } else { name.as_str() };
+    let env = catalog.iter().map(|url| ("RESERVOIR_CATALOG", (*url).to_owned())).collect();
+    Role::start_with(what, role, env, config.with_file_name("logs").join(format!("{name}.log")))
 }
 
 impl Running {
@@ -130,6 +139,7 @@ impl Running {
             }
             if let Ok(status) = self.gateway.status()
                 && status.targets.iter().all(|t| t.alive)
+                && self.cluster.gateways.iter().all(Door::answers)
             {
                 return self.family.check();
             }
@@ -264,11 +274,15 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
     let flag = if running.cluster.default_directory() { String::new() } else { format!(" --config {config}") };
     let base = running.gateway.base();
     let mut text = String::new();
-    let user = layout::users(&running.cluster.directory).list()?.into_iter().next();
-    if let (Some(s3), Some(user)) = (&running.cluster.s3, user) {
-        let (endpoint, key, secret) = (s3.endpoint(), user.access_key, user.secret_key);
+    let config_path = &running.cluster.config_path;
+    let file = layout::gateway_file(config_path)?;
+    let user = layout::users(config_path, file.s3.as_ref()).list()?.into_iter().next();
+    let mut endpoints = running.cluster.gateways.iter().filter_map(|door| door.s3.as_ref()).map(S3File::endpoint);
+    if let (Some(endpoint), Some(user)) = (endpoints.next(), user) {
+        let more: String = endpoints.map(|endpoint| format!("\nanother endpoint: {endpoint}")).collect();
+        let (key, secret) = (user.access_key, user.secret_key);
         text = format!(
-            "\nendpoint: {endpoint}\naccess key: {key}\nsecret key: {secret}\n\n\
+            "\nendpoint: {endpoint}{more}\naccess key: {key}\nsecret key: {secret}\n\n\
              Try, in another terminal:\n  \
              export AWS_ACCESS_KEY_ID={key} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION=us-east-1 \
              AWS_ENDPOINT_URL={endpoint}\n  \

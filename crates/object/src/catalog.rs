@@ -1,13 +1,16 @@
 //! The catalog: an index from names to versions, for listing and for conditional writes. Everything in it but uploads
 //! that are under way can be made again from the manifests.
 
+mod postgres;
+mod sql;
 mod sqlite;
 
+pub use postgres::{Hold, Postgres};
 pub use sqlite::Sqlite;
 
 use protocol::id::ChunkId;
 
-use crate::record::{Record, VersionId};
+use crate::record::{Kind, Record, VersionId};
 
 /// A version as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,26 @@ pub enum Condition {
     Matches(String),
     /// There is an object.
     Present,
+    /// This version is the newest, whatever it is.
+    Newest(VersionId),
+}
+
+impl Condition {
+    /// Whether it holds.
+    ///
+    /// # Errors
+    /// [`Refused::NoVersion`] or [`Refused::Condition`] when it does not.
+    pub fn check(&self, newest: Option<&Row>) -> Result<(), Refused> {
+        let newest = newest.map(|row| &row.record);
+        let object = newest.filter(|record| record.kind == Kind::Object);
+        match (self, object) {
+            (Self::Always, _) | (Self::Absent, None) | (Self::Present, Some(_)) => Ok(()),
+            (Self::Matches(etag), Some(object)) if object.etag == *etag => Ok(()),
+            (Self::Newest(version), _) if newest.is_some_and(|newest| newest.version == *version) => Ok(()),
+            (Self::Matches(_) | Self::Present, None) => Err(Refused::NoVersion),
+            (Self::Absent | Self::Matches(_) | Self::Newest(_), _) => Err(Refused::Condition),
+        }
+    }
 }
 
 /// An upload in parts.
@@ -63,15 +86,15 @@ pub struct Part {
 pub enum Change {
     /// A bucket that must not exist.
     CreateBucket(Row),
-    /// Other settings of a bucket that exists.
-    SetBucket(Row),
+    /// Other settings of a bucket that exists and has this manifest.
+    SetBucket(Row, ChunkId),
     /// Removes a bucket without versions and without uploads.
     DeleteBucket(String),
     /// A version that becomes the newest of its key. The null version takes the place of an earlier one.
     Put(Row, Condition),
-    /// The same version with other attributes.
-    Revise(Row),
-    /// Removes one version, if it is there.
+    /// The same version with other attributes, in the place of this manifest.
+    Revise(Row, ChunkId),
+    /// Removes one version that has this manifest.
     Erase {
         /// The bucket.
         bucket: String,
@@ -79,6 +102,8 @@ pub enum Change {
         key: String,
         /// Which version.
         version: VersionId,
+        /// Its manifest.
+        manifest: ChunkId,
     },
     /// Begins an upload.
     StartUpload(Upload),
@@ -111,6 +136,9 @@ pub enum Refused {
     /// The condition does not hold.
     #[error("the condition does not hold")]
     Condition,
+    /// Its settings or attributes are others by now: somebody else changed them.
+    #[error("it was changed by somebody else meanwhile")]
+    Changed,
     /// The newest version of the key is this or a later one: put it again with a later one.
     #[error("a later version exists")]
     Stale(VersionId),
@@ -125,6 +153,10 @@ pub enum CatalogError {
     /// The engine failed.
     #[error("the catalog failed: {0}: look at its disk and at the gateway's log")]
     Engine(String),
+    /// The database of the catalog cannot be used now, or not as it is configured. The text says what to do. A change may
+    /// have been made or not.
+    #[error("the catalog {0}")]
+    Unavailable(String),
 }
 
 /// Where a page begins.

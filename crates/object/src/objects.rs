@@ -131,13 +131,13 @@ impl Objects {
     /// Gives a bucket other attributes.
     ///
     /// # Errors
-    /// [`Refused::NoBucket`], or when it cannot be stored.
+    /// [`Refused::NoBucket`], [`Refused::Changed`] when `bucket` is not how it is by now, or when it cannot be stored.
     pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
         let mut record = bucket.record.clone();
         change(&mut record);
         self.stamp(&mut record, bucket.record.version.micros());
         let row = self.store(record)?;
-        self.catalog.change(Change::SetBucket(row.clone()))?;
+        self.catalog.change(Change::SetBucket(row.clone(), bucket.manifest))?;
         Ok(row)
     }
 
@@ -177,7 +177,8 @@ impl Objects {
         before_row: impl FnOnce() -> Result<(), ObjectError>,
     ) -> Result<Row, ObjectError> {
         let newest = self.catalog.newest(&record.bucket, &record.key)?;
-        check(condition, newest.as_ref())?;
+        // Before anything is stored: the catalog decides again when the change is made.
+        condition.check(newest.as_ref())?;
         let mut before_row = Some(before_row);
         let mut later_than = newest.map_or(0, |row| row.record.version.micros());
         for _ in 0..ATTEMPTS {
@@ -209,29 +210,34 @@ impl Objects {
     /// Gives a version other attributes.
     ///
     /// # Errors
-    /// [`Refused::NoVersion`], or when it cannot be stored.
+    /// [`Refused::NoVersion`], [`Refused::Changed`] when `row` is not how it is by now, or when it cannot be stored.
     pub fn revise(&self, row: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
         let mut record = self.whole(row)?;
         change(&mut record);
         record.revision = self.clock.next(record.revision).micros();
-        let row = self.store(record)?;
-        self.catalog.change(Change::Revise(row.clone()))?;
-        Ok(row)
+        let revised = self.store(record)?;
+        self.catalog.change(Change::Revise(revised.clone(), row.manifest))?;
+        Ok(revised)
     }
 
-    /// Removes a version for good.
+    /// Removes a version for good; whether it was there, as `row` has it, until now. What the manifests then say is true in
+    /// either case: a removal counts for the revision that it saw, and those before it.
     ///
     /// # Errors
     /// When that cannot be stored.
-    pub fn erase(&self, row: &Row) -> Result<(), ObjectError> {
+    pub fn erase(&self, row: &Row) -> Result<bool, ObjectError> {
         let old = &row.record;
-        let mut record = Record::new(Kind::Erased, &old.bucket, &old.key, VersionId::default());
-        self.stamp(&mut record, old.version.micros());
+        let mut record = Record::new(Kind::Erased, &old.bucket, &old.key, old.version.next());
         record.erases = old.version;
+        record.revision = old.revision;
         record.null = old.null;
         self.store(record)?;
         let (bucket, key) = (old.bucket.clone(), old.key.clone());
-        Ok(self.catalog.change(Change::Erase { bucket, key, version: old.version })?)
+        match self.catalog.change(Change::Erase { bucket, key, version: old.version, manifest: row.manifest }) {
+            Ok(()) => Ok(true),
+            Err(CatalogError::Refused(Refused::NoVersion | Refused::NoBucket | Refused::Changed)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Says in the manifests that this version never came to be. When that fails, only a catalog that is made again
@@ -280,17 +286,6 @@ impl Objects {
     fn stamp(&self, record: &mut Record, later_than: u64) {
         record.version = self.clock.next(later_than);
         record.revision = record.version.micros();
-    }
-}
-
-/// Whether a change can be refused before anything is stored. The catalog decides again when it is made.
-fn check(condition: &Condition, newest: Option<&Row>) -> Result<(), Refused> {
-    let object = newest.map(|row| &row.record).filter(|record| record.kind == Kind::Object);
-    match (condition, object) {
-        (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
-        (Condition::Matches(etag), Some(object)) if object.etag == *etag => Ok(()),
-        (Condition::Matches(_) | Condition::Present, None) => Err(Refused::NoVersion),
-        (Condition::Absent | Condition::Matches(_), Some(_)) => Err(Refused::Condition),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use protocol::id::{ChunkId, ChunkKind};
 use protocol::initiator::Scope;
 
-use crate::catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite, Start};
+use crate::catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start};
 use crate::record::{Body, Kind, MAGIC, Record, VersionId};
 use crate::service::{ChunkService, ServiceError};
 
@@ -120,6 +120,25 @@ impl Manifests {
         self.remarks.append(&mut homeless);
     }
 
+    /// What makes an empty catalog say the same.
+    fn changes(&self) -> impl Iterator<Item = Change> {
+        let rows = self.buckets.values().map(|row| Change::CreateBucket(row.clone()));
+        let versions = self.versions.values().flatten();
+        rows.chain(versions.map(|row| Change::Put(row.clone(), Condition::Always)))
+    }
+
+    /// Reads all manifests while no gateway can change anything, and puts what they say in the place of what is in this
+    /// catalog.
+    ///
+    /// # Errors
+    /// As [`Manifests::read`], or when the catalog cannot be changed. Then it stays as it was.
+    pub fn rebuild(service: &dyn ChunkService, catalog: &Postgres) -> Result<Self, RebuildError> {
+        let hold = catalog.hold()?;
+        let manifests = Self::read(service)?;
+        hold.fill(manifests.changes())?;
+        Ok(manifests)
+    }
+
     /// Makes a catalog in `path` from them, in place of the one that is there.
     ///
     /// # Errors
@@ -129,10 +148,7 @@ impl Manifests {
         remove(&fresh)?;
         {
             let catalog = Sqlite::open(&fresh)?;
-            let rows = self.buckets.values().map(|row| Change::CreateBucket(row.clone()));
-            let versions = self.versions.values().flatten();
-            let versions = versions.map(|row| Change::Put(row.clone(), Condition::Always));
-            catalog.change_all(rows.chain(versions))?;
+            catalog.change_all(self.changes())?;
         }
         remove(path)?;
         std::fs::rename(&fresh, path)?;
@@ -193,24 +209,32 @@ impl Manifests {
     }
 }
 
-/// The versions that stand when all that was removed is gone, oldest first.
+/// The versions that stand when all that was removed is gone, oldest first. A removal counts for the revision of its
+/// version that it saw, and for those before it; that of a null version for all older null versions as well.
 fn standing(records: Records) -> Vec<Row> {
-    let erased: BTreeSet<VersionId> = records
-        .iter()
-        .filter(|row| row.record.kind == Kind::Erased && !row.record.null)
-        .map(|row| row.record.erases)
-        .collect();
-    let newest_null = records.iter().filter(|row| row.record.null && !erased.contains(&row.record.version));
-    let newest_null = newest_null.map(|row| row.record.version).max();
+    let is_erasure = |row: &Row| row.record.kind == Kind::Erased;
+    let (erasures, mut records): (Records, Records) = records.into_iter().partition(is_erasure);
+    let mut erased: BTreeMap<VersionId, u64> = BTreeMap::new();
+    for erasure in erasures.iter().map(|row| &row.record) {
+        let revision = erased.entry(erasure.erases).or_default();
+        *revision = erasure.revision.max(*revision);
+    }
+    let nulls = erasures.iter().map(|row| &row.record).filter(|record| record.null);
+    let last_null = nulls.map(|record| record.version).max().unwrap_or_default();
+    records.retain(|row| {
+        let record = &row.record;
+        match erased.get(&record.version) {
+            Some(revision) => record.revision > *revision,
+            None => !record.null || record.version > last_null,
+        }
+    });
+    let newest_null = records.iter().map(|row| &row.record).filter(|record| record.null);
+    let newest_null = newest_null.map(|record| record.version).max();
     // Sorted by version and revision: a later record of a version takes the place of an earlier one.
     let mut standing: BTreeMap<VersionId, Row> = BTreeMap::new();
     for row in records {
-        let record = &row.record;
-        let removed = erased.contains(&record.version)
-            || record.kind == Kind::Erased
-            || record.null && Some(record.version) != newest_null;
-        if !removed {
-            standing.insert(record.version, row);
+        if !row.record.null || Some(row.record.version) == newest_null {
+            standing.insert(row.record.version, row);
         }
     }
     standing.into_values().collect()
@@ -287,6 +311,33 @@ mod tests {
         let mut withdrawn = row(Kind::Erased, 3, false);
         withdrawn.record.erases = VersionId::new(2, 0);
         assert_eq!(stands([nulls(), vec![withdrawn]].concat()), [1]);
+    }
+
+    #[test]
+    fn a_removal_counts_for_what_it_saw() {
+        let revised = |null, revision| {
+            let mut row = row(Kind::Object, 2, null);
+            row.record.revision = revision;
+            row
+        };
+        let erasure = |null, revision| {
+            let mut row = row(Kind::Erased, 2, null);
+            row.record.version = VersionId::new(2, 0).next();
+            (row.record.erases, row.record.revision) = (VersionId::new(2, 0), revision);
+            row
+        };
+        for null in [false, true] {
+            let records = vec![row(Kind::Object, 1, null), revised(null, 2), erasure(null, 2)];
+            let older: &[u64] = if null { &[] } else { &[1] };
+            assert_eq!(stands(records.clone()), older);
+            // Another gateway revised it before the catalog was asked to remove it, which it refused.
+            assert_eq!(stands([records.clone(), vec![revised(null, 5)]].concat()), [older, &[2]].concat());
+            assert_eq!(stands([records.clone(), vec![revised(null, 5), erasure(null, 5)]].concat()), older);
+            // A version that was put in the same microsecond stays.
+            let mut next = row(Kind::Object, 2, null);
+            next.record.version = VersionId::new(2, 7);
+            assert_eq!(stands([records, vec![next]].concat()).last(), Some(&2));
+        }
     }
 
     #[test]

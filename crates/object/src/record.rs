@@ -30,6 +30,13 @@ impl VersionId {
         Self((micros as u128) << 64 | random as u128)
     }
 
+    /// The next id: before any that a put gives later. What removes a null version has it, so that no null version which was
+    /// put meanwhile is removed with it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
     /// Microseconds since 1970.
     #[must_use]
     pub const fn micros(self) -> u64 {

@@ -4,7 +4,7 @@
 
 use std::sync::Barrier;
 
-use object::catalog::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Sqlite, Start, Upload};
+use object::catalog::{Catalog, CatalogError, Change, Condition, Part, Postgres, Refused, Row, Sqlite, Start, Upload};
 use object::record::{Kind, Record, VersionId};
 
 fn row(kind: Kind, bucket: &str, key: &str, micros: u64, null: bool) -> Row {
@@ -27,6 +27,11 @@ fn refused(outcome: Result<(), CatalogError>) -> Option<Refused> {
     }
 }
 
+fn erasure(key: &str, row: &Row) -> Change {
+    let (version, manifest) = (row.record.version, row.manifest);
+    Change::Erase { bucket: "b".to_owned(), key: key.to_owned(), version, manifest }
+}
+
 fn keys(rows: &[Row]) -> Vec<&str> {
     rows.iter().map(|row| row.record.key.as_str()).collect()
 }
@@ -40,17 +45,23 @@ fn buckets_come_and_go(catalog: &dyn Catalog) {
     with_bucket(catalog);
     let again = Change::CreateBucket(row(Kind::Bucket, "b", "", 2, false));
     assert_eq!(refused(catalog.change(again)), Some(Refused::BucketExists));
-    let changed = row(Kind::Bucket, "b", "", 3, false);
-    catalog.change(Change::SetBucket(changed.clone())).unwrap();
+    let (first, changed) = (row(Kind::Bucket, "b", "", 1, false).manifest, row(Kind::Bucket, "b", "", 3, false));
+    catalog.change(Change::SetBucket(changed.clone(), first)).unwrap();
+    let late = |name| refused(catalog.change(Change::SetBucket(row(Kind::Bucket, name, "", 4, false), first)));
+    assert_eq!((late("b"), late("c")), (Some(Refused::Changed), Some(Refused::NoBucket)));
     assert_eq!(catalog.bucket("b").unwrap(), Some(changed.clone()));
     assert_eq!(catalog.buckets().unwrap(), [changed]);
     assert_eq!(put(catalog, row(Kind::Object, "b", "k", 1, true), Condition::Always), None);
     let delete = || refused(catalog.change(Change::DeleteBucket("b".to_owned())));
     assert_eq!(delete(), Some(Refused::NotEmpty));
-    let (bucket, key) = ("b".to_owned(), "k".to_owned());
-    catalog.change(Change::Erase { bucket, key, version: VersionId::new(1, 1) }).unwrap();
+    catalog.change(erasure("k", &row(Kind::Object, "b", "k", 1, true))).unwrap();
     assert_eq!(delete(), None);
     assert_eq!(delete(), Some(Refused::NoBucket));
+    for name in ["b", "B", "a", "C"] {
+        catalog.change(Change::CreateBucket(row(Kind::Bucket, name, "", 1, false))).unwrap();
+    }
+    let names: Vec<_> = catalog.buckets().unwrap().into_iter().map(|row| row.record.bucket).collect();
+    assert_eq!(names, ["B", "C", "a", "b"]);
 }
 
 fn versions_replace_or_join_each_other(catalog: &dyn Catalog) {
@@ -73,20 +84,21 @@ fn versions_replace_or_join_each_other(catalog: &dyn Catalog) {
     assert_eq!(put(catalog, row(Kind::Marker, "b", "k", 5, false), Condition::Always), None);
     assert_eq!(catalog.newest("b", "k").unwrap().unwrap().record.kind, Kind::Marker);
     assert_eq!(catalog.objects("b", &Start::Key(vec![]), 10).unwrap(), []);
-    let erase = |micros| {
-        let version = VersionId::new(micros, 1);
-        catalog.change(Change::Erase { bucket: "b".to_owned(), key: "k".to_owned(), version }).unwrap();
-    };
-    erase(5);
+    let erase = |row: Row| refused(catalog.change(erasure("k", &row)));
+    assert_eq!(erase(row(Kind::Marker, "b", "k", 5, false)), None);
     assert_eq!(catalog.objects("b", &Start::Key(vec![]), 10).unwrap(), [object(4, false)]);
-    erase(4);
-    erase(4);
+    let other = Row { manifest: object(9, false).manifest, ..object(4, false) };
+    assert_eq!(erase(other), Some(Refused::Changed));
+    assert_eq!((erase(object(4, false)), erase(object(4, false))), (None, Some(Refused::NoVersion)));
     assert_eq!(catalog.newest("b", "k").unwrap(), Some(object(3, true)));
     let mut revised = object(3, true);
     revised.record.attributes.insert("a".to_owned(), "1".to_owned());
-    catalog.change(Change::Revise(revised.clone())).unwrap();
-    assert_eq!(catalog.newest("b", "k").unwrap(), Some(revised));
-    assert_eq!(refused(catalog.change(Change::Revise(object(9, true)))), Some(Refused::NoVersion));
+    revised.manifest = revised.record.chunk().0;
+    let was = object(3, true).manifest;
+    let revise = |row| refused(catalog.change(Change::Revise(row, was)));
+    assert_eq!(revise(revised.clone()), None);
+    assert_eq!(catalog.newest("b", "k").unwrap(), Some(revised.clone()));
+    assert_eq!((revise(revised), revise(object(9, true))), (Some(Refused::Changed), Some(Refused::NoVersion)));
 }
 
 fn conditions_are_decided_by_the_newest_version(catalog: &dyn Catalog) {
@@ -103,6 +115,8 @@ fn conditions_are_decided_by_the_newest_version(catalog: &dyn Catalog) {
     catalog.change(Change::Put(row(Kind::Marker, "b", "k", 4, false), Condition::Always)).unwrap();
     assert_eq!(put(5, tag(3)), Some(Refused::NoVersion));
     assert_eq!(put(5, Condition::Absent), None);
+    assert_eq!(put(6, Condition::Newest(VersionId::new(4, 1))), Some(Refused::Condition));
+    assert_eq!(put(6, Condition::Newest(VersionId::new(5, 1))), None);
 }
 
 fn keys_are_in_the_order_of_their_bytes(catalog: &dyn Catalog) {
@@ -169,41 +183,178 @@ fn uploads_keep_their_parts(catalog: &dyn Catalog) {
 /// Of many who create one key at once, one succeeds; and of many who replace one version, one.
 fn one_of_many_wins(catalog: &dyn Catalog) {
     with_bucket(catalog);
-    let race = |first: u64, condition: &Condition| {
+    let race = |key: &str, first: u64, condition: &Condition| {
         let start = Barrier::new(8);
         let wins: usize = std::thread::scope(|scope| {
             let one = |n: u64| {
                 let (start, condition) = (&start, condition.clone());
                 scope.spawn(move || {
                     start.wait();
-                    let row = row(Kind::Object, "b", "k", first + n, true);
+                    let row = row(Kind::Object, "b", key, first + n, true);
                     usize::from(put(catalog, row, condition).is_none())
                 })
             };
             let all: Vec<_> = (0..8).map(one).collect();
             all.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
-        assert_eq!(wins, 1);
-        catalog.newest("b", "k").unwrap().unwrap().record.etag
+        assert_eq!(wins, 1, "{condition:?}");
+        catalog.newest("b", key).unwrap().unwrap().record.etag
     };
-    let tag = race(10, &Condition::Absent);
-    race(100, &Condition::Matches(tag));
+    for key in 0..40 {
+        let key = key.to_string();
+        let tag = race(&key, 10, &Condition::Absent);
+        race(&key, 100, &Condition::Matches(tag));
+    }
 }
+
+/// Changes of few keys by many at once, over all `doors`: each answer is right, and in the end each key has one newest
+/// version, which is the last of those that are left.
+fn many_change_few_keys(doors: &[&dyn Catalog]) {
+    with_bucket(doors[0]);
+    let keys = ["x", "y", "z"];
+    std::thread::scope(|scope| {
+        for n in 0..8_u64 {
+            let catalog = doors[n as usize % doors.len()];
+            scope.spawn(move || {
+                for turn in 0..40_u64 {
+                    let key = keys[(n + turn) as usize % keys.len()];
+                    let newest = catalog.newest("b", key).unwrap().map_or(0, |row| row.record.version.micros());
+                    if (turn + n) % 4 == 3 {
+                        let Some(newest) = catalog.newest("b", key).unwrap() else { continue };
+                        let outcome = refused(catalog.change(erasure(key, &newest)));
+                        assert!(matches!(outcome, None | Some(Refused::NoVersion)), "{outcome:?}");
+                    } else {
+                        let null = (turn + n) % 3 == 0;
+                        let row = row(Kind::Object, "b", key, newest + 1 + n, null);
+                        assert!(matches!(put(catalog, row, Condition::Always), None | Some(Refused::Stale(_))));
+                    }
+                }
+            });
+        }
+    });
+    let all = doors[0].versions("b", &Start::Key(vec![]), 10_000).unwrap();
+    for key in keys {
+        let of: Vec<_> = all.iter().filter(|(row, _)| row.record.key == key).collect();
+        assert_eq!(of.iter().filter(|(_, newest)| *newest).count(), usize::from(!of.is_empty()), "{key}");
+        assert!(of.first().is_none_or(|(_, newest)| *newest), "{key}");
+        assert!(of.iter().filter(|(row, _)| row.record.null).count() <= 1, "{key}");
+    }
+}
+
+/// Buckets are removed and filled at once: no version is ever without a bucket.
+fn buckets_are_not_removed_from_below_their_versions(doors: &[&dyn Catalog]) {
+    for turn in 1..30_u64 {
+        with_bucket(doors[0]);
+        let start = Barrier::new(2);
+        let (removed, stored) = std::thread::scope(|scope| {
+            let remove = scope.spawn(|| {
+                start.wait();
+                refused(doors[0].change(Change::DeleteBucket("b".to_owned())))
+            });
+            start.wait();
+            let stored = put(doors[doors.len() - 1], row(Kind::Object, "b", "k", turn, true), Condition::Always);
+            (remove.join().unwrap(), stored)
+        });
+        match (removed, stored) {
+            (None, Some(Refused::NoBucket)) => {}
+            (Some(Refused::NotEmpty), None) => {
+                doors[0].change(erasure("k", &row(Kind::Object, "b", "k", turn, true))).unwrap();
+                doors[0].change(Change::DeleteBucket("b".to_owned())).unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const SUITE: [fn(&dyn Catalog); 8] = [
+    buckets_come_and_go,
+    versions_replace_or_join_each_other,
+    conditions_are_decided_by_the_newest_version,
+    keys_are_in_the_order_of_their_bytes,
+    uploads_keep_their_parts,
+    one_of_many_wins,
+    |catalog| many_change_few_keys(&[catalog]),
+    |catalog| buckets_are_not_removed_from_below_their_versions(&[catalog]),
+];
 
 #[test]
 fn sqlite_conforms() {
-    let suite: [fn(&dyn Catalog); 6] = [
-        buckets_come_and_go,
-        versions_replace_or_join_each_other,
-        conditions_are_decided_by_the_newest_version,
-        keys_are_in_the_order_of_their_bytes,
-        uploads_keep_their_parts,
-        one_of_many_wins,
-    ];
-    for test in suite {
+    for test in SUITE {
         let place = tempfile::tempdir().unwrap();
         test(&Sqlite::open(&place.path().join("catalog")).unwrap());
     }
+}
+
+/// A server; `None`, with the reason printed, where there can be none.
+fn server() -> Option<testkit::Postgres> {
+    testkit::Postgres::start().inspect_err(|why| println!("skipped: {why:#}")).ok()
+}
+
+fn open(url: &str) -> Postgres {
+    Postgres::open(url, None, "test").unwrap()
+}
+
+#[test]
+fn postgres_conforms() {
+    let Some(server) = server() else { return };
+    for test in SUITE {
+        test(&open(&server.database().unwrap()));
+    }
+    let two: [fn(&[&dyn Catalog]); 2] = [many_change_few_keys, buckets_are_not_removed_from_below_their_versions];
+    for test in two {
+        let url = server.database().unwrap();
+        test(&[&open(&url), &open(&url)]);
+    }
+}
+
+#[test]
+fn gateways_that_start_at_once_make_one_catalog() {
+    let Some(server) = server() else { return };
+    let url = server.database().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| open(&url));
+        }
+    });
+    with_bucket(&open(&url));
+    let other = Postgres::open(&url, None, "other").unwrap_err().to_string();
+    assert!(other.contains("\"test\"") && other.contains("database of its own"), "{other}");
+}
+
+#[test]
+fn postgres_keeps_what_it_acknowledged_and_is_found_again() {
+    let Some(mut server) = server() else { return };
+    let catalog = open(&server.database().unwrap());
+    with_bucket(&catalog);
+    let object = row(Kind::Object, "b", "k", 1, true);
+    assert_eq!(put(&catalog, object.clone(), Condition::Always), None);
+    server.crash().unwrap();
+    std::thread::scope(|scope| {
+        // Asked while the server is away, answered when it is back.
+        let asked = scope.spawn(|| catalog.newest("b", "k").unwrap());
+        let next = scope.spawn(|| put(&catalog, row(Kind::Object, "b", "other", 1, true), Condition::Absent));
+        server.start_again().unwrap();
+        assert_eq!(asked.join().unwrap(), Some(object));
+        assert_eq!(next.join().unwrap(), None);
+    });
+    server.crash().unwrap();
+    let error = catalog.newest("b", "k").unwrap_err().to_string();
+    assert!(error.starts_with("the catalog in postgres://") && error.contains("see that it runs"), "{error}");
+}
+
+#[test]
+fn a_password_is_asked_for_and_not_repeated() {
+    let Some(server) = server() else { return };
+    let url = server.database().unwrap();
+    let (before, after) = (url.split("://").next().unwrap(), url.split('@').nth(1).unwrap());
+    let wrong = format!("{before}://reservoir:hush@{after}");
+    let error = Postgres::open(&wrong, None, "test").unwrap_err().to_string();
+    assert!(error.contains("PGPASSWORD") && !error.contains("hush"), "{error}");
+    let without = format!("{before}://reservoir@{after}");
+    Postgres::open(&without, Some(testkit::Postgres::PASSWORD), "test").unwrap();
+    let missing = url.replace("catalog_", "missing_");
+    let error = Postgres::open(&missing, None, "test").unwrap_err().to_string();
+    assert!(error.contains("createdb"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! DeleteObject and DeleteObjects.
 
-use object::catalog::{Condition, Row};
+use object::catalog::{Condition, Refused, Row};
 use object::record::Kind;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -78,9 +78,17 @@ impl Face {
         Ok(DeleteObjectsOutput { deleted: Some(done), errors, ..DeleteObjectsOutput::default() })
     }
 
-    /// Removes a key as a client would that names no version.
-    pub(crate) fn delete_key(&self, bucket: &Row, key: &str) -> S3Result<()> {
-        self.delete(bucket, key, None, false).map(drop)
+    /// Removes an object as a client would that names no version, unless something newer took its place.
+    pub(crate) fn expire(&self, bucket: &Row, row: &Row) -> S3Result<()> {
+        if Versioning::of(&bucket.record) == Versioning::Never {
+            return self.remove(row, false).map(drop);
+        }
+        let mut marker = self.draft(bucket, &row.record.key)?;
+        marker.kind = Kind::Marker;
+        match self.objects.publish(marker, &Condition::Newest(row.record.version)) {
+            Err(failure) if failure.refused() != Some(Refused::Condition) => Err(error::s3(failure)),
+            _ => Ok(()),
+        }
     }
 
     /// Removes a key, or one version of it. Removing what is not there succeeds, as in S3.
@@ -97,26 +105,21 @@ impl Face {
             None | Some("null") => None,
             Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?),
         };
-        let row = self.objects.catalog().version(name, key, id).map_err(error::catalog)?;
-        if let Some(row) = &row {
-            self.remove(row, bypass)?;
+        let mut marker = false;
+        // A put may take the place of what was found: then that is what is removed, or else this delete would have
+        // happened neither before the put nor after it.
+        while let Some(row) = self.objects.catalog().version(name, key, id).map_err(error::catalog)? {
+            marker = row.record.kind == Kind::Marker;
+            if self.remove(&row, bypass)? {
+                break;
+            }
         }
-        let marker = row.is_some_and(|row| row.record.kind == Kind::Marker);
         Ok(Deleted { version: version.map(str::to_owned), marker })
     }
 
-    /// Removes a version for good, unless it is locked.
-    pub(crate) fn remove(&self, row: &Row, bypass: bool) -> S3Result<()> {
-        let record = &row.record;
-        let _turn = self.turn(&record.bucket, &record.key);
-        let id = (!record.null).then_some(record.version);
-        let now = self.objects.catalog().version(&record.bucket, &record.key, id).map_err(error::catalog)?;
-        match now.filter(|now| now.record.version == record.version) {
-            Some(now) => {
-                lock::check_removal(&now.record, bypass)?;
-                self.objects.erase(&now).map_err(error::s3)
-            }
-            None => Ok(()),
-        }
+    /// Removes a version for good, unless it is locked; whether it still was what `row` says.
+    pub(crate) fn remove(&self, row: &Row, bypass: bool) -> S3Result<bool> {
+        lock::check_removal(&row.record, bypass)?;
+        self.objects.erase(row).map_err(error::s3)
     }
 }

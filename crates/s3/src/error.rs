@@ -42,8 +42,12 @@ pub(crate) fn catalog(error: CatalogError) -> S3Error {
             Refused::NoVersion => S3ErrorCode::NoSuchKey.into(),
             Refused::NoUpload => S3ErrorCode::NoSuchUpload.into(),
             Refused::Condition => S3ErrorCode::PreconditionFailed.into(),
-            Refused::Stale(_) => S3ErrorCode::OperationAborted.into(),
+            Refused::Stale(_) | Refused::Changed => S3ErrorCode::OperationAborted.into(),
         },
+        CatalogError::Unavailable(_) => {
+            tracing::warn!("{error}");
+            S3Error::with_message(S3ErrorCode::ServiceUnavailable, "the catalog cannot be used now")
+        }
         CatalogError::Engine(_) => {
             tracing::error!("{error}");
             S3Error::with_message(S3ErrorCode::InternalError, "the catalog failed")

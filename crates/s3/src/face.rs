@@ -1,10 +1,9 @@
 //! The operations of S3, each a few lines that lead to where it is done.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use object::catalog::Row;
+use object::catalog::{Refused, Row};
 use object::objects::Objects;
 use object::record::Record;
 use s3s::dto::*;
@@ -23,15 +22,11 @@ const WAITING: usize = 512;
 /// How long a request waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Locks that keys share.
-const TURNS: usize = 256;
-
 /// The gateway's face.
 #[derive(Clone)]
 pub(crate) struct Face {
     pub(crate) objects: Arc<Objects>,
     pub(crate) users: Users,
-    turns: Arc<[Mutex<()>]>,
     working: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
@@ -41,8 +36,7 @@ type Answer<T> = S3Result<S3Response<T>>;
 impl Face {
     pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
         let (working, waiting) = (Arc::new(Semaphore::new(WORKING)), Arc::new(Semaphore::new(WAITING)));
-        let turns = (0..TURNS).map(|_| Mutex::default()).collect();
-        Self { objects, users, turns, working, waiting }
+        Self { objects, users, working, waiting }
     }
 
     /// Leave to work on the bytes of an object.
@@ -75,26 +69,22 @@ impl Face {
         Ok(row)
     }
 
-    /// The turn to look at the versions of a key, or at a bucket (with the key ""), and then revise or remove what was seen:
-    /// nobody of this gateway does so between the two.
-    pub(crate) fn turn(&self, bucket: &str, key: &str) -> MutexGuard<'_, ()> {
-        let mut hasher = DefaultHasher::new();
-        (bucket, key).hash(&mut hasher);
-        let turn = &self.turns[(hasher.finish() % TURNS as u64) as usize];
-        turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives a bucket another value of one attribute, or none. Blocks.
     pub(crate) fn set_bucket(&self, bucket: &Row, attribute: &str, value: Option<String>) -> S3Result<()> {
-        let _turn = self.turn(&bucket.record.bucket, "");
-        let row = self.bucket_named(&bucket.record.bucket)?;
-        let mut record = row.record.clone();
-        match value {
-            Some(value) => record.attributes.insert(attribute.to_owned(), value),
-            None => record.attributes.remove(attribute),
-        };
-        lock::check_bucket(&record)?;
-        self.objects.set_bucket(&row, |whole| whole.attributes = record.attributes).map(drop).map_err(error::s3)
+        loop {
+            let row = self.bucket_named(&bucket.record.bucket)?;
+            let mut record = row.record.clone();
+            match &value {
+                Some(value) => record.attributes.insert(attribute.to_owned(), value.clone()),
+                None => record.attributes.remove(attribute),
+            };
+            lock::check_bucket(&record)?;
+            match self.objects.set_bucket(&row, |whole| whole.attributes = record.attributes) {
+                // As for a version.
+                Err(failure) if failure.refused() == Some(Refused::Changed) => {}
+                done => return done.map(drop).map_err(error::s3),
+            }
+        }
     }
 
     /// Gives a version other attributes. Blocks.
@@ -103,13 +93,18 @@ impl Face {
         bucket: &Row,
         key: &str,
         version: Option<&str>,
-        change: impl FnOnce(&mut Record) -> S3Result<()>,
+        change: impl Fn(&mut Record) -> S3Result<()>,
     ) -> S3Result<Row> {
-        let _turn = self.turn(&bucket.record.bucket, key);
-        let row = self.find(bucket, key, version)?;
-        let mut record = row.record.clone();
-        change(&mut record)?;
-        self.objects.revise(&row, |whole| whole.attributes = record.attributes).map_err(error::s3)
+        loop {
+            let row = self.find(bucket, key, version)?;
+            let mut record = row.record.clone();
+            change(&mut record)?;
+            match self.objects.revise(&row, |whole| whole.attributes = record.attributes) {
+                // Somebody else revised it first, maybe over another gateway: what they did must be looked at.
+                Err(failure) if failure.refused() == Some(Refused::Changed) => {}
+                done => return done.map_err(error::s3),
+            }
+        }
     }
 }
 

@@ -222,13 +222,13 @@ impl Face {
                     _ => (now, 0),
                 };
                 let gone = if newest && record.kind == Kind::Object {
-                    rules.iter().any(|rule| rule.ends(record, now)).then(|| self.delete_key(bucket, &record.key))
+                    rules.iter().any(|rule| rule.ends(record, now)).then(|| self.expire(bucket, &row))
                 } else if newest {
                     let ends = rules.iter().any(|rule| rule.lone_markers && rule.names(record));
-                    (ends && self.is_alone(&row)?).then(|| self.remove(&row, false))
+                    (ends && self.is_alone(&row)?).then(|| self.remove(&row, false).map(drop))
                 } else {
                     let ends = rules.iter().any(|rule| rule.ends_older(record, since, newer, now));
-                    (ends && lock::check_removal(record, false).is_ok()).then(|| self.remove(&row, false))
+                    (ends && lock::check_removal(record, false).is_ok()).then(|| self.remove(&row, false).map(drop))
                 };
                 gone.transpose()?;
                 before = Some((record.key.clone(), record.version.micros(), if newest { 0 } else { newer + 1 }));

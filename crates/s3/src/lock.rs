@@ -312,7 +312,7 @@ impl Face {
         let status = input.legal_hold.and_then(|hold| hold.status).ok_or(S3ErrorCode::MalformedXML)?;
         let status = known_hold(&status)?;
         self.revise(&bucket, &input.key, input.version_id.as_deref(), |record| {
-            record.attributes.insert(HOLD.to_owned(), status);
+            record.attributes.insert(HOLD.to_owned(), status.clone());
             Ok(())
         })?;
         Ok(PutObjectLegalHoldOutput::default())

@@ -212,7 +212,8 @@ impl Face {
         }
         let entries = parts.iter().map(|part| {
             let whole = self.objects.catalog().part(upload.id, part.number)?;
-            let whole = whole.ok_or(catalog::Refused::NoUpload)?;
+            // Another one with its number may have taken its place by now.
+            let whole = whole.filter(|whole| whole.etag == part.etag).ok_or(catalog::Refused::NoUpload)?;
             decode_entries(&whole.entries)
                 .map_err(|why| ObjectError::Catalog(catalog::CatalogError::Engine(why.to_string())))
         });

@@ -1,4 +1,9 @@
-//! A rack of servers on one machine, for tests: each server a network namespace, joined by a cable (a veth pair) to a
+//! What tests share: a rack of servers, a server of PostgreSQL, and a checker of what clients saw.
+//!
+//! [`Postgres`] is a server of PostgreSQL of a test's own. [`linear`] judges whether a history of concurrent clients is
+//! one that a single copy could have given.
+//!
+//! [`Rack`] is a rack of servers on one machine: each server a network namespace, joined by a cable (a veth pair) to a
 //! switch (a bridge with multicast snooping, in a namespace of its own). What runs on it are real processes with real
 //! sockets; nothing of it reaches the machine's own network.
 //!
@@ -10,10 +15,13 @@
 
 mod command;
 mod fault;
+pub mod linear;
 mod package;
+mod postgres;
 mod process;
 mod rack;
 
 pub use package::{find_or_install, in_path};
+pub use postgres::Postgres;
 pub use process::Process;
 pub use rack::{Rack, Shape};

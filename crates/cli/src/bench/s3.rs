@@ -79,10 +79,11 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
         let mut bench = Bench::temporary(&args.data, None, stop)?;
         (copies, targets) = (bench.config.copies, bench.config.targets.len());
         let place = bench.directory.as_ref().context("the cluster has no directory")?.path().to_owned();
-        layout::complete(&place)?;
+        layout::complete(&place, None)?;
         // Its targets run: only what they do not use is looked at.
         let client = Client::of(&place)?;
-        let gateway = up::start_gateway(&bench.config.path, Some(transport), false)?;
+        let settings = bench.config.path.with_file_name("gateway.toml");
+        let gateway = up::start_gateway(&bench.config.path, &settings, Some(transport), false, None)?;
         let pid = gateway.pid();
         bench.family.get_or_insert_default().0.push(gateway);
         client.wait(&mut bench)?;
@@ -133,8 +134,11 @@ impl Client {
     fn of(place: &Path) -> anyhow::Result<Self> {
         let config = place.join("cluster.toml");
         let s3 = layout::gateway_file(&config)?.s3.context("the cluster of the benchmark has no S3 face")?;
-        let user =
-            layout::users(place).list()?.into_iter().next().context("the cluster of the benchmark has no user")?;
+        let user = layout::users(&config, Some(&s3))
+            .list()?
+            .into_iter()
+            .next()
+            .context("the cluster of the benchmark has no user")?;
         Ok(Self { endpoint: format!("http://{}", s3.listen), key: user.access_key, secret: user.secret_key })
     }
 

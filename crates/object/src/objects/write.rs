@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
 use protocol::initiator::Stored;
 
-use super::{ObjectError, Objects, check, failed};
+use super::{ObjectError, Objects, failed};
 use crate::catalog::{Condition, Row};
 use crate::file::CHUNK_SIZE;
 use crate::manifest::{self, Entry};
@@ -69,7 +69,7 @@ impl Objects {
     pub fn put(&self, record: Record, condition: &Condition, source: &mut dyn Source) -> Result<Row, ObjectError> {
         if *condition != Condition::Always {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
-            check(condition, self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
+            condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
         }
         let mut writer = Writer::new(self);
         let (size, inline) = writer.take(source, INLINE)?;
