@@ -80,7 +80,7 @@ fn ask(s3: &S3, method: &str, bucket: &str, key: &str, headers: &[(&str, &str)],
 fn bytes_of(value: u64) -> Vec<u8> {
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b' ');
-    if value % 4 == 0 {
+    if value.is_multiple_of(4) {
         bytes.extend(content(70_000, value));
     }
     bytes
