@@ -92,6 +92,27 @@ pub(crate) struct TargetInfo {
     pub(crate) free: Option<u64>,
     /// Chunks that it holds.
     pub(crate) chunks: Option<u64>,
+    /// Bytes of their records.
+    pub(crate) live: Option<u64>,
+    /// Bytes written that nothing refers to any more.
+    pub(crate) dead: Option<u64>,
+    /// Bytes won back since it was started.
+    pub(crate) reclaimed: Option<u64>,
+}
+
+/// What the gateway's cleaning has done since it was started.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CleanInfo {
+    /// Looks.
+    pub(crate) looks: u64,
+    /// Chunks that the last finished look found nothing to refer to.
+    pub(crate) unreferenced: u64,
+    /// Copies dropped, by all looks.
+    pub(crate) copies: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Why the last look was not finished.
+    pub(crate) problem: Option<String>,
 }
 
 /// The cluster at a glance.
@@ -111,6 +132,8 @@ pub(crate) struct Status {
     pub(crate) targets: Vec<TargetInfo>,
     /// The targets of each negotiating group.
     pub(crate) groups: Vec<Vec<u32>>,
+    /// What cleaning has done.
+    pub(crate) cleaning: CleanInfo,
 }
 
 /// Why the gateway did not do it.

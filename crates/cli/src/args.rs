@@ -41,6 +41,8 @@ pub(crate) enum Command {
     /// Make the catalog of objects again, or check it.
     #[command(subcommand)]
     Catalog(CatalogCommand),
+    /// Drop chunks that nothing refers to any more, now.
+    Clean(CleanArgs),
     /// Measure this machine's ceilings and what the cluster reaches of them.
     Bench(BenchArgs),
     /// Run the protocol in the simulator.
@@ -260,6 +262,24 @@ pub(crate) struct GetArgs {
 pub(crate) struct StatArgs {
     /// The name to show.
     pub(crate) name: String,
+    /// Which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
+/// Settings of `clean`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CleanArgs {
+    /// Grace time in seconds (default: as in gateway.toml, a day). No put that is under way in any gateway may take longer
+    /// than half of it.
+    #[arg(long, value_name = "S")]
+    pub(crate) grace: Option<u64>,
+    /// Only count what nothing refers to; drop nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Where the catalog is.
+    #[command(flatten)]
+    pub(crate) catalog: CatalogArg,
     /// Which cluster, and how to print.
     #[command(flatten)]
     pub(crate) table: TableArgs,

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use object::catalog::{Catalog, Postgres, Sqlite};
 use object::rebuild::Manifests;
 use serde::Serialize;
@@ -37,6 +37,18 @@ impl Place {
         if let Self::File(path) = self {
             // Held until the process ends.
             std::mem::forget(lock(path)?);
+        }
+        self.open(cluster)
+    }
+
+    /// Opens the one that is there: who must not begin with an empty one does not make a file.
+    pub(crate) fn open_existing(&self, cluster: &NodeCluster) -> anyhow::Result<Arc<dyn Catalog>> {
+        if let Self::File(path) = self {
+            ensure!(
+                path.exists(),
+                "there is no catalog {}: `reservoir catalog rebuild` makes it again",
+                path.display()
+            );
         }
         self.open(cluster)
     }

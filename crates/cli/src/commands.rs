@@ -8,7 +8,7 @@ use crate::api::FileInfo;
 use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
 use crate::client::{Gateway, open_source};
 use crate::output::{self, byte_bar, json, line};
-use crate::{bench, catalog, layout, log, numbers, objects, roles, simulate, up};
+use crate::{bench, catalog, clean, layout, log, numbers, objects, roles, simulate, up};
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -26,6 +26,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Status(args) => status(&args),
         Command::User(command) => objects::user(&command),
         Command::Catalog(command) => catalog::run(&command),
+        Command::Clean(args) => clean::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(command) => simulate::run(&command),
     }
@@ -157,10 +158,27 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
     let row = |target: &crate::api::TargetInfo| {
         let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
         let state = if target.alive { "up" } else { "silent" };
-        let free = target.free.map_or("-".to_owned(), numbers::size);
-        vec![target.id.to_string(), state.to_owned(), shortened(&target.domain), number(target.chunks), free]
+        let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), numbers::size);
+        let mut cells = vec![target.id.to_string(), state.to_owned(), shortened(&target.domain), number(target.chunks)];
+        cells.extend([target.live, target.dead, target.reclaimed, target.free].map(size));
+        cells
     };
-    output::table(&["target", "state", "domain", "chunks", "free"], status.targets.iter().map(row).collect())
+    let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free"];
+    output::table(&header, status.targets.iter().map(row).collect())?;
+    let cleaning = &status.cleaning;
+    if cleaning.looks > 0 {
+        line(&format!(
+            "cleaning: {} looks, {} copies dropped, {}; the last found {} chunks that nothing refers to",
+            cleaning.looks,
+            cleaning.copies,
+            numbers::size(cleaning.bytes),
+            cleaning.unreferenced
+        ))?;
+    }
+    match &cleaning.problem {
+        Some(problem) => line(&format!("cleaning: the last look was not finished: {problem}")),
+        None => Ok(()),
+    }
 }
 
 /// Most characters of a name in a table.

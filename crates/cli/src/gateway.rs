@@ -47,6 +47,8 @@ pub(crate) trait Cluster: ChunkService + Send + Sync + 'static {
     fn status(&self) -> anyhow::Result<Status>;
     /// Metrics of the protocol's driver, in Prometheus' text format.
     fn metrics(&self) -> String;
+    /// How long a put of a file may take.
+    fn limit(&self) -> Duration;
     /// What it does, second by second.
     fn live(&self) -> Arc<Live>;
 }
@@ -95,6 +97,7 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Read { cause, .. } if cause.kind() == io::ErrorKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
+            Error::TooSlow(..) => StatusCode::REQUEST_TIMEOUT,
             Error::Name(_) | Error::ChunkSize(_) | Error::Read { .. } | Error::TooLarge(_) => StatusCode::BAD_REQUEST,
             Error::Manifest { .. } | Error::Mismatch { .. } | Error::Clock(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Error::Put { cause, .. } | Error::Get { cause, .. } | Error::List { cause, .. } => match &**cause {
@@ -207,7 +210,7 @@ fn put(gateway: &Gateway, name: &str, mut source: Incoming) -> Result<PutReport,
     let mut count = 0;
     let mut chunks_there = 0;
     let mut copies_by_target = BTreeMap::new();
-    let options = PutOptions { pipeline: PIPELINE, ..PutOptions::default() };
+    let options = PutOptions { pipeline: PIPELINE, limit: gateway.cluster.limit(), ..PutOptions::default() };
     let outcome = object::put_file(&*gateway.cluster, name, &mut source, &options, &mut |stored: &Stored| {
         let ms = stored.took.as_nanos() as f64 / 1e6;
         gateway.metrics.chunk_put(ms / 1e3);

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use node::ClusterConfig;
@@ -91,6 +92,37 @@ pub(crate) struct GatewayFile {
     /// The S3 face; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) s3: Option<S3File>,
+    /// Cleaning.
+    #[serde(default, skip_serializing_if = "CleanFile::is_default")]
+    pub(crate) clean: CleanFile,
+}
+
+/// Section `[clean]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CleanFile {
+    /// The grace time: nothing goes that was referred to, or put, less than this ago. A put may take half of it. The same in
+    /// all gateways of a cluster.
+    pub(crate) grace_seconds: u64,
+    /// From the end of one look to the next; 0: this gateway does not clean by itself.
+    pub(crate) pause_seconds: u64,
+}
+
+impl Default for CleanFile {
+    fn default() -> Self {
+        Self { grace_seconds: 24 * 3_600, pause_seconds: 3_600 }
+    }
+}
+
+impl CleanFile {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How long a put may take.
+    pub(crate) const fn limit(self) -> Duration {
+        Duration::from_millis(self.grace_seconds.saturating_mul(500))
+    }
 }
 
 /// Section `[s3]`.
@@ -220,7 +252,9 @@ fn write_gateway(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
 /// first one, but where they listen.
 fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
     let config = directory.join("cluster.toml");
-    let first = gateway_file(&config)?.s3.context("gateway.toml has no section [s3]")?;
+    let file = gateway_file(&config)?;
+    let (clean, first) = (file.clean, file.s3);
+    let first = first.context("gateway.toml has no section [s3]")?;
     ensure!(
         count == 1 || first.catalog.is_some(),
         "{count} gateways need a catalog that they share: name its database with --catalog postgres://USER@HOST/DATABASE"
@@ -228,12 +262,12 @@ fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
     let further = |n: u16| {
         let path = directory.join(format!("gateway-{n}.toml"));
         let (http, listen) = match path.exists().then(|| settings(&config, &path)).transpose()? {
-            Some(GatewayFile { http, s3: Some(s3) }) => (http, s3.listen),
-            Some(GatewayFile { http, s3: None }) => (http, free_address("S3")?),
+            Some(GatewayFile { http, s3: Some(s3), .. }) => (http, s3.listen),
+            Some(GatewayFile { http, s3: None, .. }) => (http, free_address("S3")?),
             None => (free_address("a gateway")?, free_address("S3")?),
         };
         let s3 = S3File { listen, ..first.clone() };
-        write_gateway(&path, &GatewayFile { http, s3: Some(s3.clone()) })?;
+        write_gateway(&path, &GatewayFile { http, s3: Some(s3.clone()), clean })?;
         Ok(Door { settings: path, http, s3: Some(s3) })
     };
     (2..=count).map(further).collect()
@@ -307,7 +341,10 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     make_stores(&config)?;
     write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
-    write_gateway(&directory.join("gateway.toml"), &GatewayFile { http: gateway, s3: None })?;
+    write_gateway(
+        &directory.join("gateway.toml"),
+        &GatewayFile { http: gateway, s3: None, clean: CleanFile::default() },
+    )?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
     write_file(&directory.join("cluster.toml"), 0o644, &format!("{HEADER}{text}"))
 }

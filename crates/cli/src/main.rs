@@ -4,6 +4,7 @@ mod api;
 mod args;
 mod bench;
 mod catalog;
+mod clean;
 mod client;
 mod commands;
 mod demo;

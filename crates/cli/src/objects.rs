@@ -2,10 +2,11 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use object::ChunkService;
+use object::catalog::Catalog;
 use object::objects::Objects;
 use serde::Serialize;
 
@@ -19,24 +20,30 @@ use crate::{gateway, layout};
 pub(crate) struct Face {
     pub(crate) server: s3::Server,
     pub(crate) listener: TcpListener,
+    pub(crate) catalog: Arc<dyn Catalog>,
 }
 
 /// The S3 face of a cluster, and its socket.
-pub(crate) fn face(args: &GatewayArgs, file: &layout::S3File, cluster: &Arc<NodeCluster>) -> anyhow::Result<Face> {
+pub(crate) fn face(
+    args: &GatewayArgs,
+    file: &layout::S3File,
+    limit: Duration,
+    cluster: &Arc<NodeCluster>,
+) -> anyhow::Result<Face> {
     let listener = TcpListener::bind(file.listen).with_context(|| {
         format!("the gateway cannot listen on {} for S3: stop what uses it, or change s3.listen", file.listen)
     })?;
     listener.set_nonblocking(true).context("the socket for S3 cannot be prepared")?;
     let catalog = Place::of(&args.config, &args.catalog, Some(file)).open_for_changes(cluster)?;
-    let objects = Objects::new(Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>, catalog);
-    let objects = objects.compressing(file.compress);
+    let service = Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>;
+    let objects = Objects::new(service, Arc::clone(&catalog)).with_limit(limit).compressing(file.compress);
     let live = gateway::Cluster::live(&**cluster);
     let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
     let certificate = file.certificate(layout::directory(&args.config))?;
     let settings = s3::Settings { domain: file.domain.clone(), certificate, watch: Some(watch) };
     let server = s3::Server::new(Arc::new(objects), layout::users(&args.config, Some(file)), &settings)
         .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;
-    Ok(Face { server, listener })
+    Ok(Face { server, listener, catalog })
 }
 
 /// A user as it is listed: without the secret.

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{gateway, layout, objects, process};
+use crate::{clean, gateway, layout, objects, process};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -105,8 +105,13 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         format!("the gateway cannot listen on {address}: stop what uses it, or change `http` in {}", settings.display())
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
-    let cluster = Arc::new(NodeCluster::start(&config, args.transport, args.no_multicast, None)?);
-    let s3 = file.s3.map(|s3| objects::face(args, &s3, &cluster)).transpose()?;
+    let mut cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
+    let (clean, limit) = (file.clean, file.clean.limit());
+    cluster.set_limit(limit);
+    let cluster = Arc::new(cluster);
+    let s3 = file.s3.map(|s3| objects::face(args, &s3, limit, &cluster)).transpose()?;
+    // It ends when this function does.
+    let _cleaner = s3.as_ref().map(|face| clean::start(clean, &cluster, Arc::clone(&face.catalog))).transpose()?;
     let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -123,7 +128,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         let graceful = stopped(stopping.clone());
         let files = axum::serve(listener, router).with_graceful_shutdown(graceful).into_future();
         let s3 = async {
-            if let Some(objects::Face { server, listener }) = s3 {
+            if let Some(objects::Face { server, listener, .. }) = s3 {
                 server.serve(tokio::net::TcpListener::from_std(listener)?, stopped(stopping)).await;
             }
             Ok::<(), std::io::Error>(())

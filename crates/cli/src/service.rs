@@ -1,6 +1,7 @@
 //! The node crate as the rest of this program sees it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -8,11 +9,12 @@ use bytes::Bytes;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::config::Transport;
-use protocol::id::{ChunkId, GroupId};
-use protocol::initiator::{Fetched, Found, Scope, Stored};
+use protocol::id::{ChunkId, GroupId, NodeId};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
 use protocol::time::Span;
+use protocol::wire::Usage;
 
-use crate::api::{Status, TargetInfo};
+use crate::api::{CleanInfo, Status, TargetInfo};
 use crate::args::TransportArg;
 use crate::gateway::{Cluster, Live};
 
@@ -21,6 +23,8 @@ pub(crate) struct NodeCluster {
     client: Client,
     transport: TransportArg,
     live: Arc<Live>,
+    limit: Duration,
+    cleaned: Arc<Mutex<CleanInfo>>,
 }
 
 impl From<TransportArg> for Transport {
@@ -53,7 +57,18 @@ impl NodeCluster {
             Transport::ReplicastH => TransportArg::ReplicastH,
         };
         let live = Arc::new(Live::new(Instant::now()));
-        Ok(Self { client, transport: transport.unwrap_or(configured), live })
+        let transport = transport.unwrap_or(configured);
+        Ok(Self { client, transport, live, limit: object::LIMIT, cleaned: Arc::default() })
+    }
+
+    /// Lets a put of a file fail that takes longer: half the grace time of cleaning.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    /// What cleaning has done, for whoever cleans to tell and whoever asks to see.
+    pub(crate) fn cleaned(&self) -> Arc<Mutex<CleanInfo>> {
+        Arc::clone(&self.cleaned)
     }
 
     /// The client.
@@ -107,6 +122,18 @@ impl ChunkService for NodeCluster {
         pending(self.client.list(scope, prefix), |_| ())
     }
 
+    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>> {
+        pending(self.client.renew(id), |_| ())
+    }
+
+    fn mark(&self) -> Pending<Result<Marked, ServiceError>> {
+        pending(self.client.mark(), |_| ())
+    }
+
+    fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>> {
+        pending(self.client.discard(discard), |_| ())
+    }
+
     fn copies(&self) -> usize {
         self.client.config().copies.into()
     }
@@ -120,7 +147,10 @@ impl ChunkService for NodeCluster {
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
         let config = self.client.config();
-        let states = self.client.ping().wait()?.context("the targets could not be asked")?;
+        let (states, usage) = (self.client.ping(), self.client.usage());
+        let states = states.wait()?.context("the targets could not be asked")?;
+        let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
+        let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| TargetInfo {
             id: state.target.0,
             domain: config
@@ -131,6 +161,9 @@ impl Cluster for NodeCluster {
             alive: state.answer.is_some(),
             free: state.answer.map(|a| a.free),
             chunks: state.answer.map(|a| a.chunks),
+            live: used(state.target, |usage| usage.live),
+            dead: used(state.target, |usage| usage.dead),
+            reclaimed: used(state.target, |usage| usage.reclaimed),
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
@@ -145,11 +178,16 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
+            cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
     }
 
     fn metrics(&self) -> String {
         self.client.metrics()
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit
     }
 
     fn live(&self) -> Arc<Live> {

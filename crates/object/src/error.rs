@@ -50,6 +50,9 @@ pub enum Error {
     /// More chunks than a manifest with an indirect level can name.
     #[error("{0:?} is too large for its chunk size: choose larger chunks")]
     TooLarge(String),
+    /// It took so long that chunks it counts on may have been cleaned away.
+    #[error("{0:?} took more than {limit} s, which is half the grace time of cleaning: put it again, faster", limit = .1.as_secs())]
+    TooSlow(String, std::time::Duration),
     /// A chunk could not be stored.
     #[error("chunk {id} of {name:?} was not stored: {cause}")]
     Put {

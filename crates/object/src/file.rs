@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
@@ -26,11 +26,13 @@ pub struct PutOptions {
     pub pipeline: usize,
     /// Entries in a manifest or index chunk; lower only in tests.
     pub entries: usize,
+    /// A put that took longer fails: half the grace time of cleaning.
+    pub limit: Duration,
 }
 
 impl Default for PutOptions {
     fn default() -> Self {
-        Self { chunk_size: CHUNK_SIZE, pipeline: 8, entries: ENTRIES }
+        Self { chunk_size: CHUNK_SIZE, pipeline: 8, entries: ENTRIES, limit: crate::LIMIT }
     }
 }
 
@@ -81,6 +83,7 @@ pub fn put_file(
     if options.chunk_size == 0 || options.chunk_size > CHUNK_BYTES as usize {
         return Err(Error::ChunkSize(options.chunk_size));
     }
+    let begun = Instant::now();
     let before = versions(service, name)?.chunks.last().and_then(|(id, _)| id.version_ms());
     if before.is_some_and(|ms| ms >= LAST_MS) {
         return Err(Error::Clock(name.to_owned()));
@@ -103,6 +106,9 @@ pub fn put_file(
         }
     }
     let (indirect, entries) = writer.finish()?;
+    if begun.elapsed() >= options.limit {
+        return Err(Error::TooSlow(name.to_owned(), options.limit));
+    }
     let manifest = Manifest {
         name: name.to_owned(),
         size,

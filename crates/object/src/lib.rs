@@ -7,7 +7,10 @@
 //! This crate knows no sockets: whoever has a [`ChunkService`] can store files. The format of a manifest is documented
 //! byte by byte in `docs/manifest.md` and made in [`manifest`].
 
+use std::time::Duration;
+
 pub mod catalog;
+pub mod clean;
 mod error;
 pub mod file;
 pub mod manifest;
@@ -15,6 +18,9 @@ pub mod objects;
 pub mod rebuild;
 pub mod record;
 mod service;
+
+/// How long a put may take unless something else is asked for: half the grace time of cleaning.
+pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);
 
 pub use error::Error;
 pub use file::{Listing, PutOptions, Version, get_file, list, newest, open, put_file};

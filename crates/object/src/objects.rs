@@ -5,6 +5,7 @@
 //! there leaves nothing that can be seen.
 
 mod read;
+mod renew;
 mod write;
 
 pub use read::Reader;
@@ -15,7 +16,7 @@ use std::error::Error as StdError;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
@@ -56,6 +57,9 @@ pub enum ObjectError {
     /// More chunks than a manifest can name.
     #[error("the object is too large")]
     TooLarge,
+    /// It took so long that chunks it counts on may have been cleaned away.
+    #[error("it took more than {} s, which is half the grace time of cleaning: put it again, in smaller parts", .0.as_secs())]
+    TooSlow(Duration),
 }
 
 /// A failure of this chunk.
@@ -87,19 +91,26 @@ pub struct Objects {
     clock: Clock,
     /// Whether chunks are compressed when that is worth it.
     compress: bool,
+    limit: Duration,
 }
 
 impl Objects {
     /// Objects in these chunks and this catalog.
     #[must_use]
     pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
-        Self { service, catalog, clock: Clock::default(), compress: false }
+        Self { service, catalog, clock: Clock::default(), compress: false, limit: crate::LIMIT }
     }
 
     /// The same, which compress payload chunks that become smaller by an eighth or more. All read both kinds.
     #[must_use]
     pub fn compressing(self, compress: bool) -> Self {
         Self { compress, ..self }
+    }
+
+    /// As these, but whatever makes a version visible fails when it took longer than this: half the grace time of cleaning.
+    #[must_use]
+    pub fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// The catalog, for listing.
@@ -152,20 +163,27 @@ impl Objects {
         self.store(gone).map(drop)
     }
 
-    /// Makes `record`, whose body is stored, the newest version of its key.
+    /// Makes `record`, whose body another version has, the newest version of its key.
     ///
     /// # Errors
     /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
     pub fn publish(&self, record: Record, condition: &Condition) -> Result<Row, ObjectError> {
-        self.commit(record, condition, None, || Ok(()))
+        let begun = Instant::now();
+        self.renew(&record.body)?;
+        self.commit(record, condition, None, begun, || Ok(()))
     }
 
-    /// As [`Objects::publish`], for an object put in parts, whose upload ends with it.
+    /// Makes `record`, which [`Objects::join`] made, the newest version of its key, for an object put in parts, whose upload ends with it.
     ///
     /// # Errors
     /// As [`Objects::publish`], and [`Refused::NoUpload`].
     pub fn complete(&self, record: Record, condition: &Condition, upload: VersionId) -> Result<Row, ObjectError> {
-        self.commit(record, condition, Some(upload), || Ok(()))
+        let begun = Instant::now();
+        if let Body::Indexed(indexes) = &record.body {
+            // The parts' chunks have the upload's rows until this is done; these chunks have nothing.
+            self.renew_entries(indexes.iter().map(|(entry, _)| *entry))?;
+        }
+        self.commit(record, condition, Some(upload), begun, || Ok(()))
     }
 
     /// `before_row` is called when the manifest was sent, and must succeed before the version becomes visible.
@@ -174,6 +192,7 @@ impl Objects {
         mut record: Record,
         condition: &Condition,
         upload: Option<VersionId>,
+        begun: Instant,
         before_row: impl FnOnce() -> Result<(), ObjectError>,
     ) -> Result<Row, ObjectError> {
         let newest = self.catalog.newest(&record.bucket, &record.key)?;
@@ -189,6 +208,7 @@ impl Objects {
             let stored = pending.wait();
             outcome?;
             stored.map_err(failed(manifest))?;
+            self.in_time(begun).inspect_err(|_| self.withdraw(&record))?;
             let row = Row { record: record.clone().row(), manifest };
             let change = match upload {
                 Some(upload) => Change::Complete(row.clone(), condition.clone(), upload),
@@ -205,6 +225,12 @@ impl Objects {
             }
         }
         Err(failed(record.chunk().0)(ServiceError::Busy))
+    }
+
+    /// Whether what was begun then may still make something visible: longer than that targets need not keep chunks to which
+    /// nothing refers.
+    fn in_time(&self, begun: Instant) -> Result<(), ObjectError> {
+        if begun.elapsed() < self.limit { Ok(()) } else { Err(ObjectError::TooSlow(self.limit)) }
     }
 
     /// Gives a version other attributes.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
-use protocol::initiator::{Fetched, Found, GetError, PutError, Scope, Stored};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Scope, Stored};
 
 /// An answer that is on its way.
 pub struct Pending<T>(Box<dyn FnOnce() -> T + Send>);
@@ -45,6 +45,12 @@ pub trait ChunkService: Sync {
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>>;
     /// Starts to list ids by prefix.
     fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
+    /// Starts to ask whether there are enough copies of a chunk, which are promised then as by a put.
+    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>>;
+    /// Starts to set a mark on every target.
+    fn mark(&self) -> Pending<Result<Marked, ServiceError>>;
+    /// Starts to tell targets of chunks that nothing refers to.
+    fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>>;
     /// Copies of each chunk.
     fn copies(&self) -> usize;
     /// Targets in a chunk's negotiating group: those that may hold it.

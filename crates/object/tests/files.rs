@@ -13,7 +13,7 @@ mod memory;
 use memory::Memory;
 
 fn small(entries: usize) -> PutOptions {
-    PutOptions { chunk_size: 100, pipeline: 4, entries }
+    PutOptions { chunk_size: 100, pipeline: 4, entries, ..PutOptions::default() }
 }
 
 fn content(length: usize) -> Vec<u8> {

@@ -267,18 +267,17 @@ impl Stamps {
         *self = Self::promised(self.promised.max(mark));
     }
 
-    /// Nothing that was begun before `mark` refers to the copy. It goes if it was condemned with mark `since` (0 for none)
-    /// and was not promised after `mark`.
+    /// Nothing that was begun before `mark` refers to the copy. It goes if it was condemned with mark `since` (0 for none) or
+    /// an earlier one, by whatever cleaner, and was not promised since.
     pub fn judge(&mut self, mark: u32, since: u32) -> Verdict {
         if self.promised >= mark {
             self.condemned = 0;
             return Verdict::Keep;
         }
-        if since != 0 && self.condemned == since {
-            return Verdict::Drop;
+        if self.condemned == 0 {
+            self.condemned = mark;
         }
-        self.condemned = mark;
-        Verdict::Condemn
+        if self.condemned <= since { Verdict::Drop } else { Verdict::Condemn }
     }
 }
 

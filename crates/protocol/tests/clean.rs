@@ -59,13 +59,18 @@ fn a_cleaner_with_an_old_map_is_refused() {
 }
 
 #[test]
-fn a_late_condemnation_drops_nothing() {
+fn only_an_earlier_condemnation_drops() {
     let mut stamps = Stamps::default();
     assert_eq!(stamps.judge(1, 0), Verdict::Condemn);
     assert_eq!(stamps.judge(2, 1), Verdict::Drop);
-    // Unreferenced, referenced, unreferenced: it was not named with mark 2.
-    assert_eq!((stamps.judge(3, 2), stamps.judge(4, 3)), (Verdict::Condemn, Verdict::Drop));
-    stamps.promise(4);
+    // Two cleaners, one with the marks 3 and 5, the other with 4 and 6.
+    let mut stamps = Stamps::default();
+    assert_eq!(
+        (stamps.judge(3, 0), stamps.judge(4, 0), stamps.judge(5, 3)),
+        (Verdict::Condemn, Verdict::Condemn, Verdict::Drop)
+    );
+    assert_eq!((stamps.judge(5, 2), stamps.judge(6, 4)), (Verdict::Condemn, Verdict::Drop));
+    let mut stamps = Stamps::promised(4);
     assert_eq!((stamps.judge(4, 3), stamps.judge(5, 4)), (Verdict::Keep, Verdict::Condemn));
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error as StdError;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
@@ -67,6 +68,7 @@ impl Objects {
     /// # Errors
     /// When bytes cannot be had or stored, or the condition does not hold. Then nothing changed.
     pub fn put(&self, record: Record, condition: &Condition, source: &mut dyn Source) -> Result<Row, ObjectError> {
+        let begun = Instant::now();
         if *condition != Condition::Always {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
             condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
@@ -82,7 +84,7 @@ impl Objects {
         let body = writer.body(inline)?;
         let mut record = Record { size, body, etag: sealed.etag, ..record };
         record.attributes.extend(sealed.attributes);
-        self.commit(record, condition, None, || writer.land_all())
+        self.commit(record, condition, None, begun, || writer.land_all())
     }
 
     /// Stores what `source` yields as chunks that no manifest names yet: a part of an upload.
@@ -90,6 +92,7 @@ impl Objects {
     /// # Errors
     /// When bytes cannot be had or stored.
     pub fn write(&self, source: &mut dyn Source) -> Result<Written, ObjectError> {
+        let begun = Instant::now();
         let mut writer = Writer::new(self);
         // An upload may have more parts than fit one manifest, so that nothing rides in it.
         let (size, _) = writer.take(source, 0)?;
@@ -98,6 +101,7 @@ impl Objects {
         if !writer.top.is_empty() {
             return Err(ObjectError::TooLarge);
         }
+        self.in_time(begun)?;
         let body = Body::Chunks(writer.entries());
         Ok(Written { size, body, sealed })
     }

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use object::{ChunkService, Pending, ServiceError};
-use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Fetched, Found, GetError, PutError, Scope, Stored};
+use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Scope, Stored};
+use protocol::machine::{Stamps, Verdict};
 use protocol::time::Span;
 
 /// Targets of the only group.
@@ -26,12 +27,16 @@ pub(crate) struct Memory {
     pub(crate) silent: Vec<NodeId>,
     pub(crate) flying: std::sync::Arc<AtomicUsize>,
     pub(crate) most: AtomicUsize,
+    /// The targets' marks, and what is known of each chunk by them.
+    pub(crate) marks: AtomicUsize,
+    pub(crate) stamps: Mutex<BTreeMap<ChunkId, Stamps>>,
 }
 
 impl ChunkService for Memory {
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
         assert!(id.matches([&payload[..]]));
         self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        self.stamps.lock().unwrap().entry(id).or_default().promise(self.marks.load(Ordering::SeqCst) as u32);
         if !self.full {
             self.chunks.lock().unwrap().insert(id, payload);
             self.few.lock().unwrap().remove(&id);
@@ -62,6 +67,32 @@ impl ChunkService for Memory {
         let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
         let found = Found { chunks: ids.map(|id| (*id, holders(id))).collect(), silent: self.silent.clone() };
         Pending::new(move || Ok(found))
+    }
+
+    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>> {
+        let there = self.chunks.lock().unwrap().contains_key(&id);
+        self.stamps.lock().unwrap().entry(id).or_default().promise(self.marks.load(Ordering::SeqCst) as u32);
+        Pending::new(move || Ok(there))
+    }
+
+    fn mark(&self) -> Pending<Result<Marked, ServiceError>> {
+        let name = TxnId(self.marks.fetch_add(1, Ordering::SeqCst) as u64 + 1);
+        let marked = Marked { mark: Mark { name, epoch: Epoch(1) }, silent: self.silent.clone() };
+        Pending::new(move || Ok(marked))
+    }
+
+    fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>> {
+        let (mut chunks, mut stamps) = (self.chunks.lock().unwrap(), self.stamps.lock().unwrap());
+        let mut done = Discarded::default();
+        let since = discard.since.map_or(0, |since| since.name.0 as u32);
+        for (id, holders) in discard.chunks {
+            let judged = stamps.entry(id).or_default().judge(discard.mark.name.0 as u32, since);
+            if judged == Verdict::Drop {
+                done.copies += holders.len() as u64;
+                done.bytes += chunks.remove(&id).unwrap().len() as u64;
+            }
+        }
+        Pending::new(move || Ok(done))
     }
 
     fn copies(&self) -> usize {

@@ -1,0 +1,100 @@
+//! Cleaning: in the background of a gateway, and as a command.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use object::catalog::Catalog;
+use object::clean::{Cleaning, Report};
+use serde::Serialize;
+
+use crate::api::CleanInfo;
+use crate::args::CleanArgs;
+use crate::catalog::Place;
+use crate::layout::{self, CleanFile};
+use crate::numbers;
+use crate::output::{json, line};
+use crate::service::NodeCluster;
+
+/// A gateway's cleaner; it stops when this is dropped.
+pub(crate) struct Running(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
+
+/// Starts a gateway's cleaner, unless the file says that it does not clean.
+pub(crate) fn start(
+    file: CleanFile,
+    cluster: &Arc<NodeCluster>,
+    catalog: Arc<dyn Catalog>,
+) -> anyhow::Result<Option<Running>> {
+    if file.pause_seconds == 0 {
+        return Ok(None);
+    }
+    let (running, stop) = channel();
+    let cluster = Arc::clone(cluster);
+    let clean = move || {
+        let goes_on = |seconds| stop.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout);
+        let mut cleaning = Cleaning::new(&*cluster, &*catalog, false);
+        let cleaned = cluster.cleaned();
+        // A gateway that was just started has other things to do, and its targets may not be there yet.
+        while goes_on(file.pause_seconds) {
+            let report = cleaning.look(&mut || goes_on(file.grace_seconds));
+            note(&mut cleaned.lock().unwrap_or_else(PoisonError::into_inner), report);
+        }
+    };
+    std::thread::Builder::new().name("cleaner".into()).spawn(clean).context("the cleaner cannot be started")?;
+    Ok(Some(Running(running)))
+}
+
+fn note(info: &mut CleanInfo, report: Report) {
+    let look = report.look;
+    info.looks += 1;
+    info.copies += look.copies;
+    info.bytes += look.bytes;
+    if look.copies > 0 {
+        tracing::info!("cleaning dropped {} copies of {} bytes that nothing refers to", look.copies, look.bytes);
+    }
+    match &report.problem {
+        None => info.unreferenced = look.unreferenced,
+        Some(problem) if info.problem != report.problem => tracing::warn!("cleaning goes on later: {problem}"),
+        Some(_) => {}
+    }
+    info.problem = report.problem;
+}
+
+/// What `reservoir clean` found and did.
+#[derive(Serialize)]
+struct Done {
+    unreferenced: u64,
+    copies: u64,
+    bytes: u64,
+}
+
+/// Runs `reservoir clean`: two looks, a grace time apart.
+pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<()> {
+    let config = &args.table.config;
+    let file = layout::gateway_file(config)?;
+    let grace = args.grace.unwrap_or(file.clean.grace_seconds);
+    let cluster = NodeCluster::start(&layout::load(config)?, None, false, None)?;
+    let catalog = Place::of(config, &args.catalog, file.s3.as_ref()).open_existing(&cluster)?;
+    let mut cleaning = Cleaning::new(&cluster, &*catalog, args.dry_run);
+    let mut report = cleaning.look(&mut || true);
+    if !args.dry_run && report.problem.is_none() {
+        let found = report.look.unreferenced;
+        crate::output::say!("reservoir: nothing refers to {found} chunks; those that may go do so in {grace} s");
+        report = cleaning.look(&mut || {
+            std::thread::sleep(Duration::from_secs(grace));
+            true
+        });
+    }
+    let look = report.look;
+    if args.table.json {
+        json(&Done { unreferenced: look.unreferenced, copies: look.copies, bytes: look.bytes })?;
+    } else {
+        let bytes = numbers::size(look.bytes);
+        line(&format!("nothing refers to {} chunks; {} copies dropped, {bytes}", look.unreferenced, look.copies))?;
+    }
+    match report.problem {
+        Some(problem) => bail!("the look was not finished: {problem}; try again when that is mended"),
+        None => Ok(()),
+    }
+}

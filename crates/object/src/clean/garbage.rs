@@ -1,0 +1,113 @@
+//! Which manifests may go.
+
+use std::collections::BTreeSet;
+
+use protocol::id::{ChunkId, NodeId};
+
+use crate::catalog::{Catalog, CatalogError, Row};
+use crate::record::{Body, Kind, Record, VersionId};
+
+/// A record that was read.
+pub(super) struct Seen {
+    /// Its manifest.
+    pub(super) id: ChunkId,
+    pub(super) holders: Vec<NodeId>,
+    /// Shortened: so that all records of a key can be kept at once.
+    pub(super) record: Record,
+    /// Whether the record as it is here lacks chunks that its manifest names.
+    pub(super) is_long: bool,
+}
+
+impl Seen {
+    pub(super) fn new(id: ChunkId, holders: Vec<NodeId>, record: Record) -> Self {
+        let names_chunks = matches!(record.body, Body::Chunks(_) | Body::Indexed(_));
+        let record = record.row();
+        let is_long = names_chunks && record.body == Body::InManifest;
+        Self { id, holders, record, is_long }
+    }
+
+    pub(super) fn name(&self) -> (String, String) {
+        (self.record.bucket.clone(), self.record.key.clone())
+    }
+
+    fn is_removal(&self) -> bool {
+        matches!(self.record.kind, Kind::Erased | Kind::BucketGone)
+    }
+}
+
+/// The records of one key, each with whether its manifest may go: when another manifest says that it counts no more, and the
+/// catalog does not contradict. A catalog that knows nothing removes nothing.
+pub(super) fn judge(records: Vec<Seen>, catalog: &dyn Catalog) -> Result<Vec<(Seen, bool)>, CatalogError> {
+    let goes = if records.first().is_some_and(|seen| seen.record.key.is_empty()) {
+        judge_bucket(&records, catalog)?
+    } else {
+        judge_key(&records, catalog)?
+    };
+    Ok(records.into_iter().zip(goes).collect())
+}
+
+fn judge_bucket(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, CatalogError> {
+    let order = |seen: &&Seen| (seen.record.version, seen.record.revision, seen.id);
+    let Some(newest) = records.iter().max_by_key(order) else { return Ok(vec![]) };
+    let row = catalog.bucket(&newest.record.bucket)?;
+    let settled = match (&row, newest.record.kind) {
+        (Some(row), Kind::Bucket) => row.manifest == newest.id,
+        (None, Kind::BucketGone) => true,
+        _ => false,
+    };
+    // What says that the bucket is gone outlives what says that there is one.
+    let alone = records.len() == 1;
+    Ok(records.iter().map(|seen| settled && (seen.id != newest.id || alone && seen.is_removal())).collect())
+}
+
+fn judge_key(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, CatalogError> {
+    let removals = || records.iter().map(|seen| &seen.record).filter(|record| record.kind == Kind::Erased);
+    let erased: BTreeSet<VersionId> = removals().filter(|r| !r.null).map(|r| r.erases).collect();
+    let nulls_until = removals().filter(|r| r.null).map(|r| r.version).max();
+    let last_null = last_null(records, catalog)?;
+    let mut goes = vec![];
+    for seen in records {
+        let record = &seen.record;
+        if seen.is_removal() {
+            let covers = |other: &Seen| match record.null {
+                true => other.record.null && !other.is_removal() && other.record.version < record.version,
+                false => !other.is_removal() && other.record.version == record.erases,
+            };
+            goes.push(!records.iter().any(covers));
+            continue;
+        }
+        let version = record.version;
+        let before = |limit: Option<VersionId>| record.null && limit.is_some_and(|limit| version < limit);
+        let removed = erased.contains(&version) || before(nulls_until) || before(last_null);
+        let revised = || records.iter().any(|other| is_later(&other.record, record));
+        if !removed && !revised() {
+            goes.push(false);
+            continue;
+        }
+        goes.push(match row_of(catalog, record)? {
+            Some(row) => row.manifest != seen.id && is_later(&row.record, record),
+            None => removed,
+        });
+    }
+    Ok(goes)
+}
+
+/// Whether a record has later attributes of the same version.
+fn is_later(other: &Record, record: &Record) -> bool {
+    other.kind == record.kind && other.version == record.version && other.revision > record.revision
+}
+
+/// What the catalog has of a version.
+fn row_of(catalog: &dyn Catalog, record: &Record) -> Result<Option<Row>, CatalogError> {
+    let version = (!record.null).then_some(record.version);
+    let row = catalog.version(&record.bucket, &record.key, version)?;
+    Ok(row.filter(|row| row.record.version == record.version))
+}
+
+/// The null version that the catalog has, if its manifest is there: it took the place of those before.
+fn last_null(records: &[Seen], catalog: &dyn Catalog) -> Result<Option<VersionId>, CatalogError> {
+    let mut nulls = records.iter().map(|seen| &seen.record).filter(|r| r.null && r.kind != Kind::Erased);
+    let Some(any) = nulls.next() else { return Ok(None) };
+    let row = catalog.version(&any.bucket, &any.key, None)?.map(|row| row.record.version);
+    Ok(row.filter(|version| any.version == *version || nulls.any(|r| r.version == *version)))
+}

@@ -1,0 +1,256 @@
+//! What nothing refers to goes after two looks; what a file, a version or an upload names stays.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod memory;
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use memory::Memory;
+use object::catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
+use object::clean::{Cleaning, Report};
+use object::objects::{ObjectError, Objects, Sealed, Source};
+use object::rebuild::Manifests;
+use object::record::{Body, Kind, Record, VersionId, encode_entries};
+use object::{ChunkService, PutOptions, put_file};
+use protocol::cleaner::Unfinished;
+use protocol::id::{ChunkId, ChunkKind, NodeId};
+
+const MIB: usize = 1 << 20;
+
+struct All(Option<Bytes>);
+
+impl Source for All {
+    fn next(&mut self) -> Result<Option<Bytes>, Box<dyn Error + Send + Sync>> {
+        Ok(self.0.take())
+    }
+
+    fn digest(&mut self, _: &[u8]) {}
+
+    fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
+        Ok(Sealed { etag: size.to_string(), ..Sealed::default() })
+    }
+}
+
+struct World {
+    memory: Arc<Memory>,
+    catalog: Arc<Sqlite>,
+    objects: Objects,
+}
+
+impl World {
+    fn new(place: &Path) -> Self {
+        let world = Self::over(Arc::default(), &place.join("catalog"));
+        world.objects.create_bucket(Record::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+        world
+    }
+
+    fn over(memory: Arc<Memory>, catalog: &Path) -> Self {
+        let catalog = Arc::new(Sqlite::open(catalog).unwrap());
+        let service = Arc::clone(&memory) as Arc<dyn ChunkService + Send + Sync>;
+        let objects = Objects::new(service, Arc::clone(&catalog) as Arc<dyn Catalog>);
+        Self { memory, catalog, objects }
+    }
+
+    fn put(&self, key: &str, null: bool, fill: u8, length: usize) -> Row {
+        let mut record = Record::new(Kind::Object, "b", key, VersionId::default());
+        record.null = null;
+        let bytes = (0..length).map(|n| fill ^ (n / MIB) as u8).collect::<Vec<u8>>();
+        self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap()
+    }
+
+    fn held(&self, kind: ChunkKind) -> usize {
+        self.memory.chunks.lock().unwrap().keys().filter(|id| id.kind() == kind).count()
+    }
+
+    fn looks(&self, count: usize) -> Report {
+        let mut cleaning = Cleaning::new(&*self.memory, &*self.catalog, false);
+        let mut last = Report::default();
+        for _ in 0..count {
+            last = cleaning.look(&mut || true);
+            assert_eq!(last.problem, None);
+        }
+        last
+    }
+
+    /// What the manifests say is what the catalog says.
+    fn check(&self) {
+        let manifests = Manifests::read(&*self.memory).unwrap();
+        assert_eq!(manifests.compare(&*self.catalog).unwrap(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_is_named_stays_and_the_rest_goes() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    let shared = world.put("shared", true, 1, 3 * MIB);
+    world.put("twin", true, 1, 3 * MIB);
+    let inline = world.put("small", true, 2, 100);
+    let gone = world.put("gone", true, 3, 40 * MIB);
+    put_file(&*world.memory, "file", &mut &[5; 3 << 20][..], &PutOptions::default(), &mut |_| ()).unwrap();
+    let part = world.objects.write(&mut All(Some(Bytes::from(vec![6; 2 * MIB])))).unwrap();
+    let Body::Chunks(entries) = part.body else { panic!("no chunks") };
+    let id = world.objects.next_version();
+    let record = Record::new(Kind::Object, "b", "upload", VersionId::default());
+    world.catalog.change(Change::StartUpload(Upload { id, record })).unwrap();
+    let [etag, checksums] = [String::new(), String::new()];
+    let part = Part { number: 1, size: 1, etag, micros: 1, checksums, entries: encode_entries(&entries) };
+    world.catalog.change(Change::PutPart(id, part)).unwrap();
+    // 3 shared, 40 of which two parts of 16 are the same bytes, 1 of the file, 1 of the part.
+    let before = (world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest));
+    assert_eq!(world.looks(3).look.copies, 0, "something was dropped that is named");
+    assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), before);
+    for row in [&shared, &inline, &gone] {
+        world.objects.erase(row).unwrap();
+    }
+    assert_eq!(world.held(ChunkKind::Manifest), before.1 + 3);
+    let report = world.looks(2);
+    assert!(report.look.copies > 100, "{report:?}");
+    // The bytes of "gone" go, and three manifests; what says that they are gone outlives them.
+    assert_eq!(world.held(ChunkKind::Payload), 3 + 1 + 1);
+    assert_eq!(world.held(ChunkKind::Manifest), before.1);
+    world.check();
+    world.looks(2);
+    assert_eq!(world.held(ChunkKind::Manifest), before.1 - 3);
+    world.check();
+    world.catalog.change(Change::EndUpload(id)).unwrap();
+    world.looks(2);
+    assert_eq!(world.held(ChunkKind::Payload), 4);
+    // Made again from what is left, the catalog is the same.
+    let fresh = place.path().join("fresh");
+    Manifests::read(&*world.memory).unwrap().write(&fresh).unwrap();
+    World::over(Arc::clone(&world.memory), &fresh).check();
+    assert_eq!(world.catalog.newest("b", "twin").unwrap().unwrap().record.size, 3 << 20);
+}
+
+#[test]
+fn versions_that_others_take_the_place_of_go() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    (0..3).for_each(|n| drop(world.put("k", true, 10 + n, MIB)));
+    let row = world.put("kept", false, 20, MIB);
+    world.put("kept", false, 21, MIB);
+    let row = world.objects.revise(&row, |record| record.etag = "other".to_owned()).unwrap();
+    let bucket = world.catalog.bucket("b").unwrap().unwrap();
+    world.objects.set_bucket(&bucket, |record| record.etag = "set".to_owned()).unwrap();
+    world.looks(2);
+    assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), (3, 4));
+    assert!(world.objects.whole(&row).is_ok());
+    world.check();
+}
+
+#[test]
+fn an_empty_catalog_removes_nothing_that_stands() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    world.put("k", true, 1, 2 * MIB);
+    world.put("k", true, 2, 2 * MIB);
+    let long = world.put("long", false, 3, 40 * MIB);
+    let marker = Record::new(Kind::Marker, "b", "long", VersionId::default());
+    world.objects.publish(marker, &Condition::Always).unwrap();
+    let before = world.memory.chunks.lock().unwrap().len();
+    let lost = World::over(Arc::clone(&world.memory), &place.path().join("empty"));
+    assert_eq!(lost.looks(4).look.unreferenced, 0);
+    assert_eq!(world.memory.chunks.lock().unwrap().len(), before);
+    // Nor does a manifest that says so, while the catalog contradicts.
+    let mut erased = Record::new(Kind::Erased, "b", "long", VersionId::new(u64::MAX >> 1, 1));
+    erased.erases = long.record.version;
+    let (id, bytes) = erased.chunk();
+    world.memory.put(id, bytes).wait().unwrap();
+    let kept = world.catalog.newest("b", "k").unwrap().unwrap();
+    let mut erased = Record::new(Kind::Erased, "b", "k", VersionId::new(u64::MAX >> 1, 1));
+    erased.null = true;
+    let (id, bytes) = erased.chunk();
+    world.memory.put(id, bytes).wait().unwrap();
+    world.looks(4);
+    assert!(world.memory.chunks.lock().unwrap().contains_key(&kept.manifest));
+    assert!(world.memory.chunks.lock().unwrap().contains_key(&long.manifest));
+    assert!(world.objects.whole(&long).is_ok());
+}
+
+#[test]
+fn what_is_not_known_drops_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    let row = world.put("k", true, 1, 2 * MIB);
+    world.objects.erase(&row).unwrap();
+    let before = world.memory.chunks.lock().unwrap().len();
+    // A manifest that this program cannot read may name anything.
+    let mut bytes = b"RSVM\x09".to_vec();
+    bytes.resize(100, 7);
+    let bytes = Bytes::from(bytes);
+    let strange = ChunkId::of_manifest("strange", 1, &bytes);
+    world.memory.put(strange, bytes).wait().unwrap();
+    let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
+    for _ in 0..3 {
+        let report = cleaning.look(&mut || true);
+        assert!(report.problem.is_some_and(|problem| problem.contains("format 9")));
+    }
+    world.memory.chunks.lock().unwrap().remove(&strange);
+    assert_eq!(world.memory.chunks.lock().unwrap().len(), before);
+    // It does not stay in the way.
+    world.looks(2);
+    assert_eq!(world.held(ChunkKind::Payload), 0);
+}
+
+#[test]
+fn a_silent_target_stops_a_look() {
+    let place = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory { silent: vec![NodeId(4)], ..Memory::default() });
+    let world = World::over(memory, &place.path().join("catalog"));
+    let orphan = Bytes::from_static(b"nobody names it");
+    world.memory.put(ChunkId::of_payload(&orphan), orphan).wait().unwrap();
+    let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
+    for _ in 0..3 {
+        let report = cleaning.look(&mut || true);
+        assert_eq!(report.look.unfinished, Some(Unfinished::Silent(vec![NodeId(4)])));
+    }
+    assert_eq!(world.held(ChunkKind::Payload), 1);
+}
+
+#[test]
+fn a_copy_made_during_a_look_survives() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    let from = world.put("from", true, 1, 3 * MIB);
+    let whole = world.objects.whole(&from).unwrap();
+    world.objects.erase(&from).unwrap();
+    let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
+    cleaning.look(&mut || true);
+    // It had read the source before that was erased, and its manifest comes when the look has read all manifests.
+    let copy = Record { key: "copy".to_owned(), ..whole };
+    for entry in match &copy.body {
+        Body::Chunks(entries) => entries,
+        other => panic!("{other:?}"),
+    } {
+        assert!(matches!(world.memory.renew(entry.id).wait(), Ok(true)));
+    }
+    cleaning.look(&mut || true);
+    assert_eq!(world.held(ChunkKind::Payload), 3);
+    world.objects.publish(copy, &Condition::Always).unwrap();
+    (0..4).for_each(|_| drop(cleaning.look(&mut || true)));
+    assert_eq!(world.held(ChunkKind::Payload), 3);
+}
+
+#[test]
+fn a_put_that_takes_too_long_fails_and_leaves_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    let World { memory, catalog, objects } = world;
+    let objects = objects.with_limit(Duration::ZERO);
+    let record = Record::new(Kind::Object, "b", "slow", VersionId::default());
+    let put = objects.put(record, &Condition::Always, &mut All(Some(Bytes::from(vec![1; 2 * MIB]))));
+    assert!(matches!(put, Err(ObjectError::TooSlow(_))), "{put:?}");
+    assert_eq!(catalog.newest("b", "slow").unwrap(), None);
+    let world = World { memory, catalog, objects };
+    world.check();
+    world.looks(4);
+    assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), (0, 1));
+    let options = PutOptions { limit: Duration::ZERO, ..PutOptions::default() };
+    assert!(put_file(&*world.memory, "slow", &mut &b"bytes"[..], &options, &mut |_| ()).is_err());
+}
