@@ -59,7 +59,7 @@ fn what_was_deleted_goes_and_what_is_shared_stays() {
         s3.put("bucket", &format!("gone-{n}"), &content(32 * MIB, 10 + n)).is(200);
     }
     let (live, disk) = (sum(&cluster, "live").unwrap(), blocks(&cluster.directory));
-    assert!(live > 3 * 165 << 20);
+    assert!(live > 3 * (165 << 20));
     assert_eq!(clean(&cluster)["copies"], 0, "something was dropped that is named");
     s3.ask("DELETE", ("bucket", "one"), &[], &[], b"").is(204);
     (0..5).for_each(|n| drop(s3.ask("DELETE", ("bucket", &format!("gone-{n}")), &[], &[], b"").is(204)));
@@ -76,11 +76,11 @@ fn what_was_deleted_goes_and_what_is_shared_stays() {
     wait_for("a finished cleaning", || {
         let output = cluster.try_run(&["clean", "--grace", "2", "--json"], b"");
         copies += serde_json::from_slice::<Value>(&output.stdout).map_or(0, |done| done["copies"].as_u64().unwrap());
-        output.status.success() && sum(&cluster, "live").unwrap() < 3 * 7 << 20
+        output.status.success() && sum(&cluster, "live").unwrap() < 3 * (7 << 20)
     });
-    assert!(sum(&cluster, "live").unwrap() > 3 * 5 << 20, "{copies} copies: more than nothing refers to went");
-    wait_for("compaction", || sum(&cluster, "reclaimed").unwrap() > 3 * 100 << 20);
-    wait_for("disk space", || blocks(&cluster.directory) < disk - (3 * 100 << 20));
+    assert!(sum(&cluster, "live").unwrap() > 3 * (5 << 20), "{copies} copies: more than nothing refers to went");
+    wait_for("compaction", || sum(&cluster, "reclaimed").unwrap() > 3 * (100 << 20));
+    wait_for("disk space", || blocks(&cluster.directory) < disk - (3 * (100 << 20)));
 
     assert!(s3.get("bucket", "two").is(200).body == shared);
     assert!(cluster.run(&["get", "file", "--output", "-"]) == file);
