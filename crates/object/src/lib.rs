@@ -17,6 +17,7 @@ pub mod manifest;
 pub mod objects;
 pub mod rebuild;
 pub mod record;
+mod removal;
 mod service;
 
 /// How long a put may take unless something else is asked for: half the grace time of cleaning.

@@ -8,6 +8,7 @@ use protocol::initiator::Scope;
 
 use crate::catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start};
 use crate::record::{Body, Kind, MAGIC, Record, VersionId};
+use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
 
 /// Manifests that are asked for ahead.
@@ -212,22 +213,9 @@ impl Manifests {
 /// The versions that stand when all that was removed is gone, oldest first. A removal counts for the revision of its
 /// version that it saw, and for those before it; that of a null version for all older null versions as well.
 fn standing(records: Records) -> Vec<Row> {
-    let is_erasure = |row: &Row| row.record.kind == Kind::Erased;
-    let (erasures, mut records): (Records, Records) = records.into_iter().partition(is_erasure);
-    let mut erased: BTreeMap<VersionId, u64> = BTreeMap::new();
-    for erasure in erasures.iter().map(|row| &row.record) {
-        let revision = erased.entry(erasure.erases).or_default();
-        *revision = erasure.revision.max(*revision);
-    }
-    let nulls = erasures.iter().map(|row| &row.record).filter(|record| record.null);
-    let last_null = nulls.map(|record| record.version).max().unwrap_or_default();
-    records.retain(|row| {
-        let record = &row.record;
-        match erased.get(&record.version) {
-            Some(revision) => record.revision > *revision,
-            None => !record.null || record.version > last_null,
-        }
-    });
+    let removals = Removals::of(records.iter().map(|row| &row.record));
+    let stands = |row: &Row| row.record.kind != Kind::Erased && !removals.remove(&row.record);
+    let records: Records = records.into_iter().filter(stands).collect();
     let newest_null = records.iter().map(|row| &row.record).filter(|record| record.null);
     let newest_null = newest_null.map(|record| record.version).max();
     // Sorted by version and revision: a later record of a version takes the place of an earlier one.

@@ -174,6 +174,25 @@ fn an_empty_catalog_removes_nothing_that_stands() {
 }
 
 #[test]
+fn a_removal_that_came_too_late_removes_nothing_of_what_was_revised() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    for (key, null) in [("k", false), ("null", true)] {
+        let row = world.put(key, null, 1, 2 * MIB);
+        let revised =
+            world.objects.revise(&row, |record| drop(record.attributes.insert("x".into(), "y".into()))).unwrap();
+        // Another gateway had not seen that yet, and the catalog refused its removal.
+        assert!(!world.objects.erase(&row).unwrap());
+        let lost = World::over(Arc::clone(&world.memory), &place.path().join(format!("empty-{key}")));
+        lost.looks(4);
+        let there = |id| world.memory.chunks.lock().unwrap().contains_key(&id);
+        assert!(there(revised.manifest), "{key}");
+        let Body::Chunks(entries) = &revised.record.body else { panic!("{:?}", revised.record.body) };
+        assert!(entries.iter().all(|entry| there(entry.id)), "{key}");
+    }
+}
+
+#[test]
 fn what_is_not_known_drops_nothing() {
     let place = tempfile::tempdir().unwrap();
     let world = World::new(place.path());

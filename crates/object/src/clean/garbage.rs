@@ -1,11 +1,10 @@
 //! Which manifests may go.
 
-use std::collections::BTreeSet;
-
 use protocol::id::{ChunkId, NodeId};
 
 use crate::catalog::{Catalog, CatalogError, Row};
 use crate::record::{Body, Kind, Record, VersionId};
+use crate::removal::Removals;
 
 /// A record that was read.
 pub(super) struct Seen {
@@ -61,24 +60,19 @@ fn judge_bucket(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, Ca
 }
 
 fn judge_key(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, CatalogError> {
-    let removals = || records.iter().map(|seen| &seen.record).filter(|record| record.kind == Kind::Erased);
-    let erased: BTreeSet<VersionId> = removals().filter(|r| !r.null).map(|r| r.erases).collect();
-    let nulls_until = removals().filter(|r| r.null).map(|r| r.version).max();
+    let removals = Removals::of(records.iter().map(|seen| &seen.record));
     let last_null = last_null(records, catalog)?;
     let mut goes = vec![];
     for seen in records {
         let record = &seen.record;
         if seen.is_removal() {
-            let covers = |other: &Seen| match record.null {
-                true => other.record.null && !other.is_removal() && other.record.version < record.version,
-                false => !other.is_removal() && other.record.version == record.erases,
-            };
+            let alone = Removals::of(std::iter::once(record));
+            let covers = |other: &Seen| !other.is_removal() && alone.remove(&other.record);
             goes.push(!records.iter().any(covers));
             continue;
         }
-        let version = record.version;
-        let before = |limit: Option<VersionId>| record.null && limit.is_some_and(|limit| version < limit);
-        let removed = erased.contains(&version) || before(nulls_until) || before(last_null);
+        let replaced = record.null && last_null.is_some_and(|last| record.version < last);
+        let removed = removals.remove(record) || replaced;
         let revised = || records.iter().any(|other| is_later(&other.record, record));
         if !removed && !revised() {
             goes.push(false);
