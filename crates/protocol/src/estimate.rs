@@ -161,7 +161,8 @@ impl DiskTime {
 pub struct DiskQueue {
     /// What one keeps the disk from the next by.
     each: DiskTime,
-    /// From handing one to the disk to its completion: a sync that many writes share takes each of them the whole of it.
+    /// From handing one to an idle disk to its completion: a sync that many writes share takes each of them the whole of it.
+    /// What waited for others says nothing of that, and a disk that nobody chooses for it would never show that it is idle.
     whole: DiskTime,
     last_done: Instant,
 }
@@ -176,7 +177,9 @@ impl DiskQueue {
     /// Takes an operation into account that was handed over at `begun` and ended now.
     pub fn sample(&mut self, now: Instant, bytes: u32, begun: Instant) {
         self.each.sample(now, bytes, now.since(begun.max(self.last_done)));
-        self.whole.sample(now, bytes, now.since(begun));
+        if self.last_done <= begun {
+            self.whole.sample(now, bytes, now.since(begun));
+        }
         self.last_done = now;
     }
 
@@ -248,5 +251,19 @@ mod tests {
         assert!(disk.expect(at(6), 4_096) > Span::from_millis(9) && disk.expect(at(6), 4_096) < Span::from_millis(11));
         assert_eq!(disk.expect(at(11), 4_096), Span::of_transfer(4_096, 1_000_000_000));
         assert_eq!(link.get(at(11)), 1_000_000_000);
+    }
+
+    /// A write that takes 100 us, and 20 that come meanwhile, which the disk takes in two groups of ten.
+    #[test]
+    fn a_disk_that_was_busy_looks_idle_when_it_is() {
+        let mut disk = DiskQueue::new(1_000_000_000);
+        let at = |micros| Instant::ZERO + Span::from_micros(micros);
+        disk.sample(at(1_100), 4_096, at(1_000));
+        for group in [2_100, 3_100] {
+            (0..10).for_each(|n| disk.sample(at(group + n), 4_096, at(1_050)));
+        }
+        let now = at(3_110);
+        let takes = disk.done(now, now, Span::ZERO, 4_096).since(now);
+        assert!(takes > Span::from_micros(90) && takes < Span::from_micros(110), "{takes:?}");
     }
 }
