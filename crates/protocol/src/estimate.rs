@@ -130,6 +130,35 @@ struct Learned {
     /// When it was measured last, and how often.
     at: Instant,
     times: u64,
+    /// The operations that were done last at about the same time: what they took together, how many they are, and what was
+    /// known before them.
+    batch: (u64, u64),
+    before: Option<u64>,
+}
+
+/// Operations are taken for done together when one follows the others within this part of what they took.
+const TOGETHER: u64 = 8;
+
+/// Most that are.
+const BATCH: u64 = 64;
+
+impl Learned {
+    /// With one more measurement. Those that are done together share what the first seems to take: each by itself would look
+    /// slow or free.
+    fn and(this: Option<Self>, now: Instant, seen: u64) -> Self {
+        let Some(last) = this else {
+            return Self { nanos: seen, at: now, times: 1, batch: (seen, 1), before: None };
+        };
+        let ((took, count), times) = (last.batch, last.times + 1);
+        let (batch, before) = if seen < took / TOGETHER && count < BATCH {
+            ((took + seen, count + 1), last.before)
+        } else {
+            ((seen, 1), Some(last.nanos))
+        };
+        let mean = batch.0 / batch.1;
+        let nanos = before.map_or(mean, |before| before - before / 8 + mean / 8);
+        Self { nanos, at: now, times, batch, before }
+    }
 }
 
 impl DiskTime {
@@ -141,9 +170,7 @@ impl DiskTime {
     /// Takes an operation into account that ended now: `took` is the time that it kept the disk from the next one.
     fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
         let class = &mut self.classes[bytes.max(1).ilog2() as usize];
-        let seen = took.as_nanos().max(1);
-        let before = class.unwrap_or(Learned { nanos: seen, at: now, times: 0 });
-        *class = Some(Learned { nanos: before.nanos - before.nanos / 8 + seen / 8, at: now, times: before.times + 1 });
+        *class = Some(Learned::and(*class, now, took.as_nanos().max(1)));
     }
 
     /// How long an operation of `bytes` should take.
@@ -265,5 +292,20 @@ mod tests {
         let now = at(3_110);
         let takes = disk.done(now, now, Span::ZERO, 4_096).since(now);
         assert!(takes > Span::from_micros(90) && takes < Span::from_micros(110), "{takes:?}");
+    }
+
+    #[test]
+    fn what_is_done_together_took_the_disk_a_share_of_it_each() {
+        let mut time = DiskTime::new(1_000_000_000);
+        let sample = |time: &mut DiskTime, micros| time.sample(Instant::ZERO, 4_096, Span::from_micros(micros));
+        for _ in 0..30 {
+            sample(&mut time, 991);
+            (0..9).for_each(|_| sample(&mut time, 1));
+            let each = time.expect(Instant::ZERO, 4_096);
+            assert_eq!(each, Span::from_micros(100));
+        }
+        // A disk that is a thousand times faster from now on is not one large batch for ever.
+        (0..4_000).for_each(|_| sample(&mut time, 0));
+        assert!(time.expect(Instant::ZERO, 4_096) < Span::from_micros(1));
     }
 }
