@@ -106,7 +106,10 @@ impl ChunkService for NodeCluster {
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
         let (live, bytes) = (Arc::clone(&self.live), payload.len() as u64);
         pending(self.client.put(id, payload), move |stored: Option<&Stored>| {
-            live.put(Instant::now(), stored.map(|stored| (bytes, duration(stored.took))));
+            // Where every copy was there already, nobody took one.
+            let took = stored.filter(|stored| stored.rounds > 0).map_or(&[][..], |stored| &stored.holders);
+            let done = stored.map(|stored| (bytes, duration(stored.took)));
+            live.put(Instant::now(), done, took.iter().map(|target| target.0));
         })
     }
 

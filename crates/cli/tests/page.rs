@@ -77,8 +77,10 @@ fn the_page_shows_targets_rates_and_what_is_wrong() {
     assert!(part(&page, "id=\"state\"", "</p>").contains("All 9 targets are up."), "{page}");
     for target in 1..=9 {
         let row = part(&page, &format!("data-target=\"{target}\""), "</tr>");
-        assert!(row.contains(">up<") && row.contains("iB<"), "{row}");
+        assert!(row.contains(">up<") && row.contains("iB<") && row.contains(" %<"), "{row}");
     }
+    let loads = page.split("data-load=\"").skip(1).map(|cell| part(cell, ">", "<")[1..].parse::<f64>().unwrap());
+    assert!(loads.sum::<f64>() > 0.0, "no target has taken a copy");
     // Whatever was put and got is in the plots: their lines leave the bottom.
     let heights = |plot: &str, series: &str| -> Vec<f64> {
         let lines = part(&page, &format!("id=\"{plot}\""), "</svg>");

@@ -1,6 +1,6 @@
 //! The last minutes, second by second: what the status page plots.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub(crate) struct Second {
     pub(crate) refused: u64,
     /// Answers that failed: ours.
     pub(crate) failed: u64,
+    /// Copies that each target took.
+    pub(crate) copies: BTreeMap<u32, u64>,
 }
 
 /// The last minutes as the page gets them.
@@ -92,6 +94,7 @@ struct Inner {
     put: Gathering,
     get: Gathering,
     answered: [u64; 3],
+    copies: BTreeMap<u32, u64>,
     past: VecDeque<Second>,
 }
 
@@ -103,7 +106,8 @@ impl Inner {
         self.second = self.second.max(second.saturating_sub(KEPT as u64 + 1));
         while self.second < second {
             let [answered, refused, failed] = std::mem::take(&mut self.answered);
-            let over = Second { put: self.put.take(), get: self.get.take(), answered, refused, failed };
+            let copies = std::mem::take(&mut self.copies);
+            let over = Second { put: self.put.take(), get: self.get.take(), answered, refused, failed, copies };
             if self.past.len() == KEPT {
                 self.past.pop_front();
             }
@@ -121,7 +125,7 @@ impl Live {
     /// Begins at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         let (put, get, past) = (Gathering::new(), Gathering::new(), VecDeque::new());
-        Self(Mutex::new(Inner { began: now, second: 0, put, get, answered: [0; 3], past }))
+        Self(Mutex::new(Inner { began: now, second: 0, put, get, answered: [0; 3], copies: BTreeMap::new(), past }))
     }
 
     fn at<T>(&self, now: Instant, act: impl FnOnce(&mut Inner) -> T) -> T {
@@ -130,9 +134,12 @@ impl Live {
         act(&mut inner)
     }
 
-    /// A chunk of so many bytes was stored in this time, or could not be.
-    pub(crate) fn put(&self, now: Instant, done: Option<(u64, Duration)>) {
-        self.at(now, |inner| inner.put.add(done));
+    /// A chunk of so many bytes was stored in this time by these targets, or could not be.
+    pub(crate) fn put(&self, now: Instant, done: Option<(u64, Duration)>, holders: impl Iterator<Item = u32>) {
+        self.at(now, |inner| {
+            inner.put.add(done);
+            holders.for_each(|target| *inner.copies.entry(target).or_default() += 1);
+        });
     }
 
     /// A chunk of so many bytes was read in this time, or could not be.
@@ -168,9 +175,9 @@ mod tests {
         let at = |ms: u64| begin + Duration::from_millis(ms);
         let live = Live::new(begin);
         for n in 1..=100 {
-            live.put(at(10 * n - 1), Some((1_000, Duration::from_millis(n))));
+            live.put(at(10 * n - 1), Some((1_000, Duration::from_millis(n))), [1, 2 + n as u32 % 2].into_iter());
         }
-        live.put(at(1_000), None);
+        live.put(at(1_000), None, std::iter::empty());
         live.get(at(1_500), Some((7, Duration::from_micros(250))));
         live.answered(at(3_100), 200);
         live.answered(at(3_100), 404);
@@ -179,6 +186,7 @@ mod tests {
         assert_eq!(seconds.len(), 4);
         let first = &seconds[0].put;
         assert_eq!((first.chunks, first.bytes, first.failed), (100, 100_000, 0));
+        assert_eq!(seconds[0].copies, BTreeMap::from([(1, 100), (2, 50), (3, 50)]));
         let (p50, p99) = (first.p50_ms.unwrap(), first.p99_ms.unwrap());
         assert!((49.0..52.0).contains(&p50) && (98.0..101.0).contains(&p99), "{p50} {p99}");
         assert_eq!((seconds[1].put.failed, seconds[1].put.p50_ms, seconds[1].get.chunks), (1, None, 1));
@@ -190,9 +198,9 @@ mod tests {
     fn only_the_last_minutes_are_kept() {
         let begin = Instant::now();
         let live = Live::new(begin);
-        live.put(begin, Some((1, Duration::ZERO)));
+        live.put(begin, Some((1, Duration::ZERO)), std::iter::empty());
         let later = begin + Duration::from_secs(1_000_000);
-        live.put(later, Some((1, Duration::ZERO)));
+        live.put(later, Some((1, Duration::ZERO)), std::iter::empty());
         let seconds = live.seconds(later + Duration::from_secs(1));
         assert_eq!(seconds.len(), KEPT);
         assert_eq!(seconds.iter().map(|second| second.put.chunks).sum::<u64>(), 1, "the old one is forgotten");
