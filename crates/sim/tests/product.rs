@@ -200,3 +200,19 @@ fn negotiated_windows_keep_up_with_slow_disks() {
         assert!(completed > 0.97, "{protocol} completes {completed} of what is asked for");
     }
 }
+
+#[test]
+fn what_fails_in_the_drain_is_counted() {
+    // No target has room for a chunk.
+    let full = "initiators = 20\ntargets = 9\nreceive_buffer = \"1B\"\nlength = \"1us\"\ndrain = \"100s\"\n";
+    let outcome = run(&product(full)).unwrap();
+    let more = outcome.product.as_ref().unwrap();
+    assert!(more.failed > 0, "without room requests fail");
+    assert_eq!(outcome.latency.len() + more.failed + more.unfinished, 20);
+}
+
+#[test]
+fn arrivals_closer_than_a_nanosecond_come_to_an_end() {
+    let busy = "protocol = \"hash\"\ninitiators = 1\ntargets = 90\nchunk = \"1B\"\nload = 10\nlength = \"1us\"\ndrain = \"0ns\"\n";
+    assert!(run(&product(busy)).unwrap().events > 0);
+}

@@ -308,7 +308,7 @@ impl<'a> Cluster<'a> {
     fn next_arrival(&mut self, initiator: u32) {
         let Load::Open { chunks_per_second } = self.setup.load else { return };
         let mean = f64::from(self.setup.initiators) * 1e9 / chunks_per_second.max(1e-3);
-        let wait = exponential(&mut self.rng, mean as u64);
+        let wait = exponential(&mut self.rng, (mean as u64).max(1));
         self.queue.push(self.now + wait, Happening::Arrival(initiator));
     }
 

@@ -278,7 +278,7 @@ impl<'a> Cluster<'a> {
     fn next_arrival(&mut self, initiator: u32) {
         let Load::Open { chunks_per_second } = self.setup.load else { return };
         let mean = f64::from(self.setup.initiators) * 1e9 / chunks_per_second.max(1e-3);
-        let wait = exponential(&mut self.rng[0], mean as u64);
+        let wait = exponential(&mut self.rng[0], (mean as u64).max(1));
         self.queue.push(self.now + wait, Happening::Arrival(initiator));
     }
 
@@ -479,6 +479,7 @@ impl<'a> Cluster<'a> {
         if in_window && self.now >= self.setup.warm_up.as_nanos() {
             if self.ended.is_some() {
                 self.open -= 1;
+                self.stopped.failed += u64::from(!good);
             }
             if good {
                 let latency = if over.is_put { &mut self.put_latency } else { &mut self.get_latency };
