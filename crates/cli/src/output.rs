@@ -1,6 +1,7 @@
 //! Tables, JSON and progress.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use anyhow::Context;
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -74,6 +75,15 @@ pub(crate) fn byte_bar(what: &str, total: Option<u64>) -> ProgressBar {
 /// A progress bar for steps; nothing where nobody watches.
 pub(crate) fn step_bar(what: &str, total: u64) -> ProgressBar {
     bar(what, Some(total), "{msg} {pos} of {len} {wide_bar} {elapsed}")
+}
+
+/// A bar for runs: how many are done, and which share of all.
+pub(crate) fn share_bar(parts: u64) -> ProgressBar {
+    let bar = bar("", Some(parts), "{msg} {percent:>3} % {wide_bar} {elapsed}");
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+    bar
 }
 
 fn bar(what: &str, total: Option<u64>, form: &str) -> ProgressBar {

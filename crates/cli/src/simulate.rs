@@ -3,6 +3,7 @@
 mod ablate;
 mod paper;
 mod plot;
+mod progress;
 mod report;
 mod rivals;
 mod scenarios;

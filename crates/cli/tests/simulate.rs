@@ -210,6 +210,13 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
     let metric = error_of(&["sim", "sweep", path, "--vary", "depth=1,2", "--metric", "speed"]);
     assert!(metric.contains("chunks_per_second"), "{metric}");
     assert!(error_of(&["sim", "sweep", path, "--vary", "depth"]).contains("key=value"));
+    assert!(error_of(&["sim", "sweep", path, "--vary", "depth=1", "--vary", "depth=2"]).contains("two different"));
+    assert!(error_of(&["sim", "sweep", path, "--vary", "depth=1", "--keep", "200"]).contains("0 to 100"));
+    assert!(error_of(&["sim", "run", path, "--seeds", "99999999"]).contains("1 to 10000"));
+    assert!(error_of(&["sim", "paper", "--seeds", "99999999"]).contains("1 to 10000"));
+    for long in ["length=999999999s", "warm_up=18000000000s", "trip=18000000000s", "guard=2s"] {
+        assert!(error_of(&["sim", "run", path, "--set", long]).contains("s are possible"), "{long}");
+    }
     for (flag, args) in
         [("--vary", &["--vary", "chunk=12,16KiB"][..]), ("--set", &["--vary", "depth=1,2", "--set", "chunk=12"])]
     {

@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
-use anyhow::{anyhow, ensure};
+use anyhow::anyhow;
 use protocol::paper::Protocol;
 use serde::Serialize;
 use sim::perf::paper::{Cell, Exhibit, Measured, reproduce};
 use sim::perf::{Estimate, LATE_FRAMES, Quirks, STAGGERED_START, cores};
 
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
+use super::progress::Progress;
 use super::report::{Report, make_place};
+use super::scenarios::seeds_within;
 use crate::args::{ExhibitArg, PaperArgs, QuirkArg};
-use crate::output::{json, line, step_bar, table};
+use crate::output::{json, line, table};
 
 /// Points that a plot of single chunks has for each protocol at most.
 const POINTS: usize = 1_200;
@@ -53,7 +55,7 @@ struct TentativeJson {
 
 /// Runs `reservoir sim paper`.
 pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
-    ensure!(args.seeds > 0, "--seeds 0 runs nothing: ask for at least 1");
+    seeds_within(args.seeds)?;
     let exhibits: Vec<Exhibit> = if args.only.is_empty() {
         Exhibit::ALL.to_vec()
     } else {
@@ -61,14 +63,11 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     };
     make_place(&args.report)?;
     let begin = Instant::now();
-    let bar = step_bar("runs", 0);
-    let progress = |done: usize, all: usize| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    };
+    let progress = Progress::default();
+    let hear = |done, all| progress.hear(done, all);
     let measured =
-        reproduce(&exhibits, args.seeds, quirks(&args.quirks), cores(), &progress).map_err(|why| anyhow!(why))?;
-    bar.finish_and_clear();
+        reproduce(&exhibits, args.seeds, quirks(&args.quirks), cores(), &hear).map_err(|why| anyhow!(why))?;
+    progress.end();
     let took = begin.elapsed().as_secs_f64();
     let cells: Vec<CellJson> = exhibits
         .iter()

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use serde::Serialize;
@@ -11,16 +9,17 @@ use serde_json::{Map, Value};
 use sim::perf::{Change, Estimate, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
 
 use super::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
+use super::progress::Progress;
 use super::report::{Report, make_place};
 use crate::args::{CompareArgs, ReportArgs, RunArgs};
-use crate::output::{json, line, step_bar, table};
+use crate::output::{json, line, table};
 
 /// Quantiles of a latency plot, in percent.
 const QUANTILES: [f64; 18] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5, 99.7, 99.9];
 
-/// How often a log is told how many runs are done.
-const TOLD: Duration = Duration::from_secs(10);
+/// Most runs of a scenario, in a file and on the command line.
+const MOST_SEEDS: u64 = 10_000;
 
 /// Runs of each of two scenarios to compare.
 const COMPARED: u64 = 10;
@@ -51,11 +50,17 @@ pub(super) fn read(path: &Path, set: &[Change], seeds: Option<u64>) -> anyhow::R
     seeded(Scenario::parse(&path.display().to_string(), &text, set)?, seeds)
 }
 
+/// As many seeds as the file may ask for: the outcome of each is kept.
+pub(super) fn seeds_within(seeds: u64) -> anyhow::Result<u64> {
+    ensure!(seeds > 0, "--seeds 0 runs nothing: ask for at least 1");
+    ensure!(seeds <= MOST_SEEDS, "--seeds {seeds}: 1 to {MOST_SEEDS} are possible");
+    Ok(seeds)
+}
+
 /// The scenario with another number of runs, if one is asked for.
 pub(super) fn seeded(mut scenario: Scenario, seeds: Option<u64>) -> anyhow::Result<Scenario> {
     if let Some(seeds) = seeds {
-        ensure!(seeds > 0, "--seeds 0 runs nothing: ask for at least 1");
-        scenario.seeds = seeds;
+        scenario.seeds = seeds_within(seeds)?;
     }
     Ok(scenario)
 }
@@ -66,19 +71,10 @@ pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::
     make_place(report)?;
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
-    let bar = step_bar("runs", setups.len() as u64);
-    let told = Mutex::new(Instant::now());
-    let progress = |done: usize| {
-        bar.set_position(done as u64);
-        // In a log, where a bar is not shown, a line now and then.
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        if bar.is_hidden() && told.elapsed() >= TOLD && done < setups.len() {
-            *told = Instant::now();
-            crate::output::say!("{done} of {} runs are done", setups.len());
-        }
-    };
-    let outcomes = run_all(&setups, cores(), &progress).map_err(|(_, why)| anyhow!(why))?;
-    bar.finish_and_clear();
+    let progress = Progress::default();
+    let outcomes =
+        run_all(&setups, cores(), &|done| progress.hear(done, setups.len())).map_err(|(_, why)| anyhow!(why))?;
+    progress.end();
     let mut outcomes = outcomes.into_iter();
     let done = scenarios.into_iter().map(|scenario| {
         let outcomes: Vec<Outcome> = outcomes.by_ref().take(scenario.seeds as usize).collect();

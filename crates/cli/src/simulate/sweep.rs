@@ -86,6 +86,12 @@ impl Point {
 pub(super) fn run(args: &SweepArgs) -> anyhow::Result<()> {
     ensure!(args.vary.len() <= 2, "--vary is given {} times: a sweep is over one key or two", args.vary.len());
     let ranges = args.vary.iter().map(|vary| Range::parse(vary)).collect::<anyhow::Result<Vec<_>>>()?;
+    if let [first, second] = ranges.as_slice() {
+        ensure!(first.key != second.key, "--vary {} is given twice: vary two different keys", first.key);
+    }
+    if let Some(percent) = args.keep {
+        ensure!((0.0..=100.0).contains(&percent), "--keep {percent}: 0 to 100 are possible");
+    }
     let first = |set: &[(String, String)]| {
         ranges[0].values.iter().map(|v| [&[(ranges[0].key.clone(), v.clone())], set].concat()).collect::<Vec<_>>()
     };

@@ -108,13 +108,24 @@ pub(super) struct Cluster<'a> {
 /// # Errors
 /// A line that says what of the setup cannot be.
 pub fn run(setup: &Setup) -> Result<Outcome, String> {
+    run_telling(setup, &mut |_| ())
+}
+
+/// As [`run`]; `tell` hears now and then which share of the time is simulated, 0 to 1.
+pub(super) fn run_telling(setup: &Setup, tell: Tell<'_>) -> Result<Outcome, String> {
     if let Some(profile) = &setup.product {
-        return super::product::run(setup, profile);
+        return super::product::run(setup, profile, tell);
     }
     let mut cluster = Cluster::new(setup)?;
-    cluster.run();
+    cluster.run(tell);
     Ok(cluster.outcome())
 }
+
+/// Who hears how far a run is.
+pub(super) type Tell<'a> = &'a mut dyn FnMut(f64);
+
+/// Events from one time that this is told to the next, as a mask.
+pub(super) const TOLD_EACH: u64 = (1 << 16) - 1;
 
 pub(super) fn map_of(setup: &Setup) -> Result<ClusterMap, String> {
     let copies = u32::from(setup.protocol.copies).max(1);
@@ -185,7 +196,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, tell: Tell<'_>) {
         let end = (self.setup.warm_up + self.setup.length).as_nanos();
         self.queue.push(self.setup.warm_up.as_nanos(), Happening::Measure);
         match self.setup.load {
@@ -208,6 +219,9 @@ impl<'a> Cluster<'a> {
             }
             self.now = at;
             self.handle(event);
+            if self.events & TOLD_EACH == 0 {
+                tell(self.now as f64 / end.max(1) as f64);
+            }
         }
         self.now = end;
     }

@@ -1,23 +1,26 @@
 //! Many runs on all cores. Each run is a thread's own, so the results do not depend on how many threads there are.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::cluster::run;
+use super::cluster::run_telling;
 use super::setup::Setup;
 use super::stats::Outcome;
 
-/// Runs every setup on `threads` threads; `progress` hears how many are done. The outcomes are in the order of the
-/// setups.
+/// Parts of a run that `progress` tells apart.
+const PARTS: f64 = 1_000.0;
+
+/// Runs every setup on `threads` threads; `progress` hears now and then how many are done, those under way by their share
+/// of the time. The outcomes are in the order of the setups.
 ///
 /// # Errors
 /// The first of the setups that cannot be run, with its number and why.
 pub fn run_all(
     setups: &[Setup],
     threads: usize,
-    progress: &(dyn Fn(usize) + Sync),
+    progress: &(dyn Fn(f64) + Sync),
 ) -> Result<Vec<Outcome>, (usize, String)> {
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
     let outcomes: Mutex<Vec<Option<Result<Outcome, String>>>> = Mutex::new(vec![None; setups.len()]);
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, setups.len().max(1)) {
@@ -25,9 +28,16 @@ pub fn run_all(
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(setup) = setups.get(at) else { return };
-                    let outcome = run(setup);
+                    let mut told = 0;
+                    let mut tell = |share: f64| {
+                        let parts = ((share * PARTS) as u64).max(told);
+                        let more = parts - told;
+                        told = parts;
+                        progress((done.fetch_add(more, Ordering::Relaxed) + more) as f64 / PARTS);
+                    };
+                    let outcome = run_telling(setup, &mut tell);
                     outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcome);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+                    tell(1.0);
                 }
             });
         }

@@ -268,7 +268,7 @@ pub fn reproduce(
     seeds: u64,
     quirks: Quirks,
     threads: usize,
-    progress: &(dyn Fn(usize, usize) + Sync),
+    progress: &(dyn Fn(f64, usize) + Sync),
 ) -> Result<Vec<Measured>, String> {
     let mut cells: Vec<Cell> = exhibits.iter().flat_map(|exhibit| exhibit.cells()).collect();
     cells.sort_unstable();

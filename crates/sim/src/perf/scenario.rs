@@ -17,6 +17,10 @@ use product::ProfileName;
 #[derive(Clone, Copy, Debug)]
 struct Size(u64);
 
+/// The longest time that is simulated, and the longest delay or guard.
+const LONGEST: Span = Span::from_secs(3_600);
+const DELAY: Span = Span::from_secs(1);
+
 /// A time, written `10ms`.
 #[derive(Clone, Copy, Debug)]
 struct Time(Span);
@@ -369,6 +373,13 @@ impl File {
         let length = self.length.map_or(Span::from_millis(10), |time| time.0);
         if length == Span::ZERO {
             return Err(("length", "length = 0: measure for at least 1ns".to_owned()));
+        }
+        let times = [("length", self.length, LONGEST), ("warm_up", self.warm_up, LONGEST)];
+        for (key, time, most) in times.into_iter().chain([("trip", self.trip, DELAY), ("guard", self.guard, DELAY)]) {
+            if let Some(time) = time.map(|time| time.0).filter(|time| *time > most) {
+                let seconds = |span: Span| span.as_nanos() / 1_000_000_000;
+                return Err((key, format!("{key} = {}s: at most {}s are possible", seconds(time), seconds(most))));
+            }
         }
         let initiators = within("initiators", self.initiators.unwrap_or(90), 1, 1 << 20)?;
         let copies = u32::from(config.copies);

@@ -10,7 +10,7 @@ use protocol::target::{Event as TargetEvent, Setup as TargetSetup, Target};
 use protocol::time::Instant;
 
 use super::super::chance::exponential;
-use super::super::cluster::map_of;
+use super::super::cluster::{TOLD_EACH, Tell, map_of};
 use super::super::queue::Queue;
 use super::super::setup::{Load, Setup};
 use super::super::stats::{self, Outcome, histogram};
@@ -109,9 +109,9 @@ struct Cluster<'a> {
 }
 
 /// Runs one cluster to its end.
-pub(in crate::perf) fn run(setup: &Setup, profile: &Profile) -> Result<Outcome, String> {
+pub(in crate::perf) fn run(setup: &Setup, profile: &Profile, tell: Tell<'_>) -> Result<Outcome, String> {
     let mut cluster = Cluster::new(setup, profile)?;
-    cluster.run();
+    cluster.run(tell);
     Ok(cluster.outcome())
 }
 
@@ -177,7 +177,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, tell: Tell<'_>) {
         let end = (self.setup.warm_up + self.setup.length).as_nanos();
         self.queue.push(self.setup.warm_up.as_nanos(), Happening::Measure);
         self.queue.push(end, Happening::Stop);
@@ -196,6 +196,9 @@ impl<'a> Cluster<'a> {
             }
             self.now = at;
             self.handle(event);
+            if self.events & TOLD_EACH == 0 {
+                tell((self.now as f64 / end.max(1) as f64).min(1.0));
+            }
         }
     }
 
