@@ -176,7 +176,7 @@ fn what_http_refuses_has_a_reason_in_json() {
     let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
     let url = |path: &str| format!("http://{}{path}", cluster.gateway());
     let answers = [
-        (agent.get(url("/")).call(), 404),
+        (agent.get(url("/nothing")).call(), 404),
         (agent.get(url("/v1/files/%ff%fe")).call(), 400),
         (agent.put(url("/v1/files/%ff%fe")).send(&b"x"[..]), 400),
         (agent.delete(url("/v1/files/x")).call(), 405),
