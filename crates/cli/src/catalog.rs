@@ -123,7 +123,7 @@ pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
             (Manifests::rebuild(&cluster, &open_database(url, &cluster)?)?, vec![])
         }
         (CatalogCommand::Check { .. }, _) => {
-            let catalog = place.open(&cluster)?;
+            let catalog = place.open_existing(&cluster)?;
             let manifests = Manifests::read(&cluster)?;
             let differences = manifests.compare(&*catalog)?;
             (manifests, differences)

@@ -28,20 +28,27 @@ pub(crate) struct Watched {
 pub(crate) struct Unread {
     body: oneshot::Receiver<Incoming>,
     version: Version,
+    /// It asked to be told to go on, with nothing to go on with.
+    expects: bool,
 }
 
 /// Watches what becomes of a request's body.
 pub(crate) fn watch(request: Request<Incoming>) -> (Request<Watched>, Unread) {
     let (back, body) = oneshot::channel();
-    let unread = Unread { body, version: request.version() };
+    let expects = request.headers().contains_key(header::EXPECT) && request.body().is_end_stream();
+    let unread = Unread { body, version: request.version(), expects };
     (request.map(|body| Watched { body: Some(body), back: Some(back) }), unread)
 }
 
 impl Unread {
-    /// Reads what is left of the body; when it is too much, the answer says that the connection ends.
+    /// Reads what is left of the body; when it is too much, or the client would be misled, the answer says that the
+    /// connection ends.
     pub(crate) async fn finish(mut self, answer: &mut HttpResponse) {
-        let Ok(body) = self.body.try_recv() else { return };
-        let whole = tokio::time::timeout(PATIENCE, drain(body)).await.unwrap_or(false);
+        let whole = match self.body.try_recv() {
+            Ok(body) => tokio::time::timeout(PATIENCE, drain(body)).await.unwrap_or(false),
+            // No "100 Continue" is sent then, and botocore takes the answer for that of its next request here as well.
+            Err(_) => !self.expects,
+        };
         if !whole && self.version <= Version::HTTP_11 {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

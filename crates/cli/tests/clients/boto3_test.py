@@ -88,6 +88,22 @@ def put_and_get():
 
 
 @test
+def an_empty_file_does_not_answer_for_the_next():
+    # What is read from a file is sent when the store says that it may come: but for an empty one it need not say so.
+    b, one = bucket(), client(max_pool_connections=1)
+    for first in ({}, {"IfNoneMatch": "*"}):
+        for _ in range(2):
+            try:
+                one.put_object(Bucket=b, Key="empty", Body=io.BytesIO(), **first)
+            except ClientError as error:
+                assert error.response["Error"]["Code"] == "PreconditionFailed", error
+            md5 = "AAAAAAAAAAAAAAAAAAAAAA=="
+            fails("BadDigest", one.put_object, Bucket=b, Key="k", Body=io.BytesIO(b"bytes"), ContentMD5=md5)
+            one.put_object(Bucket=b, Key="k", Body=io.BytesIO(b"bytes"))
+            assert s3.get_object(Bucket=b, Key="k")["Body"].read() == b"bytes"
+
+
+@test
 def ranges_and_conditions():
     b, data = bucket(), body(2 * MIB + 5, "r")
     etag = s3.put_object(Bucket=b, Key="k", Body=data)["ETag"]
@@ -282,6 +298,11 @@ def presigned():
         raise AssertionError("a forged address was good")
     except urllib.error.HTTPError as error:
         assert error.code == 403, error.code
+    try:
+        urlopen(sign("get_object", 604_801))
+        raise AssertionError("an address was good for more than a week")
+    except urllib.error.HTTPError as error:
+        assert error.code == 400 and b"AuthorizationQueryParametersError" in error.read(), error.code
 
 
 def form(post, data, **fields):

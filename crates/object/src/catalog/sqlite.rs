@@ -1,6 +1,8 @@
 //! The embedded engine. One thread writes, and commits what waits in one durable transaction; readers have connections
 //! of their own.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -43,6 +45,8 @@ impl Sqlite {
     /// # Errors
     /// When the file cannot be used.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
+        // Names of objects are not for everybody on this machine; the files beside it get the same rights.
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(broken)?;
         let connection = connect(path)?;
         TABLES.iter().try_for_each(|sql| connection.execute_batch(sql))?;
         let (changes, queue) = channel();
