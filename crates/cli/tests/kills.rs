@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use client::S3;
 use common::{Cluster, content};
 use jiff::Timestamp;
+use protocol::rng::Rng;
 
 /// Times that the gateway is killed.
 const KILLS: u64 = 50;
@@ -41,8 +42,7 @@ struct Key {
 /// One client and its keys.
 struct Client {
     number: u64,
-    /// Its random numbers.
-    state: u64,
+    numbers: Rng,
     keys: BTreeMap<(usize, u64), Key>,
     answered: u64,
 }
@@ -50,17 +50,11 @@ struct Client {
 impl Client {
     fn new(number: u64, seed: u64) -> Self {
         let keys = (0..BUCKETS.len()).flat_map(|bucket| (0..KEYS).map(move |key| ((bucket, key), Key::default())));
-        Self {
-            number,
-            state: seed ^ (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-            keys: keys.collect(),
-            answered: 0,
-        }
+        Self { number, numbers: Rng::new(seed).fork(number), keys: keys.collect(), answered: 0 }
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.state >> 33) % below
+        self.numbers.below(below)
     }
 
     fn name(&self, key: u64) -> String {

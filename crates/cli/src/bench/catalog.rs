@@ -9,6 +9,7 @@ use object::catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite, Sta
 use object::manifest::Entry;
 use object::record::{Body, Kind, Record, VersionId};
 use protocol::id::ChunkId;
+use protocol::rng::mix;
 use serde::Serialize;
 
 use super::go_on;
@@ -74,15 +75,15 @@ pub(super) fn run(args: &BenchArgs, objects: u64, stop: &Arc<AtomicBool>) -> any
     let mut results = Vec::new();
     for at_once in [1, MANY] {
         results.push(bench.measure(&format!("list a page of {PAGE}"), at_once, |n| {
-            let from = Start::Key(key(scatter(n) % objects).into_bytes());
+            let from = Start::Key(key(mix(n) % objects).into_bytes());
             catalog.objects(BUCKET, &from, PAGE).map(drop)
         })?);
         results.push(bench.measure("look one up", at_once, |n| {
-            let found = catalog.newest(BUCKET, &key(scatter(n) % objects))?;
+            let found = catalog.newest(BUCKET, &key(mix(n) % objects))?;
             found.map(drop).ok_or_else(|| CatalogError::Engine("an object is missing".to_owned()))
         })?);
         results.push(bench.measure("put, durably", at_once, |n| {
-            let new = row(Kind::Object, &key(scatter(n) % objects), objects + n + 2);
+            let new = row(Kind::Object, &key(mix(n) % objects), objects + n + 2);
             catalog.change(Change::Put(new, Condition::Always))
         })?);
     }
@@ -94,12 +95,6 @@ pub(super) fn run(args: &BenchArgs, objects: u64, stop: &Arc<AtomicBool>) -> any
 /// The key of object `n`.
 fn key(n: u64) -> String {
     format!("directory-{:06}/object-{:04}", n / DIRECTORY, n % DIRECTORY)
-}
-
-/// A number that seems random.
-const fn scatter(n: u64) -> u64 {
-    let mixed = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9).wrapping_add(0x9E37_79B9_7F4A_7C15);
-    (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 1
 }
 
 /// A row as an object of a megabyte has.

@@ -155,11 +155,9 @@ impl<'a> Cluster<'a> {
             Load::Closed { depth } => depth as usize,
             Load::Open { .. } => config.depth,
         };
-        let slow = |n: u32| setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
-        let rate = |n| if slow(n) { config.disk / u64::from(setup.slow.times.max(1)) } else { config.disk };
+        let rate = |n| config.disk / u64::from(setup.slow.of(n));
         let targets = (0..setup.targets).map(|n| {
-            let disk =
-                costs::written_alone(setup, if slow(n) { setup.slow.times } else { 1 }).unwrap_or_else(|| rate(n));
+            let disk = costs::written_alone(setup, setup.slow.of(n)).unwrap_or_else(|| rate(n));
             let own = protocol::paper::Config { disk, ..config.clone() };
             Target::new(NodeId(n), own, seeds.fork(1).next_u64())
         });

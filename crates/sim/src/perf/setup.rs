@@ -73,6 +73,13 @@ pub struct Slow {
     pub times: u32,
 }
 
+impl Slow {
+    /// How many times slower the disk of target `n` is: 1 for one that is not.
+    pub(super) const fn of(&self, n: u32) -> u32 {
+        if self.one_in > 0 && n.is_multiple_of(self.one_in) && self.times > 0 { self.times } else { 1 }
+    }
+}
+
 /// How payload is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -37,12 +37,10 @@ pub(super) const fn written(op: OpId) -> Arrived {
 impl Costly {
     pub(super) fn of(setup: &Setup) -> Option<Self> {
         let costs = setup.costs?;
-        let slow = |n: u32| setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
-        let slower = |n| if slow(n) { setup.slow.times } else { 1 };
         Some(Self {
             costs,
             processors: (0..setup.targets + setup.initiators).map(|_| Processor::default()).collect(),
-            disks: (0..setup.targets).map(|n| disk(setup, &costs, slower(n))).collect(),
+            disks: (0..setup.targets).map(|n| disk(setup, &costs, setup.slow.of(n))).collect(),
         })
     }
 

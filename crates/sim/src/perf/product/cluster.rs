@@ -125,10 +125,6 @@ impl<'a> Cluster<'a> {
             Load::Closed { depth } => depth as usize,
             Load::Open { .. } => setup.protocol.depth,
         };
-        let slower = |n: u32| {
-            let slow = setup.slow.one_in > 0 && n.is_multiple_of(setup.slow.one_in);
-            if slow { setup.slow.times } else { 1 }
-        };
         let target = |n| {
             let own =
                 TargetSetup { id: NodeId(n), cluster: map.cluster, epoch: map.epoch, free: FREE, chunks: 0, bug: None };
@@ -145,7 +141,9 @@ impl<'a> Cluster<'a> {
             initiators: initiators.collect(),
             targets: (0..setup.targets).map(target).collect(),
             clocks: (0..nodes).map(|_| Clock::draw(&mut clocks, profile.drift_ppm)).collect(),
-            disks: (0..setup.targets).map(|n| Disk::new(rate, &profile.disk, profile.cpu.hash, slower(n))).collect(),
+            disks: (0..setup.targets)
+                .map(|n| Disk::new(rate, &profile.disk, profile.cpu.hash, setup.slow.of(n)))
+                .collect(),
             workload: Workload::new(seeds.fork(3), &setup.sizes, (profile.reads, profile.objects, profile.skew), &map),
             setup,
             profile,
