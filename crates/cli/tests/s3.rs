@@ -137,6 +137,8 @@ fn bodies(s3: &S3) {
         }
         let beyond = format!("bytes={size}-");
         s3.ask("GET", ("bodies", "body"), &[], &[("range", &beyond)], b"").fails(416, "InvalidRange");
+        let whole = s3.ask("GET", ("bodies", "body"), &[], &[("range", "bytes=9-3")], b"").is(200);
+        assert!(whole.body == body, "a range that is none takes something of {size} bytes");
     }
 }
 
@@ -371,6 +373,11 @@ fn signatures(s3: &S3) {
     s3.send("GET", &address.replace("/lists/b", "/lists/z"), &[], b"").unwrap().fails(403, "SignatureDoesNotMatch");
     let unsigned = format!("{}/lists/b", s3.endpoint);
     s3.send("GET", &unsigned, &[], b"").unwrap().fails(403, "AccessDenied");
+    s3.send("GET", &unsigned, &[("range", "bytes=9-3")], b"").unwrap().fails(403, "AccessDenied");
+    let old = format!("AWS {}:c2lnbmVk", s3.key);
+    s3.send("GET", &unsigned, &[("authorization", &old)], b"").unwrap().fails(400, "InvalidRequest");
+    let old = format!("{unsigned}?AWSAccessKeyId={}&Expires=9999999999&Signature=c2lnbmVk", s3.key);
+    s3.send("GET", &old, &[], b"").unwrap().fails(400, "InvalidRequest");
     s3.head("lists", "forged").is(404);
 }
 

@@ -5,15 +5,12 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use crate::users::Users;
-use crate::who::Who;
+use crate::who::{Who, signer};
 
 /// Query parameters that are understood, beside those of signatures and the headers that a query may override. Others
 /// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
 /// become a request for something else.
 const QUERY: &[&str] = &[
-    "AWSAccessKeyId",
-    "Expires",
-    "Signature",
     "continuation-token",
     "cors",
     "delete",
@@ -88,11 +85,12 @@ impl S3Access for Access {
                 return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
             }
         }
+        let signed = signer(context).is_some();
         for (name, value) in parameters(context.uri().query().unwrap_or_default()) {
             let known = QUERY.contains(&name)
                 || name.to_ascii_lowercase().starts_with("x-amz-")
                 || name.starts_with("response-");
-            if name.starts_with("response-") && context.credentials().is_none() {
+            if name.starts_with("response-") && !signed {
                 return Err(s3_error!(InvalidRequest, "only who signs can ask for other response headers"));
             }
             if name == "X-Amz-Expires" && value.parse().is_ok_and(|seconds: u64| seconds > LONGEST) {

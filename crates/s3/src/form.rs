@@ -14,6 +14,7 @@ use s3s::{Body, HttpResponse, StdError as BoxError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::plain;
+use crate::version2;
 
 /// Bytes of a form's file.
 pub(crate) const FILE_BYTES: u64 = 16 << 20;
@@ -99,6 +100,7 @@ impl Forms {
         };
         match refused_field(bytes.clone(), &boundary).await {
             Ok(None) => Ok((Request::from_parts(head, Body::from(bytes)), turn)),
+            Ok(Some(name)) if matches!(&*name, "awsaccesskeyid" | "signature") => Err(version2::refusal()),
             Ok(Some(name)) => {
                 let why = format!("the field {name:?} of the form is not supported, or not with this value");
                 Err(plain(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &escaped(&why)))
@@ -106,6 +108,18 @@ impl Forms {
             Err(_) => Err(plain(StatusCode::BAD_REQUEST, "MalformedPOSTRequest", "this is no form with a file")),
         }
     }
+}
+
+/// What S3 says to a form that is not as its policy demands. `s3s` has the code of a policy that cannot be read for it, so
+/// that only the words tell them apart.
+pub(crate) fn broken_policy(answer: HttpResponse) -> HttpResponse {
+    let text = answer.body().bytes().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let breaks = ["Policy condition ", "Bucket in form field ", " does not match policy"];
+    if !text.contains("<Code>InvalidPolicyDocument</Code>") || !breaks.iter().any(|words| text.contains(words)) {
+        return answer;
+    }
+    plain(StatusCode::FORBIDDEN, "AccessDenied", "Invalid according to Policy: Policy Condition failed")
 }
 
 fn escaped(text: &str) -> String {

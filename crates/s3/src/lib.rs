@@ -23,12 +23,14 @@ mod multipart;
 mod policy;
 mod put;
 mod region;
+mod senseless;
 mod serve;
 mod sums;
 mod tagging;
 mod tls;
 mod unread;
 mod users;
+mod version2;
 mod versions;
 mod who;
 

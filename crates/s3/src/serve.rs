@@ -24,9 +24,11 @@ use crate::face::Face;
 use crate::form::{self, Forms};
 use crate::host::{Domain, bucket_of};
 use crate::region;
+use crate::senseless::Senseless;
 use crate::tls::{Certificate, Tls};
 use crate::unread::{self, Watched};
 use crate::users::Users;
+use crate::version2;
 use crate::who::Peer;
 
 /// Connections at once; further ones wait to be taken.
@@ -77,17 +79,25 @@ impl Server {
         config.xml_max_body_size = XML_BYTES;
         config.post_object_max_file_size = form::FILE_BYTES;
         let face = Face::new(objects, users.clone());
-        let mut builder = S3ServiceBuilder::new(face.clone());
-        builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
-        builder.set_auth(users.clone());
-        builder.set_access(Access { users });
+        let config = Arc::new(StaticConfigProvider::new(Arc::new(config)));
         let domain = settings.domain.as_deref().map(Domain::new).transpose()?;
-        if let Some(domain) = &domain {
-            builder.set_host(domain.clone());
-        }
+        let service = |route: Option<Senseless>| {
+            let mut builder = S3ServiceBuilder::new(face.clone());
+            builder.set_config(config.clone());
+            builder.set_auth(users.clone());
+            builder.set_access(Access { users: users.clone() });
+            if let Some(domain) = &domain {
+                builder.set_host(domain.clone());
+            }
+            if let Some(route) = route {
+                builder.set_route(route);
+            }
+            builder.build()
+        };
+        let service = service(Some(Senseless { service: service(None) }));
         let tls = settings.certificate.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         let forms = Forms::new();
-        Ok(Self { service: builder.build(), face, domain, tls, forms, watch: settings.watch.clone() })
+        Ok(Self { service, face, domain, tls, forms, watch: settings.watch.clone() })
     }
 
     /// Serves connections until `stop`, then waits for those that are in work.
@@ -174,10 +184,14 @@ impl Server {
         if let Some(page) = page.as_ref().filter(|page| page.preflight) {
             return Ok(page.preflight(rule.as_ref()));
         }
+        if version2::is_signed(request.headers(), request.uri()) {
+            return Ok(version2::refusal());
+        }
         if let Some(answer) = region::wrong(request.headers()) {
             return Ok(answer);
         }
-        let (request, _turn) = if form::is_form(&request) {
+        let form = form::is_form(&request);
+        let (request, _turn) = if form {
             match self.forms.take(request).await {
                 Ok((request, turn)) => (request, Some(turn)),
                 Err(refusal) => return Ok(refusal),
@@ -186,6 +200,9 @@ impl Server {
             (request.map(Body::http_body_unsync), None)
         };
         let mut answer = self.service.call(request).await?;
+        if form {
+            answer = form::broken_policy(answer);
+        }
         if let Some(page) = page {
             page.tell(rule.as_ref(), answer.headers_mut());
         }

@@ -9,6 +9,7 @@ use s3s::access::S3AccessContext;
 
 use crate::access::parameters;
 use crate::policy::action;
+use crate::senseless::Verified;
 use crate::tagging;
 use crate::users::Users;
 
@@ -37,8 +38,8 @@ pub(crate) struct Who {
 impl Who {
     /// Who is behind a request, whose signature is good if it has one.
     pub(crate) fn of(context: &mut S3AccessContext<'_>, users: &Users) -> S3Result<Self> {
-        let user = match context.credentials() {
-            Some(credentials) => Some(users.find(&credentials.access_key).ok_or(S3ErrorCode::InvalidAccessKeyId)?.name),
+        let user = match signer(context) {
+            Some(key) => Some(users.find(&key).ok_or(S3ErrorCode::InvalidAccessKeyId)?.name),
             None => None,
         };
         let peer = *context.extensions_mut().get::<Peer>().ok_or(S3ErrorCode::AccessDenied)?;
@@ -68,6 +69,15 @@ impl Who {
     pub(crate) fn named(&self) -> S3Result<&str> {
         self.user.as_deref().ok_or_else(|| s3s::s3_error!(AccessDenied, "a signature is required"))
     }
+}
+
+/// The access key of who signed.
+pub(crate) fn signer(context: &mut S3AccessContext<'_>) -> Option<String> {
+    let credentials = match context.extensions_mut().get::<Verified>() {
+        Some(Verified(credentials)) => credentials.as_ref(),
+        None => context.credentials(),
+    };
+    credentials.map(|credentials| credentials.access_key.clone())
 }
 
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {

@@ -3,6 +3,7 @@
 Usage: boto3_test.py ENDPOINT ACCESS_KEY SECRET_KEY [path|virtual [CERTIFICATE]]
 """
 
+import base64
 import datetime
 import hashlib
 import io
@@ -111,9 +112,34 @@ def ranges_and_conditions():
                       (f"bytes={MIB - 3}-{MIB + 3}", data[MIB - 3:MIB + 4])):
         got = s3.get_object(Bucket=b, Key="k", Range=ask)
         assert got["Body"].read() == want and got["ResponseMetadata"]["HTTPStatusCode"] == 206, ask
-    fails("InvalidRange", s3.get_object, Bucket=b, Key="k", Range="bytes=99999999-")
+    for beyond in ("bytes=99999999-", "bytes=-0"):
+        fails("InvalidRange", s3.get_object, Bucket=b, Key="k", Range=beyond)
+    # Ranges that are none count for nothing; the header is signed here all the same.
+    for senseless in ("bytes=9-3", "bytes=x-y", "bytes=", "bytes=0-1,5-6", "lines=1-2", "9"):
+        got = s3.get_object(Bucket=b, Key="k", Range=senseless)
+        assert got["Body"].read() == data and got["ResponseMetadata"]["HTTPStatusCode"] == 200, senseless
+        assert s3.head_object(Bucket=b, Key="k", Range=senseless)["ContentLength"] == len(data), senseless
+        fails("SignatureDoesNotMatch", client(secret="wrong").get_object, Bucket=b, Key="k", Range=senseless)
+        fails("304", s3.get_object, Bucket=b, Key="k", IfNoneMatch=etag, Range=senseless)
     fails("304", s3.get_object, Bucket=b, Key="k", IfNoneMatch=etag)
     fails("PreconditionFailed", s3.get_object, Bucket=b, Key="k", IfMatch='"0"')
+
+
+@test
+def signatures_of_version_2():
+    b = bucket()
+    s3.put_object(Bucket=b, Key="k", Body=b"x")
+    old = boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", verify=VERIFY, aws_access_key_id=ACCESS,
+                       aws_secret_access_key=SECRET, config=Config(signature_version="s3", s3={"addressing_style": STYLE}))
+    fails("InvalidRequest", old.get_object, Bucket=b, Key="k")
+    fails("InvalidRequest", old.put_object, Bucket=b, Key="new", Body=b"x")
+    signed = old.generate_presigned_url("get_object", {"Bucket": b, "Key": "k"})
+    assert "AWSAccessKeyId=" in signed, signed
+    try:
+        urlopen(signed)
+        raise AssertionError("a signature of version 2 is good")
+    except urllib.error.HTTPError as error:
+        assert error.code == 400 and b"Please use AWS4-HMAC-SHA256" in error.read()
 
 
 @test
@@ -330,10 +356,16 @@ def forms():
     assert answer.status == 201 and b"<Key>form/k</Key>" in answer.read()
     got = s3.get_object(Bucket=b, Key="form/k")
     assert got["Body"].read() == data and got["ContentType"] == "text/x" and got["Metadata"] == {"a": "b"}
-    for code, wrong in ((400, form(post, body(3 * MIB))), (403, form(post, b"x", key="form/other")),
-                        (403, form(post, b"x", **{"Content-Type": "image/x"})), (501, form(post, b"x", extra="1")),
-                        (403, form(post, b"x", **{"x-amz-signature": "0" * 64}))):
-        assert wrong.code in (code, 400), wrong.code
+    other, empty = {"Content-Type": "image/x"}, base64.b64encode(b"{}").decode()
+    for status, code, wrong in (
+            (400, "EntityTooLarge", form(post, body(3 * MIB))), (400, "EntityTooSmall", form(post, b"")),
+            (403, "AccessDenied", form(post, b"x", key="form/other")), (403, "AccessDenied", form(post, b"x", **other)),
+            (403, "AccessDenied", form(post, b"x", **{"x-amz-meta-b": "c"})), (501, "NotImplemented", form(post, b"x", extra="1")),
+            (403, "AccessDenied", form(post, b"x", **{"x-amz-date": "20200101T000000Z"})),
+            (403, "SignatureDoesNotMatch", form(post, b"x", **{"x-amz-signature": "0" * 64})),
+            (400, "InvalidPolicyDocument", form(post, b"x", policy=empty)), (400, "InvalidRequest", form(post, b"x", AWSAccessKeyId="k"))):
+        said = wrong.read().decode()
+        assert wrong.code == status and f"<Code>{code}</Code>" in said, (status, code, wrong.code, said)
     assert [o["Key"] for o in s3.list_objects_v2(Bucket=b)["Contents"]] == ["form/k"]
     assert s3.head_object(Bucket=b, Key="form/k")["ContentLength"] == len(data)
     plain = s3.generate_presigned_post(b, "p", ExpiresIn=60)
