@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, bail, ensure};
-use postgres::{Client, NoTls};
+use postgres::{Client, Config, NoTls};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::package::find_or_install;
@@ -34,6 +34,7 @@ pub struct Postgres {
     place: tempfile::TempDir,
     port: u16,
     server: Option<Child>,
+    encrypts: bool,
     databases: AtomicU32,
 }
 
@@ -46,6 +47,18 @@ impl Postgres {
     /// # Errors
     /// When the programs are not there and cannot be installed, or the server does not start.
     pub fn start() -> anyhow::Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// Starts one that has a certificate and its key (PEM), and takes other connections too.
+    ///
+    /// # Errors
+    /// As [`Postgres::start`].
+    pub fn start_encrypted(certificate: &str, key: &str) -> anyhow::Result<Self> {
+        Self::start_with(Some((certificate, key)))
+    }
+
+    fn start_with(certificate: Option<(&str, &str)>) -> anyhow::Result<Self> {
         let programs = programs()?;
         let place = tempfile::Builder::new().prefix("postgres-").tempdir().context("no temporary directory")?;
         let password = place.path().join("password");
@@ -55,13 +68,25 @@ impl Postgres {
                 chown(path, Some(NOBODY), Some(NOBODY)).context("a directory cannot be given to nobody")?;
             }
         }
-        let mut this = Self { programs, place, port: 0, server: None, databases: AtomicU32::new(0) };
+        let mut this = Self {
+            programs,
+            place,
+            port: 0,
+            server: None,
+            encrypts: certificate.is_some(),
+            databases: AtomicU32::new(0),
+        };
         let mut make = this.command("initdb");
         make.arg("--pgdata").arg(this.data()).arg("--pwfile").arg(&password);
         // Texts are sorted by the rules of a language, as is usual: nothing may rely on the order of bytes.
         make.args(["--username=reservoir", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]);
         let made = make.output().context("initdb does not start")?;
         ensure!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr).replace('\n', "; "));
+        if let Some((certificate, key)) = certificate {
+            for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+                this.give(&this.data().join(name), text)?;
+            }
+        }
         for _ in 0..TRIES {
             this.port =
                 TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).context("no free port")?.port();
@@ -86,6 +111,36 @@ impl Postgres {
         Ok(self.url(&name))
     }
 
+    /// Its connections of this program, as it names itself: those that are encrypted, and those that are not.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub fn connections(&self, program: &str) -> anyhow::Result<(i64, i64)> {
+        let sql = "SELECT COUNT(*) FILTER (WHERE ssl), COUNT(*) FILTER (WHERE NOT ssl) \
+                   FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = $1";
+        let row = self.connect()?.query_one(sql, &[&program])?;
+        Ok((row.get(0), row.get(1)))
+    }
+
+    /// Lets it take only encrypted connections over the network, or others too, from its next start on.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn demand_encryption(&self) -> anyhow::Result<()> {
+        let rule = |kind, address| format!("{kind} all all {address} scram-sha-256\n");
+        self.give(&self.data().join("pg_hba.conf"), &(rule("local", "") + &rule("hostssl", "127.0.0.1/32")))
+    }
+
+    /// Writes a file that only the server may read.
+    fn give(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+        fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).context("a file cannot be closed to others")?;
+        if geteuid().is_root() {
+            chown(path, Some(NOBODY), Some(NOBODY)).context("a file cannot be given to nobody")?;
+        }
+        Ok(())
+    }
+
     /// Ends it as a crash of its machine would: what was not synced may be gone.
     ///
     /// # Errors
@@ -104,6 +159,9 @@ impl Postgres {
         let mut start = self.command("postgres");
         start.arg("-D").arg(self.data()).arg("-p").arg(self.port.to_string()).arg("-k").arg(self.place.path());
         start.args(["-c", "listen_addresses=127.0.0.1"]);
+        if self.encrypts {
+            start.args(["-c", "ssl=on"]);
+        }
         self.server = Some(start.stdout(log).stderr(errors).spawn().context("postgres does not start")?);
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -147,7 +205,9 @@ impl Postgres {
     }
 
     fn connect(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&self.url("postgres"), NoTls)?)
+        let mut local = Config::new();
+        local.host_path(self.place.path()).port(self.port).user("reservoir").password(Self::PASSWORD);
+        Ok(local.dbname("postgres").connect(NoTls)?)
     }
 
     /// One of the programs, which refuse root.

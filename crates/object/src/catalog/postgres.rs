@@ -5,14 +5,16 @@
 //! the commit was asked for. What became of a commit that was not answered nobody knows: that is an error.
 
 mod pool;
+mod tls;
 
 use std::time::Duration;
 
 use ::postgres::config::{Host, TargetSessionAttrs};
 use ::postgres::error::SqlState;
-use ::postgres::{Client, Config, NoTls};
+use ::postgres::{Client, Config};
 
 use self::pool::{Fate, Pool, Session, fate_of};
+use self::tls::Tls;
 use super::sql::{Engine, TABLES, Value, apply};
 use super::{CatalogError, Change};
 
@@ -41,6 +43,7 @@ pub struct Postgres {
 #[derive(Debug)]
 struct Address {
     config: Config,
+    tls: Tls,
     /// As people read it, without the password.
     said: String,
 }
@@ -52,6 +55,7 @@ impl Address {
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             return Err(unusable());
         }
+        let (url, plan) = tls::take(url).map_err(CatalogError::Unavailable)?;
         // What is wrong is not repeated: it may be a part of the password.
         let mut config: Config = url.parse().map_err(|_| unusable())?;
         if let (None, Some(password)) = (config.get_password(), password) {
@@ -59,6 +63,7 @@ impl Address {
         }
         config.application_name("reservoir").connect_timeout(NETWORK).tcp_user_timeout(NETWORK);
         config.keepalives_idle(NETWORK).target_session_attrs(TargetSessionAttrs::ReadWrite);
+        let tls = plan.apply(&mut config);
         let host = match config.get_hosts().first() {
             Some(Host::Tcp(name)) => name.clone(),
             Some(Host::Unix(path)) => path.display().to_string(),
@@ -67,20 +72,32 @@ impl Address {
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let name = config.get_dbname().or(config.get_user()).unwrap_or_default();
         let said = format!("postgres://{}@{host}:{port}/{name}", config.get_user().unwrap_or_default());
-        Ok(Self { config, said })
+        Ok(Self { config, tls, said })
     }
 
     /// A new session, or what is wrong and whether that may pass.
     fn connect(&self) -> Result<Session, (CatalogError, Fate)> {
-        let begun = self.config.connect(NoTls).and_then(|mut client: Client| {
+        let begun = self.config.connect(self.tls.connector()).and_then(|mut client: Client| {
             client.batch_execute(BEGIN_SESSION)?;
             Ok(client)
         });
-        begun.map(Session::new).map_err(|error| (self.refused(&error), fate_of(&error)))
+        begun.map(Session::new).map_err(|error| {
+            let words = pool::words(&error);
+            // A certificate does not become another one while somebody waits.
+            let fate = if distrusted(&words) || unencrypted(&words) { Fate::Final } else { fate_of(&error) };
+            (self.refused(&error, &words), fate)
+        })
     }
 
-    fn refused(&self, error: &::postgres::Error) -> CatalogError {
+    fn refused(&self, error: &::postgres::Error, words: &str) -> CatalogError {
         let advice = match error.code() {
+            None if unencrypted(words) => "set ssl = on there, or sslmode=disable in the address",
+            None if distrusted(words) => {
+                "name the certificate of its authority in sslrootcert, and its host as that certificate does"
+            }
+            Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) if words.contains("no encryption") => {
+                "set sslmode=require in the address"
+            }
             Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
                 "correct the user, or give the password in PGPASSWORD"
             }
@@ -89,12 +106,22 @@ impl Address {
             Some(&SqlState::INSUFFICIENT_PRIVILEGE) => "make its user the owner of the database",
             _ => "see that it runs and that this machine may connect to it",
         };
-        CatalogError::Unavailable(format!("in {} cannot be used: {}: {advice}", self.said, pool::words(error)))
+        CatalogError::Unavailable(format!("in {} cannot be used: {words}: {advice}", self.said))
     }
 
     fn failed(&self, what: impl std::fmt::Display) -> CatalogError {
         CatalogError::Unavailable(format!("in {} {what}", self.said))
     }
+}
+
+/// Whether these words say that the server's certificate is not the one that the address asks for.
+fn distrusted(words: &str) -> bool {
+    words.contains("invalid peer certificate")
+}
+
+/// Whether these words say that the server encrypts no connections.
+fn unencrypted(words: &str) -> bool {
+    words.contains("server does not support TLS")
 }
 
 impl Postgres {
