@@ -267,6 +267,8 @@ fn two_gateways_are_one_store() {
     bench.doors[0].ask("PUT", ("kept", ""), &[("versioning", "")], &[], xml).is(200);
     uploads(&bench.doors);
     users(&bench);
+    compression(&bench.doors);
+    what_expires_goes_once(&bench);
     let story = Story::new("calm");
     fight(&bench.doors, &story, &|round| round < 16);
     read_all(&bench.doors, &story);
@@ -277,8 +279,61 @@ fn two_gateways_are_one_store() {
     // The catalog is made again while both gateways run, and says the same.
     bench.cluster.run(&["catalog", "rebuild", "--catalog", &bench.url]);
     bench.check();
+    let tags = bench.doors[0].list("packed", &[("tagging", "")]).is(200);
+    assert_eq!(tags.elements("Key"), ["reservoir:compress"], "{}", tags.text());
     read_all(&bench.doors, &story);
     story.judge();
+}
+
+/// What one gateway is told of a bucket counts for the other at once.
+fn compression([first, second]: &[S3; 2]) {
+    first.put("packed", "", b"").is(200);
+    let tags = "<Tagging><TagSet><Tag><Key>reservoir:compress</Key><Value>on</Value></Tag></TagSet></Tagging>";
+    first.ask("PUT", ("packed", ""), &[("tagging", "")], &[], tags.as_bytes()).is(200);
+    assert_eq!(second.list("packed", &[("tagging", "")]).is(200).element("Value"), "on");
+    let text = b"some words that come again. ".repeat(50_000);
+    second.put("packed", "k", &text).is(200);
+    assert!(first.get("packed", "k").is(200).body == text);
+}
+
+/// Both look for what has expired when they start, here at the same moment.
+fn what_expires_goes_once(bench: &Bench) {
+    const KEYS: usize = 200;
+    let [first, second] = &bench.doors;
+    for bucket in ["gone", "marked"] {
+        first.put(bucket, "", b"").is(200);
+        for n in 0..KEYS {
+            [first, second][n % 2].put(bucket, &format!("old/{n:04}"), b"x").is(200);
+        }
+        first.put(bucket, "new", b"x").is(200);
+    }
+    let versions = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    first.ask("PUT", ("marked", ""), &[("versioning", "")], &[], versions).is(200);
+    let rules = "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter><Prefix>old/</Prefix></Filter>\
+                 <Expiration><Date>2020-01-01T00:00:00Z</Date></Expiration></Rule></LifecycleConfiguration>";
+    for bucket in ["gone", "marked"] {
+        second.ask("PUT", (bucket, ""), &[("lifecycle", "")], &[], rules.as_bytes()).is(200);
+    }
+    bench.cluster.children("gateway").into_iter().for_each(|pid| signal(pid, "-KILL"));
+    let deadline = Instant::now() + LIMIT;
+    for bucket in ["gone", "marked"] {
+        // While gateways start there may be no answer.
+        let left = || Some(ask(first, "GET", bucket, "", &[], b"")?.elements("Key"));
+        while left() != Some(vec!["new".to_owned()]) {
+            assert!(Instant::now() < deadline, "{bucket}: what has expired stays: {}", bench.cluster.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    bench.wait();
+    let all = second.list("marked", &[("versions", "")]).is(200);
+    assert_eq!(all.text().matches("<DeleteMarker>").count(), KEYS, "one marker a key");
+    assert_eq!(all.elements("VersionId").len(), 2 * KEYS + 1);
+    assert_eq!(second.list("gone", &[("versions", "")]).is(200).elements("Key"), ["new"]);
+    for log in std::fs::read_dir(bench.cluster.directory.join("logs")).unwrap().flatten() {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert!(!text.contains("what has expired stays"), "{text}");
+    }
+    bench.check();
 }
 
 /// `up` starts them again, each a few times.

@@ -453,6 +453,7 @@ const OPERATIONS: &[Operation] = &[
     ("PutBucketEncryption", "PUT", "", &[("encryption", "")], &[], ""),
     ("GetBucketTagging", "GET", "", &[("tagging", "")], &[], ""),
     ("PutBucketTagging", "PUT", "", &[("tagging", "")], &[], TAGGING),
+    ("DeleteBucketTagging", "DELETE", "", &[("tagging", "")], &[], ""),
     ("GetBucketReplication", "GET", "", &[("replication", "")], &[], ""),
     ("GetBucketLogging", "GET", "", &[("logging", "")], &[], ""),
     ("GetBucketNotificationConfiguration", "GET", "", &[("notification", "")], &[], ""),

@@ -99,6 +99,8 @@ pub(crate) struct Incoming {
     expected: Expected,
     md5: Option<Md5>,
     hasher: ChecksumHasher,
+    /// Whether the bucket wants them compressed, when it says.
+    pub(crate) compress: Option<bool>,
 }
 
 impl Incoming {
@@ -131,7 +133,7 @@ impl Incoming {
             switch_on(&mut hasher, CHECKSUMS[2]);
         }
         let md5 = Some(Md5::new());
-        Self { origin, runtime: Handle::current(), expected, md5, hasher }
+        Self { origin, runtime: Handle::current(), expected, md5, hasher, compress: None }
     }
 
     fn verify(&mut self, size: u64) -> S3Result<Sealed> {
@@ -218,6 +220,10 @@ impl Source for Incoming {
             md5.update(bytes);
         }
         self.hasher.update(bytes);
+    }
+
+    fn compress(&self) -> Option<bool> {
+        self.compress
     }
 
     fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn StdError + Send + Sync>> {

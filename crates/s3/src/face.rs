@@ -251,6 +251,21 @@ impl S3 for Face {
         self.do_upload_part_copy(request).await
     }
 
+    async fn put_bucket_tagging(&self, request: S3Request<PutBucketTaggingInput>) -> Answer<PutBucketTaggingOutput> {
+        ask!(self, request, Self::do_put_bucket_tagging)
+    }
+
+    async fn get_bucket_tagging(&self, request: S3Request<GetBucketTaggingInput>) -> Answer<GetBucketTaggingOutput> {
+        ask!(self, request, Self::do_get_bucket_tagging)
+    }
+
+    async fn delete_bucket_tagging(
+        &self,
+        request: S3Request<DeleteBucketTaggingInput>,
+    ) -> Answer<DeleteBucketTaggingOutput> {
+        ask!(self, request, Self::do_delete_bucket_tagging)
+    }
+
     async fn put_bucket_cors(&self, request: S3Request<PutBucketCorsInput>) -> Answer<PutBucketCorsOutput> {
         ask!(self, request, Self::do_put_bucket_cors)
     }

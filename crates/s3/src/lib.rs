@@ -9,6 +9,7 @@ mod access;
 mod attributes;
 mod body;
 mod bucket;
+mod bucket_tags;
 mod cors;
 mod delete;
 mod error;

@@ -11,6 +11,7 @@ use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use crate::attributes::{self, Attributes, CHECKSUM_TYPE, headers, time};
 use crate::body::{Expected, Incoming, given_sums, hex};
+use crate::bucket_tags;
 use crate::error;
 use crate::face::{Face, owner};
 use crate::get::wanted;
@@ -139,6 +140,7 @@ impl Face {
         if !(1..=PARTS).contains(&number) {
             return Err(s3_error!(InvalidArgument, "a part has a number of 1 to {PARTS}"));
         }
+        source.compress = bucket_tags::compress(&self.bucket_named(&upload.record.bucket)?.record);
         let written = self.objects.write(source).map_err(error::s3)?;
         let Body::Chunks(entries) = written.body else { return Err(S3ErrorCode::EntityTooLarge.into()) };
         let checksums = written.sealed.attributes.iter().filter(|(name, _)| *name != CHECKSUM_TYPE);

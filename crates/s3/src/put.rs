@@ -15,7 +15,7 @@ use crate::lock::{self, given_lock};
 use crate::multipart::UPLOAD;
 use crate::versions::Versioning;
 use crate::who::Who;
-use crate::{policy, tagging};
+use crate::{bucket_tags, policy, tagging};
 
 /// The largest object of one put, as in S3.
 const PUT_BYTES: i64 = 5 << 30;
@@ -54,6 +54,7 @@ impl Face {
         if input.content_length.is_some_and(|length| length > PUT_BYTES) {
             return Err(S3ErrorCode::EntityTooLarge.into());
         }
+        incoming.compress = bucket_tags::compress(&bucket.record);
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
         let mut record = self.draft(&bucket, &input.key)?;
         record.attributes =

@@ -1,4 +1,4 @@
-//! Tags of objects, kept as they are sent in a header: `key=value&key=value`, percent-encoded.
+//! Tags, and those of objects; kept as they are sent in a header: `key=value&key=value`, percent-encoded.
 
 use std::collections::BTreeSet;
 
@@ -17,24 +17,40 @@ const MOST: usize = 10;
 /// Characters of a key and of a value, as in S3.
 const CHARACTERS: (usize, usize) = (128, 256);
 
-type Tags = Vec<(String, String)>;
+pub(crate) type Tags = Vec<(String, String)>;
 
 /// The tags in a header.
 pub(crate) fn read(text: &str) -> S3Result<Tags> {
+    check(parse(text).ok_or_else(|| s3_error!(InvalidArgument, "the tags are not encoded"))?, MOST)
+}
+
+/// The tags in a text, whatever they are; `None` when it is not encoded.
+pub(crate) fn parse(text: &str) -> Option<Tags> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         Some((decode(key)?, decode(value)?))
     });
-    let tags = pairs.collect::<Option<Tags>>().ok_or_else(|| s3_error!(InvalidArgument, "the tags are not encoded"))?;
-    check(tags)
+    pairs.collect()
 }
 
-fn check(tags: Tags) -> S3Result<Tags> {
+/// The tags in a request's body.
+pub(crate) fn given(tagging: Tagging) -> S3Result<Tags> {
+    let tags = tagging.tag_set.into_iter().map(|tag| Some((tag.key?, tag.value?)));
+    tags.collect::<Option<Tags>>().ok_or_else(|| S3ErrorCode::MalformedXML.into())
+}
+
+/// Tags as an answer has them.
+pub(crate) fn said(tags: Tags) -> Vec<Tag> {
+    tags.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect()
+}
+
+/// Tags that there may be, of which there are at most so many.
+pub(crate) fn check(tags: Tags, most: usize) -> S3Result<Tags> {
     let keys: BTreeSet<&str> = tags.iter().map(|(key, _)| key.as_str()).collect();
     let fit = |text: &str, most| text.chars().count() <= most;
     let good = tags.iter().all(|(key, value)| !key.is_empty() && fit(key, CHARACTERS.0) && fit(value, CHARACTERS.1));
-    if tags.len() > MOST {
-        return Err(s3_error!(InvalidTag, "an object can have {MOST} tags"));
+    if tags.len() > most {
+        return Err(s3_error!(InvalidTag, "there can be {most} tags"));
     }
     if !good || keys.len() != tags.len() {
         return Err(s3_error!(
@@ -47,12 +63,16 @@ fn check(tags: Tags) -> S3Result<Tags> {
 
 /// Keeps tags in place of others.
 pub(crate) fn keep(attributes: &mut Attributes, tags: &Tags) {
+    match text(tags) {
+        None => attributes.remove(TAGS),
+        Some(text) => attributes.insert(TAGS.to_owned(), text),
+    };
+}
+
+/// Tags as they are kept; `None` when there are none.
+pub(crate) fn text(tags: &Tags) -> Option<String> {
     let pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{}={}", encode(key), encode(value))).collect();
-    if pairs.is_empty() {
-        attributes.remove(TAGS);
-    } else {
-        attributes.insert(TAGS.to_owned(), pairs.join("&"));
-    }
+    (!pairs.is_empty()).then(|| pairs.join("&"))
 }
 
 /// How many tags an object has, if any.
@@ -87,8 +107,7 @@ impl Face {
         who: &Who,
         input: PutObjectTaggingInput,
     ) -> S3Result<PutObjectTaggingOutput> {
-        let tags = input.tagging.tag_set.into_iter().map(|tag| Some((tag.key?, tag.value?)));
-        let tags = check(tags.collect::<Option<Tags>>().ok_or(S3ErrorCode::MalformedXML)?)?;
+        let tags = check(given(input.tagging)?, MOST)?;
         let version = self.set_tags(who, &input.bucket, &input.key, input.version_id.as_deref(), &tags)?;
         Ok(PutObjectTaggingOutput { version_id: version })
     }
@@ -126,7 +145,7 @@ impl Face {
         let bucket = self.bucket(&input.bucket, who, &input.key)?;
         let row = self.find(&bucket, &input.key, input.version_id.as_deref())?;
         let text = row.record.attributes.get(TAGS).map_or("", String::as_str);
-        let tag_set = read(text)?.into_iter().map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect();
+        let tag_set = said(read(text)?);
         let version_id = (!row.record.null).then(|| version_id(&row.record));
         Ok(GetObjectTaggingOutput { tag_set, version_id })
     }

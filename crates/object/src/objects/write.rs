@@ -42,6 +42,10 @@ pub trait Source {
     fn next(&mut self) -> Result<Option<Bytes>, Box<dyn StdError + Send + Sync>>;
     /// Sees all bytes in order, each while they are on their way to the targets already.
     fn digest(&mut self, bytes: &[u8]);
+    /// Whether the bytes are to be compressed where that is worth it; `None` leaves it to [`Objects::compressing`].
+    fn compress(&self) -> Option<bool> {
+        None
+    }
     /// Called once after the last byte.
     ///
     /// # Errors
@@ -73,7 +77,7 @@ impl Objects {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
             condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
         }
-        let mut writer = Writer::new(self);
+        let mut writer = Writer::new(self, source.compress());
         let (size, inline) = writer.take(source, INLINE)?;
         // One chunk need not be durable before its manifest is sent: no row names the version before both are.
         let single = inline.is_none() && writer.leaf.len() == 1 && writer.top.is_empty();
@@ -93,7 +97,7 @@ impl Objects {
     /// When bytes cannot be had or stored.
     pub fn write(&self, source: &mut dyn Source) -> Result<Written, ObjectError> {
         let begun = Instant::now();
-        let mut writer = Writer::new(self);
+        let mut writer = Writer::new(self, source.compress());
         // An upload may have more parts than fit one manifest, so that nothing rides in it.
         let (size, _) = writer.take(source, 0)?;
         let sealed = source.seal(size).map_err(ObjectError::Source)?;
@@ -111,7 +115,7 @@ impl Objects {
     /// # Errors
     /// As `parts`, or when an index chunk cannot be stored.
     pub fn join(&self, parts: impl Iterator<Item = Result<Vec<Entry>, ObjectError>>) -> Result<Body, ObjectError> {
-        let mut writer = Writer::new(self);
+        let mut writer = Writer::new(self, None);
         for part in parts {
             part?.into_iter().try_for_each(|entry| writer.name(entry))?;
         }
@@ -131,10 +135,10 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(objects: &'a Objects) -> Self {
+    fn new(objects: &'a Objects, compress: Option<bool>) -> Self {
         Self {
             service: &*objects.service,
-            compress: objects.compress,
+            compress: compress.unwrap_or(objects.compress),
             flight: VecDeque::new(),
             leaf: vec![],
             top: vec![],
