@@ -150,12 +150,32 @@ pub(crate) struct S3File {
     /// Whether chunks of objects are compressed when that is worth it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) compress: bool,
+    /// How long a client may stand still.
+    #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
+    pub(crate) patience_seconds: u64,
 }
 
 impl S3File {
+    const fn patience() -> u64 {
+        60
+    }
+
+    const fn is_patience(seconds: &u64) -> bool {
+        *seconds == Self::patience()
+    }
+
     /// An address with nothing else said.
     fn at(listen: SocketAddr) -> Self {
-        Self { listen, domain: None, catalog: None, users: None, certificate: None, key: None, compress: false }
+        Self {
+            listen,
+            domain: None,
+            catalog: None,
+            users: None,
+            certificate: None,
+            key: None,
+            compress: false,
+            patience_seconds: Self::patience(),
+        }
     }
 
     /// The address that clients use.

@@ -40,7 +40,8 @@ pub(crate) fn face(
     let live = gateway::Cluster::live(&**cluster);
     let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
     let certificate = file.certificate(layout::directory(&args.config))?;
-    let settings = s3::Settings { domain: file.domain.clone(), certificate, watch: Some(watch) };
+    let patience = Duration::from_secs(file.patience_seconds.max(1));
+    let settings = s3::Settings { domain: file.domain.clone(), certificate, patience, watch: Some(watch) };
     let server = s3::Server::new(Arc::new(objects), layout::users(&args.config, Some(file)), &settings)
         .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;
     Ok(Face { server, listener, catalog })

@@ -274,6 +274,16 @@ pub(crate) fn stop_with_parent() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lets this process have as many files and connections open as the system lets it: the usual 1,024 are fewer than the
+/// clients that are served.
+pub(crate) fn open_many_files() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let more = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, more) {
+        tracing::warn!("few files can be open at once: {error}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]

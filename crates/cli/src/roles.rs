@@ -98,6 +98,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     if args.with_parent {
         process::stop_with_parent()?;
     }
+    process::open_many_files();
     let settings = args.settings.clone().unwrap_or_else(|| args.config.with_file_name("gateway.toml"));
     let file = layout::settings(&args.config, &settings)?;
     let address = file.http;

@@ -66,6 +66,8 @@ pub(crate) fn broken_body(error: &(dyn StdError + 'static)) -> S3Error {
         S3ErrorCode::SignatureDoesNotMatch
     } else if words.contains("FormatError") || words.contains("TooLarge") || words.contains("TooMany") {
         S3ErrorCode::InvalidRequest
+    } else if words.contains("came too slowly") {
+        S3ErrorCode::RequestTimeout
     } else {
         S3ErrorCode::IncompleteBody
     };

@@ -22,6 +22,7 @@ mod list;
 mod lock;
 mod multipart;
 mod policy;
+mod pulse;
 mod put;
 mod region;
 mod senseless;

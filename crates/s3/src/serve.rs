@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -23,6 +23,7 @@ use crate::cors::Page;
 use crate::face::Face;
 use crate::form::{self, Forms};
 use crate::host::{Domain, bucket_of};
+use crate::pulse::{Counted, Pulse};
 use crate::region;
 use crate::senseless::Senseless;
 use crate::tls::{Certificate, Tls};
@@ -33,8 +34,10 @@ use crate::who::Peer;
 
 /// Connections at once; further ones wait to be taken.
 const CONNECTIONS: usize = 1_024;
-/// How long a client may take for the head of a request, and how long a connection may be idle.
-const HEAD: Duration = Duration::from_secs(60);
+/// What is waited for a client when nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often within its patience it is looked whether a connection stands still.
+const LOOKS: u32 = 4;
 /// How often it is looked for what has expired.
 const SWEEP: Duration = Duration::from_secs(3_600);
 /// How long to wait when no connection can be taken.
@@ -48,14 +51,23 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub type Watch = Arc<dyn Fn(http::StatusCode) + Send + Sync>;
 
 /// What can be configured.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Settings {
     /// The domain below which buckets are hosts (`BUCKET.DOMAIN`), beside the path style.
     pub domain: Option<String>,
     /// What connections are encrypted with; without it they are not.
     pub certificate: Option<Certificate>,
+    /// How long a client may take for the head of a request, for each 64 KiB of a body or of an answer, and until it asks
+    /// again.
+    pub patience: Duration,
     /// Who counts the answers.
     pub watch: Option<Watch>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { domain: None, certificate: None, patience: PATIENCE, watch: None }
+    }
 }
 
 /// The S3 face, ready to be served.
@@ -66,6 +78,7 @@ pub struct Server {
     domain: Option<Domain>,
     tls: Option<Arc<Tls>>,
     forms: Forms,
+    patience: Duration,
     watch: Option<Watch>,
 }
 
@@ -97,13 +110,13 @@ impl Server {
         let service = service(Some(Senseless { service: service(None) }));
         let tls = settings.certificate.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         let forms = Forms::new();
-        Ok(Self { service, face, domain, tls, forms, watch: settings.watch.clone() })
+        Ok(Self { service, face, domain, tls, forms, patience: settings.patience, watch: settings.watch.clone() })
     }
 
     /// Serves connections until `stop`, then waits for those that are in work.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.patience);
         builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let graceful = GracefulShutdown::new();
@@ -151,10 +164,27 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let service = service_fn(move |request| self.clone().serve_one(request, peer));
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection.into_owned()).await {
-            tracing::debug!("a connection broke off: {error}");
+        let (pulse, patience) = (Pulse::new(Instant::now()), self.patience);
+        let stream = Counted { stream, pulse: Arc::clone(&pulse) };
+        let beats = Arc::clone(&pulse);
+        let service = service_fn(move |request| {
+            let (server, work) = (self.clone(), beats.work());
+            async move {
+                let _work = work;
+                server.serve_one(request, peer).await
+            }
+        });
+        let mut connection = pin!(watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()));
+        let mut look = tokio::time::interval(patience / LOOKS);
+        loop {
+            tokio::select! {
+                ended = &mut connection => {
+                    return ended.unwrap_or_else(|error| tracing::debug!("a connection broke off: {error}"));
+                }
+                now = look.tick() => if pulse.has_stopped(now.into_std(), patience) {
+                    return tracing::debug!("a connection stood still and was ended");
+                },
+            }
         }
     }
 
@@ -162,7 +192,7 @@ impl Server {
     async fn serve_one(self, mut request: http::Request<Incoming>, peer: Peer) -> Result<HttpResponse, HttpError> {
         let watch = self.watch.clone();
         request.extensions_mut().insert(peer);
-        let (request, unread) = unread::watch(request);
+        let (request, unread) = unread::watch(request, self.patience);
         let mut answer = self.answer(request).await?;
         if let Some(watch) = watch {
             watch(answer.status());

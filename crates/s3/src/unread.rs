@@ -4,14 +4,19 @@
 //! with its next request.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Version, header};
+use http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use s3s::HttpResponse;
+use s3s::{HttpResponse, StdError as BoxError};
 use tokio::sync::oneshot;
+
+use crate::error;
+use crate::pulse::Wait;
 
 /// Bytes that are read to nowhere before an answer. Who sends more is told that the connection ends.
 const MOST: u64 = 1 << 20;
@@ -21,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A request's body, which comes back when nobody reads it to its end.
 pub(crate) struct Watched {
     body: Option<Incoming>,
+    wait: Wait,
     back: Option<oneshot::Sender<Incoming>>,
 }
 
@@ -28,26 +34,36 @@ pub(crate) struct Watched {
 pub(crate) struct Unread {
     body: oneshot::Receiver<Incoming>,
     version: Version,
+    /// Whether the body was given up, as it did not come.
+    late: Arc<AtomicBool>,
     /// It asked to be told to go on, with nothing to go on with.
     expects: bool,
 }
 
 /// Watches what becomes of a request's body.
-pub(crate) fn watch(request: Request<Incoming>) -> (Request<Watched>, Unread) {
+pub(crate) fn watch(request: Request<Incoming>, patience: Duration) -> (Request<Watched>, Unread) {
     let (back, body) = oneshot::channel();
+    let late = Arc::new(AtomicBool::new(false));
+    let wait = Wait::new(patience, Arc::clone(&late));
     let expects = request.headers().contains_key(header::EXPECT) && request.body().is_end_stream();
-    let unread = Unread { body, version: request.version(), expects };
-    (request.map(|body| Watched { body: Some(body), back: Some(back) }), unread)
+    let unread = Unread { body, version: request.version(), late, expects };
+    (request.map(|body| Watched { body: Some(body), wait, back: Some(back) }), unread)
 }
 
 impl Unread {
     /// Reads what is left of the body; when it is too much, or the client would be misled, the answer says that the
     /// connection ends.
     pub(crate) async fn finish(mut self, answer: &mut HttpResponse) {
+        let late = self.late.load(Ordering::SeqCst);
+        if late {
+            // Whoever read it may have taken it for something else.
+            let why = "the body came too slowly, or not at all";
+            *answer = error::plain(StatusCode::BAD_REQUEST, "RequestTimeout", why);
+        }
         let whole = match self.body.try_recv() {
             Ok(body) => tokio::time::timeout(PATIENCE, drain(body)).await.unwrap_or(false),
             // No "100 Continue" is sent then, and botocore takes the answer for that of its next request here as well.
-            Err(_) => !self.expects,
+            Err(_) => !self.expects && !late,
         };
         if !whole && self.version <= Version::HTTP_11 {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -72,18 +88,22 @@ async fn drain(mut body: Incoming) -> bool {
 
 impl Body for Watched {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let frame = Pin::new(body).poll_frame(context);
-        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            self.body = None;
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
+            return this.wait.waits(context).map(|late| {
+                this.body = None;
+                Some(Err(late.into()))
+            });
+        };
+        match &frame {
+            Some(Ok(frame)) => this.wait.came(frame.data_ref().map_or(0, Bytes::len) as u64),
+            None | Some(Err(_)) => this.body = None,
         }
-        frame
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
