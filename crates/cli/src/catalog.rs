@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use object::catalog::{Catalog, Postgres, Sqlite};
-use object::rebuild::Manifests;
+use object::rebuild::{Comparison, Manifests};
 use serde::Serialize;
 
 use crate::args::{CatalogArg, CatalogCommand};
@@ -14,7 +14,7 @@ use crate::layout::{self, S3File};
 use crate::output::{json, line};
 use crate::service::NodeCluster;
 
-/// Differences that are printed.
+/// Remarks and differences that are printed, unless all are asked for.
 const SHOWN: usize = 100;
 
 /// Where the catalog is.
@@ -112,31 +112,39 @@ pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
     let config = &table.config;
     let place = Place::of(config, catalog, layout::gateway_file(config)?.s3.as_ref());
     let cluster = NodeCluster::start(&layout::load(config)?, None, false, None)?;
-    let (manifests, differences) = match (command, &place) {
+    let (manifests, compared) = match (command, &place) {
         (CatalogCommand::Rebuild { .. }, Place::File(path)) => {
             let _lock = lock(path)?;
             let manifests = Manifests::read(&cluster)?;
             manifests.write(path)?;
-            (manifests, vec![])
+            (manifests, Comparison::default())
         }
         (CatalogCommand::Rebuild { .. }, Place::Database(url)) => {
-            (Manifests::rebuild(&cluster, &open_database(url, &cluster)?)?, vec![])
+            (Manifests::rebuild(&cluster, &open_database(url, &cluster)?)?, Comparison::default())
         }
         (CatalogCommand::Check { .. }, _) => {
             let catalog = place.open_existing(&cluster)?;
             let manifests = Manifests::read(&cluster)?;
-            let differences = manifests.compare(&*catalog)?;
-            (manifests, differences)
+            let compared = manifests.compare(&*catalog)?;
+            (manifests, compared)
         }
     };
     let (buckets, versions) = manifests.counts();
-    let count = differences.len();
-    let found = Found { buckets, versions, remarks: manifests.remarks, differences };
+    let Comparison { differences, begun } = compared;
+    let (count, mut remarks) = (differences.len(), manifests.remarks);
+    if begun > 0 {
+        remarks.push(format!("{begun} changes were begun and not made: they were never answered, or are under way"));
+    }
+    let found = Found { buckets, versions, remarks, differences };
     if table.json {
         json(&found)?;
     } else {
-        let lines = found.remarks.iter().chain(&found.differences);
-        lines.take(SHOWN).try_for_each(|text| line(text))?;
+        let lines = found.differences.iter().chain(&found.remarks);
+        lines.clone().take(SHOWN).try_for_each(|text| line(text))?;
+        let more = lines.count().saturating_sub(SHOWN);
+        if more > 0 {
+            line(&format!("and {more} more: `--json` prints all"))?;
+        }
         line(&format!("{buckets} buckets, {versions} versions, {count} differences"))?;
     }
     if count > 0 {

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -16,11 +17,52 @@ use crate::output::{json, line};
 use crate::service::NodeCluster;
 use crate::{gateway, layout};
 
+/// How long a gateway that stops waits for its catalog to take note.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// What serves S3.
 pub(crate) struct Face {
     pub(crate) server: s3::Server,
     pub(crate) listener: TcpListener,
     pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) beating: Beating,
+}
+
+/// Tells the catalog that this gateway lives, until this is dropped; then that it has ended.
+pub(crate) struct Beating {
+    stop: Option<Sender<()>>,
+    ended: Receiver<()>,
+}
+
+impl Beating {
+    fn start(objects: Arc<Objects>) -> anyhow::Result<Self> {
+        let ((stop, stopped), (done, ended)) = (channel(), channel());
+        let beat = move || {
+            let mut well = true;
+            while stopped.recv_timeout(object::BEAT) == Err(RecvTimeoutError::Timeout) {
+                let beaten = objects.beat();
+                // Said once, and not every few seconds.
+                if let (Err(error), true) = (&beaten, well) {
+                    tracing::warn!("the catalog could not be told that this gateway lives: {error}");
+                }
+                well = beaten.is_ok();
+            }
+            if let Err(error) = objects.end() {
+                tracing::warn!("the catalog could not be told that this gateway ends: {error}");
+            }
+            let _ = done.send(());
+        };
+        std::thread::Builder::new().name("beat".into()).spawn(beat).context("the beat cannot be started")?;
+        Ok(Self { stop: Some(stop), ended })
+    }
+}
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        self.stop.take();
+        // Not for ever: others find that it is gone.
+        let _ = self.ended.recv_timeout(FAREWELL);
+    }
 }
 
 /// The S3 face of a cluster, and its socket.
@@ -42,9 +84,10 @@ pub(crate) fn face(
     let certificate = file.certificate(layout::directory(&args.config))?;
     let patience = Duration::from_secs(file.patience_seconds.max(1));
     let settings = s3::Settings { domain: file.domain.clone(), certificate, patience, watch: Some(watch) };
-    let server = s3::Server::new(Arc::new(objects), layout::users(&args.config, Some(file)), &settings)
+    let objects = Arc::new(objects);
+    let server = s3::Server::new(Arc::clone(&objects), layout::users(&args.config, Some(file)), &settings)
         .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;
-    Ok(Face { server, listener, catalog })
+    Ok(Face { server, listener, catalog, beating: Beating::start(objects)? })
 }
 
 /// A user as it is listed: without the secret.

@@ -113,6 +113,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let s3 = file.s3.map(|s3| objects::face(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.
     let _cleaner = s3.as_ref().map(|face| clean::start(clean, &cluster, Arc::clone(&face.catalog))).transpose()?;
+    let (s3, _beating) = s3.map(|face| ((face.server, face.listener), face.beating)).unzip();
     let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -129,7 +130,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         let graceful = stopped(stopping.clone());
         let files = axum::serve(listener, router).with_graceful_shutdown(graceful).into_future();
         let s3 = async {
-            if let Some(objects::Face { server, listener, .. }) = s3 {
+            if let Some((server, listener)) = s3 {
                 server.serve(tokio::net::TcpListener::from_std(listener)?, stopped(stopping)).await;
             }
             Ok::<(), std::io::Error>(())

@@ -275,7 +275,9 @@ fn two_gateways_are_one_store() {
     println!("{} operations without faults", story.judge());
     bench.check();
     gateways_are_killed(&bench);
+    bench.check();
     the_database_crashes(&mut bench);
+    bench.check();
     // The catalog is made again while both gateways run, and says the same.
     bench.cluster.run(&["catalog", "rebuild", "--catalog", &bench.url]);
     bench.check();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use client::S3;
-use common::{Cluster, content};
+use common::{Cluster, content, reservoir};
 use jiff::Timestamp;
 use protocol::rng::Rng;
 
@@ -211,4 +211,13 @@ fn what_was_acknowledged_survives_fifty_kills_of_the_gateway() {
     let answered: u64 = clients.iter().map(|client| client.answered).sum();
     println!("{answered} changes were acknowledged");
     assert!(answered > KILLS, "next to nothing was asked for");
+    check_catalog(&config);
+}
+
+/// The catalog has what the manifests say, but for what was never answered.
+fn check_catalog(config: &str) {
+    let checked = reservoir(&["catalog", "check", "--config", config]);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned() + &String::from_utf8_lossy(&checked.stderr);
+    println!("{said}");
+    assert!(checked.status.success(), "{said}");
 }

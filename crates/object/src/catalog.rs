@@ -81,7 +81,20 @@ pub struct Part {
     pub entries: Vec<u8>,
 }
 
-/// One transaction.
+/// A run of a gateway: what it began under one id. Version ids name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which; random.
+    pub id: u64,
+    /// Every change that it began before this is finished or was withdrawn; microseconds since 1970, as in version ids.
+    pub settled: u64,
+    /// It begins no change after this without saying so first; the same clock. It grows while the run lives.
+    pub until: u64,
+    /// Whether it has ended: the catalog takes no change of it any more.
+    pub ended: bool,
+}
+
+/// One transaction. Those that make a manifest count are refused when the run that began them has ended.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// A bucket that must not exist.
@@ -104,6 +117,8 @@ pub enum Change {
         version: VersionId,
         /// Its manifest.
         manifest: ChunkId,
+        /// The run that asks.
+        run: u64,
     },
     /// Begins an upload.
     StartUpload(Upload),
@@ -113,6 +128,22 @@ pub enum Change {
     EndUpload(VersionId),
     /// A version that becomes the newest of its key, and the end of the upload that it came from.
     Complete(Row, Condition, VersionId),
+    /// The run of this id lives, and has come so far.
+    Beat {
+        /// Which.
+        run: u64,
+        /// As [`Run::settled`].
+        settled: u64,
+        /// As [`Run::until`].
+        until: u64,
+    },
+    /// Ends a run, if it has not come further than this.
+    EndRun {
+        /// Which.
+        run: u64,
+        /// As [`Run::until`].
+        until: u64,
+    },
 }
 
 /// Why a change was not made.
@@ -142,6 +173,9 @@ pub enum Refused {
     /// The newest version of the key is this or a later one: put it again with a later one.
     #[error("a later version exists")]
     Stale(VersionId),
+    /// The run that asks has ended: others took it for dead.
+    #[error("this gateway stood still for too long: try again")]
+    Ended,
 }
 
 /// Why the catalog did not do it.
@@ -192,7 +226,7 @@ pub trait Catalog: Send + Sync {
     /// # Errors
     /// As the engine.
     fn newest(&self, bucket: &str, key: &str) -> Result<Option<Row>, CatalogError>;
-    /// One version of a key; `None` asks for the null version.
+    /// One version of a key; `None` asks for the null version, which no id finds: S3 knows it by the name "null" only.
     ///
     /// # Errors
     /// As the engine.
@@ -227,4 +261,9 @@ pub trait Catalog: Send + Sync {
     /// # Errors
     /// As the engine.
     fn part(&self, upload: VersionId, number: u32) -> Result<Option<Part>, CatalogError>;
+    /// All runs that this catalog knows.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn runs(&self) -> Result<Vec<Run>, CatalogError>;
 }

@@ -13,7 +13,8 @@ use crate::catalog::{Catalog, CatalogError, Start};
 use crate::manifest::{self, Entry, Malformed, Manifest};
 use crate::record::{self, Body, Record, decode_entries};
 use crate::service::{ChunkService, ServiceError};
-use garbage::{Seen, judge};
+use crate::unanswered::Begun;
+use garbage::{Fate, Seen, judge};
 
 /// References that are kept in memory; with more, the manifests are read several times.
 const REFERENCES: usize = 1 << 20;
@@ -117,7 +118,7 @@ impl<'a> Cleaning<'a> {
         self.known = References::new(self.machine.slice_bytes(), from);
         // In this order: the rows of an upload go when the manifest of its object is durable.
         self.read_catalog()?;
-        let mut garbage = vec![];
+        let mut garbage = Garbage { begun: Begun::of(self.catalog)?, ..Garbage::default() };
         for first in 0..=u8::MAX {
             let found = self.service.list(Scope::Cluster, vec![ChunkKind::Manifest as u8, first]);
             let found = found.wait().map_err(Unread::List)?;
@@ -126,7 +127,7 @@ impl<'a> Cleaning<'a> {
             }
             self.read_manifests(found, &mut garbage)?;
         }
-        Ok(if from == 0 { garbage } else { vec![] })
+        Ok(if from == 0 { garbage.all() } else { vec![] })
     }
 
     fn read_catalog(&mut self) -> Result<(), Unread> {
@@ -170,7 +171,7 @@ impl<'a> Cleaning<'a> {
     }
 
     /// Ids ascend, so that all manifests of a name follow each other.
-    fn read_manifests(&mut self, found: Found, garbage: &mut Vec<(ChunkId, Vec<NodeId>)>) -> Result<(), Unread> {
+    fn read_manifests(&mut self, found: Found, garbage: &mut Garbage) -> Result<(), Unread> {
         let service = self.service;
         let mut ids = found.chunks.into_iter();
         let mut flight = VecDeque::new();
@@ -187,6 +188,7 @@ impl<'a> Cleaning<'a> {
             }
             if bytes.starts_with(&record::MAGIC) {
                 let record = Record::decode(&bytes).map_err(|why| Unread::Malformed(id, why))?;
+                garbage.begun.see(&record);
                 records.push(Seen::new(id, holders, record));
             } else {
                 let manifest = Manifest::decode(&bytes).map_err(|why| Unread::Malformed(id, why))?;
@@ -197,15 +199,20 @@ impl<'a> Cleaning<'a> {
     }
 
     /// All records of one key, or of more keys whose hashes begin alike.
-    fn read_name(&mut self, all: &mut Vec<Seen>, garbage: &mut Vec<(ChunkId, Vec<NodeId>)>) -> Result<(), Unread> {
+    fn read_name(&mut self, all: &mut Vec<Seen>, garbage: &mut Garbage) -> Result<(), Unread> {
         while let Some(first) = all.first() {
             let name = first.name();
             let (records, others) = std::mem::take(all).into_iter().partition(|seen| seen.name() == name);
             *all = others;
-            for (seen, goes) in judge(records, self.catalog)? {
-                if goes {
-                    garbage.push((seen.id, seen.holders));
-                    continue;
+            for (seen, fate) in judge(records, self.catalog, &garbage.begun)? {
+                match fate {
+                    Fate::Stays => {}
+                    Fate::Goes => {
+                        garbage.sure.push((seen.id, seen.holders));
+                        continue;
+                    }
+                    // What it names stays as long as it is there.
+                    Fate::GoesWith(run) => garbage.unanswered.push((run, seen.id, seen.holders)),
                 }
                 if seen.is_long {
                     let bytes = self.fetch(seen.id)?;
@@ -245,6 +252,23 @@ impl<'a> Cleaning<'a> {
 
     fn fetch(&self, id: ChunkId) -> Result<Vec<u8>, Unread> {
         self.service.get(id).wait().map(|fetched| fetched.pieces.concat()).map_err(|error| Unread::Chunk(id, error))
+    }
+}
+
+/// The manifests that may go.
+#[derive(Default)]
+struct Garbage {
+    begun: Begun,
+    sure: Vec<(ChunkId, Vec<NodeId>)>,
+    /// Those of changes that were never answered, if the catalog knows their run well, which shows when all were read.
+    unanswered: Vec<(u64, ChunkId, Vec<NodeId>)>,
+}
+
+impl Garbage {
+    fn all(self) -> Vec<(ChunkId, Vec<NodeId>)> {
+        let begun = self.begun;
+        let unanswered = self.unanswered.into_iter().filter(|(run, ..)| begun.is_known(*run));
+        self.sure.into_iter().chain(unanswered.map(|(_, id, holders)| (id, holders))).collect()
     }
 }
 

@@ -18,7 +18,9 @@ pub mod objects;
 pub mod rebuild;
 pub mod record;
 mod removal;
+mod runs;
 mod service;
+mod unanswered;
 
 /// How long a put may take unless something else is asked for: half the grace time of cleaning.
 pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);
@@ -26,4 +28,5 @@ pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);
 pub use error::Error;
 pub use file::{Listing, PutOptions, Version, get_file, list, newest, open, put_file};
 pub use manifest::{Entry, Manifest};
+pub use runs::BEAT;
 pub use service::{ChunkService, Pending, ServiceError};

@@ -11,19 +11,17 @@ mod write;
 pub use read::Reader;
 pub use write::{Sealed, Source, Written};
 
-use std::collections::hash_map::RandomState;
 use std::error::Error as StdError;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
 
 use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row};
 use crate::manifest::Malformed;
-use crate::record::{Body, Kind, Record, VersionId};
+use crate::record::{BEGUN, Body, Kind, Record, VersionId};
+use crate::runs::{Flight, Runs};
 use crate::service::{ChunkService, ServiceError};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
@@ -88,7 +86,7 @@ impl ObjectError {
 pub struct Objects {
     service: Arc<dyn ChunkService + Send + Sync>,
     catalog: Arc<dyn Catalog>,
-    clock: Clock,
+    runs: Runs,
     /// Whether chunks are compressed when that is worth it.
     compress: bool,
     limit: Duration,
@@ -98,7 +96,7 @@ impl Objects {
     /// Objects in these chunks and this catalog.
     #[must_use]
     pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
-        Self { service, catalog, clock: Clock::default(), compress: false, limit: crate::LIMIT }
+        Self { service, catalog, runs: Runs::new(), compress: false, limit: crate::LIMIT }
     }
 
     /// The same, which compress payload chunks that become smaller by an eighth or more. All read both kinds.
@@ -122,7 +120,24 @@ impl Objects {
     /// A version id that this process has not given before.
     #[must_use]
     pub fn next_version(&self) -> VersionId {
-        self.clock.next(0)
+        self.runs.next()
+    }
+
+    /// Tells the catalog that this gateway lives, and which of its changes are settled: to be called every [`crate::BEAT`].
+    /// Ends the runs of gateways that did not do so for long.
+    ///
+    /// # Errors
+    /// As the catalog's engine; the next call makes up for it.
+    pub fn beat(&self) -> Result<(), CatalogError> {
+        self.runs.beat(&*self.catalog, Instant::now())
+    }
+
+    /// Tells the catalog that this gateway has nothing under way any more: to be called when it stops.
+    ///
+    /// # Errors
+    /// As the catalog's engine; then others find that it is gone.
+    pub fn end(&self) -> Result<(), CatalogError> {
+        self.runs.end(&*self.catalog)
     }
 
     /// Makes a bucket.
@@ -133,9 +148,9 @@ impl Objects {
         if self.catalog.bucket(&record.bucket)?.is_some() {
             return Err(Refused::BucketExists.into());
         }
-        self.stamp(&mut record, 0);
+        let flight = self.begin(&mut record, 0)?;
         let row = self.store(record)?;
-        self.catalog.change(Change::CreateBucket(row.clone()))?;
+        self.make(Change::CreateBucket(row.clone()), flight)?;
         Ok(row)
     }
 
@@ -146,9 +161,9 @@ impl Objects {
     pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
         let mut record = bucket.record.clone();
         change(&mut record);
-        self.stamp(&mut record, bucket.record.version.micros());
+        let flight = self.begin(&mut record, bucket.record.version.micros())?;
         let row = self.store(record)?;
-        self.catalog.change(Change::SetBucket(row.clone(), bucket.manifest))?;
+        self.make(Change::SetBucket(row.clone(), bucket.manifest), flight)?;
         Ok(row)
     }
 
@@ -159,8 +174,10 @@ impl Objects {
     pub fn delete_bucket(&self, bucket: &Row) -> Result<(), ObjectError> {
         self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()))?;
         let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
-        self.stamp(&mut gone, bucket.record.version.micros());
-        self.store(gone).map(drop)
+        let flight = self.begin(&mut gone, bucket.record.version.micros())?;
+        self.store(gone)?;
+        flight.settle();
+        Ok(())
     }
 
     /// Makes `record`, whose body another version has, the newest version of its key.
@@ -200,26 +217,40 @@ impl Objects {
         condition.check(newest.as_ref())?;
         let mut before_row = Some(before_row);
         let mut later_than = newest.map_or(0, |row| row.record.version.micros());
+        // A copy is a change of its own.
+        record.attributes.remove(BEGUN);
         for _ in 0..ATTEMPTS {
-            self.stamp(&mut record, later_than);
+            let flight = self.begin(&mut record, later_than)?;
             let (manifest, bytes) = record.chunk();
             let pending = self.service.put(manifest, bytes);
             let outcome = before_row.take().map_or(Ok(()), |before_row| before_row());
             let stored = pending.wait();
             outcome?;
             stored.map_err(failed(manifest))?;
-            self.in_time(begun).inspect_err(|_| self.withdraw(&record))?;
+            if let Err(error) = self.in_time(begun) {
+                self.withdraw(&record, flight);
+                return Err(error);
+            }
             let row = Row { record: record.clone().row(), manifest };
             let change = match upload {
                 Some(upload) => Change::Complete(row.clone(), condition.clone(), upload),
                 None => Change::Put(row.clone(), condition.clone()),
             };
             match self.catalog.change(change) {
-                Ok(()) => return Ok(row),
+                Ok(()) => {
+                    flight.settle();
+                    return Ok(row);
+                }
                 Err(CatalogError::Refused(refused)) => {
-                    self.withdraw(&record);
-                    let Refused::Stale(newest) = refused else { return Err(refused.into()) };
-                    later_than = newest.micros();
+                    if refused == Refused::Ended {
+                        self.runs.ended(record.version.run());
+                    }
+                    self.withdraw(&record, flight);
+                    match refused {
+                        Refused::Stale(newest) => later_than = newest.micros(),
+                        Refused::Ended => {}
+                        _ => return Err(refused.into()),
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -240,9 +271,11 @@ impl Objects {
     pub fn revise(&self, row: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
         let mut record = self.whole(row)?;
         change(&mut record);
-        record.revision = self.clock.next(record.revision).micros();
+        let flight = self.runs.begin(&*self.catalog, record.revision)?;
+        record.revision = flight.begun.micros();
+        record.attributes.insert(BEGUN.to_owned(), flight.begun.to_string());
         let revised = self.store(record)?;
-        self.catalog.change(Change::Revise(revised.clone(), row.manifest))?;
+        self.make(Change::Revise(revised.clone(), row.manifest), flight)?;
         Ok(revised)
     }
 
@@ -257,23 +290,39 @@ impl Objects {
         record.erases = old.version;
         record.revision = old.revision;
         record.null = old.null;
+        let flight = self.runs.begin(&*self.catalog, 0)?;
+        record.attributes.insert(BEGUN.to_owned(), flight.begun.to_string());
         self.store(record)?;
-        let (bucket, key) = (old.bucket.clone(), old.key.clone());
-        match self.catalog.change(Change::Erase { bucket, key, version: old.version, manifest: row.manifest }) {
+        let (bucket, key, run) = (old.bucket.clone(), old.key.clone(), flight.begun.run());
+        match self.make(Change::Erase { bucket, key, version: old.version, manifest: row.manifest, run }, flight) {
             Ok(()) => Ok(true),
             Err(CatalogError::Refused(Refused::NoVersion | Refused::NoBucket | Refused::Changed)) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Says in the manifests that this version never came to be. When that fails, only a catalog that is made again
-    /// from the manifests would show it.
-    fn withdraw(&self, refused: &Record) {
+    /// Makes a change whose manifest is stored. What is not made stays in doubt: its manifest says that it was.
+    fn make(&self, change: Change, flight: Flight<'_>) -> Result<(), CatalogError> {
+        let outcome = self.catalog.change(change);
+        match &outcome {
+            Ok(()) => flight.settle(),
+            Err(CatalogError::Refused(Refused::Ended)) => self.runs.ended(flight.begun.run()),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Says in the manifests that this version never came to be, so that its put is settled. When that fails, only a
+    /// catalog that is made again from the manifests would show it.
+    fn withdraw(&self, refused: &Record, flight: Flight<'_>) {
         let mut record = Record::new(Kind::Erased, &refused.bucket, &refused.key, VersionId::default());
-        self.stamp(&mut record, refused.version.micros());
         record.erases = refused.version;
         // Failing is harmless to whoever reads: no row names the version.
-        let _ = self.store(record);
+        let Ok(withdrawal) = self.begin(&mut record, refused.version.micros()) else { return };
+        if self.store(record).is_ok() {
+            withdrawal.settle();
+            flight.settle();
+        }
     }
 
     /// The record with its body, which a row may lack.
@@ -309,27 +358,11 @@ impl Objects {
         Ok(Row { record: record.row(), manifest })
     }
 
-    fn stamp(&self, record: &mut Record, later_than: u64) {
-        record.version = self.clock.next(later_than);
+    /// Begins the change that makes this record true, which becomes a version later than that.
+    fn begin(&self, record: &mut Record, later_than: u64) -> Result<Flight<'_>, CatalogError> {
+        let flight = self.runs.begin(&*self.catalog, later_than)?;
+        record.version = flight.begun;
         record.revision = record.version.micros();
-    }
-}
-
-/// Gives version ids in ascending order, by the time of day.
-#[derive(Debug, Default)]
-struct Clock {
-    last: AtomicU64,
-    random: RandomState,
-}
-
-impl Clock {
-    fn next(&self, later_than: u64) -> VersionId {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
-        let next = |last: u64| now.max(last + 1).max(later_than + 1);
-        let last = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(next(last)));
-        let micros = last.map_or(now, next);
-        let mut hasher = self.random.build_hasher();
-        hasher.write_u64(micros);
-        VersionId::new(micros, hasher.finish())
+        Ok(flight)
     }
 }

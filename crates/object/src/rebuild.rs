@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sq
 use crate::record::{Body, Kind, MAGIC, Record, VersionId};
 use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
+use crate::unanswered::{Begun, contradicts};
 
 /// Manifests that are asked for ahead.
 const PIPELINE: usize = 16;
@@ -36,15 +37,30 @@ pub enum RebuildError {
 /// What the manifests say.
 #[derive(Debug, Default)]
 pub struct Manifests {
-    buckets: BTreeMap<String, Row>,
-    /// Versions by bucket and key, oldest first.
-    versions: BTreeMap<(String, String), Vec<Row>>,
+    /// All records, by bucket and key, in the order of their versions and revisions.
+    records: BTreeMap<(String, String), Vec<Row>>,
     /// What could not be used, a line each.
     pub remarks: Vec<String>,
 }
 
-/// All records of a key.
-type Records = Vec<Row>;
+/// What stands when all that was removed or replaced is gone.
+#[derive(Debug, Default)]
+struct Standing<'a> {
+    buckets: BTreeMap<&'a str, &'a Row>,
+    /// Versions by bucket and key, oldest first.
+    versions: BTreeMap<(&'a str, &'a str), Vec<&'a Row>>,
+    /// Keys whose buckets do not stand.
+    homeless: Vec<(&'a str, &'a str)>,
+}
+
+/// How a catalog compares with the manifests.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// What is different, a line each.
+    pub differences: Vec<String>,
+    /// Changes that were begun and are not made: they were never answered, or are under way. They are no differences.
+    pub begun: usize,
+}
 
 impl Manifests {
     /// Reads all manifests of the cluster.
@@ -55,7 +71,6 @@ impl Manifests {
         let all = list(service, ChunkKind::Manifest)?;
         let payload: BTreeSet<ChunkId> = list(service, ChunkKind::Payload)?.into_iter().collect();
         let mut manifests = Self::default();
-        let mut records: BTreeMap<(String, String), Records> = BTreeMap::new();
         let mut flight = VecDeque::new();
         let mut ids = all.into_iter();
         loop {
@@ -64,67 +79,65 @@ impl Manifests {
                 flight.push_back((id, service.get(id)));
             }
             let Some((manifest, pending)) = flight.pop_front() else { break };
-            let bytes = match pending.wait() {
-                Ok(fetched) => fetched.pieces.concat(),
-                Err(error) => {
-                    manifests.remarks.push(format!("the manifest {manifest} cannot be read: {error}"));
-                    continue;
-                }
-            };
-            if !bytes.starts_with(&MAGIC) {
-                continue;
-            }
-            match Record::decode(&bytes) {
-                Ok(record) => {
-                    let name = (record.bucket.clone(), record.key.clone());
-                    let unfinished = single_chunk(&record).filter(|id| !payload.contains(id));
-                    if let Some(id) = unfinished {
-                        let text = format!(
-                            "{}/{}: version {} was not finished, or its bytes are lost ({id})",
-                            name.0, name.1, record.version
-                        );
-                        manifests.remarks.push(text);
-                        continue;
-                    }
-                    records.entry(name).or_default().push(Row { record: record.row(), manifest });
-                }
-                Err(why) => manifests.remarks.push(format!("the manifest {manifest} cannot be read: {why}")),
+            match pending.wait() {
+                Ok(fetched) => manifests.take(manifest, &fetched.pieces.concat(), &payload),
+                Err(error) => manifests.remarks.push(format!("the manifest {manifest} cannot be read: {error}")),
             }
         }
-        manifests.resolve(records);
+        for rows in manifests.records.values_mut() {
+            rows.sort_by_key(|row| (row.record.version, row.record.revision, row.manifest));
+        }
+        let homeless = manifests.standing(&BTreeSet::new()).homeless;
+        let lines = homeless.iter().map(|(bucket, key)| format!("{bucket}/{key}: there is no such bucket"));
+        let mut lines: Vec<String> = lines.collect();
+        manifests.remarks.append(&mut lines);
         Ok(manifests)
     }
 
-    fn resolve(&mut self, records: BTreeMap<(String, String), Records>) {
-        for ((bucket, key), mut records) in records {
-            records.sort_by_key(|row| (row.record.version, row.record.revision, row.manifest));
+    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) {
+        if !bytes.starts_with(&MAGIC) {
+            return;
+        }
+        let record = match Record::decode(bytes) {
+            Ok(record) => record,
+            Err(why) => return self.remarks.push(format!("the manifest {manifest} cannot be read: {why}")),
+        };
+        let Record { bucket, key, version, .. } = &record;
+        if let Some(id) = single_chunk(&record).filter(|id| !payload.contains(id)) {
+            let text = format!("{bucket}/{key}: version {version} was not finished, or its bytes are lost ({id})");
+            return self.remarks.push(text);
+        }
+        let name = (bucket.clone(), key.clone());
+        self.records.entry(name).or_default().push(Row { record: record.row(), manifest });
+    }
+
+    /// What stands when these manifests do not count.
+    fn standing(&self, without: &BTreeSet<ChunkId>) -> Standing<'_> {
+        let mut all = Standing::default();
+        for ((bucket, key), rows) in &self.records {
+            let rows = rows.iter().filter(|row| !without.contains(&row.manifest));
             if key.is_empty() {
-                if let Some(newest) = records.pop().filter(|row| row.record.kind == Kind::Bucket) {
-                    self.buckets.insert(bucket, newest);
+                if let Some(newest) = rows.last().filter(|row| row.record.kind == Kind::Bucket) {
+                    all.buckets.insert(bucket, newest);
                 }
                 continue;
             }
-            let versions = standing(records);
-            if !versions.is_empty() {
-                self.versions.insert((bucket, key), versions);
+            let versions = standing(rows.collect());
+            if versions.is_empty() {
+            } else if all.buckets.contains_key(bucket.as_str()) {
+                all.versions.insert((bucket, key), versions);
+            } else {
+                all.homeless.push((bucket, key));
             }
         }
-        let buckets = &self.buckets;
-        let mut homeless = vec![];
-        self.versions.retain(|(bucket, key), _| {
-            let kept = buckets.contains_key(bucket);
-            if !kept {
-                homeless.push(format!("{bucket}/{key}: there is no such bucket"));
-            }
-            kept
-        });
-        self.remarks.append(&mut homeless);
+        all
     }
 
     /// What makes an empty catalog say the same.
     fn changes(&self) -> impl Iterator<Item = Change> {
-        let rows = self.buckets.values().map(|row| Change::CreateBucket(row.clone()));
-        let versions = self.versions.values().flatten();
+        let Standing { buckets, versions, .. } = self.standing(&BTreeSet::new());
+        let rows = buckets.into_values().map(|row| Change::CreateBucket(row.clone()));
+        let versions = versions.into_values().flatten();
         rows.chain(versions.map(|row| Change::Put(row.clone(), Condition::Always)))
     }
 
@@ -156,19 +169,21 @@ impl Manifests {
         Ok(())
     }
 
-    /// What is different in a catalog, a line each.
+    /// Compares a catalog with them.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn compare(&self, catalog: &dyn Catalog) -> Result<Vec<String>, RebuildError> {
+    pub fn compare(&self, catalog: &dyn Catalog) -> Result<Comparison, RebuildError> {
+        let begun = self.begun(catalog)?;
+        let standing = self.standing(&begun);
         let mut differences = vec![];
         let mut there: BTreeMap<String, Row> = BTreeMap::new();
         for row in catalog.buckets()? {
             there.insert(row.record.bucket.clone(), row);
         }
-        let names: BTreeSet<&String> = self.buckets.keys().chain(there.keys()).collect();
+        let names: BTreeSet<&str> = standing.buckets.keys().copied().chain(there.keys().map(String::as_str)).collect();
         for name in names {
-            match (self.buckets.get(name), there.get(name)) {
+            match (standing.buckets.get(name).copied(), there.get(name)) {
                 (Some(manifest), Some(row)) if manifest == row => {}
                 (manifest, row) => differences.push(format!("bucket {name}: {}", said(manifest, row))),
             }
@@ -182,44 +197,64 @@ impl Manifests {
                 start = Start::Version(last.record.key.clone().into_bytes(), last.record.version);
                 for (row, newest) in page {
                     let record = &row.record;
-                    let name = (record.bucket.clone(), record.key.clone());
-                    let known = self.versions.get(&name).map_or(&[][..], Vec::as_slice);
-                    let manifest = known.iter().find(|known| known.record.version == record.version);
+                    let (bucket, key) = (&record.bucket, &record.key);
+                    let known = standing.versions.get(&(bucket.as_str(), key.as_str())).map_or(&[][..], Vec::as_slice);
+                    let manifest = known.iter().find(|known| known.record.version == record.version).copied();
                     let is_last = known.last().is_some_and(|last| last.record.version == record.version);
                     if manifest != Some(&row) {
-                        differences.push(format!("{}/{}: {}", name.0, name.1, said(manifest, Some(&row))));
+                        differences.push(format!("{bucket}/{key}: {}", said(manifest, Some(&row))));
                     } else if is_last != newest {
-                        differences.push(format!("{}/{}: another version is the newest", name.0, name.1));
+                        differences.push(format!("{bucket}/{key}: another version is the newest"));
                     }
-                    seen.insert((name, record.version));
+                    seen.insert((bucket.clone(), key.clone(), record.version));
                 }
             }
         }
-        for ((bucket, key), rows) in &self.versions {
-            let name = (bucket.clone(), key.clone());
-            let missing = rows.iter().filter(|row| !seen.contains(&(name.clone(), row.record.version)));
+        for ((bucket, key), rows) in &standing.versions {
+            let name = |row: &Row| ((*bucket).to_owned(), (*key).to_owned(), row.record.version);
+            let missing = rows.iter().filter(|row| !seen.contains(&name(row)));
             differences.extend(missing.map(|row| format!("{bucket}/{key}: {}", said(Some(row), None))));
         }
-        Ok(differences)
+        let without = self.standing(&BTreeSet::new());
+        let stand = without.buckets.values().chain(without.versions.values().flatten());
+        let removals = self.records.values().flatten().filter(|row| row.record.kind == Kind::Erased);
+        let begun = stand.copied().chain(removals).filter(|row| begun.contains(&row.manifest)).count();
+        Ok(Comparison { differences, begun })
+    }
+
+    /// The manifests of changes that were begun and that this catalog has not made.
+    fn begun(&self, catalog: &dyn Catalog) -> Result<BTreeSet<ChunkId>, RebuildError> {
+        let mut begun = Begun::of(catalog)?;
+        self.records.values().flatten().for_each(|row| begun.see(&row.record));
+        let mut found = BTreeSet::new();
+        for row in self.records.values().flatten() {
+            let run = begun.open_in(&row.record);
+            if run.is_some_and(|run| begun.is_known(run.id)) && contradicts(catalog, row)? {
+                found.insert(row.manifest);
+            }
+        }
+        Ok(found)
     }
 
     /// Buckets, and versions in them.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        (self.buckets.len(), self.versions.values().map(Vec::len).sum())
+        let standing = self.standing(&BTreeSet::new());
+        (standing.buckets.len(), standing.versions.values().map(Vec::len).sum())
     }
 }
 
-/// The versions that stand when all that was removed is gone, oldest first. A removal counts for the revision of its
-/// version that it saw, and for those before it; that of a null version for all older null versions as well.
-fn standing(records: Records) -> Vec<Row> {
+/// The versions that stand when all that was removed is gone, oldest first; of records in the order of their versions and
+/// revisions. A removal counts for the revision of its version that it saw, and for those before it; that of a null
+/// version for all older null versions as well.
+fn standing(records: Vec<&Row>) -> Vec<&Row> {
     let removals = Removals::of(records.iter().map(|row| &row.record));
-    let stands = |row: &Row| row.record.kind != Kind::Erased && !removals.remove(&row.record);
-    let records: Records = records.into_iter().filter(stands).collect();
+    let stands = |row: &&Row| row.record.kind != Kind::Erased && !removals.remove(&row.record);
+    let records: Vec<&Row> = records.into_iter().filter(stands).collect();
     let newest_null = records.iter().map(|row| &row.record).filter(|record| record.null);
     let newest_null = newest_null.map(|record| record.version).max();
-    // Sorted by version and revision: a later record of a version takes the place of an earlier one.
-    let mut standing: BTreeMap<VersionId, Row> = BTreeMap::new();
+    // A later record of a version takes the place of an earlier one.
+    let mut standing: BTreeMap<VersionId, &Row> = BTreeMap::new();
     for row in records {
         if !row.record.null || Some(row.record.version) == newest_null {
             standing.insert(row.record.version, row);
@@ -277,7 +312,7 @@ mod tests {
     }
 
     fn stands(records: Vec<Row>) -> Vec<u64> {
-        standing(records).iter().map(|row| row.record.version.micros()).collect()
+        standing(records.iter().collect()).iter().map(|row| row.record.version.micros()).collect()
     }
 
     #[test]
@@ -332,7 +367,7 @@ mod tests {
     fn the_last_revision_of_a_version_counts() {
         let mut revised = row(Kind::Object, 1, true);
         revised.record.revision = 7;
-        let standing = standing(vec![row(Kind::Object, 1, true), revised.clone()]);
-        assert_eq!(standing, [revised]);
+        let first = row(Kind::Object, 1, true);
+        assert_eq!(standing(vec![&first, &revised]), [&revised]);
     }
 }

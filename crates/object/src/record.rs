@@ -13,21 +13,24 @@ use crate::manifest::{Entry, FORMAT, Malformed, PACKED, entry_bytes, format_of, 
 pub const MAGIC: [u8; 4] = *b"RSVO";
 /// Most bytes of a key.
 pub const KEY_BYTES: usize = 1_024;
+/// The attribute of [`Record::begun`].
+pub(crate) const BEGUN: &str = "begun";
 /// Entries that a record has; with more it names index chunks.
 pub const ENTRIES: usize = 10_000;
 /// Entries that a catalog's row repeats; with more the manifest must be read for them.
 const ROW_ENTRIES: usize = 32;
 const HEADER_BYTES: usize = 40;
 
-/// A version of a key: microseconds since 1970 and 64 random bits. Versions of a key sort by it.
+/// A version of a key: microseconds since 1970, which a run of a gateway gives once, and the 64 random bits of that run.
+/// Versions of a key sort by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VersionId(pub u128);
 
 impl VersionId {
     /// From its two parts.
     #[must_use]
-    pub const fn new(micros: u64, random: u64) -> Self {
-        Self((micros as u128) << 64 | random as u128)
+    pub const fn new(micros: u64, run: u64) -> Self {
+        Self((micros as u128) << 64 | run as u128)
     }
 
     /// The next id: before any that a put gives later. What removes a null version has it, so that no null version which was
@@ -35,6 +38,12 @@ impl VersionId {
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
+    }
+
+    /// The run of a gateway that gave it.
+    #[must_use]
+    pub const fn run(self) -> u64 {
+        self.0 as u64
     }
 
     /// Microseconds since 1970.
@@ -146,6 +155,13 @@ impl Record {
         let bytes = Bytes::from(self.encode());
         let id = ChunkId::of_manifest(&self.name(), self.version.micros() / 1_000, &bytes);
         (id, bytes)
+    }
+
+    /// The moment and the run in which the change began that stored this record: its version, but for removals and other
+    /// attributes, which have it as an attribute.
+    #[must_use]
+    pub fn begun(&self) -> VersionId {
+        self.attributes.get(BEGUN).and_then(|text| text.parse().ok()).unwrap_or(self.version)
     }
 
     /// What is hashed to find the versions of a key. No file has such a name: it has a control character.

@@ -4,7 +4,9 @@
 
 use std::sync::Barrier;
 
-use object::catalog::{Catalog, CatalogError, Change, Condition, Part, Postgres, Refused, Row, Sqlite, Start, Upload};
+use object::catalog::{
+    Catalog, CatalogError, Change, Condition, Part, Postgres, Refused, Row, Run, Sqlite, Start, Upload,
+};
 use object::record::{Kind, Record, VersionId};
 
 fn row(kind: Kind, bucket: &str, key: &str, micros: u64, null: bool) -> Row {
@@ -29,7 +31,7 @@ fn refused(outcome: Result<(), CatalogError>) -> Option<Refused> {
 
 fn erasure(key: &str, row: &Row) -> Change {
     let (version, manifest) = (row.record.version, row.manifest);
-    Change::Erase { bucket: "b".to_owned(), key: key.to_owned(), version, manifest }
+    Change::Erase { bucket: "b".to_owned(), key: key.to_owned(), version, manifest, run: 0 }
 }
 
 fn keys(rows: &[Row]) -> Vec<&str> {
@@ -266,13 +268,80 @@ fn buckets_are_not_removed_from_below_their_versions(doors: &[&dyn Catalog]) {
     }
 }
 
-const SUITE: [fn(&dyn Catalog); 8] = [
+/// Nothing of a run is made after its end, and who ended it sees all that was made before.
+fn runs_end(catalog: &dyn Catalog) {
+    with_bucket(catalog);
+    let beat = |run, settled, until| refused(catalog.change(Change::Beat { run, settled, until }));
+    let end = |run, until| refused(catalog.change(Change::EndRun { run, until }));
+    let of = |run| catalog.runs().unwrap().into_iter().find(|known| known.id == run);
+    assert_eq!((beat(1, 5, 20), beat(u64::MAX, 6, 30), beat(1, 7, 40)), (None, None, None));
+    assert_eq!(of(1), Some(Run { id: 1, settled: 7, until: 40, ended: false }));
+    assert_eq!(of(u64::MAX), Some(Run { id: u64::MAX, settled: 6, until: 30, ended: false }));
+    // It lives: it has come further than who ends it knew.
+    assert_eq!((end(1, 20), end(3, 0)), (Some(Refused::Changed), Some(Refused::Changed)));
+    let object = row(Kind::Object, "b", "k", 10, true);
+    assert_eq!(put(catalog, object.clone(), Condition::Always), None);
+    assert_eq!(end(1, 40), None);
+    assert_eq!(of(1), Some(Run { id: 1, settled: 7, until: 40, ended: true }));
+    assert_eq!(beat(1, 8, 50), Some(Refused::Ended));
+    assert_eq!(put(catalog, row(Kind::Object, "b", "k", 11, true), Condition::Always), Some(Refused::Ended));
+    let ended = |change| refused(catalog.change(change)) == Some(Refused::Ended);
+    assert!(ended(Change::Revise(object.clone(), object.manifest)));
+    assert!(ended(Change::CreateBucket(row(Kind::Bucket, "c", "", 11, false))));
+    assert!(ended(Change::SetBucket(row(Kind::Bucket, "b", "", 11, false), object.manifest)));
+    let Change::Erase { bucket, key, version, manifest, .. } = erasure("k", &object) else { panic!("no erasure") };
+    let erase = |run| Change::Erase { bucket: bucket.clone(), key: key.clone(), version, manifest, run };
+    assert!(ended(erase(1)));
+    assert_eq!(catalog.newest("b", "k").unwrap(), Some(object));
+    assert_eq!(refused(catalog.change(erase(u64::MAX))), None);
+}
+
+/// Whatever is made while a run ends is made before that: nobody finds a version that was not there at the end.
+fn nothing_is_made_after_the_end(doors: &[&dyn Catalog]) {
+    with_bucket(doors[0]);
+    for turn in 1..30_u64 {
+        let object = |n: u64| {
+            let mut row = row(Kind::Object, "b", &n.to_string(), turn, true);
+            row.record.version = VersionId::new(turn, turn);
+            row
+        };
+        doors[0].change(Change::Beat { run: turn, settled: 0, until: turn }).unwrap();
+        let start = Barrier::new(5);
+        let (before, made) = std::thread::scope(|scope| {
+            let one = |n: u64| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    match put(doors[n as usize % doors.len()], object(n), Condition::Always) {
+                        None => true,
+                        Some(Refused::Ended) => false,
+                        other => panic!("{other:?}"),
+                    }
+                })
+            };
+            let puts: Vec<_> = (0..4).map(one).collect();
+            start.wait();
+            doors[0].change(Change::EndRun { run: turn, until: turn }).unwrap();
+            let there = |n: &u64| {
+                let newest = doors[0].newest("b", &n.to_string()).unwrap();
+                newest.is_some_and(|row| row.record.version.run() == turn)
+            };
+            let before: Vec<bool> = (0..4).map(|n| there(&n)).collect();
+            (before, puts.into_iter().map(|put| put.join().unwrap()).collect::<Vec<_>>())
+        });
+        assert_eq!(before, made, "turn {turn}");
+    }
+}
+
+const SUITE: [fn(&dyn Catalog); 10] = [
     buckets_come_and_go,
     versions_replace_or_join_each_other,
     conditions_are_decided_by_the_newest_version,
     keys_are_in_the_order_of_their_bytes,
     uploads_keep_their_parts,
     one_of_many_wins,
+    runs_end,
+    |catalog| nothing_is_made_after_the_end(&[catalog]),
     |catalog| many_change_few_keys(&[catalog]),
     |catalog| buckets_are_not_removed_from_below_their_versions(&[catalog]),
 ];
@@ -300,7 +369,8 @@ fn postgres_conforms() {
     for test in SUITE {
         test(&open(&server.database().unwrap()));
     }
-    let two: [fn(&[&dyn Catalog]); 2] = [many_change_few_keys, buckets_are_not_removed_from_below_their_versions];
+    let two: [fn(&[&dyn Catalog]); 3] =
+        [many_change_few_keys, buckets_are_not_removed_from_below_their_versions, nothing_is_made_after_the_end];
     for test in two {
         let url = server.database().unwrap();
         test(&[&open(&url), &open(&url)]);

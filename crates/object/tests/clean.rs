@@ -14,7 +14,7 @@ use memory::Memory;
 use object::catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
 use object::clean::{Cleaning, Report};
 use object::objects::{ObjectError, Objects, Sealed, Source};
-use object::rebuild::Manifests;
+use object::rebuild::{Comparison, Manifests};
 use object::record::{Body, Kind, Record, VersionId, encode_entries};
 use object::{ChunkService, PutOptions, put_file};
 use protocol::cleaner::Unfinished;
@@ -80,7 +80,7 @@ impl World {
     /// What the manifests say is what the catalog says.
     fn check(&self) {
         let manifests = Manifests::read(&*self.memory).unwrap();
-        assert_eq!(manifests.compare(&*self.catalog).unwrap(), [""; 0]);
+        assert_eq!(manifests.compare(&*self.catalog).unwrap(), Comparison::default());
     }
 }
 

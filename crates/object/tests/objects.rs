@@ -14,7 +14,7 @@ use object::ChunkService;
 use object::catalog::{Condition, Refused, Row, Sqlite};
 use object::manifest::Entry;
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
-use object::rebuild::Manifests;
+use object::rebuild::{Comparison, Manifests};
 use object::record::{Body, Kind, Record, VersionId};
 use protocol::id::ChunkId;
 
@@ -160,7 +160,7 @@ fn chunks_are_compressed_when_that_is_worth_it() {
     assert!(stored() - before < 2_000, "{} bytes more", stored() - before);
     let manifests = Manifests::read(&*memory).unwrap();
     assert_eq!(manifests.remarks, [""; 0]);
-    assert_eq!(manifests.compare(packing.catalog()).unwrap(), [""; 0]);
+    assert_eq!(manifests.compare(packing.catalog()).unwrap(), Comparison::default());
     // A part of an upload as well, and what its chunks are joined to.
     let written = packing.write(&mut Pieces::of(&text, 9_999)).unwrap();
     let Body::Chunks(entries) = written.body else { panic!("a part is chunks") };
@@ -238,18 +238,19 @@ fn the_manifests_say_all_that_the_catalog_says() {
 
     let manifests = Manifests::read(&*memory).unwrap();
     assert_eq!(manifests.remarks.len(), 1, "{:?}", manifests.remarks);
-    assert_eq!(manifests.compare(objects.catalog()).unwrap(), [""; 0]);
+    assert_eq!(manifests.compare(objects.catalog()).unwrap(), Comparison::default());
     assert_eq!(manifests.counts(), (1, 4));
     let fresh = place.path().join("fresh");
     manifests.write(&fresh).unwrap();
     let again = Sqlite::open(&fresh).unwrap();
-    assert_eq!(manifests.compare(&again).unwrap(), [""; 0]);
-    // A difference is found, whichever side it is on.
+    assert_eq!(manifests.compare(&again).unwrap(), Comparison::default());
+    // A difference is found, whichever side it is on, of what is not under way any more.
     objects.erase(&marker).unwrap();
-    assert_eq!(manifests.compare(objects.catalog()).unwrap().len(), 2);
+    objects.beat().unwrap();
+    assert_eq!(manifests.compare(objects.catalog()).unwrap().differences.len(), 2);
     let manifests = Manifests::read(&*memory).unwrap();
-    assert_eq!(manifests.compare(objects.catalog()).unwrap(), [""; 0]);
-    assert_eq!(manifests.compare(&again).unwrap().len(), 2);
+    assert_eq!(manifests.compare(objects.catalog()).unwrap(), Comparison::default());
+    assert_eq!(manifests.compare(&again).unwrap().differences.len(), 2);
     objects.erase(&tagged).unwrap();
     assert!(
         read(&objects, &objects.catalog().newest("b", "replaced").unwrap().unwrap(), 0..100_000) == content(100_000)

@@ -44,6 +44,7 @@ pub(crate) fn catalog(error: CatalogError) -> S3Error {
             Refused::NoUpload => S3ErrorCode::NoSuchUpload.into(),
             Refused::Condition => S3ErrorCode::PreconditionFailed.into(),
             Refused::Stale(_) | Refused::Changed => S3ErrorCode::OperationAborted.into(),
+            Refused::Ended => S3Error::with_message(S3ErrorCode::ServiceUnavailable, refused.to_string()),
         },
         CatalogError::Unavailable(_) => {
             tracing::warn!("{error}");

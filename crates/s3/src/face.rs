@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object::catalog::{Refused, Row};
-use object::objects::Objects;
+use object::objects::{ObjectError, Objects};
 use object::record::Record;
 use s3s::dto::*;
 use s3s::{S3, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -71,20 +71,15 @@ impl Face {
 
     /// Gives a bucket another value of one attribute, or none. Blocks.
     pub(crate) fn set_bucket(&self, bucket: &Row, attribute: &str, value: Option<String>) -> S3Result<()> {
-        loop {
-            let row = self.bucket_named(&bucket.record.bucket)?;
-            let mut record = row.record.clone();
+        let change = |record: &mut Record| {
             match &value {
                 Some(value) => record.attributes.insert(attribute.to_owned(), value.clone()),
                 None => record.attributes.remove(attribute),
             };
-            lock::check_bucket(&record)?;
-            match self.objects.set_bucket(&row, |whole| whole.attributes = record.attributes) {
-                // As for a version.
-                Err(failure) if failure.refused() == Some(Refused::Changed) => {}
-                done => return done.map(drop).map_err(error::s3),
-            }
-        }
+            lock::check_bucket(record)
+        };
+        let find = || self.bucket_named(&bucket.record.bucket);
+        Self::change(find, change, |row, record| self.objects.set_bucket(row, |whole| *whole = record)).map(drop)
     }
 
     /// Gives a version other attributes. Blocks.
@@ -95,12 +90,22 @@ impl Face {
         version: Option<&str>,
         change: impl Fn(&mut Record) -> S3Result<()>,
     ) -> S3Result<Row> {
+        let store = |row: &Row, record: Record| self.objects.revise(row, |whole| whole.attributes = record.attributes);
+        Self::change(|| self.find(bucket, key, version), change, store)
+    }
+
+    /// Finds a row, changes its record, and stores that in its place; again when somebody else, maybe over another gateway,
+    /// changed it first: what they did must be looked at. Blocks.
+    fn change(
+        find: impl Fn() -> S3Result<Row>,
+        change: impl Fn(&mut Record) -> S3Result<()>,
+        store: impl Fn(&Row, Record) -> Result<Row, ObjectError>,
+    ) -> S3Result<Row> {
         loop {
-            let row = self.find(bucket, key, version)?;
+            let row = find()?;
             let mut record = row.record.clone();
             change(&mut record)?;
-            match self.objects.revise(&row, |whole| whole.attributes = record.attributes) {
-                // Somebody else revised it first, maybe over another gateway: what they did must be looked at.
+            match store(&row, record) {
                 Err(failure) if failure.refused() == Some(Refused::Changed) => {}
                 done => return done.map_err(error::s3),
             }

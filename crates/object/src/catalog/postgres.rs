@@ -15,7 +15,7 @@ use ::postgres::{Client, Config};
 
 use self::pool::{Fate, Pool, Session, fate_of};
 use self::tls::Tls;
-use super::sql::{Engine, TABLES, Value, apply};
+use super::sql::{Engine, RUNS, TABLES, Value, apply};
 use super::{CatalogError, Change};
 
 /// What the tables look like.
@@ -137,9 +137,10 @@ impl Postgres {
             let why = "would lose what was acknowledged: set synchronous_commit = on for its database";
             return Err(this.pool.address.failed(why));
         }
-        if this.mark()?.is_none() {
-            let types =
-                |sql: &str| sql.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT").replace(" WITHOUT ROWID", "");
+        let types = |sql: &str| sql.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT").replace(" WITHOUT ROWID", "");
+        if this.mark()?.is_some() {
+            this.pool.attempt(|session| session.execute(&types(RUNS)))?;
+        } else {
             for sql in TABLES.into_iter().chain([MARK]) {
                 // Another gateway may make it at the same moment: then this is tried again, and finds it.
                 this.pool.attempt(|session| session.execute(&types(sql)))?;

@@ -6,15 +6,17 @@
 //! They are right where each statement sees what was committed before it (READ COMMITTED), and where a transaction sees
 //! one state of all (a stronger isolation): two changes of one key meet in the same row of `versions`, which the second
 //! finds changed, or in the unique index of the newest versions, which refuses it. Whoever removes a bucket owns its row,
-//! and whoever changes something in it holds that row.
+//! and whoever changes something in it holds that row. So it is with a run: who ends it owns its row, and its changes hold
+//! it, so that none of them is made after its end.
 
 use protocol::id::ChunkId;
 
-use super::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Start, Upload};
+use super::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, Start, Upload};
 use crate::record::{Kind, Record, VersionId};
 
 /// The tables, a statement each, as SQLite writes types.
-pub(super) const TABLES: [&str; 6] = [
+pub(super) const TABLES: [&str; 7] = [
+    RUNS,
     "CREATE TABLE IF NOT EXISTS buckets (name TEXT NOT NULL PRIMARY KEY, manifest BLOB NOT NULL, record BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS versions (
        bucket TEXT NOT NULL, key BLOB NOT NULL, age BLOB NOT NULL, newest INTEGER NOT NULL, object INTEGER NOT NULL,
@@ -27,6 +29,10 @@ pub(super) const TABLES: [&str; 6] = [
        upload BLOB NOT NULL, number INTEGER NOT NULL, size INTEGER NOT NULL, etag TEXT NOT NULL, micros INTEGER NOT NULL,
        checksums TEXT NOT NULL, entries BLOB NOT NULL, PRIMARY KEY (upload, number)) WITHOUT ROWID",
 ];
+
+/// The youngest of the tables, which a catalog that is older does not have.
+pub(super) const RUNS: &str = "CREATE TABLE IF NOT EXISTS runs (
+  id BLOB NOT NULL PRIMARY KEY, settled INTEGER NOT NULL, lease INTEGER NOT NULL, ended INTEGER NOT NULL)";
 
 /// A value of a statement's parameter.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +90,7 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
     match change {
         Change::CreateBucket(row) => {
             let name = &row.record.bucket;
+            hold_run(db, row.record.begun().run())?;
             if bucket(db, name)?.is_some() {
                 return Err(Refused::BucketExists.into());
             }
@@ -95,7 +102,10 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
         Change::DeleteBucket(name) => delete_bucket(db, name),
         Change::Put(row, condition) => put(db, row, condition),
         Change::Revise(row, was) => revise(db, row, *was),
-        Change::Erase { bucket, key, version, manifest } => erase(db, bucket, key, *version, *manifest),
+        Change::Erase { bucket, key, version, manifest, run } => {
+            hold_run(db, *run)?;
+            erase(db, bucket, key, *version, *manifest)
+        }
         Change::StartUpload(upload) => {
             let record = &upload.record;
             hold_bucket(db, &record.bucket)?;
@@ -114,7 +124,44 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
             put(db, row, condition)?;
             end_upload(db, id)
         }
+        Change::Beat { run, settled, until } => beat(db, *run, *settled, *until),
+        Change::EndRun { run, until } => end_run(db, *run, *until),
     }
+}
+
+/// The run has not ended, and does not until the transaction does. One that the catalog does not know cannot end.
+fn hold_run<D: Db>(db: &mut D, run: u64) -> Result<(), CatalogError> {
+    let sql = format!("SELECT ended FROM runs WHERE id = ?1{}", D::HOLD);
+    let ended = many(db, &sql, &[Bytes(&run.to_be_bytes())], |row| row.int(0))?;
+    if ended == [1] { Err(Refused::Ended.into()) } else { Ok(()) }
+}
+
+fn beat(db: &mut impl Db, run: u64, settled: u64, until: u64) -> Result<(), CatalogError> {
+    let (id, settled, until) = (run.to_be_bytes(), Int(settled as i64), Int(until as i64));
+    let with = [Bytes(&id), settled, until];
+    if db.run("UPDATE runs SET settled = ?2, lease = ?3 WHERE id = ?1 AND ended = 0", &with)? > 0 {
+        return Ok(());
+    }
+    if exists(db, "SELECT id FROM runs WHERE id = ?1", &with[..1])? {
+        return Err(Refused::Ended.into());
+    }
+    db.run("INSERT INTO runs (id, settled, lease, ended) VALUES (?1, ?2, ?3, 0)", &with).map(drop)
+}
+
+fn end_run<D: Db>(db: &mut D, run: u64, until: u64) -> Result<(), CatalogError> {
+    let id = run.to_be_bytes();
+    let lease = format!("SELECT lease FROM runs WHERE id = ?1{}", D::OWN);
+    let lease = many(db, &lease, &[Bytes(&id)], |row| row.int(0))?;
+    if lease != [until as i64] {
+        return Err(Refused::Changed.into());
+    }
+    db.run("UPDATE runs SET ended = 1 WHERE id = ?1", &[Bytes(&id)]).map(drop)
+}
+
+fn run_of(columns: &dyn Columns) -> Result<Run, CatalogError> {
+    let id = <[u8; 8]>::try_from(columns.bytes(0)?).map_err(|_| broken("an impossible id of a run"))?;
+    let [settled, until] = [columns.int(1)? as u64, columns.int(2)? as u64];
+    Ok(Run { id: u64::from_be_bytes(id), settled, until, ended: columns.int(3)? == 1 })
 }
 
 fn exists(db: &mut impl Db, sql: &str, with: &[Value<'_>]) -> Result<bool, CatalogError> {
@@ -134,6 +181,7 @@ fn hold_bucket<D: Db>(db: &mut D, name: &str) -> Result<(), CatalogError> {
 
 fn set_bucket(db: &mut impl Db, row: &Row, was: ChunkId) -> Result<(), CatalogError> {
     let name = &row.record.bucket;
+    hold_run(db, row.record.begun().run())?;
     let (manifest, record) = stored(row);
     let sql = "UPDATE buckets SET manifest = ?2, record = ?3 WHERE name = ?1 AND manifest = ?4";
     let changed = db.run(sql, &[Text(name), Bytes(&manifest), Bytes(&record), Bytes(&was.encode())])?;
@@ -159,6 +207,7 @@ fn delete_bucket<D: Db>(db: &mut D, name: &str) -> Result<(), CatalogError> {
 fn put(db: &mut impl Db, row: &Row, condition: &Condition) -> Result<(), CatalogError> {
     let record = &row.record;
     let (name, key) = (Text(&record.bucket), Bytes(record.key.as_bytes()));
+    hold_run(db, record.begun().run())?;
     hold_bucket(db, &record.bucket)?;
     loop {
         let newest = newest(db, &record.bucket, record.key.as_bytes())?;
@@ -188,6 +237,7 @@ fn put(db: &mut impl Db, row: &Row, condition: &Condition) -> Result<(), Catalog
 
 fn revise(db: &mut impl Db, row: &Row, was: ChunkId) -> Result<(), CatalogError> {
     let record = &row.record;
+    hold_run(db, record.begun().run())?;
     hold_bucket(db, &record.bucket)?;
     let (manifest, bytes) = stored(row);
     let sql =
@@ -419,5 +469,9 @@ impl<E: Engine> Catalog for E {
         let with = [Bytes(&upload.0.to_be_bytes()), Int(number.into())];
         let whole = |columns: &dyn Columns| Ok(Part { entries: columns.bytes(5)?, ..part_of(columns)? });
         Ok(self.read(|db| many(db, sql, &with, whole))?.pop())
+    }
+
+    fn runs(&self) -> Result<Vec<Run>, CatalogError> {
+        self.read(|db| many(db, "SELECT id, settled, lease, ended FROM runs", &[], run_of))
     }
 }

@@ -5,6 +5,7 @@ use protocol::id::{ChunkId, NodeId};
 use crate::catalog::{Catalog, CatalogError, Row};
 use crate::record::{Body, Kind, Record, VersionId};
 use crate::removal::Removals;
+use crate::unanswered::{Begun, contradicts, version};
 
 /// A record that was read.
 pub(super) struct Seen {
@@ -34,15 +35,40 @@ impl Seen {
     }
 }
 
-/// The records of one key, each with whether its manifest may go: when another manifest says that it counts no more, and the
-/// catalog does not contradict. A catalog that knows nothing removes nothing.
-pub(super) fn judge(records: Vec<Seen>, catalog: &dyn Catalog) -> Result<Vec<(Seen, bool)>, CatalogError> {
+/// What becomes of a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It counts.
+    Stays,
+    /// It may go: another manifest says that it counts no more, and the catalog does not contradict.
+    Goes,
+    /// It may go if the catalog knows all that became of this run, which has ended: its change was never answered.
+    GoesWith(u64),
+}
+
+/// The records of one key, each with what becomes of its manifest. A catalog that knows nothing removes nothing.
+pub(super) fn judge(
+    records: Vec<Seen>,
+    catalog: &dyn Catalog,
+    begun: &Begun,
+) -> Result<Vec<(Seen, Fate)>, CatalogError> {
     let goes = if records.first().is_some_and(|seen| seen.record.key.is_empty()) {
         judge_bucket(&records, catalog)?
     } else {
         judge_key(&records, catalog)?
     };
-    Ok(records.into_iter().zip(goes).collect())
+    let mut judged = vec![];
+    for (seen, goes) in records.into_iter().zip(goes) {
+        let fate = if goes { Fate::Goes } else { unanswered(&seen, catalog, begun)? };
+        judged.push((seen, fate));
+    }
+    Ok(judged)
+}
+
+fn unanswered(seen: &Seen, catalog: &dyn Catalog, begun: &Begun) -> Result<Fate, CatalogError> {
+    let Some(run) = begun.open_in(&seen.record).filter(|run| run.ended) else { return Ok(Fate::Stays) };
+    let row = Row { record: seen.record.clone(), manifest: seen.id };
+    Ok(if contradicts(catalog, &row)? { Fate::GoesWith(run.id) } else { Fate::Stays })
 }
 
 fn judge_bucket(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, CatalogError> {
@@ -78,7 +104,7 @@ fn judge_key(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, Catal
             goes.push(false);
             continue;
         }
-        goes.push(match row_of(catalog, record)? {
+        goes.push(match version(catalog, record, record.version)? {
             Some(row) => row.manifest != seen.id && is_later(&row.record, record),
             None => removed,
         });
@@ -89,13 +115,6 @@ fn judge_key(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, Catal
 /// Whether a record has later attributes of the same version.
 fn is_later(other: &Record, record: &Record) -> bool {
     other.kind == record.kind && other.version == record.version && other.revision > record.revision
-}
-
-/// What the catalog has of a version.
-fn row_of(catalog: &dyn Catalog, record: &Record) -> Result<Option<Row>, CatalogError> {
-    let version = (!record.null).then_some(record.version);
-    let row = catalog.version(&record.bucket, &record.key, version)?;
-    Ok(row.filter(|row| row.record.version == record.version))
 }
 
 /// The null version that the catalog has, if its manifest is there: it took the place of those before.

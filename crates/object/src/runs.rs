@@ -1,0 +1,319 @@
+//! The runs of a gateway: ids of versions, and which changes are not finished. `docs/cleaning.md` says what for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::catalog::{Catalog, CatalogError, Change, Run};
+use crate::record::VersionId;
+
+/// How often a gateway says that it lives.
+pub const BEAT: Duration = Duration::from_secs(10);
+/// How far beyond now a run may begin changes until it says so again, in microseconds: two beats.
+const LEASE: u64 = 20_000_000;
+/// A run that did not say anything for this long is ended by who sees that: six beats.
+const SILENT: Duration = Duration::from_secs(60);
+/// For how long changes in doubt keep a run from saying that what came later is settled, in microseconds; then another run
+/// goes on, so that they keep only this one from it.
+const DOUBT: u64 = 600_000_000;
+
+/// The run of a process, and those before it that have changes in flight or in doubt.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    state: Mutex<State>,
+    /// Held by who tells the catalog, so that it hears one after the other.
+    telling: Mutex<Others>,
+    random: RandomState,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The last time that was given, microseconds since 1970.
+    last: u64,
+    run: Own,
+    before: Vec<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    id: u64,
+    /// As the catalog has it; 0 while it does not know of this run.
+    until: u64,
+    /// When the changes began that are not settled, and whether they are over, with an outcome that is not known.
+    open: BTreeMap<u64, bool>,
+}
+
+/// How far other runs had come, and when that was seen first.
+type Others = HashMap<u64, (u64, Instant)>;
+
+/// A change under way. Unless it is [settled](Self::settle), its outcome counts as not known when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Flight<'a> {
+    runs: &'a Runs,
+    /// When it began, and in which run.
+    pub(crate) begun: VersionId,
+}
+
+impl Flight<'_> {
+    /// The catalog made the change; or it did not and never will, and the manifests do not say that it did.
+    pub(crate) fn settle(self) {
+        self.runs.lock().close(self.begun, |open, micros| {
+            open.remove(&micros);
+        });
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.runs.lock().close(self.begun, |open, micros| {
+            if let Some(over) = open.get_mut(&micros) {
+                *over = true;
+            }
+        });
+    }
+}
+
+impl State {
+    /// A time that was not given before, and is later than this one.
+    fn next(&mut self, later_than: u64) -> u64 {
+        self.last = micros_now().max(self.last + 1).max(later_than + 1);
+        self.last
+    }
+
+    fn close(&mut self, begun: VersionId, close: impl FnOnce(&mut BTreeMap<u64, bool>, u64)) {
+        let own = std::iter::once(&mut self.run).chain(&mut self.before).find(|own| own.id == begun.run());
+        if let Some(own) = own {
+            close(&mut own.open, begun.micros());
+        }
+    }
+
+    /// Goes on with another run, if this is the one of now.
+    fn replace(&mut self, id: u64, fresh: u64) {
+        if self.run.id == id {
+            let old = std::mem::replace(&mut self.run, Own::new(fresh));
+            self.before.extend((old.until > 0).then_some(old));
+        }
+    }
+}
+
+impl Own {
+    const fn new(id: u64) -> Self {
+        Self { id, until: 0, open: BTreeMap::new() }
+    }
+
+    /// Whether nothing of it is under way.
+    fn is_over(&self) -> bool {
+        self.open.values().all(|over| *over)
+    }
+}
+
+impl Runs {
+    pub(crate) fn new() -> Self {
+        let random = RandomState::new();
+        let run = Own::new(random.hash_one(0));
+        let state = State { last: 0, run, before: vec![] };
+        Self { state: Mutex::new(state), telling: Mutex::default(), random }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A version id that this process has not given before, for what has no manifest.
+    pub(crate) fn next(&self) -> VersionId {
+        let mut state = self.lock();
+        VersionId::new(state.next(0), state.run.id)
+    }
+
+    /// Begins a change after this time.
+    pub(crate) fn begin(&self, catalog: &dyn Catalog, later_than: u64) -> Result<Flight<'_>, CatalogError> {
+        loop {
+            {
+                let mut state = self.lock();
+                let micros = state.next(later_than);
+                if micros <= state.run.until {
+                    state.run.open.insert(micros, false);
+                    return Ok(Flight { runs: self, begun: VersionId::new(micros, state.run.id) });
+                }
+            }
+            let _others = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+            // Somebody else may have told it meanwhile.
+            let is_told = {
+                let state = self.lock();
+                state.last.max(micros_now()) < state.run.until
+            };
+            if !is_told {
+                self.tell(catalog, true)?;
+            }
+        }
+    }
+
+    /// The catalog took this run for dead: what is begun from now on is of another.
+    pub(crate) fn ended(&self, id: u64) {
+        self.lock().replace(id, self.random.hash_one((id, Instant::now())));
+    }
+
+    /// Tells the catalog that the runs of this process live, and ends those of others that do not.
+    pub(crate) fn beat(&self, catalog: &dyn Catalog, now: Instant) -> Result<(), CatalogError> {
+        let mut others = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = {
+            let state = self.lock();
+            let in_doubt = state.run.open.iter().find(|(_, over)| **over);
+            in_doubt.filter(|(micros, _)| **micros + DOUBT < state.last.max(micros_now())).map(|_| state.run.id)
+        };
+        old.into_iter().for_each(|id| self.ended(id));
+        self.tell(catalog, false)?;
+        let own: Vec<u64> = {
+            let state = self.lock();
+            std::iter::once(&state.run).chain(&state.before).map(|own| own.id).collect()
+        };
+        let runs = catalog.runs()?.into_iter().filter(|run| !run.ended && !own.contains(&run.id));
+        let mut seen = Others::new();
+        for Run { id, until, .. } in runs {
+            let known = others.get(&id).filter(|known| known.0 == until).copied().unwrap_or((until, now));
+            if now.saturating_duration_since(known.1) < SILENT {
+                seen.insert(id, known);
+                continue;
+            }
+            match catalog.change(Change::EndRun { run: id, until }) {
+                Ok(()) | Err(CatalogError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *others = seen;
+        Ok(())
+    }
+
+    /// Ends the runs of this process; one that has changes under way is left to others.
+    pub(crate) fn end(&self, catalog: &dyn Catalog) -> Result<(), CatalogError> {
+        let _others = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = self.lock().run.id;
+        self.ended(id);
+        self.tell(catalog, false)
+    }
+
+    /// Tells how far the runs of this process have come, and ends those before this one when nothing of them is under way.
+    /// A run that never began anything needs not be known, but when it is about `to_begin`.
+    fn tell(&self, catalog: &dyn Catalog, to_begin: bool) -> Result<(), CatalogError> {
+        let (all, until): (Vec<_>, _) = {
+            let state = self.lock();
+            // All that begins later has a later time than `last`.
+            let settled = |own: &Own| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
+            let told =
+                |own: &Own, ends: bool| (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends));
+            let before = state.before.iter().filter_map(|own| told(own, own.is_over()));
+            let all = before.chain(told(&state.run, false)).collect();
+            (all, state.last.max(micros_now()) + LEASE)
+        };
+        for (run, settled, ends) in all {
+            let mut outcome = catalog.change(Change::Beat { run, settled, until });
+            if ends && outcome.is_ok() {
+                outcome = catalog.change(Change::EndRun { run, until });
+            }
+            let ended = match outcome {
+                Ok(()) => ends,
+                // Others took it for dead.
+                Err(CatalogError::Refused(_)) => true,
+                Err(error) => return Err(error),
+            };
+            if ended {
+                self.ended(run);
+                self.lock().before.retain(|own| own.id != run);
+                continue;
+            }
+            let mut state = self.lock();
+            if state.run.id == run {
+                state.run.until = until;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn micros_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use super::*;
+    use crate::catalog::Sqlite;
+
+    fn of(catalog: &Sqlite, id: u64) -> Run {
+        catalog.runs().unwrap().into_iter().find(|run| run.id == id).unwrap()
+    }
+
+    #[test]
+    fn who_is_silent_is_ended_and_who_beats_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
+        let (silent, beating, watcher) = (Runs::new(), Runs::new(), Runs::new());
+        let ids = [&silent, &beating].map(|runs| {
+            let flight = runs.begin(&catalog, 0).unwrap();
+            let id = flight.begun.run();
+            flight.settle();
+            id
+        });
+        let begin = Instant::now();
+        for seconds in [0, 30, 59] {
+            beating.beat(&catalog, begin).unwrap();
+            watcher.beat(&catalog, begin + Duration::from_secs(seconds)).unwrap();
+            assert!(ids.iter().all(|id| !of(&catalog, *id).ended), "after {seconds} s");
+        }
+        watcher.beat(&catalog, begin + SILENT).unwrap();
+        assert_eq!(ids.map(|id| of(&catalog, id).ended), [true, false]);
+        // It finds out, and goes on.
+        silent.beat(&catalog, begin).unwrap();
+        let next = silent.begin(&catalog, 0).unwrap().begun.run();
+        assert!(next != ids[0] && !of(&catalog, next).ended);
+    }
+
+    #[test]
+    fn what_is_under_way_or_in_doubt_is_not_settled() {
+        let place = tempfile::tempdir().unwrap();
+        let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
+        let (runs, now) = (Runs::new(), Instant::now());
+        let first = runs.begin(&catalog, 0).unwrap();
+        let (begun, id) = (first.begun, first.begun.run());
+        let second = runs.begin(&catalog, 0).unwrap();
+        assert!(second.begun > begun);
+        second.settle();
+        let settled = || {
+            runs.beat(&catalog, now).unwrap();
+            of(&catalog, id).settled
+        };
+        assert_eq!(settled(), begun.micros());
+        // Its outcome is not known.
+        drop(first);
+        assert_eq!(settled(), begun.micros());
+        let much_later = runs.begin(&catalog, begun.micros() + DOUBT).unwrap();
+        assert_eq!(much_later.begun.run(), id);
+        assert_eq!(settled(), begun.micros());
+        let other = runs.begin(&catalog, 0).unwrap();
+        assert!(other.begun.run() != id && !of(&catalog, id).ended);
+        much_later.settle();
+        assert_eq!(settled(), begun.micros());
+        assert!(of(&catalog, id).ended, "nothing of it is under way");
+        // The next one is not kept back by that.
+        let next = other.begun;
+        other.settle();
+        runs.beat(&catalog, now).unwrap();
+        assert!(of(&catalog, next.run()).settled > next.micros());
+    }
+
+    #[test]
+    fn nothing_begins_beyond_what_the_catalog_was_told() {
+        let place = tempfile::tempdir().unwrap();
+        let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
+        let runs = Runs::new();
+        for later_than in [0, 1 << 60, 0, 1 << 61] {
+            let flight = runs.begin(&catalog, later_than).unwrap();
+            assert!(flight.begun.micros() > later_than);
+            let known = of(&catalog, flight.begun.run());
+            assert!((known.settled..=known.until).contains(&flight.begun.micros()), "{known:?}");
+        }
+    }
+}
