@@ -28,7 +28,7 @@ pub(crate) enum Place {
 impl Place {
     /// As the command line has it, or the environment, or the file of the gateway.
     pub(crate) fn of(config: &Path, arg: &CatalogArg, file: Option<&S3File>) -> Self {
-        let url = arg.url.clone().or_else(|| file.and_then(|file| file.catalog.clone()));
+        let url = arg.url.clone().filter(|url| !url.is_empty()).or_else(|| file.and_then(|file| file.catalog.clone()));
         url.map_or_else(|| Self::File(layout::directory(config).join("catalog.sqlite")), Self::Database)
     }
 

@@ -253,9 +253,13 @@ fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
     let files = running.gateway.list().map_or(0, |list| list.files.len());
     let carried = if status.multicast { "with multicast" } else { "without multicast" };
     let text = format!(
-        "{} {} targets and a gateway are up ({} copies, {} {carried}).\nData: {}   Files: {files}   Largest process: {}",
+        "{} {} targets and {} are up ({} copies, {} {carried}).\nData: {}   Files: {files}   Largest process: {}",
         if running.cluster.created { "New cluster:" } else { "Cluster found again:" },
         status.targets.len(),
+        match running.cluster.gateways.len() {
+            1 => "a gateway".to_owned(),
+            count => format!("{count} gateways"),
+        },
         status.copies,
         status.transport,
         running.cluster.directory.display(),
@@ -276,6 +280,11 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
     let mut text = String::new();
     let config_path = &running.cluster.config_path;
     let file = layout::gateway_file(config_path)?;
+    let certificate = file.s3.as_ref().map(|s3| s3.certificate(&running.cluster.directory)).transpose()?.flatten();
+    let trust = certificate.map_or_else(String::new, |files| {
+        let path = files.chain.display();
+        format!("where nobody knows who signed the certificate: AWS_CA_BUNDLE={path}, rclone --ca-cert {path}\n  ")
+    });
     let user = layout::users(config_path, file.s3.as_ref()).list()?.into_iter().next();
     let mut endpoints = running.cluster.gateways.iter().filter_map(|door| door.s3.as_ref()).map(S3File::endpoint);
     if let (Some(endpoint), Some(user)) = (endpoints.next(), user) {
@@ -288,7 +297,7 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
              AWS_ENDPOINT_URL={endpoint}\n  \
              aws s3 mb s3://first && aws s3 cp README.md s3://first/\n  \
              rclone lsl ':s3,provider=Other,env_auth=true,endpoint=\"{endpoint}\":first'\n  \
-             status page: {base}/\n"
+             {trust}status page: {base}/\n"
         );
     }
     line(&format!(

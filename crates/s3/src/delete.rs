@@ -3,7 +3,7 @@
 use object::catalog::{Condition, Refused, Row};
 use object::record::Kind;
 use s3s::dto::*;
-use s3s::{S3ErrorCode, S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use crate::attributes::version_id;
 use crate::error;
@@ -14,6 +14,8 @@ use crate::{lock, policy};
 
 /// Objects in one DeleteObjects, as in S3.
 const AT_ONCE: usize = 1_000;
+/// Threads of one DeleteObjects.
+const HANDS: usize = 8;
 
 /// What a delete did.
 struct Deleted {
@@ -40,24 +42,41 @@ impl Face {
         })
     }
 
-    pub(crate) fn do_delete_objects(&self, who: &Who, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
+    pub(crate) async fn do_delete_objects(
+        &self,
+        request: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let who = Who::known(&request.extensions)?;
+        // It has threads of its own, and so a turn like a put.
+        let permit = self.permit().await?;
+        let work = move |face: &Self| {
+            let _permit = permit;
+            face.delete_objects(&who, request.input)
+        };
+        self.blocking(work).await.map(S3Response::new)
+    }
+
+    fn delete_objects(&self, who: &Who, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
         // Each key is asked for by itself.
         let bucket = self.bucket_named(&input.bucket)?;
-        if input.delete.objects.is_empty() || input.delete.objects.len() > AT_ONCE {
+        let objects = input.delete.objects;
+        if objects.is_empty() || objects.len() > AT_ONCE {
             return Err(S3ErrorCode::MalformedXML.into());
         }
         let quiet = input.delete.quiet == Some(true);
-        let (mut done, mut errors) = (vec![], vec![]);
-        for object in input.delete.objects {
-            let conditional = object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some();
-            let outcome = if conditional {
-                Err(s3_error!(NotImplemented, "conditional deletes are not supported"))
-            } else {
-                let action = policy::action("DeleteObject", object.version_id.is_some());
-                policy::check(&bucket, who, action, &object.key)
-                    .and_then(|()| lock::bypasses(&bucket, who, &object.key, input.bypass_governance_retention))
-                    .and_then(|bypass| self.delete(&bucket, &object.key, object.version_id.as_deref(), bypass))
+        let one = |object: &ObjectIdentifier| self.delete_one(who, &bucket, object, input.bypass_governance_retention);
+        // Each removal waits for the disks: several at once share what they wait for.
+        let outcomes: Vec<S3Result<Deleted>> = std::thread::scope(|scope| {
+            let shares = objects.chunks(objects.len().div_ceil(HANDS));
+            let hands: Vec<_> =
+                shares.map(|share| scope.spawn(move || share.iter().map(one).collect::<Vec<_>>())).collect();
+            let join = |hand: std::thread::ScopedJoinHandle<'_, _>| {
+                hand.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
+            hands.into_iter().flat_map(join).collect()
+        });
+        let (mut done, mut errors) = (vec![], vec![]);
+        for (object, outcome) in objects.into_iter().zip(outcomes) {
             match outcome {
                 Ok(_) if quiet => {}
                 Ok(deleted) => done.push(DeletedObject {
@@ -76,6 +95,22 @@ impl Face {
         }
         let errors = (!errors.is_empty()).then_some(errors);
         Ok(DeleteObjectsOutput { deleted: Some(done), errors, ..DeleteObjectsOutput::default() })
+    }
+
+    /// Removes one of the keys of DeleteObjects.
+    fn delete_one(
+        &self,
+        who: &Who,
+        bucket: &Row,
+        object: &ObjectIdentifier,
+        bypass: Option<bool>,
+    ) -> S3Result<Deleted> {
+        if object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some() {
+            return Err(s3_error!(NotImplemented, "conditional deletes are not supported"));
+        }
+        policy::check(bucket, who, policy::action("DeleteObject", object.version_id.is_some()), &object.key)?;
+        let bypass = lock::bypasses(bucket, who, &object.key, bypass)?;
+        self.delete(bucket, &object.key, object.version_id.as_deref(), bypass)
     }
 
     /// Removes an object as a client would that names no version, unless something newer took its place.

@@ -170,7 +170,7 @@ impl S3 for Face {
     }
 
     async fn delete_objects(&self, request: S3Request<DeleteObjectsInput>) -> Answer<DeleteObjectsOutput> {
-        ask!(self, request, Self::do_delete_objects)
+        self.do_delete_objects(request).await
     }
 
     async fn list_objects(&self, request: S3Request<ListObjectsInput>) -> Answer<ListObjectsOutput> {

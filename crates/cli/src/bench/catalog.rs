@@ -87,6 +87,21 @@ pub(super) fn run(args: &BenchArgs, objects: u64, stop: &Arc<AtomicBool>) -> any
             catalog.change(Change::Put(new, Condition::Always))
         })?);
     }
+    // As a bucket that keeps versions is after all of it was deleted.
+    let last = objects + (1 << 40);
+    let delete = (0..objects).take_while(|_| !stop.load(Ordering::SeqCst)).map(|n| {
+        let mut marker = row(Kind::Marker, &key(n), last + n);
+        marker.record.null = false;
+        Change::Put(marker, Condition::Always)
+    });
+    catalog.change_all(delete).context("the objects cannot be deleted")?;
+    go_on(stop)?;
+    results.push(bench.measure(&format!("list, after {objects} were deleted"), 1, |_| {
+        match catalog.objects(BUCKET, &Start::Key(vec![]), PAGE)?.len() {
+            0 => Ok(()),
+            _ => Err(CatalogError::Engine("what was deleted is listed".to_owned())),
+        }
+    })?);
     let file_bytes = std::fs::metadata(&path).context("the catalog cannot be examined")?.len();
     let report = Report { objects, file_bytes, fill_seconds, resident: most_resident(std::process::id()), results };
     if args.json { json(&report) } else { print(&report) }
