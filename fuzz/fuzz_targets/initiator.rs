@@ -310,9 +310,10 @@ impl World {
                 let begun = match message {
                     Message::PutRequest(request) => (request.txn, Some(request.id)),
                     Message::GetRequest { txn, id, .. } => (txn, Some(id)),
-                    Message::List { txn, .. } | Message::Ping { txn } | Message::Mark { txn } | Message::Usage { txn } => {
-                        (txn, None)
-                    }
+                    Message::List { txn, .. }
+                    | Message::Ping { txn }
+                    | Message::Mark { txn }
+                    | Message::Usage { txn } => (txn, None),
                     Message::Discard(discard) => (discard.txn, None),
                     Message::Probe { txn, id } => (txn, Some(id)),
                     _ => return,

@@ -14,7 +14,7 @@ use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, ReadFa
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, MAX_CONTROL, Message, TAG, datagrams, decode_message, encode_message};
-use reservoir_fuzz::{AnyData, CLUSTER, Knobs, Say, head};
+use reservoir_fuzz::{AnyData, CLUSTER, Knobs, Say, head, map};
 
 #[derive(Arbitrary, Debug)]
 struct Plan {
@@ -67,8 +67,7 @@ struct World {
 
 fuzz_target!(|plan: Plan| {
     let room = if plan.little_room { 60_000 } else { 1 << 30 };
-    let setup =
-        Setup { id: NodeId(1), cluster: CLUSTER, epoch: head(NodeId(1), 0).epoch, free: room, chunks: 0, bug: None };
+    let setup = Setup { id: NodeId(1), map: map(head(NodeId(1), 0).epoch), free: room, chunks: 0, bug: None };
     let mut world = World {
         target: Target::new(setup, plan.knobs.config()),
         now: Instant::ZERO,
@@ -113,7 +112,7 @@ impl World {
                 self.now = self.now.max(self.deadline.unwrap_or(self.now));
                 self.input(Input::Wake);
             }
-            Step::Epoch(n) => self.input(Input::Request(Request::Epoch(head(NodeId(1), n).epoch))),
+            Step::Epoch(n) => self.input(Input::Request(Request::Map(map(head(NodeId(1), n).epoch)))),
         }
     }
 

@@ -4,13 +4,24 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use protocol::config::{Config, Transport};
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
+use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::Span;
 use protocol::wire::{
-    Ack, Answer, DataHeader, Discard, Granted, Head, Leg, Message, PutRequest, Repair, Slot, Usage,
+    Ack, Answer, DataHeader, Discard, Grant, Granted, Head, Holds, LeadRequest, Leading, Leg, Message, PutRequest,
+    Repair, Report, Seek, Slot, Turn, Usage,
 };
 
 /// The one cluster.
 pub const CLUSTER: ClusterId = ClusterId(7);
+
+const TRANSPORTS: [Transport; 4] = [Transport::Hash, Transport::ReplicastM, Transport::ReplicastH, Transport::Leader];
+
+/// Six targets in two cells that make one group, with the map's `epoch`.
+#[must_use]
+pub fn map(epoch: Epoch) -> ClusterMap {
+    let target = |n: u32| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+    ClusterMap::new(CLUSTER, epoch, 3, 2, (1..=6).map(target).collect()).expect("a good map")
+}
 
 /// Chunk `n`: a few, of sizes from one byte to several datagrams.
 #[must_use]
@@ -49,7 +60,7 @@ impl Knobs {
     #[must_use]
     pub fn config(self) -> Config {
         Config {
-            transport: [Transport::Hash, Transport::ReplicastM, Transport::ReplicastH][usize::from(self.transport % 3)],
+            transport: TRANSPORTS[usize::from(self.transport) % TRANSPORTS.len()],
             multicast: self.multicast,
             depth: usize::from(self.depth % 5),
             link_rate: if self.slow_link { 10_000_000 } else { 1_250_000_000 },
@@ -68,24 +79,120 @@ impl Knobs {
 /// A well-formed control message with hostile contents.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum Say {
-    Put { round: u8, chunk: u8, size: Option<u32>, group: u8, earliest: AnySpan, stretch: u16, unreserved: bool },
-    Bid { round: u8, answer: AnyAnswer },
-    Accept { round: u8, granted: Vec<(u8, AnySpan)> },
-    Get { round: u8, chunk: u8, unreserved: bool, earliest: AnySpan },
-    Ack { code: u8 },
-    Repair { ranges: Vec<(u32, u32)> },
-    Probe { chunk: u8 },
-    Suspect { chunk: u8 },
-    List { prefix: Vec<u8>, after: Option<u8> },
-    Listed { ids: Vec<u8>, more: bool },
+    Put {
+        round: u8,
+        chunk: u8,
+        size: Option<u32>,
+        group: u8,
+        earliest: AnySpan,
+        stretch: u16,
+        unreserved: bool,
+    },
+    Bid {
+        round: u8,
+        answer: AnyAnswer,
+    },
+    Accept {
+        round: u8,
+        granted: Vec<(u8, AnySpan)>,
+    },
+    Get {
+        round: u8,
+        chunk: u8,
+        unreserved: bool,
+        earliest: AnySpan,
+    },
+    Ack {
+        code: u8,
+    },
+    Repair {
+        ranges: Vec<(u32, u32)>,
+    },
+    Probe {
+        chunk: u8,
+    },
+    Suspect {
+        chunk: u8,
+    },
+    List {
+        prefix: Vec<u8>,
+        after: Option<u8>,
+    },
+    Listed {
+        ids: Vec<u8>,
+        more: bool,
+    },
     Ping,
-    Pong { free: u64, chunks: u64 },
+    Pong {
+        free: u64,
+        chunks: u64,
+    },
     Mark,
     Marked,
-    Discard { page: u16, mark: u8, since: u8, ids: Vec<u8> },
-    Discarded { page: u16, dropped: Option<u32>, bytes: u64 },
+    Discard {
+        page: u16,
+        mark: u8,
+        since: u8,
+        ids: Vec<u8>,
+    },
+    Discarded {
+        page: u16,
+        dropped: Option<u32>,
+        bytes: u64,
+    },
     Usage,
-    Used { live: u64, dead: u64, reclaimed: u64 },
+    Used {
+        live: u64,
+        dead: u64,
+        reclaimed: u64,
+    },
+    LeadRequest {
+        round: u8,
+        chunk: u8,
+        earliest: AnySpan,
+        have: Vec<u8>,
+        avoid: Vec<u8>,
+        taken: Vec<AnySpan>,
+    },
+    Seek {
+        round: u8,
+        chunk: u8,
+        leader: u8,
+        earliest: AnySpan,
+    },
+    Holds {
+        round: u8,
+        chunk: u8,
+        initiator: u8,
+        group: u8,
+        port: AnySpan,
+        read: AnySpan,
+        alone: AnySpan,
+        rate: u32,
+    },
+    Grant {
+        round: u8,
+        chunk: u8,
+        initiator: u8,
+        group: u8,
+        term: u8,
+        read: bool,
+        times: AnySpan,
+        windows: Vec<(u8, AnySpan)>,
+    },
+    Claim {
+        group: u8,
+        term: u8,
+    },
+    Report {
+        group: u8,
+        term: u8,
+        port: AnySpan,
+        disk: AnySpan,
+        each: AnySpan,
+        rate: u32,
+        free: u64,
+    },
 }
 
 /// The content of a hostile bid.
@@ -176,6 +283,55 @@ impl Say {
             Self::Discarded { page, dropped, bytes } => Message::Discarded { txn, page, dropped, bytes },
             Self::Usage => Message::Usage { txn },
             Self::Used { live, dead, reclaimed } => Message::Used { txn, usage: Usage { live, dead, reclaimed } },
+            say => Message::Leading(say.leading(txn)),
+        }
+    }
+
+    fn leading(self, txn: TxnId) -> Leading {
+        let nodes = |list: Vec<u8>, most| list.into_iter().take(most).map(|n| NodeId(u32::from(n % 8))).collect();
+        let asking = |n: u8| NodeId(NodeId::FIRST_INITIATOR + u32::from(n % 3));
+        match self {
+            Self::LeadRequest { round, chunk: n, earliest, have, avoid, taken } => {
+                let (id, bytes) = chunk(n);
+                let (size, group, earliest) = (bytes.len() as u32, GroupId(0), earliest.get());
+                let put = PutRequest { txn, round, id, size, group, earliest, stretch: 100, unreserved: false };
+                let mut ends: Vec<Span> = taken.into_iter().map(AnySpan::get).collect();
+                ends.sort_unstable();
+                let taken = ends.chunks_exact(2).take(8).map(|pair| (pair[0], pair[1])).collect();
+                Leading::Request(LeadRequest { put, have: nodes(have, 8), avoid: nodes(avoid, 32), taken })
+            }
+            Self::Seek { round, chunk: n, leader, earliest } => {
+                let (id, leader, earliest) = (chunk(n).0, NodeId(u32::from(leader % 8)), earliest.get());
+                Leading::Seek(Seek { txn, round, id, group: GroupId(0), leader, earliest })
+            }
+            Self::Holds { round, chunk: n, initiator, group, port, read, alone, rate } => {
+                let (id, bytes) = chunk(n);
+                let (initiator, group, size) = (asking(initiator), GroupId(group.into()), bytes.len() as u32);
+                let (port, read, alone) = (port.get(), read.get(), alone.get());
+                Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate })
+            }
+            Self::Grant { round, chunk: n, initiator, group, term, read, times, windows } => {
+                let (id, bytes) = chunk(n);
+                let turn =
+                    |(n, at): (u8, AnySpan)| Turn { target: NodeId(u32::from(n % 8)), start: at.get(), done: at.get() };
+                let (initiator, group, term) = (asking(initiator), GroupId(group.into()), term.into());
+                let (size, transfer, rate) = (bytes.len() as u32, times.get(), 1 + u32::from(n) * 1_000_000);
+                let windows = windows.into_iter().take(8).map(turn).collect();
+                Leading::Grant(Grant { initiator, txn, round, id, size, group, term, read, transfer, rate, windows })
+            }
+            Self::Report { group, term, port, disk, each, rate, free } => Leading::Report(Report {
+                group: GroupId(group.into()),
+                term: term.into(),
+                port: port.get(),
+                disk: disk.get(),
+                size: 1 + rate % 100_000,
+                each: each.get(),
+                whole: each.get(),
+                rate,
+                free,
+            }),
+            Self::Claim { group, term } => Leading::Claim { group: GroupId(group.into()), term: term.into() },
+            _ => Leading::Claim { group: GroupId(0), term: 0 },
         }
     }
 }

@@ -59,6 +59,8 @@ pub(crate) enum TransportArg {
     ReplicastM,
     /// Negotiated; consecutive unicast transfers.
     ReplicastH,
+    /// Negotiated by the leader of each group; carried as by replicast-m.
+    Leader,
 }
 
 impl TransportArg {
@@ -68,6 +70,7 @@ impl TransportArg {
             Self::Hash => "hash",
             Self::ReplicastM => "replicast-m",
             Self::ReplicastH => "replicast-h",
+            Self::Leader => "leader",
         }
     }
 }

@@ -31,7 +31,8 @@ mod slow;
 const TARGETS: u32 = 9;
 /// What is measured unless something else is asked for: sizes, transports, requests in flight.
 const SIZES: [u64; 3] = [16 << 10, 128 << 10, 1 << 20];
-const TRANSPORTS: [TransportArg; 3] = [TransportArg::Hash, TransportArg::ReplicastM, TransportArg::ReplicastH];
+const TRANSPORTS: [TransportArg; 4] =
+    [TransportArg::Hash, TransportArg::ReplicastM, TransportArg::ReplicastH, TransportArg::Leader];
 const AT_ONCE: usize = 16;
 /// Most requests in flight.
 const DEPTH: usize = 1_024;

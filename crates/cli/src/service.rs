@@ -33,6 +33,7 @@ impl From<TransportArg> for Transport {
             TransportArg::Hash => Self::Hash,
             TransportArg::ReplicastM => Self::ReplicastM,
             TransportArg::ReplicastH => Self::ReplicastH,
+            TransportArg::Leader => Self::Leader,
         }
     }
 }
@@ -55,6 +56,7 @@ impl NodeCluster {
             Transport::Hash => TransportArg::Hash,
             Transport::ReplicastM => TransportArg::ReplicastM,
             Transport::ReplicastH => TransportArg::ReplicastH,
+            Transport::Leader => TransportArg::Leader,
         };
         let live = Arc::new(Live::new(Instant::now()));
         let transport = transport.unwrap_or(configured);

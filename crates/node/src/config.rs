@@ -30,6 +30,10 @@ pub struct ClusterConfig {
     /// Cells (of as many targets as copies) in a negotiating group.
     #[serde(default = "three_cells")]
     pub group_cells: usize,
+    /// Whether neighbouring groups share cells, which evens out the load. Not for large clusters with `transport = "leader"`,
+    /// whose leaders would not know of each other. To change it moves the groups of most chunks.
+    #[serde(default = "yes")]
+    pub overlap: bool,
     /// File with the cluster's key, 64 hexadecimal digits; relative to this file.
     pub key_file: PathBuf,
     /// The network.
@@ -131,6 +135,8 @@ pub enum TransportName {
     ReplicastM,
     /// Negotiated, unicast.
     ReplicastH,
+    /// Negotiated by the leader of each group, multicast.
+    Leader,
 }
 
 impl From<TransportName> for Transport {
@@ -139,6 +145,7 @@ impl From<TransportName> for Transport {
             TransportName::Hash => Self::Hash,
             TransportName::ReplicastM => Self::ReplicastM,
             TransportName::ReplicastH => Self::ReplicastH,
+            TransportName::Leader => Self::Leader,
         }
     }
 }
@@ -171,6 +178,10 @@ fn is_zero(n: &u64) -> bool {
 
 fn three() -> u8 {
     3
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn three_cells() -> usize {
@@ -331,8 +342,9 @@ impl ClusterConfig {
             capacity: parse_size(&t.capacity).unwrap_or(0),
         });
         let cluster = ClusterId::of_name(&self.cluster);
-        ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
-            .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })
+        let map = ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
+            .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
+        Ok(if self.overlap { map } else { map.apart() })
     }
 
     /// The cluster's key.

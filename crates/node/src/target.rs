@@ -111,7 +111,7 @@ impl Host<Target> for TargetHost {
             tracing::warn!("target {}: it is not in the cluster map any more: stop it", self.id.0);
         }
         self.metrics.set_epoch(config.epoch);
-        Some((config, Request::Epoch(map.epoch)))
+        Some((config, Request::Map(map)))
     }
 
     fn event(&mut self, now: Instant, event: Event) {
@@ -151,7 +151,7 @@ impl TargetNode {
         let chunks = recovery.chunks;
         let net = Net::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
-        let setup = Setup { id: NodeId(id), cluster: map.cluster, epoch: map.epoch, free, chunks, bug: None };
+        let setup = Setup { id: NodeId(id), map: map.clone(), free, chunks, bug: None };
         let machine = Target::new(setup, config.protocol(*target.address.ip()));
         let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), net.metrics.clone()));
         metrics.set_epoch(map.epoch.0);

@@ -32,6 +32,7 @@ fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
         epoch: 1,
         copies: 3,
         group_cells: 3,
+        overlap: true,
         key_file: "cluster.key".into(),
         network: Network { multicast, multicast_port, ..Network::default() },
         protocol: Protocol::default(),
@@ -74,7 +75,7 @@ fn every_transport_gives_back_what_was_put_also_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = config(dir.path(), MulticastChoice::Auto);
     let targets = start(&config);
-    for transport in [Transport::ReplicastM, Transport::ReplicastH, Transport::Hash] {
+    for transport in [Transport::ReplicastM, Transport::ReplicastH, Transport::Leader, Transport::Hash] {
         for multicast in [None, Some(false)] {
             round_trip(&config, ClientOptions { transport: Some(transport), multicast, depth: None });
         }

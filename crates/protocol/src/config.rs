@@ -11,6 +11,9 @@ pub enum Transport {
     ReplicastM,
     /// Negotiated; consecutive unicast transfers.
     ReplicastH,
+    /// Negotiated by the leader of the group, which grants windows for all of it; carried as by `ReplicastM`. What it cannot
+    /// grant is negotiated directly.
+    Leader,
 }
 
 /// Settings of both machines. The same values in daemon and simulator give the same behaviour.

@@ -17,6 +17,7 @@
 )]
 
 pub mod calendar;
+mod choose;
 pub mod cleaner;
 pub mod config;
 pub mod estimate;

@@ -41,6 +41,8 @@ pub struct ClusterMap {
     salts: Arc<[u64]>,
     /// Cells in a group.
     group_cells: usize,
+    /// Cells from the first of a group to the first of the next.
+    step: usize,
     /// Places of a cell in a member mask: the size of the largest cell.
     stride: u32,
 }
@@ -165,20 +167,31 @@ impl ClusterMap {
             draws: Arc::new([]),
             salts: Arc::new([]),
             group_cells,
+            step: 1,
             stride,
         };
-        map.draws = map.weigh();
-        let salts = |(g, draws): (usize, &u64)| (0..*draws).map(move |d| mix((g as u64) << 8 | d));
-        map.salts = map.draws.iter().enumerate().flat_map(salts).collect();
+        map.weigh();
         map.check_domains()?;
         Ok(map)
     }
 
-    fn weigh(&self) -> Arc<[u64]> {
+    /// The same targets in groups that share no cell (but for the last one, when they do not come out even): each is busy
+    /// with what one leader grants only. Neighbours that share cells even out the load better. To change this for a cluster
+    /// moves the groups of most chunks.
+    #[must_use]
+    pub fn apart(mut self) -> Self {
+        self.step = self.group_cells;
+        self.weigh();
+        self
+    }
+
+    fn weigh(&mut self) {
         let capacity = |g| self.members(GroupId(g)).map(|t| t.capacity >> 20).fold(0, u64::saturating_add);
         let weights: Vec<u64> = (0..self.groups()).map(capacity).collect();
         let largest = u128::from(weights.iter().copied().max().unwrap_or(0).max(1));
-        weights.iter().map(|weight| (u128::from(*weight) * 16).div_ceil(largest).max(1) as u64).collect()
+        self.draws = weights.iter().map(|weight| (u128::from(*weight) * 16).div_ceil(largest).max(1) as u64).collect();
+        let salts = |(g, draws): (usize, &u64)| (0..*draws).map(move |d| mix((g as u64) << 8 | d));
+        self.salts = self.draws.iter().enumerate().flat_map(salts).collect();
     }
 
     /// Dealing keeps domains apart as far as it can; this says whether that was far enough.
@@ -210,10 +223,16 @@ impl ClusterMap {
         self.cells[cell as usize].get(place as usize)
     }
 
-    /// How many groups there are: one for each cell, or a single one when it spans every cell.
+    /// How many groups there are: one for each cell, a single one when it spans every cell, or so many that they are
+    /// [`apart`](Self::apart).
     #[must_use]
     pub fn groups(&self) -> u32 {
-        if self.group_cells == self.cells.len() { 1 } else { self.cells.len() as u32 }
+        if self.group_cells == self.cells.len() { 1 } else { self.cells.len().div_ceil(self.step.max(1)) as u32 }
+    }
+
+    /// The first cell of a group.
+    const fn first_cell(&self, group: GroupId) -> usize {
+        (group.0 as usize).saturating_mul(self.step)
     }
 
     /// Number of cells in the ring.
@@ -260,13 +279,13 @@ impl ClusterMap {
     /// The targets of a group.
     pub fn members(&self, group: GroupId) -> impl Iterator<Item = &TargetEntry> {
         let count = self.cells.len().max(1);
-        (0..self.group_cells).flat_map(move |i| self.cells[(group.0 as usize + i) % count].iter())
+        (0..self.group_cells).flat_map(move |i| self.cells[(self.first_cell(group) + i) % count].iter())
     }
 
     /// A whole group as a member set.
     #[must_use]
     pub fn group_set(&self, group: GroupId) -> MemberSet {
-        self.set_of(group, |_| true).unwrap_or(MemberSet { cell: group.0, mask: 0 })
+        self.set_of(group, |_| true).unwrap_or(MemberSet { cell: self.first_cell(group) as u32, mask: 0 })
     }
 
     /// The members of `group` that `keep` takes, in normal form: the first cell has a member, so that overlapping
@@ -277,7 +296,7 @@ impl ClusterMap {
         let mut first = None;
         let mut mask = 0;
         for i in 0..self.group_cells {
-            let cell = (group.0 as usize + i) % count.max(1);
+            let cell = (self.first_cell(group) + i) % count.max(1);
             for (j, target) in self.cells[cell].iter().enumerate() {
                 if keep(target.id) {
                     let start = *first.get_or_insert(i);
@@ -286,7 +305,7 @@ impl ClusterMap {
             }
         }
         let start = first?;
-        Some(MemberSet { cell: ((group.0 as usize + start) % count) as u32, mask })
+        Some(MemberSet { cell: ((self.first_cell(group) + start) % count) as u32, mask })
     }
 
     /// The targets that a member set names, in the order of its bits.

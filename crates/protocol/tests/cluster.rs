@@ -59,7 +59,7 @@ impl Cluster {
     fn new(config: &Config) -> Self {
         let map = map(9, 3);
         let initiator = Initiator::new(INITIATOR, map.clone(), config.clone(), 42);
-        let setup = |id| Setup { id, cluster: map.cluster, epoch: map.epoch, free: 1 << 30, chunks: 0, bug: None };
+        let setup = |id| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, bug: None };
         let targets = map.targets().map(|t| (t.id, Target::new(setup(t.id), config.clone()))).collect();
         let disks = map.targets().map(|t| (t.id, BTreeMap::new())).collect();
         Self {
@@ -270,6 +270,8 @@ fn configs() -> Vec<Config> {
         Config { transport: Transport::ReplicastM, multicast: false, ..base.clone() },
         Config { transport: Transport::ReplicastH, ..base.clone() },
         Config { transport: Transport::ReplicastH, multicast: false, ..base.clone() },
+        Config { transport: Transport::Leader, ..base.clone() },
+        Config { transport: Transport::Leader, multicast: false, ..base.clone() },
         Config { transport: Transport::Hash, ..base.clone() },
         Config { transport: Transport::ReplicastM, depth: 1, ..base.clone() },
         Config { transport: Transport::ReplicastH, depth: 1, ..base.clone() },

@@ -1,6 +1,6 @@
 //! Which cluster maps can serve, and how their groups are addressed.
 
-use protocol::id::{ClusterId, Epoch, GroupId, NodeId};
+use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 
 /// Target `n` is in the `n`th of `domains`.
@@ -34,5 +34,23 @@ fn every_set_that_has_an_address_is_listened_to_by_all_that_it_names() {
                 assert_eq!(heard, map.number(set).is_some(), "{copies} copies, {group_cells} cells: {set:?}");
             }
         }
+    }
+}
+
+#[test]
+fn groups_apart_share_no_cell_and_cover_every_target() {
+    let together = map(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], 3, 3).expect("a good map");
+    let apart = together.clone().apart();
+    assert_eq!((together.groups(), apart.groups()), (6, 2));
+    let mut all: Vec<NodeId> =
+        (0..2).flat_map(|g| apart.members(GroupId(g)).map(|t| t.id).collect::<Vec<_>>()).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 18);
+    for n in 0..200_u32 {
+        let id = ChunkId::of_payload(&n.to_le_bytes());
+        let group = apart.group_of(&id);
+        let named: Vec<NodeId> = apart.resolve(apart.group_set(group)).collect();
+        assert_eq!(named, apart.members(group).map(|t| t.id).collect::<Vec<_>>());
     }
 }

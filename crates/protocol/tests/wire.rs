@@ -4,10 +4,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
+use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::Span;
 use protocol::wire::{
-    Ack, Answer, Bid, DataHeader, Discard, DropReason, Granted, Head, Leg, Message, Opener, PutRequest, Repair, Sealer,
-    Slot, TAG, Usage, datagrams, decode_message, encode_message,
+    Ack, Answer, Bid, DataHeader, Discard, DropReason, Grant, Granted, Head, Holds, LeadRequest, Leading, Leg, Message,
+    Opener, PutRequest, Repair, Report, Sealer, Seek, Slot, TAG, Turn, Usage, datagrams, decode_message,
+    encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -38,8 +40,23 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     let get = Message::GetRequest { txn, round: 1, id, unreserved: true, earliest: span(9) };
     let discard = Discard { txn, page: 3, mark: TxnId(4), since: TxnId(5), ids: vec![id, id] };
     let ranges = vec![Leg { offset: 1, len: 2 }, Leg { offset: 5, len: 6 }];
+    let entrusted = LeadRequest {
+        put: request.clone(),
+        have: vec![NodeId(1)],
+        avoid: vec![NodeId(2)],
+        taken: vec![(span(1), span(2))],
+    };
+    let (group, round, initiator) = (GroupId(2), 1, NodeId(1 << 24));
+    let seek = Seek { txn, round, id, group, leader: NodeId(1), earliest: span(9) };
+    let (port, read, alone) = (span(1), span(2), span(3));
+    let holds = Holds { initiator, txn, round, id, group, size: 6, port, read, alone, rate: 5 };
+    let windows = (1..=3).map(|n| Turn { target: NodeId(n), start: span(4), done: span(5) }).collect();
+    let (transfer, term) = (span(3), 7);
+    let grant = Grant { initiator, txn, round, id, size: 6, group, term, read: false, transfer, rate: 5, windows };
+    let (disk, each, whole) = (span(2), span(3), span(4));
+    let report = Report { group, term, port, disk, size: 6, each, whole, rate: 5, free: 8 };
     vec![
-        (Message::PutRequest(request), "put-request", 97),
+        (Message::PutRequest(request.clone()), "put-request", 97),
         (Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }), "bid", 74),
         (Message::Bid(Bid { txn, round: 1, answer: Answer::Busy(span(7)) }), "busy", 54),
         (Message::Accept { txn, round: 1, granted }, "accept", 74),
@@ -58,6 +75,12 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Discarded { txn, page: 1, dropped: Some(5), bytes: 6 }, "discarded", 63),
         (Message::Usage { txn }, "usage", 48),
         (Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3 } }, "used", 72),
+        (Message::Leading(Leading::Request(entrusted)), "lead-request", 116),
+        (Message::Leading(Leading::Seek(seek)), "seek", 94),
+        (Message::Leading(Leading::Holds(holds)), "holds", 110),
+        (Message::Leading(Leading::Grant(grant)), "grant", 144),
+        (Message::Leading(Leading::Claim { group: GroupId(1), term: 2 }), "claim", 48),
+        (Message::Leading(Leading::Report(report)), "report", 80),
     ]
 }
 
@@ -127,7 +150,7 @@ fn a_run_is_cut_into_datagrams_that_decode() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), code in 0_u8..20) {
+    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), code in 0_u8..26) {
         let mut bytes = bytes;
         if bytes.len() > 3 {
             bytes[..3].copy_from_slice(&[0x52, 1, code]);
@@ -142,12 +165,14 @@ proptest! {
     }
 
     #[test]
-    fn machines_survive_any_message(noise in prop::collection::vec((any::<[u8; 8]>(), 1_u8..19, prop::collection::vec(any::<u8>(), 0..90)), 1..40)) {
+    fn machines_survive_any_message(noise in prop::collection::vec((any::<[u8; 8]>(), 1_u8..26, prop::collection::vec(any::<u8>(), 0..90)), 1..40)) {
         use protocol::config::Config;
         use protocol::machine::{Input, Machine, Output};
         use protocol::target::{Setup, Target};
         use protocol::time::Instant;
-        let setup = Setup { id: NodeId(1), cluster: ClusterId(1), epoch: Epoch(1), free: 1 << 30, chunks: 0, bug: None };
+        let member = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+        let map = ClusterMap::new(ClusterId(1), Epoch(1), 3, 1, (1..=3).map(member).collect()).expect("a good map");
+        let setup = Setup { id: NodeId(1), map, free: 1 << 30, chunks: 0, bug: None };
         let mut target = Target::new(setup, Config::default());
         for (n, (head, code, body)) in noise.into_iter().enumerate() {
             let mut datagram = vec![0x52, 1, code, 0, 1, 0, 0, 0, 1, 0, 0, 0];

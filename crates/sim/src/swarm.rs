@@ -24,11 +24,14 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
         Self::Target(Bug::OverlapWindows),
+        Self::Target(Bug::TrustGrants),
+        Self::Target(Bug::KeepGrants),
+        Self::Target(Bug::ClaimGranted),
         Self::Target(Bug::NeverExpire),
         Self::Target(Bug::ForgetPromise),
         Self::LoseIndexTail,
@@ -44,6 +47,9 @@ impl Planted {
             Self::Target(Bug::DropAck) => "drop-ack",
             Self::Target(Bug::SkipHashCheck) => "skip-hash-check",
             Self::Target(Bug::OverlapWindows) => "overlap-windows",
+            Self::Target(Bug::TrustGrants) => "trust-grants",
+            Self::Target(Bug::KeepGrants) => "keep-grants",
+            Self::Target(Bug::ClaimGranted) => "claim-granted",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::HurryCleaner => "hurry-cleaner",
@@ -155,8 +161,10 @@ impl Scenario {
         let link = [50_000_000, 125_000_000, 1_250_000_000][rng.below(3) as usize];
         let disk_rate = [20_000_000, 100_000_000, 400_000_000][rng.below(3) as usize];
         let per_datagram = [500, 1_400, 8_900][rng.below(3) as usize];
+        let transport = transports[rng.below(4) as usize];
+        let led = transport != Transport::Hash && Rng::new(seed).fork(10).chance(1, 3);
         let config = Config {
-            transport: transports[rng.below(4) as usize],
+            transport: if led { Transport::Leader } else { transport },
             multicast: rng.chance(3, 4),
             depth: 1 + rng.below(4) as usize,
             link_rate: link,

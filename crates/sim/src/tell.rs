@@ -7,7 +7,7 @@ use protocol::config::Transport;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
 use protocol::target;
-use protocol::wire::{Ack, Answer, DataHeader, Message, decode_message};
+use protocol::wire::{Ack, Answer, DataHeader, LeadRequest, Leading, Message, decode_message};
 
 use crate::swarm::{Scenario, Trouble};
 
@@ -20,6 +20,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         Transport::Hash => "hash",
         Transport::ReplicastM => "replicast-m",
         Transport::ReplicastH => "replicast-h",
+        Transport::Leader => "leader",
     };
     let faults = &s.faults;
     let mut text = format!(
@@ -148,6 +149,35 @@ fn message(message: &Message) -> String {
             usage.reclaimed
         ),
         Message::Pong { txn, free, chunks } => format!("pong to {}: {free} bytes free, {chunks} chunks", number(*txn)),
+        Message::Leading(message) => leading(message),
+    }
+}
+
+fn leading(message: &Leading) -> String {
+    match message {
+        Leading::Request(LeadRequest { put: r, .. }) => {
+            let (txn, round, id, size) = (number(r.txn), r.round, r.id, r.size);
+            format!("put request {txn} round {round} to the leader: {id:?} of {size} bytes, not before {}", r.earliest)
+        }
+        Leading::Seek(s) => format!("seek {} round {}: {:?}, {} is to choose", number(s.txn), s.round, s.id, s.leader),
+        Leading::Holds(h) => {
+            let (txn, from) = (number(h.txn), h.initiator);
+            format!("holds what {from} seeks in {txn}: port free in {}, read in {}", h.port, h.read)
+        }
+        Leading::Grant(g) => {
+            let windows = g.windows.iter().map(|turn| format!("{} in {}", turn.target, turn.start));
+            let (txn, way) = (number(g.txn), if g.read { "out of" } else { "into" });
+            format!(
+                "grant of {txn} round {} in term {}: {way} {}",
+                g.round,
+                g.term,
+                windows.collect::<Vec<_>>().join(", ")
+            )
+        }
+        Leading::Claim { group, term } => format!("claims group {} in term {term}", group.0),
+        Leading::Report(r) => {
+            format!("reports to group {} in term {}: port busy for {}, disk for {}", r.group.0, r.term, r.port, r.disk)
+        }
     }
 }
 

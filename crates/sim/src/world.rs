@@ -252,8 +252,8 @@ impl<'a> World<'a> {
             Some(Planted::LoseIndexTail | Planted::IgnoreFailedSync | Planted::HurryCleaner) | None => None,
         };
         let (chunks, free) = disk.chunks();
-        let epoch = self.maps[map].epoch;
-        Target::new(Setup { id, cluster: CLUSTER, epoch, free, chunks, bug }, self.scenario.config.clone())
+        let map = self.maps[map].clone();
+        Target::new(Setup { id, map, free, chunks, bug }, self.scenario.config.clone())
     }
 
     fn add_initiator(&mut self) {
@@ -400,7 +400,7 @@ impl<'a> World<'a> {
                 machine.handle_input(
                     local,
                     match request {
-                        Some(initiator::Request::Map(map)) => Input::Request(target::Request::Epoch(map.epoch)),
+                        Some(initiator::Request::Map(map)) => Input::Request(target::Request::Map(map)),
                         _ => convert(any),
                     },
                 );

@@ -10,7 +10,7 @@ use crate::calendar::Window;
 use crate::config::Transport;
 use crate::id::GroupId;
 use crate::transfer::Incoming;
-use crate::wire::{Ack, Answer, Bid, Granted, Message, Repair, Slot};
+use crate::wire::{Ack, Answer, Bid, Grant, Granted, Leading, Message, Repair, Seek, Slot};
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
 const REPAIRS: u8 = 8;
@@ -35,6 +35,11 @@ pub(super) struct Get {
     multicast: bool,
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
+    /// The leader that is to choose a holder in this round.
+    leader: Option<NodeId>,
+    /// Whether the leader may be asked yet.
+    led: bool,
+    asked_leader: Instant,
     absent: Vec<NodeId>,
     /// When the first of those who may serve later may, if there are any.
     busy: Option<Span>,
@@ -71,6 +76,9 @@ impl Get {
             multicast: true,
             asked_of: Vec::new(),
             answered: Vec::new(),
+            leader: None,
+            led: true,
+            asked_leader: cx.now,
             absent: Vec::new(),
             busy: None,
             offers: Vec::new(),
@@ -88,10 +96,17 @@ impl Get {
         self.round = self.round.wrapping_add(1);
         self.rounds += 1;
         self.offers.clear();
-        self.multicast &= self.asked_of.iter().all(|n| self.answered.contains(n));
+        // Where a leader answers, its members do not.
+        let leader = self.leader.take();
+        self.multicast &= leader.is_some() || self.asked_of.iter().all(|n| self.answered.contains(n));
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
+        if core::mem::take(&mut self.led)
+            && let Some(leader) = cx.leader(&all)
+        {
+            return self.seek(cx, leader, all);
+        }
         let unreserved = cx.config.transport == Transport::Hash;
         let usable = |n: &NodeId| !self.tried.contains(n) && !self.corrupt.contains(n) && !self.absent.contains(n);
         let mut asked = if unreserved { cx.map.ranked(&self.id) } else { all };
@@ -119,6 +134,48 @@ impl Get {
         cx.send_group(group, &self.asked_of, &request, self.multicast);
         self.phase =
             Phase::Asking { since: cx.now, soft: cx.now + cx.patience(), hard: cx.now + cx.config.bid_timeout };
+    }
+
+    /// Asks the group, whose leader is to choose among the holders.
+    fn seek(&mut self, cx: &mut Shared, leader: NodeId, all: Vec<NodeId>) {
+        self.leader = Some(leader);
+        self.asked_of = all;
+        let earliest = cx.downlink.hole(cx.now, cx.config.give_up).0.since(cx.now);
+        let (txn, round, id, group) = (self.txn, self.round, self.id, self.group);
+        let seek = Message::Leading(Leading::Seek(Seek { txn, round, id, group, leader, earliest }));
+        cx.send_group(group, &self.asked_of, &seek, self.multicast);
+        self.asked_leader = cx.now;
+        let until = cx.now + cx.patience_with_leader();
+        self.phase = Phase::Asking { since: cx.now, soft: until, hard: until };
+    }
+
+    /// The leader chose a holder, which sends in the window.
+    pub(super) fn granted(&mut self, cx: &mut Shared, from: NodeId, grant: &Grant) -> Step {
+        cx.grants.sample(cx.now.since(self.asked_leader));
+        let (Phase::Asking { .. }, [turn]) = (&self.phase, &grant.windows[..]) else {
+            return Step::Continue;
+        };
+        if self.leader != Some(from) || grant.round != self.round || !grant.read {
+            return Step::Continue;
+        }
+        self.answered.push(from);
+        let (start, _) = cx.downlink.hole(cx.now + turn.start, grant.transfer);
+        cx.downlink.insert(Window { start, end: start + grant.transfer, txn: self.txn });
+        let late = start.since(cx.now + turn.start);
+        if late > Span::ZERO && grant.size as usize > cx.config.quantum {
+            // What goes out in one piece anyway fits into any queue.
+            let granted = vec![Granted { target: turn.target, offset: late }];
+            let later = Message::Accept { txn: self.txn, round: self.round, granted };
+            cx.send(Destination::Node(turn.target), &later);
+        }
+        self.receive(cx, turn.target, grant.size, start, grant.transfer);
+        Step::Continue
+    }
+
+    fn receive(&mut self, cx: &Shared, from: NodeId, size: u32, promised: Instant, transfer: Span) {
+        let due = promised + transfer + cx.lateness.patience(0, cx.config.late);
+        self.fruitless = 0;
+        self.phase = Phase::Receiving { from, incoming: Incoming::new(size), promised, due, repairs: 0 };
     }
 
     fn rest(&mut self, cx: &mut Shared) {
@@ -159,6 +216,12 @@ impl Get {
             return Step::Continue;
         }
         self.answered.push(from);
+        if self.leader.is_some() {
+            // It cannot choose.
+            cx.grants.sample(cx.now.since(since));
+            self.ask(cx);
+            return Step::Continue;
+        }
         cx.bids.sample(cx.now.since(since));
         match bid.answer {
             Answer::Window(slot) => self.offers.push((from, slot, cx.now)),
@@ -182,6 +245,13 @@ impl Get {
         let Phase::Asking { since, soft, hard } = self.phase else {
             return Step::Continue;
         };
+        if let Some(leader) = self.leader {
+            if woken && cx.now >= hard {
+                cx.miss(leader, since);
+                self.ask(cx);
+            }
+            return Step::Continue;
+        }
         let all = self.asked_of.iter().all(|n| self.answered.contains(n));
         let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
         if let Some((from, slot, at)) = best {
@@ -284,9 +354,7 @@ impl Get {
         cx.send_group(self.group, &bidders, &accept, self.multicast);
         // The disk reads after the acceptance, so the payload may begin that much later.
         let promised = start + slot.done.less(slot.start + slot.transfer);
-        let due = promised + slot.transfer + cx.lateness.patience(0, cx.config.late);
-        self.fruitless = 0;
-        self.phase = Phase::Receiving { from, incoming: Incoming::new(slot.size), promised, due, repairs: 0 };
+        self.receive(cx, from, slot.size, promised, slot.transfer);
     }
 
     /// The holder is still reading.

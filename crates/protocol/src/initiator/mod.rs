@@ -1,11 +1,10 @@
 //! The initiator: negotiates, sends in the reserved windows, counts durable copies; fetches and verifies.
 //!
-//! One file a transaction kind ([`put`], [`get`], [`ask`] for lists and pings), [`choose`] for picking among bids. The
+//! One file a transaction kind ([`put`], [`get`], [`ask`] for lists and pings). The
 //! parent holds all control flow: it routes inputs, and starts what waits when something ends.
 
 mod api;
 mod ask;
-mod choose;
 mod get;
 mod memory;
 mod put;
@@ -29,7 +28,7 @@ use crate::machine::{Body, Completion, Deadline, Destination, Effect, Input, Mac
 use crate::map::ClusterMap;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
-use crate::wire::{Ack, Answer, Bid, DataHeader, Head, Message, decode_message, encode_message, is_data};
+use crate::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, decode_message, encode_message, is_data};
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
@@ -52,6 +51,8 @@ struct Shared {
     bids: Typical,
     /// From a request to the choice among bids.
     choices: Typical,
+    /// From a request to a leader to its grant, those included that came too late.
+    grants: Typical,
     /// From the promised beginning of a get's payload to its arrival.
     lateness: Typical,
     memory: Memory,
@@ -101,8 +102,17 @@ impl Shared {
 
     /// How long to wait for bids before going on without the silent ones.
     fn patience(&self) -> Span {
+        self.patient(&self.bids)
+    }
+
+    /// How long to wait for a leader. It does more than its members, so it is slower.
+    fn patience_with_leader(&self) -> Span {
+        self.patient(&self.grants)
+    }
+
+    fn patient(&self, answers: &Typical) -> Span {
         let shortest = Span::from_micros(200).min(self.config.bid_timeout);
-        self.bids.late().unwrap_or(self.config.bid_timeout).clamp(shortest, self.config.bid_timeout)
+        answers.late().unwrap_or(self.config.bid_timeout).clamp(shortest, self.config.bid_timeout)
     }
 
     /// How far ahead windows should begin: the choice is usually made by then, and the payload can leave.
@@ -123,6 +133,11 @@ impl Shared {
         self.now + start.less(self.bids.smallest())
     }
 
+    /// The same of a window that a leader granted.
+    fn grant_start(&self, start: Span) -> Instant {
+        self.now + start.less(self.grants.smallest())
+    }
+
     /// How long to rest when targets are busy: until the first of them said that it may have a window, within reason.
     fn rest(&self, busy: Option<Span>) -> Span {
         busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
@@ -130,6 +145,12 @@ impl Shared {
 
     fn is_suspect(&self, node: NodeId) -> bool {
         self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= SUSPECT)
+    }
+
+    /// Who leads these members: the lowest of them that is not silent.
+    fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
+        let may = self.config.transport == Transport::Leader;
+        members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()
     }
 
     fn heard(&mut self, node: NodeId) {
@@ -197,6 +218,7 @@ impl Initiator {
             downlink: Calendar::default(),
             bids: Typical::default(),
             choices: Typical::default(),
+            grants: Typical::default(),
             lateness: Typical::default(),
             memory: Memory::default(),
             missed: BTreeMap::new(),
@@ -324,6 +346,7 @@ impl Initiator {
             | Message::Discarded { txn, .. }
             | Message::Used { txn, .. } => *txn,
             Message::Repair(repair) => repair.txn,
+            Message::Leading(Leading::Grant(grant)) => grant.txn,
             Message::PutRequest(_)
             | Message::Accept { .. }
             | Message::GetRequest { .. }
@@ -333,10 +356,13 @@ impl Initiator {
             | Message::Ping { .. }
             | Message::Mark { .. }
             | Message::Discard(_)
-            | Message::Usage { .. } => return,
+            | Message::Usage { .. }
+            | Message::Leading(_) => return,
         };
         self.step(txn, |active, cx| match (active, message) {
             (Txn::Put(put), Message::Bid(bid)) => put.bid(cx, from, bid),
+            (Txn::Put(put), Message::Leading(Leading::Grant(grant))) => put.granted(cx, from, &grant),
+            (Txn::Get(get), Message::Leading(Leading::Grant(grant))) => get.granted(cx, from, &grant),
             (Txn::Put(put), Message::Ack { ack, .. }) => put.ack(cx, from, ack),
             (Txn::Put(put), Message::Repair(repair)) => put.repair(cx, from, &repair.ranges),
             (Txn::Get(get), Message::Bid(bid)) => get.bid(cx, from, bid),

@@ -1,12 +1,14 @@
-//! One put: ask, choose, send, count durable copies; again for what is missing.
+//! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in [`led`].
+
+mod led;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::choose::{Choice, Offer, common, consecutive};
 use super::{Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
+use crate::choose::{Choice, Offer, windows};
 use crate::config::Transport;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
@@ -16,6 +18,9 @@ use crate::wire::{Ack, Answer, Bid, Granted, Leg, Message, PutRequest};
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
+/// Rounds that ask the leader of the group before the group itself is asked. What a member refused, its leader knows better
+/// the next time.
+const LED: u8 = 3;
 
 #[derive(Debug)]
 pub(super) struct Put {
@@ -41,6 +46,13 @@ pub(super) struct Put {
     /// Whom this round asked, and who has answered.
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
+    /// The leader that this round asks instead of the group.
+    leader: Option<NodeId>,
+    /// Rounds that may ask the leader yet: none when it did not answer, or could not grant anything.
+    led: u8,
+    asked_leader: Instant,
+    /// Members that refused what the leader granted before we heard of the grant.
+    early: Vec<(NodeId, Answer)>,
     offers: BTreeMap<NodeId, Offer>,
     /// Targets with a durable copy.
     holders: Vec<NodeId>,
@@ -89,6 +101,10 @@ impl Put {
             multicast: true,
             asked_of: Vec::new(),
             answered: Vec::new(),
+            leader: None,
+            led: LED,
+            asked_leader: cx.now,
+            early: Vec::new(),
             offers: BTreeMap::new(),
             holders: Vec::new(),
             failed: Vec::new(),
@@ -155,10 +171,18 @@ impl Put {
         self.counted = self.counted.saturating_add(1);
         self.busy = None;
         self.offers.clear();
-        self.multicast &= self.asked_of.iter().all(|n| self.answered.contains(n));
+        // A leader's silence says nothing of multicast.
+        let leader = self.leader.take();
+        self.early.clear();
+        self.multicast &= leader.is_some() || self.asked_of.iter().all(|n| self.answered.contains(n));
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
+        if self.led > 0
+            && let Some(leader) = cx.leader(&all)
+        {
+            return self.ask_leader(cx, leader);
+        }
         self.ranked = ClusterMap::ranked_among(&self.id, all.clone());
         let unreserved = cx.config.transport == Transport::Hash;
         let usable = |n: &NodeId| ![&self.holders, &self.failed, &self.full].iter().any(|out| out.contains(n));
@@ -169,24 +193,28 @@ impl Put {
             return self.rest(cx, cx.config.late);
         }
         self.asked_of = asked;
+        let request = PutRequest { unreserved, ..self.request(cx) };
+        cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
+        let (soft, hard) = (cx.now + cx.patience(), cx.now + cx.config.bid_timeout);
+        self.phase = Phase::Asking { since: cx.now, soft, hard };
+    }
+
+    fn request(&self, cx: &Shared) -> PutRequest {
         let h = cx.config.transport == Transport::ReplicastH || !cx.config.multicast;
         let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
         // For one transfer: those of Replicast-H need not follow each other at once.
         let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
         let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now).max(cx.lead());
-        let request = PutRequest {
+        PutRequest {
             txn: self.txn,
             round: self.round,
             id: self.id,
             size: self.size(),
-            group,
+            group: self.group,
             earliest,
             stretch,
-            unreserved,
-        };
-        cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
-        let (soft, hard) = (cx.now + cx.patience(), cx.now + cx.config.bid_timeout);
-        self.phase = Phase::Asking { since: cx.now, soft, hard };
+            unreserved: false,
+        }
     }
 
     /// The targets that consistent hashing names for the missing copies: first come the live ones.
@@ -215,6 +243,9 @@ impl Put {
 
     /// A bid after the choice: its sender is not silent, and is free again. (By multicast it was told already.)
     fn late_bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
+        if self.leader.is_some() && bid.round == self.round {
+            return self.member_refused(cx, from, bid.answer);
+        }
         if bid.round == self.round && self.asked_of.contains(&from) && !self.answered.contains(&from) {
             self.answered.push(from);
             if matches!(bid.answer, Answer::Window(_))
@@ -243,10 +274,20 @@ impl Put {
         let Phase::Asking { since, .. } = self.phase else {
             return self.late_bid(cx, from, bid);
         };
+        if self.leader.is_some_and(|leader| leader != from) && bid.round == self.round {
+            if self.early.len() < limits::COPIES {
+                self.early.push((from, bid.answer));
+            }
+            return Step::Continue;
+        }
         if bid.round != self.round || !self.asked_of.contains(&from) || self.answered.contains(&from) {
             return Step::Continue;
         }
         self.answered.push(from);
+        if self.leader.is_some() {
+            cx.grants.sample(cx.now.since(since));
+            return self.ask_directly(cx);
+        }
         cx.bids.sample(cx.now.since(since));
         match bid.answer {
             Answer::Window(slot) => {
@@ -307,6 +348,13 @@ impl Put {
         let Phase::Asking { since, soft, hard } = self.phase else {
             return Step::Continue;
         };
+        if let Some(leader) = self.leader {
+            if !woken || cx.now < hard {
+                return Step::Continue;
+            }
+            cx.miss(leader, since);
+            return self.ask_directly(cx);
+        }
         let need = self.need(cx);
         let outstanding = |n: &&NodeId| !self.answered.contains(n);
         let all = self.asked_of.iter().find(outstanding).is_none();
@@ -369,32 +417,11 @@ impl Put {
                 .iter()
                 .map(|(id, o)| Choice { start: cx.now, targets: vec![*id], length: o.transfer, rate: o.rate })
                 .collect(),
-            Transport::ReplicastM if cx.config.multicast && self.multicast => self.pick_common(cx, offers, taken, need),
-            Transport::ReplicastM | Transport::ReplicastH => consecutive(offers, &taken, need, cx.now, &cx.uplink),
+            transport => {
+                let common = transport != Transport::ReplicastH && self.by_multicast(cx);
+                windows(common, offers, &taken, need, cx.now, &cx.uplink)
+            }
         }
-    }
-
-    /// One multicast to as many as share a window; the rest, whose windows lie elsewhere, one by one.
-    fn pick_common(
-        &self,
-        cx: &Shared,
-        offers: &BTreeMap<NodeId, Offer>,
-        mut taken: Vec<u16>,
-        need: usize,
-    ) -> Vec<Choice> {
-        let Some(first) = common(offers, &taken, need, cx.now, &cx.uplink) else {
-            return Vec::new();
-        };
-        let rest = need - first.targets.len();
-        let mut choices = vec![first];
-        if rest > 0 {
-            let first = &choices[0];
-            taken.extend(first.targets.iter().filter_map(|t| cx.map.domain(*t)));
-            let mut uplink = cx.uplink.clone();
-            uplink.insert(Window { start: first.start, end: first.start + first.length, txn: self.txn });
-            choices.extend(consecutive(offers, &taken, rest, cx.now, &uplink));
-        }
-        choices
     }
 
     fn accept(&self, cx: &mut Shared, choices: &[Choice]) {

@@ -1,27 +1,26 @@
 //! What a target tells its driver, and how it is set up.
 
-use crate::id::{ChunkId, ClusterId, Epoch, NodeId};
+use crate::id::{ChunkId, Epoch, NodeId};
+use crate::map::ClusterMap;
 use crate::time::Span;
 use crate::wire::Answer;
 
 /// A target has no local application; it is told these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A newer cluster map has come.
-    Epoch(Epoch),
+    Map(ClusterMap),
     /// So many bytes are free for new chunks, as others use the disk as well, or compaction has won some.
     Free(u64),
 }
 
 /// What a target starts with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     /// Its id in the map.
     pub id: NodeId,
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// The map's epoch.
-    pub epoch: Epoch,
+    /// The cluster's map.
+    pub map: ClusterMap,
     /// Bytes that new chunks may take.
     pub free: u64,
     /// Chunks held.
@@ -113,6 +112,12 @@ pub enum Bug {
     SkipHashCheck,
     /// Offer and accept windows that overlap accepted ones.
     OverlapWindows,
+    /// Take what a leader grants into the calendar, whoever has the port then.
+    TrustGrants,
+    /// Keep what a leader granted for ever, although no payload comes.
+    KeepGrants,
+    /// Say of a chunk that a leader granted a window for that it is here, without looking.
+    ClaimGranted,
     /// Keep tentative windows for ever.
     NeverExpire,
     /// Answer "have it" without remembering that somebody counts on the copy now.

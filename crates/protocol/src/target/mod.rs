@@ -1,11 +1,12 @@
 //! The target: one disk with its own calendar. It bids, receives, makes durable, acknowledges, and serves.
 //!
 //! All control flow is here; [`receive`] knows what a copy on its way in is, [`serve`] what one on its way out is,
-//! [`clean`] which copies may go.
+//! [`clean`] which copies may go, [`lead`] what a leader grants for its group.
 
 mod api;
 mod clean;
 mod finished;
+mod lead;
 mod receive;
 mod serve;
 
@@ -16,6 +17,7 @@ use bytes::Bytes;
 pub use api::{Bug, Event, Request, Setup};
 use clean::Marks;
 use finished::Finished;
+use lead::Lead;
 use receive::Reservation;
 use serve::Serving;
 
@@ -27,10 +29,11 @@ use crate::limits;
 use crate::machine::{
     Body, Completion, Deadline, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
 };
+use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
 use crate::wire::{
-    Ack, Answer, Bid, DataHeader, Granted, Head, Message, PutRequest, Repair, Slot, decode_message, encode_message,
-    is_data,
+    Ack, Answer, Bid, DataHeader, Granted, Head, Leading, Message, PutRequest, Repair, Seek, Slot, decode_message,
+    encode_message, is_data,
 };
 
 /// What an effect under way was started for.
@@ -38,6 +41,8 @@ use crate::wire::{
 enum Pending {
     Put { from: NodeId, request: PutRequest },
     Get { from: NodeId, txn: TxnId, round: u8, id: ChunkId, unreserved: bool, earliest: Span },
+    Granted { from: NodeId, txn: TxnId, round: u8 },
+    Seek { from: NodeId, seek: Seek },
     Probe { from: NodeId, txn: TxnId },
     List { from: NodeId, txn: TxnId },
     Write { txn: TxnId, id: ChunkId, size: u32, begun: Instant },
@@ -74,6 +79,7 @@ pub struct Target {
     /// How recent transactions ended.
     finished: Finished,
     marks: Marks,
+    lead: Lead,
     scrub_at: Instant,
     scrub_cursor: Option<ChunkId>,
     /// Looks for a quiet moment that were in vain.
@@ -110,6 +116,7 @@ impl Target {
             lateness: Typical::default(),
             finished: Finished::default(),
             marks: Marks::default(),
+            lead: Lead::default(),
             scrub_at,
             scrub_cursor: None,
             scrub_looks: 0,
@@ -125,12 +132,16 @@ impl Target {
     }
 
     fn head(&self) -> Head {
-        Head { cluster: self.setup.cluster, epoch: self.setup.epoch, from: self.setup.id }
+        Head { cluster: self.setup.map.cluster, epoch: self.setup.map.epoch, from: self.setup.id }
     }
 
     fn send(&mut self, to: NodeId, message: &Message) {
+        self.send_to(Destination::Node(to), message);
+    }
+
+    fn send_to(&mut self, to: Destination, message: &Message) {
         let body = Body::Control(encode_message(self.head(), message));
-        self.out.push_back(Output::Transmit(Transmit { to: Destination::Node(to), body }));
+        self.out.push_back(Output::Transmit(Transmit { to, body }));
     }
 
     fn bid(&mut self, to: NodeId, txn: TxnId, round: u8, answer: Answer) {
@@ -164,8 +175,13 @@ impl Target {
                 self.bid(from, txn, 0, busy);
             }
             Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
-            // Only suspicions come here: the background looks at the same copy in its turn.
-            Pending::Write { .. } | Pending::Read { .. } | Pending::Scrub { .. } => {}
+            // A copy that was granted a window is written once more, if it is here. Whoever seeks asks directly after a while.
+            // Else only suspicions come here: the background looks at the same copy in its turn.
+            Pending::Granted { .. }
+            | Pending::Seek { .. }
+            | Pending::Write { .. }
+            | Pending::Read { .. }
+            | Pending::Scrub { .. } => {}
         }
     }
 
@@ -179,18 +195,24 @@ impl Target {
         let Some((head, message)) = decode_message(datagram) else {
             return self.event(Event::BadDatagram);
         };
-        if head.epoch > self.setup.epoch {
+        if head.epoch > self.setup.map.epoch {
             self.event(Event::NeedMap { epoch: head.epoch });
         }
         self.marks.heard(head.epoch);
         let from = head.from;
         match message {
-            Message::PutRequest(request) if head.epoch < self.setup.epoch => {
+            Message::PutRequest(request) if head.epoch < self.setup.map.epoch => {
                 self.bid(from, request.txn, request.round, Answer::Stale);
             }
-            Message::GetRequest { txn, round, .. } if head.epoch < self.setup.epoch => {
+            Message::GetRequest { txn, round, .. } if head.epoch < self.setup.map.epoch => {
                 self.bid(from, txn, round, Answer::Stale);
             }
+            Message::Leading(Leading::Request(request)) if head.epoch < self.setup.map.epoch => {
+                self.bid(from, request.put.txn, request.put.round, Answer::Stale);
+            }
+            // With another map others may be in the group, or other groups.
+            Message::Leading(_) if head.epoch != self.setup.map.epoch => {}
+            Message::Leading(message) => self.leading(from, message),
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
                 let pending = Pending::Get { from, txn, round, id, unreserved, earliest };
@@ -224,6 +246,9 @@ impl Target {
     }
 
     fn accept(&mut self, from: NodeId, txn: TxnId, round: u8, granted: &[Granted]) {
+        if granted.is_empty() {
+            self.lead.release(txn);
+        }
         let mine = granted.iter().find(|g| g.target == self.setup.id).map(|g| g.offset);
         if self.reservations.contains_key(&txn) {
             self.put_accepted(txn, round, mine);
@@ -245,6 +270,16 @@ impl Target {
                 Some(size) => self.offer_get(from, txn, round, id, size, unreserved, earliest),
                 None => self.bid(from, txn, round, Answer::NotHere),
             },
+            (Pending::Granted { from, txn, round }, Completion::Found(found)) => {
+                if found.is_some() {
+                    self.granted_and_held(from, txn, round);
+                }
+            }
+            (Pending::Seek { from, seek }, Completion::Found(found)) => {
+                if let Some(size) = found {
+                    self.sought(from, &seek, size);
+                }
+            }
             (Pending::Probe { from, txn }, Completion::Found(found)) => {
                 let ack = if found.is_some() { Ack::Durable } else { Ack::Unknown };
                 self.send(from, &Message::Ack { txn, ack });
@@ -280,6 +315,13 @@ impl Target {
         }
     }
 
+    fn new_map(&mut self, map: ClusterMap) {
+        if map.epoch > self.setup.map.epoch && map.cluster == self.setup.map.cluster {
+            self.setup.map = map;
+            self.lead.forget();
+        }
+    }
+
     /// After a failed write the disk takes no more.
     fn note_failure(&mut self, result: Result<(), WriteFailure>) {
         if result == Err(WriteFailure::Disk) && !core::mem::replace(&mut self.disk_failed, true) {
@@ -300,6 +342,7 @@ impl Target {
         self.outward.prune(self.now);
         self.check_reservations();
         self.pump_servings();
+        self.wake_leader();
         if self.now >= self.scrub_at {
             self.scrub();
         }
@@ -325,7 +368,7 @@ impl Target {
         let receive = self.reservations.values().filter_map(Reservation::next_deadline).min();
         let serve = self.servings.values().filter_map(Serving::next_deadline).min();
         let scrub = (self.scrub_at < Instant::FAR).then_some(self.scrub_at);
-        [(receive, "reservation"), (serve, "serving"), (scrub, "scrub")]
+        [(receive, "reservation"), (serve, "serving"), (self.lead.next_deadline(), "leader"), (scrub, "scrub")]
             .into_iter()
             .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))
             .min_by_key(|deadline| deadline.at)
@@ -348,7 +391,7 @@ impl Machine for Target {
             Input::Datagram(datagram) => self.message(&datagram),
             Input::Payload { header, payload } => self.data(&header, &payload),
             Input::Done { op, completion } => self.done(op, completion),
-            Input::Request(Request::Epoch(epoch)) => self.setup.epoch = self.setup.epoch.max(epoch),
+            Input::Request(Request::Map(map)) => self.new_map(map),
             Input::Request(Request::Free(free)) => self.setup.free = free,
         }
     }

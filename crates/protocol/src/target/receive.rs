@@ -6,7 +6,9 @@ use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Pending, PutRequest, Repair, Slot,
     Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
+use crate::id::GroupId;
 use crate::transfer::Incoming;
+use crate::wire::{Grant, Turn};
 
 /// Times that missing ranges are asked for without anything new arriving, before the copy is given up.
 const REPAIRS: u8 = 6;
@@ -26,6 +28,8 @@ pub(super) struct Reservation {
     incoming: Incoming,
     /// Whether some of it is here.
     begun: bool,
+    /// The leader that granted it, for which group, and when it expects the copy to be durable.
+    granted: Option<(NodeId, GroupId, Instant)>,
     /// When to expire (tentative) or to ask for what is missing.
     timer: Instant,
     repairs: u8,
@@ -117,6 +121,7 @@ impl Target {
                 stage,
                 incoming: Incoming::new(request.size),
                 begun: false,
+                granted: None,
                 timer: if never { Instant::FAR } else { timer },
                 repairs: 0,
             },
@@ -204,11 +209,124 @@ impl Target {
         self.writes.done(self.now, at, sure + self.accepted.of(tentative), size)
     }
 
+    /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
+    pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, turn: Turn) -> Result<(), Answer> {
+        let (txn, size) = (grant.txn, u64::from(grant.size));
+        match self.reservations.get(&txn) {
+            Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => return Ok(()),
+            Some(_) => self.drop_reservation(txn),
+            None => {}
+        }
+        if self.free() < size {
+            return Err(Answer::NoSpace);
+        }
+        let start = self.now + turn.start;
+        let busy = Answer::Busy(Span::ZERO);
+        if self.reservations.len() >= limits::RESERVATIONS || self.buffer_free(size).is_none_or(|at| at > start) {
+            return Err(busy);
+        }
+        let trusted = self.setup.bug == Some(Bug::TrustGrants);
+        let end = start + grant.transfer;
+        if !trusted && self.promised_to_others(from, start, end) {
+            return Err(busy);
+        }
+        // What one leader grants is in order with itself: that grants were under way for different times makes their windows
+        // meet a little.
+        let (free, until) = if trusted { (start, Instant::FAR) } else { self.inward.hole(start, Span::from_nanos(1)) };
+        let window = (free.min(end), until.min(end).max(free.min(end)));
+        let reserved = Window { start: window.0, end: window.1, txn };
+        if trusted {
+            self.inward.insert_overlapping(reserved);
+        } else {
+            self.inward.insert(reserved);
+        }
+        let Turn { start, done, .. } = turn;
+        let answer =
+            Slot { start, length: grant.transfer, transfer: grant.transfer, done, rate: grant.rate, size: grant.size };
+        let reservation = Reservation {
+            from: grant.initiator,
+            id: grant.id,
+            round: grant.round,
+            answer,
+            bid_at: self.now,
+            window,
+            reserved: true,
+            stage: Stage::Tentative,
+            incoming: Incoming::new(grant.size),
+            begun: false,
+            granted: Some((from, grant.group, self.now + done)),
+            timer: self.now,
+            repairs: 0,
+        };
+        self.reservations.insert(txn, reservation);
+        self.accepted(txn);
+        match (self.setup.bug, self.reservations.get_mut(&txn)) {
+            (Some(Bug::KeepGrants), Some(r)) => r.timer = Instant::FAR,
+            (Some(Bug::ClaimGranted), _) => self.bid(grant.initiator, txn, grant.round, Answer::HaveIt),
+            _ => {}
+        }
+        // It may be here already. The payload does not wait for the answer.
+        let promise = self.promise();
+        let pending = Pending::Granted { from: grant.initiator, txn, round: grant.round };
+        self.look(Effect::Lookup { id: grant.id, promise }, pending);
+        Ok(())
+    }
+
+    /// The copy that was granted a window is here already.
+    pub(super) fn granted_and_held(&mut self, from: NodeId, txn: TxnId, round: u8) {
+        let expected = self.reservations.get(&txn).filter(|r| r.round == round && r.stage == Stage::Accepted);
+        if expected.is_some() && !self.disk_failed {
+            self.drop_reservation(txn);
+            self.bid(from, txn, round, Answer::HaveIt);
+        }
+    }
+
+    /// Whether the port is taken for more than a quarter of the time from `start` to `end` by what others than the leader
+    /// `from` reserved.
+    fn promised_to_others(&self, from: NodeId, start: Instant, end: Instant) -> bool {
+        let others = self.inward.windows().filter(|w| {
+            let granted = self.reservations.get(&w.txn).and_then(|r| r.granted);
+            granted.is_none_or(|(leader, ..)| leader != from)
+        });
+        let taken = others.map(|w| w.end.min(end).since(w.start.max(start))).fold(Span::ZERO, |sum, one| sum + one);
+        taken > end.since(start).div(4)
+    }
+
+    /// When the port is through with what others than the leader `from` reserved.
+    pub(super) fn others_end(&self, from: NodeId) -> Instant {
+        let others = self.reservations.values().filter(|r| r.granted.is_none_or(|(leader, ..)| leader != from));
+        others.filter(|r| r.reserved && r.stage != Stage::Writing).map(|r| r.window.1).max().unwrap_or(self.now)
+    }
+
+    /// What the disk will be busy with: all that is sure to come.
+    pub(super) fn disk_backlog(&self) -> Span {
+        self.backlog(|r| r.stage != Stage::Tentative)
+    }
+
+    /// The part of it that is with the disk.
+    pub(super) fn writing(&self) -> Span {
+        self.backlog(|r| r.stage == Stage::Writing)
+    }
+
+    fn backlog(&self, counts: impl Fn(&Reservation) -> bool) -> Span {
+        let writes = self.reservations.values().filter(|r| counts(r));
+        let each = writes.map(|r| self.writes.each(self.now, r.incoming.size()));
+        each.fold(self.scrub_until.since(self.now), |sum, each| sum + each)
+    }
+
+    /// What a write of `size` keeps the disk from the next one by, and what it takes by itself.
+    pub(super) fn write_times(&self, size: u32) -> (Span, Span) {
+        (self.writes.each(self.now, size), self.writes.done(self.now, self.now, Span::ZERO, size).since(self.now))
+    }
+
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
     pub(super) fn put_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
+        if r.round == round && r.granted.is_some() && offset.is_none() && r.stage == Stage::Accepted && !r.begun {
+            return self.drop_reservation(txn);
+        }
         if r.round != round || !r.reserved || r.stage != Stage::Tentative {
             return;
         }
@@ -228,10 +346,10 @@ impl Target {
         } else {
             r.window = (start, end);
         }
-        self.grant(txn);
+        self.accepted(txn);
     }
 
-    fn grant(&mut self, txn: TxnId) {
+    fn accepted(&mut self, txn: TxnId) {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
@@ -248,7 +366,7 @@ impl Target {
         match self.reservations.get(&txn) {
             Some(r) if header.size != r.incoming.size() => return self.event(Event::BadDatagram),
             // Payload that comes on an offer says that the acceptance was lost on the way.
-            Some(r) if r.stage == Stage::Tentative => self.grant(txn),
+            Some(r) if r.stage == Stage::Tentative => self.accepted(txn),
             Some(_) => {}
             None if self.finished.get(txn).is_some() => return,
             None => return self.event(Event::Unsolicited),
@@ -304,11 +422,14 @@ impl Target {
             return;
         };
         r.stage = Stage::Writing;
-        let (id, from, pieces) = (r.id, r.from, r.incoming.take());
+        let (id, from, pieces, granted) = (r.id, r.from, r.incoming.take(), r.granted);
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
         let pending = Pending::Write { txn, id, size, begun: self.now };
         let promise = self.marks.newest();
         self.start(Effect::Write { id, pieces, verify, promise }, pending);
+        if let Some((leader, group, expected)) = granted {
+            self.report_unless_right(leader, group, expected, size);
+        }
         if self.setup.bug == Some(Bug::AckBeforeDurable) {
             self.send(from, &Message::Ack { txn, ack: Ack::Durable });
         }
@@ -366,7 +487,7 @@ impl Target {
             }
             Some(r) if r.from == from => {
                 if r.stage == Stage::Tentative {
-                    self.grant(txn);
+                    self.accepted(txn);
                 }
                 self.ask_repair(txn);
             }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::machine::Destination;
 use crate::transfer::Outgoing;
+use crate::wire::{Grant, Turn};
 
 /// One copy on its way out.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Serving {
     /// When it may be sent: what was offered, then what was accepted of it.
     window: (Instant, Instant),
     transfer: Span,
+    /// Whether a leader granted it, and its initiator has not moved it yet.
+    granted: bool,
     state: State,
     /// When it is forgotten.
     until: Instant,
@@ -102,8 +105,18 @@ impl Target {
             self.outward.insert(Window { start, end, txn });
         }
         let until = self.now + self.config.tentative.max(wait);
-        let serving =
-            Serving { from, id, round, size, rate, window: (start, end), transfer, state: State::Tentative, until };
+        let serving = Serving {
+            from,
+            id,
+            round,
+            size,
+            rate,
+            window: (start, end),
+            transfer,
+            granted: false,
+            state: State::Tentative,
+            until,
+        };
         let slot = self.slot(&serving);
         self.servings.insert(txn, serving);
         self.bid(from, txn, round, Answer::Window(slot));
@@ -115,10 +128,8 @@ impl Target {
         let wait = start.since(self.now);
         let length = end.since(start.max(self.now));
         let rate = u32::try_from(serving.rate).unwrap_or(u32::MAX);
-        let reading = self.servings.values().filter(|s| matches!(s.state, State::Reading));
-        let ahead = reading.map(|s| self.reads.each(self.now, s.size)).fold(self.scrub_until.since(self.now), Add::add);
         // The disk reads once the window is accepted, which may be long before it begins.
-        let read = self.reads.done(self.now, self.now, ahead, size).since(self.now).min(self.config.max_wait);
+        let read = self.read_times(size).0.min(self.config.max_wait);
         Slot { start: wait, length, transfer, done: wait.max(read) + transfer, rate, size }
     }
 
@@ -150,6 +161,12 @@ impl Target {
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
+        if let (true, true, Some(offset)) = (serving.granted, serving.round == round, offset) {
+            return self.move_serving(txn, offset);
+        }
+        let Some(serving) = self.servings.get_mut(&txn) else {
+            return;
+        };
         if serving.round != round || !matches!(serving.state, State::Tentative) {
             return;
         }
@@ -164,12 +181,72 @@ impl Target {
         self.start(Effect::Read { id }, Pending::Read { txn, begun: self.now });
     }
 
+    /// Takes a read that a leader granted. What the port has no room for then goes out as soon as it has.
+    pub(super) fn get_granted(&mut self, grant: &Grant, turn: Turn) {
+        let txn = grant.txn;
+        match self.servings.get(&txn) {
+            Some(s) if !Self::is_replaced(s.from, s.round, grant) || matches!(s.state, State::Reading) => return,
+            Some(_) => self.drop_serving(txn),
+            None => {}
+        }
+        if self.make_room_to_serve(grant.size).is_none() {
+            return self.send(grant.initiator, &Message::Ack { txn, ack: Ack::Unknown });
+        }
+        let (start, _) = self.outward.hole(self.now + turn.start, grant.transfer);
+        let window = (start, start + grant.transfer);
+        self.outward.insert(Window { start, end: window.1, txn });
+        let serving = Serving {
+            from: grant.initiator,
+            id: grant.id,
+            round: grant.round,
+            size: grant.size,
+            rate: u64::from(grant.rate),
+            window,
+            transfer: grant.transfer,
+            granted: true,
+            state: State::Reading,
+            until: window.1,
+        };
+        self.servings.insert(txn, serving);
+        self.start(Effect::Read { id: grant.id }, Pending::Read { txn, begun: self.now });
+    }
+
+    /// The initiator's port is taken when a read that a leader granted would come: it comes later.
+    fn move_serving(&mut self, txn: TxnId, by: Span) {
+        self.outward.remove(txn);
+        let (now, cluster, own) = (self.now, self.setup.map.cluster, self.setup.id);
+        let Some(serving) = self.servings.get_mut(&txn) else {
+            return;
+        };
+        serving.granted = false;
+        let (start, _) = self.outward.hole((serving.window.0 + by).max(now), serving.transfer);
+        serving.window = (start, start + serving.transfer);
+        serving.until = serving.until.max(start + serving.transfer.times(2) + self.config.late.times(4));
+        self.outward.insert(Window { start, end: serving.window.1, txn });
+        if let State::Sending { payload, outgoing } = &mut serving.state {
+            let header = DataHeader { cluster, from: own, txn, offset: 0, size: serving.size };
+            *outgoing = Outgoing::whole(outgoing.to(), header, payload.clone(), start, serving.rate);
+        }
+    }
+
+    /// When the port is through with what it has to send.
+    pub(super) fn outward_end(&self) -> Instant {
+        self.outward.hole(self.now, self.config.give_up).0
+    }
+
+    /// When the disk would have read `size` bytes from now, and what it takes for that by itself.
+    pub(super) fn read_times(&self, size: u32) -> (Span, Span) {
+        let reading = self.servings.values().filter(|s| matches!(s.state, State::Reading));
+        let ahead = reading.map(|s| self.reads.each(self.now, s.size)).fold(self.scrub_until.since(self.now), Add::add);
+        (self.reads.done(self.now, self.now, ahead, size).since(self.now), self.reads.each(self.now, size))
+    }
+
     pub(super) fn read(&mut self, txn: TxnId, begun: Instant, result: Result<Bytes, ReadFailure>) {
         match &result {
             Ok(payload) => self.reads.sample(self.now, payload.len() as u32, begun),
             Err(_) => self.reads.passed(self.now),
         }
-        let cluster = self.setup.cluster;
+        let cluster = self.setup.map.cluster;
         let own = self.setup.id;
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
@@ -201,7 +278,7 @@ impl Target {
 
     pub(super) fn repair_asked(&mut self, from: NodeId, repair: &Repair) {
         let header =
-            DataHeader { cluster: self.setup.cluster, from: self.setup.id, txn: repair.txn, offset: 0, size: 0 };
+            DataHeader { cluster: self.setup.map.cluster, from: self.setup.id, txn: repair.txn, offset: 0, size: 0 };
         let Some(serving) = self.servings.get_mut(&repair.txn) else {
             return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Unknown });
         };

@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::codec::Reader;
+use super::lead::Leading;
 use super::{CONTROL_HEADER, Head, MAGIC, VERSION};
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
@@ -126,6 +127,8 @@ pub enum Message {
         /// Chunks held.
         chunks: u64,
     },
+    /// Of a group's leader.
+    Leading(Leading),
 }
 
 /// A page of chunks that nothing refers to.
@@ -298,7 +301,7 @@ pub fn decode_message(datagram: &[u8]) -> Option<(Head, Message)> {
     r.at_end().then_some((head, message))
 }
 
-fn wire_span(span: Span) -> u32 {
+pub(super) fn wire_span(span: Span) -> u32 {
     span.to_wire().unwrap_or(u32::MAX)
 }
 
@@ -325,6 +328,7 @@ impl Message {
             Self::Discarded { .. } => "discarded",
             Self::Usage { .. } => "usage",
             Self::Used { .. } => "used",
+            Self::Leading(leading) => leading.name(),
         }
     }
 
@@ -348,6 +352,7 @@ impl Message {
             Self::Discarded { .. } => 16,
             Self::Usage { .. } => 17,
             Self::Used { .. } => 18,
+            Self::Leading(leading) => leading.code(),
         }
     }
 
@@ -425,6 +430,7 @@ impl Message {
                 out.put_u64_le(*free);
                 out.put_u64_le(*chunks);
             }
+            Self::Leading(leading) => leading.put(out),
         }
     }
 
@@ -485,7 +491,7 @@ impl Message {
                 let usage = |r: &mut Reader<'_>| Some(Usage { live: r.u64()?, dead: r.u64()?, reclaimed: r.u64()? });
                 Self::Used { txn: TxnId(r.u64()?), usage: usage(r)? }
             }
-            _ => return None,
+            code => Self::Leading(Leading::take(code, r)?),
         })
     }
 }
@@ -508,7 +514,7 @@ fn take_discard(r: &mut Reader<'_>) -> Option<Discard> {
     Some(Discard { txn, page, mark, since, ids })
 }
 
-fn put_request(request: &PutRequest, out: &mut BytesMut) {
+pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
     out.put_u8(u8::from(request.unreserved));
@@ -519,7 +525,7 @@ fn put_request(request: &PutRequest, out: &mut BytesMut) {
     out.put_u32_le(wire_span(request.earliest));
 }
 
-fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
+pub(super) fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let (txn, round, unreserved, stretch) = (TxnId(r.u64()?), r.u8()?, r.flag()?, r.u16()?);
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
     (1..=limits::CHUNK_BYTES).contains(&size).then_some(PutRequest {

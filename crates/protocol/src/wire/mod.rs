@@ -5,10 +5,12 @@
 
 mod codec;
 mod data;
+mod lead;
 mod message;
 mod seal;
 
 pub use data::{DataHeader, datagrams};
+pub use lead::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
 pub use message::{
     Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage, decode_message, encode_message,
 };

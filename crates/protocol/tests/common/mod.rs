@@ -63,7 +63,7 @@ pub(crate) fn target() -> Target {
 }
 
 pub(crate) fn target_with(config: Config) -> Target {
-    let setup = Setup { id: NodeId(1), cluster: CLUSTER, epoch: Epoch(1), free: 1 << 30, chunks: 0, bug: None };
+    let setup = Setup { id: NodeId(1), map: map(), free: 1 << 30, chunks: 0, bug: None };
     Target::new(setup, config)
 }
 
@@ -104,10 +104,13 @@ pub(crate) fn window(messages: &[Message]) -> Slot {
     }
 }
 
-pub(crate) fn initiator() -> Initiator {
+pub(crate) fn map() -> ClusterMap {
     let targets = (1..=3).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
-    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 1, targets).expect("a good map");
-    Initiator::new(INITIATOR, map, Config::default(), 1)
+    ClusterMap::new(CLUSTER, Epoch(1), 3, 1, targets).expect("a good map")
+}
+
+pub(crate) fn initiator() -> Initiator {
+    Initiator::new(INITIATOR, map(), Config::default(), 1)
 }
 
 pub(crate) fn get(txn: u64, round: u8, id: ChunkId) -> Message {

@@ -93,6 +93,7 @@ enum Named {
     PrequalLike,
     PrequalSync,
     Hash,
+    Leader,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -282,7 +283,7 @@ impl File {
             Named::UchAimd => Protocol::UchAimd,
             Named::ReplicastM => Protocol::ReplicastM,
             // The product's hashing shares no constants with the papers'.
-            Named::ReplicastH | Named::Hash => Protocol::ReplicastH,
+            Named::ReplicastH | Named::Hash | Named::Leader => Protocol::ReplicastH,
             Named::LeastOfTwo => Protocol::LeastOfTwo,
             Named::C3Like => Protocol::C3Like,
             Named::PrequalLike => Protocol::PrequalLike,

@@ -118,6 +118,7 @@ pub(in crate::perf) fn run(setup: &Setup, profile: &Profile, tell: Tell<'_>) -> 
 impl<'a> Cluster<'a> {
     fn new(setup: &'a Setup, profile: &'a Profile) -> Result<Self, String> {
         let map = map_of(setup)?;
+        let map = if profile.overlap { map } else { map.apart() };
         let seeds = Rng::new(setup.seed);
         let nodes = (setup.targets + setup.initiators) as usize;
         let mut config = profile.config.clone();
@@ -126,8 +127,7 @@ impl<'a> Cluster<'a> {
             Load::Open { .. } => setup.protocol.depth,
         };
         let target = |n| {
-            let own =
-                TargetSetup { id: NodeId(n), cluster: map.cluster, epoch: map.epoch, free: FREE, chunks: 0, bug: None };
+            let own = TargetSetup { id: NodeId(n), map: map.clone(), free: FREE, chunks: 0, bug: None };
             Target::new(own, config.clone())
         };
         let mut numbers = seeds.fork(2);

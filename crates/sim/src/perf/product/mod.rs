@@ -49,6 +49,8 @@ pub struct Profile {
     pub cpu: Cpu,
     /// What disks need beside the time that their rate makes.
     pub disk: DiskTimes,
+    /// Whether neighbouring groups share cells.
+    pub overlap: bool,
     /// How long requests of the measured time may go on behind it.
     pub drain: Span,
 }
@@ -97,6 +99,7 @@ impl Profile {
             Transport::Hash => "hash",
             Transport::ReplicastM => "product-m",
             Transport::ReplicastH => "product-h",
+            Transport::Leader => "leader",
         }
     }
 
@@ -105,7 +108,8 @@ impl Profile {
         let (gets, puts) = (f64::from(self.reads) / 100.0, 1.0 - f64::from(self.reads) / 100.0);
         let (copies, size) = (f64::from(setup.protocol.copies), setup.mean_size());
         let (targets, initiators) = (f64::from(setup.targets), f64::from(setup.initiators));
-        let sent = if self.config.transport == Transport::ReplicastM { 1.0 } else { copies };
+        let sent =
+            if matches!(self.config.transport, Transport::ReplicastM | Transport::Leader) { 1.0 } else { copies };
         let link = Self::payload_rate(setup.protocol.link, self.config.per_datagram) as f64;
         let bytes = |share: f64| (share * size).max(1e-9);
         Bounds {

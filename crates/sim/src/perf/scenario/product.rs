@@ -43,6 +43,7 @@ impl File {
             wake_jitter: self.wake_jitter.map_or(Span::ZERO, |time| time.0),
             cpu,
             disk,
+            overlap: self.overlap.unwrap_or(true),
             drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
             config: machines,
         })))
@@ -94,13 +95,15 @@ impl File {
             Named::Hash => Transport::Hash,
             Named::ReplicastM => Transport::ReplicastM,
             Named::ReplicastH => Transport::ReplicastH,
+            Named::Leader => Transport::Leader,
             Named::UchCcp
             | Named::UchAimd
             | Named::LeastOfTwo
             | Named::C3Like
             | Named::PrequalLike
             | Named::PrequalSync => {
-                let why = "protocol: with profile = \"product\", `hash`, `replicast-m`, `replicast-h`, or a rival";
+                let why =
+                    "protocol: with profile = \"product\", `hash`, `replicast-m`, `replicast-h`, `leader`, or a rival";
                 return Err(("protocol", why.to_owned()));
             }
         };
@@ -154,15 +157,14 @@ impl File {
             ("choice", self.choice.is_some()),
             ("widen_idle", self.widen_idle.is_some()),
             ("least_backlog", self.least_backlog.is_some()),
-            ("overlap", self.overlap.is_some()),
             ("quirks", self.quirks.is_some()),
         ];
         let (wrong, other): (&[(&'static str, bool)], &str) =
             if is_product { (&paper, "paper") } else { (&product, "product") };
         match wrong.iter().find(|(_, given)| *given) {
             Some((key, _)) => Err((key, format!("{key} is for profile = \"{other}\" only"))),
-            None if !is_product && matches!(self.protocol, Some(Named::Hash)) => {
-                Err(("protocol", "protocol = \"hash\" is for profile = \"product\" only".to_owned()))
+            None if !is_product && matches!(self.protocol, Some(Named::Hash | Named::Leader)) => {
+                Err(("protocol", "protocol: `hash` and `leader` are for profile = \"product\" only".to_owned()))
             }
             None => Ok(()),
         }

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use crate::calendar::Calendar;
-use crate::id::NodeId;
+use crate::calendar::{Calendar, Window};
+use crate::id::{NodeId, TxnId};
 use crate::time::{Instant, Span};
 
 /// A bid's window on this node's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offer {
-    pub(super) start: Instant,
-    pub(super) end: Instant,
-    pub(super) transfer: Span,
+pub(crate) struct Offer {
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
+    pub(crate) transfer: Span,
     /// When the copy should be durable if the transfer begins with the window.
-    pub(super) done: Instant,
-    pub(super) rate: u64,
-    pub(super) domain: u16,
+    pub(crate) done: Instant,
+    pub(crate) rate: u64,
+    pub(crate) domain: u16,
     /// How much consistent hashing prefers this target for the chunk; 0 is most.
-    pub(super) rank: usize,
+    pub(crate) rank: usize,
     /// How far beyond its end it may be used.
-    pub(super) slack: Span,
+    pub(crate) slack: Span,
 }
 
 impl Offer {
     /// When the copy should be durable if the transfer begins at `at`.
-    fn finish(&self, at: Instant) -> Instant {
+    pub(crate) fn finish(&self, at: Instant) -> Instant {
         self.done + at.since(self.start)
     }
 
@@ -50,16 +50,48 @@ fn level(finish: Instant, soonest: Instant, about: Span) -> u64 {
 
 /// Targets that one transmission serves, from `start` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
-    pub(super) start: Instant,
-    pub(super) targets: Vec<NodeId>,
-    pub(super) length: Span,
-    pub(super) rate: u64,
+pub(crate) struct Choice {
+    pub(crate) start: Instant,
+    pub(crate) targets: Vec<NodeId>,
+    pub(crate) length: Span,
+    pub(crate) rate: u64,
+}
+
+/// Whose windows are in a calendar that nobody keeps.
+const NOBODY: TxnId = TxnId(0);
+
+/// One multicast to as many as share a window; the rest, whose windows lie elsewhere, one by one. Without `multicast` all of
+/// them one by one.
+pub(crate) fn windows(
+    multicast: bool,
+    offers: &BTreeMap<NodeId, Offer>,
+    taken: &[u16],
+    need: usize,
+    now: Instant,
+    uplink: &Calendar,
+) -> Vec<Choice> {
+    if !multicast {
+        return consecutive(offers, taken, need, now, uplink);
+    }
+    let Some(first) = common(offers, taken, need, now, uplink) else {
+        return Vec::new();
+    };
+    let rest = need - first.targets.len();
+    if rest == 0 {
+        return vec![first];
+    }
+    let mut taken = taken.to_vec();
+    taken.extend(first.targets.iter().filter_map(|t| Some(offers.get(t)?.domain)));
+    let mut uplink = uplink.clone();
+    uplink.insert(Window { start: first.start, end: first.start + first.length, txn: NOBODY });
+    let mut choices = vec![first];
+    choices.extend(consecutive(offers, &taken, rest, now, &uplink));
+    choices
 }
 
 /// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
 /// that are not in `taken`. One transmission for all: Replicast-M.
-pub(super) fn common(
+fn common(
     offers: &BTreeMap<NodeId, Offer>,
     taken: &[u16],
     need: usize,
@@ -107,7 +139,7 @@ pub(super) fn common(
 
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
 /// Replicast-H. Greedy: always the one that is durable first.
-pub(super) fn consecutive(
+fn consecutive(
     offers: &BTreeMap<NodeId, Offer>,
     taken: &[u16],
     need: usize,
@@ -136,8 +168,7 @@ pub(super) fn consecutive(
             break;
         };
         domains.push(offer.domain);
-        let txn = crate::id::TxnId(0);
-        uplink.insert(crate::calendar::Window { start, end: start + offer.transfer, txn });
+        uplink.insert(Window { start, end: start + offer.transfer, txn: NOBODY });
         choices.push(Choice { start, targets: vec![id], length: offer.transfer, rate: offer.rate });
     }
     choices

@@ -1,0 +1,478 @@
+//! The leader of a group: grants windows on behalf of the other members, which keep the last word (`docs/leader.md`).
+//!
+//! What a leader knows of its group is a guess, put right by reports. A wrong guess costs time: whoever was granted what a
+//! member cannot keep negotiates directly.
+
+use std::collections::BTreeMap;
+
+use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Target, TxnId, Window, is_newer, limits};
+use crate::calendar::Calendar;
+use crate::choose::{Offer, windows};
+use crate::id::GroupId;
+use crate::machine::Destination;
+use crate::map::ClusterMap;
+use crate::wire::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
+
+/// A leader that is asked claims its group again after so many times [`Config::late`](crate::config::Config::late), to hear
+/// from its members.
+const CLAIM: u64 = 5;
+/// After so many claims without an answer nothing more is granted of a member, or asked of a leader.
+const LEASE: u64 = 3;
+/// Copies after which a member reports although the leader was about right.
+const SILENT: u8 = 15;
+/// A leader is about right when a copy is durable so soon after or before what it granted: a part of what it takes by itself.
+const ABOUT: u64 = 2;
+
+/// What a target knows of one of its groups.
+#[derive(Debug, Default)]
+struct Group {
+    term: u32,
+    /// Who leads it, and when that was heard last.
+    leader: Option<(NodeId, Instant)>,
+    /// What we know of its members, while we lead it.
+    led: Option<Led>,
+}
+
+#[derive(Debug)]
+struct Led {
+    views: BTreeMap<NodeId, View>,
+    /// When we were asked last.
+    asked: Instant,
+    claim_at: Instant,
+}
+
+/// A member as its leader sees it.
+#[derive(Debug)]
+struct View {
+    told: Instant,
+    inward: Calendar,
+    /// Others than we have the port until then.
+    others: Instant,
+    disk_free: Instant,
+    /// For each size class, what a write keeps the disk by, and what it takes by itself.
+    writes: BTreeMap<u32, (Span, Span)>,
+    rate: u32,
+    free: u64,
+    outward: Calendar,
+    read_free: Instant,
+}
+
+/// Answers to a seek, gathered.
+#[derive(Debug)]
+struct Sought {
+    until: Instant,
+    holders: Vec<(NodeId, Instant, Holds)>,
+}
+
+/// What a target keeps as a leader and as a member.
+#[derive(Debug, Default)]
+pub(super) struct Lead {
+    groups: BTreeMap<GroupId, Group>,
+    sought: BTreeMap<TxnId, Sought>,
+    /// Copies that were received without a report.
+    silent: u8,
+}
+
+impl Lead {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let claims =
+            self.groups.values().filter_map(|g| Some(g.led.as_ref()?.claim_at)).filter(|at| *at < Instant::FAR);
+        claims.chain(self.sought.values().map(|s| s.until)).min()
+    }
+
+    /// An initiator does not use what was granted.
+    pub(super) fn release(&mut self, txn: TxnId) {
+        let led = self.groups.values_mut().filter_map(|group| group.led.as_mut());
+        led.flat_map(|led| led.views.values_mut()).for_each(|view| view.inward.remove(txn));
+    }
+
+    /// Forgets whom it led and followed: another map has other groups.
+    pub(super) fn forget(&mut self) {
+        self.groups.clear();
+        self.sought.clear();
+    }
+}
+
+impl View {
+    fn of(now: Instant, report: &Report) -> Self {
+        let mut view = Self {
+            told: now,
+            inward: Calendar::default(),
+            others: now,
+            disk_free: now,
+            writes: BTreeMap::new(),
+            rate: 1,
+            free: 0,
+            outward: Calendar::default(),
+            read_free: now,
+        };
+        view.hear(now, report);
+        view
+    }
+
+    fn hear(&mut self, now: Instant, report: &Report) {
+        self.told = now;
+        self.others = now + report.port;
+        self.disk_free = now + report.disk;
+        self.writes.insert(report.size.ilog2(), (report.each, report.whole));
+        self.rate = report.rate.max(1);
+        self.free = report.free;
+    }
+
+    /// What a write of `size` keeps the disk by, and takes by itself: from the nearest size that was told of.
+    fn write(&self, size: u32) -> (Span, Span) {
+        let class = size.ilog2();
+        let nearest = self.writes.iter().min_by_key(|(known, _)| known.abs_diff(class));
+        nearest.map_or((Span::ZERO, Span::ZERO), |(_, times)| *times)
+    }
+
+    /// When a copy should be durable whose transfer ends at `end`.
+    fn durable(&self, end: Instant, size: u32) -> Instant {
+        let (each, whole) = self.write(size);
+        (self.disk_free.max(end) + each).max(end + whole)
+    }
+}
+
+impl Target {
+    pub(super) fn leading(&mut self, from: NodeId, message: Leading) {
+        match message {
+            Leading::Request(request) => self.lead_request(from, &request),
+            Leading::Seek(seek) => {
+                let id = seek.id;
+                self.look(Effect::Lookup { id, promise: None }, Pending::Seek { from, seek });
+            }
+            Leading::Holds(holds) => self.holds(from, holds),
+            Leading::Grant(grant) => self.granted(from, &grant),
+            Leading::Claim { group, term } => self.claimed(from, group, term),
+            Leading::Report(report) => self.reported(from, &report),
+        }
+    }
+
+    fn lease(&self) -> Span {
+        self.config.late.times(CLAIM * LEASE)
+    }
+
+    /// Makes sure that we lead the group: not when we are no member, or when one with a lower id does.
+    fn lead(&mut self, id: GroupId) -> bool {
+        let (own, now, lease) = (self.setup.id, self.now, self.lease());
+        if id.0 >= self.setup.map.groups() || !self.setup.map.members(id).any(|t| t.id == own) {
+            return false;
+        }
+        let group = self.lead.groups.entry(id).or_default();
+        if group.led.is_none() {
+            if group.leader.is_some_and(|(leader, heard)| leader < own && now.since(heard) < lease) {
+                return false;
+            }
+            group.term = group.term.saturating_add(1);
+            group.led = Some(Led { views: BTreeMap::new(), asked: now, claim_at: now });
+        }
+        group.leader = Some((own, now));
+        let Some(led) = &mut group.led else { return false };
+        led.asked = now;
+        if led.claim_at <= now || led.claim_at == Instant::FAR {
+            self.claim(id);
+        }
+        true
+    }
+
+    /// Tells the members that we lead them.
+    fn claim(&mut self, id: GroupId) {
+        let next = self.now + self.config.late.times(CLAIM);
+        let Some(group) = self.lead.groups.get_mut(&id) else { return };
+        let Some(led) = &mut group.led else { return };
+        led.claim_at = next;
+        let claim = Message::Leading(Leading::Claim { group: id, term: group.term });
+        let own = self.setup.id;
+        let others: Vec<NodeId> = self.setup.map.members(id).map(|t| t.id).filter(|member| *member != own).collect();
+        others.into_iter().for_each(|member| self.send(member, &claim));
+        self.report(id, own, limits::CHUNK_BYTES >> 3);
+    }
+
+    fn claimed(&mut self, from: NodeId, id: GroupId, term: u32) {
+        if id.0 >= self.setup.map.groups() || !self.setup.map.members(id).any(|t| t.id == self.setup.id) {
+            return;
+        }
+        let now = self.now;
+        let group = self.lead.groups.entry(id).or_default();
+        if group.led.is_some() && self.setup.id < from {
+            // The lowest leads; it says so again, in a later term.
+            group.term = group.term.max(term).saturating_add(1);
+            return self.claim(id);
+        }
+        if term >= group.term {
+            group.term = term;
+            group.led = None;
+            group.leader = Some((from, now));
+        }
+        // Whoever claims with a term that is over learns of the later one.
+        self.report(id, from, limits::CHUNK_BYTES >> 3);
+    }
+
+    /// Tells the leader of a group how busy we are.
+    fn report(&mut self, id: GroupId, leader: NodeId, size: u32) {
+        let term = self.lead.groups.get(&id).map_or(0, |group| group.term);
+        let (each, whole) = self.write_times(size);
+        let report = Report {
+            group: id,
+            term,
+            port: self.others_end(leader).since(self.now),
+            disk: self.disk_backlog(),
+            size,
+            each,
+            whole,
+            rate: u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1),
+            free: self.free(),
+        };
+        self.lead.silent = 0;
+        if leader == self.setup.id {
+            self.reported(leader, &report);
+        } else {
+            self.send(leader, &Message::Leading(Leading::Report(report)));
+        }
+    }
+
+    fn reported(&mut self, from: NodeId, report: &Report) {
+        let (now, id) = (self.now, report.group);
+        let member = self.setup.map.members(id).any(|t| t.id == from);
+        let Some(group) = self.lead.groups.get_mut(&id).filter(|group| member && group.led.is_some()) else {
+            return;
+        };
+        if report.term > group.term {
+            group.term = report.term.saturating_add(1);
+            return self.claim(id);
+        }
+        if let Some(led) = &mut group.led {
+            led.views.entry(from).or_insert_with(|| View::of(now, report)).hear(now, report);
+        }
+    }
+
+    fn lead_request(&mut self, from: NodeId, request: &LeadRequest) {
+        let answer = if self.lead(request.put.group) { self.grant_put(from, request) } else { None };
+        match answer {
+            Some(grant) => self.grant(&grant),
+            None => self.bid(from, request.put.txn, request.put.round, Answer::Busy(Span::ZERO)),
+        }
+    }
+
+    /// Windows for all copies of a chunk that are missing, or none.
+    fn grant_put(&mut self, from: NodeId, request: &LeadRequest) -> Option<Grant> {
+        let LeadRequest { put: request, have, avoid, taken: busy } = request;
+        let (now, size, lease) = (self.now, request.size, self.lease());
+        let mut taken: Vec<u16> = have.iter().filter_map(|id| self.setup.map.domain(*id)).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        let copies = usize::from(self.setup.map.copies).checked_sub(taken.len()).filter(|copies| *copies > 0)?;
+        let members = self.setup.map.members(request.group).map(|t| t.id).collect();
+        let ranked = ClusterMap::ranked_among(&request.id, members);
+        let group = self.lead.groups.get_mut(&request.group)?;
+        let term = group.term;
+        let led = group.led.as_mut()?;
+        let mut offers = BTreeMap::new();
+        for (id, view) in &mut led.views {
+            if now.since(view.told) > lease || view.free < u64::from(size) || avoid.contains(id) || have.contains(id) {
+                continue;
+            }
+            view.inward.prune(now);
+            let transfer = Span::of_transfer(u64::from(size), u64::from(view.rate)) + self.config.guard;
+            let earliest = (now + request.earliest).max(view.others);
+            // As for bids: what is a little too short is used all the same.
+            let (start, end) = view.inward.hole(earliest, transfer.less(transfer.div(4)));
+            let (domain, rank) = (self.setup.map.domain(*id)?, ranked.iter().position(|n| n == id)?);
+            let done = view.durable(start + transfer, size);
+            let rate = u64::from(view.rate);
+            offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack: Span::ZERO });
+        }
+        let mut uplink = Calendar::default();
+        let txn = request.txn;
+        busy.iter().for_each(|(start, end)| uplink.insert(Window { start: now + *start, end: now + *end, txn }));
+        let choices = windows(self.config.multicast, &offers, &taken, copies, now, &uplink);
+        let soon = |at: Instant| at.since(now) <= self.config.max_wait;
+        let turns: Vec<(Instant, NodeId)> =
+            choices.iter().flat_map(|c| c.targets.iter().map(|t| (c.start, *t))).filter(|(at, _)| soon(*at)).collect();
+        if turns.len() < copies {
+            return None;
+        }
+        let mut grant = Grant {
+            initiator: from,
+            txn: request.txn,
+            round: request.round,
+            id: request.id,
+            size,
+            group: request.group,
+            term,
+            read: false,
+            transfer: choices.iter().map(|c| c.length).max()?,
+            rate: u32::try_from(choices.iter().map(|c| c.rate).min()?).unwrap_or(u32::MAX),
+            windows: Vec::with_capacity(copies),
+        };
+        for (start, target) in turns {
+            let (offer, view) = (offers.get(&target)?, led.views.get_mut(&target)?);
+            let end = (start + offer.transfer).min(offer.end.max(start));
+            view.inward.insert(Window { start, end, txn: request.txn });
+            view.free = view.free.saturating_sub(u64::from(size));
+            view.disk_free = view.disk_free.max(start + offer.transfer) + view.write(size).0;
+            grant.windows.push(Turn { target, start: start.since(now), done: offer.finish(start).since(now) });
+        }
+        Some(grant)
+    }
+
+    /// Tells the chosen members and the initiator.
+    fn grant(&mut self, grant: &Grant) {
+        let message = Message::Leading(Leading::Grant(grant.clone()));
+        let own = self.setup.id;
+        let others = |id: NodeId| id != own && grant.windows.iter().any(|turn| turn.target == id);
+        match self.setup.map.set_of(grant.group, others) {
+            Some(set) if self.config.multicast && set.mask.count_ones() > 1 => {
+                self.send_to(Destination::Members(set), &message);
+            }
+            _ => grant
+                .windows
+                .iter()
+                .filter(|turn| others(turn.target))
+                .for_each(|turn| self.send(turn.target, &message)),
+        }
+        self.send(grant.initiator, &message);
+        if grant.windows.iter().any(|turn| turn.target == own) {
+            self.granted(own, grant);
+        }
+    }
+
+    /// A member's part in a grant.
+    fn granted(&mut self, from: NodeId, grant: &Grant) {
+        let own = self.setup.id;
+        let Some(turn) = grant.windows.iter().find(|turn| turn.target == own).copied() else {
+            return self.event(Event::BadDatagram);
+        };
+        let group = self.lead.groups.entry(grant.group).or_default();
+        let old = group.term > grant.term || grant.group.0 >= self.setup.map.groups();
+        if !old && from != own {
+            group.term = grant.term;
+            group.leader = Some((from, self.now));
+        }
+        if grant.read {
+            return self.get_granted(grant, turn);
+        }
+        let kept = if old { Err(Answer::Busy(Span::ZERO)) } else { self.put_granted(from, grant, turn) };
+        if let Err(answer) = kept {
+            self.bid(grant.initiator, grant.txn, grant.round, answer);
+            self.report(grant.group, from, grant.size);
+        }
+    }
+
+    /// After a copy is complete: tells the leader when it was far from right about it.
+    pub(super) fn report_unless_right(&mut self, leader: NodeId, group: GroupId, expected: Instant, size: u32) {
+        let (each, whole) = self.write_times(size);
+        let done = (self.now + self.writing()).max(self.now + whole);
+        let off = expected.since(done).max(done.since(expected));
+        self.lead.silent += 1;
+        if off > each.max(whole).div(ABOUT) || self.lead.silent > SILENT || leader == self.setup.id {
+            self.report(group, leader, size);
+        }
+    }
+
+    /// The chunk that somebody seeks is here.
+    pub(super) fn sought(&mut self, from: NodeId, seek: &Seek, size: u32) {
+        let port = self.outward_end().max(self.now + seek.earliest).since(self.now);
+        let (read, alone) = self.read_times(size);
+        let holds = Holds {
+            initiator: from,
+            txn: seek.txn,
+            round: seek.round,
+            id: seek.id,
+            group: seek.group,
+            size,
+            port,
+            read,
+            alone,
+            rate: u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1),
+        };
+        if seek.leader == self.setup.id {
+            self.holds(self.setup.id, holds);
+        } else {
+            self.send(seek.leader, &Message::Leading(Leading::Holds(holds)));
+        }
+    }
+
+    /// A member holds what is sought. When as many as there are copies said so, or it took them long, one is chosen.
+    fn holds(&mut self, from: NodeId, holds: Holds) {
+        let txn = holds.txn;
+        if !self.lead(holds.group) || self.lead.sought.len() >= limits::SERVINGS && !self.lead.sought.contains_key(&txn)
+        {
+            return self.bid(holds.initiator, txn, holds.round, Answer::Busy(Span::ZERO));
+        }
+        let until = self.now + self.config.late.div(40);
+        let sought = self.lead.sought.entry(txn).or_insert_with(|| Sought { until, holders: Vec::new() });
+        if sought.holders.iter().all(|(holder, ..)| *holder != from) {
+            sought.holders.push((from, self.now, holds));
+        }
+        if sought.holders.len() >= usize::from(self.setup.map.copies) {
+            self.grant_get(txn);
+        }
+    }
+
+    fn grant_get(&mut self, txn: TxnId) {
+        let Some(sought) = self.lead.sought.remove(&txn) else { return };
+        let Some((_, _, first)) = sought.holders.first() else { return };
+        let (id, now) = (first.group, self.now);
+        let Some(group) = self.lead.groups.get_mut(&id) else { return };
+        let term = group.term;
+        let Some(led) = &mut group.led else { return };
+        let mut best: Option<(Instant, NodeId, Instant, Instant, Span, &Holds)> = None;
+        for (holder, at, holds) in &sought.holders {
+            let transfer = Span::of_transfer(u64::from(holds.size), u64::from(holds.rate)) + self.config.guard;
+            let (port, mut read) = ((*at + holds.port).max(now), *at + holds.read);
+            let mut start = port.max(read);
+            if let Some(view) = led.views.get_mut(holder) {
+                view.outward.prune(now);
+                read = read.max(view.read_free + holds.alone);
+                start = view.outward.hole(port.max(read), transfer).0;
+            }
+            let done = start + transfer;
+            if best.as_ref().is_none_or(|(soonest, node, ..)| (done, *holder) < (*soonest, *node)) {
+                best = Some((done, *holder, start, read, transfer, holds));
+            }
+        }
+        let Some((done, target, start, read, transfer, holds)) = best else { return };
+        if let Some(view) = led.views.get_mut(&target) {
+            view.read_free = read;
+            view.outward.insert(Window { start, end: start + transfer, txn });
+        }
+        let turn = Turn { target, start: start.since(now), done: done.since(now) };
+        let grant = Grant {
+            initiator: holds.initiator,
+            txn,
+            round: holds.round,
+            id: holds.id,
+            size: holds.size,
+            group: id,
+            term,
+            read: true,
+            transfer,
+            rate: holds.rate,
+            windows: vec![turn],
+        };
+        self.grant(&grant);
+    }
+
+    /// Claims again what we are asked for; chooses among those who answered in time.
+    pub(super) fn wake_leader(&mut self) {
+        let (now, lease) = (self.now, self.lease());
+        let due = |group: &Group| group.led.as_ref().is_some_and(|led| led.claim_at <= now);
+        let due: Vec<GroupId> = self.lead.groups.iter().filter(|(_, group)| due(group)).map(|(id, _)| *id).collect();
+        for id in due {
+            let asked = self.lead.groups.get(&id).and_then(|group| Some(group.led.as_ref()?.asked));
+            if asked.is_some_and(|asked| now.since(asked) < lease) {
+                self.claim(id);
+            } else if let Some(led) = self.lead.groups.get_mut(&id).and_then(|group| group.led.as_mut()) {
+                led.claim_at = Instant::FAR;
+            }
+        }
+        let late: Vec<TxnId> = self.lead.sought.iter().filter(|(_, s)| s.until <= now).map(|(txn, _)| *txn).collect();
+        late.into_iter().for_each(|txn| self.grant_get(txn));
+    }
+
+    /// Whether a grant replaces what is here of a transaction: not one that is as new, or another's.
+    pub(super) fn is_replaced(from: NodeId, round: u8, grant: &Grant) -> bool {
+        from == grant.initiator && round != grant.round && !is_newer(round, grant.round)
+    }
+}

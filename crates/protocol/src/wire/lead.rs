@@ -1,0 +1,337 @@
+//! What a group's leader says and hears (`docs/leader.md`).
+
+use bytes::{BufMut, BytesMut};
+
+use super::codec::Reader;
+use super::message::{PutRequest, put_request, take_request, wire_span};
+use crate::id::{ChunkId, GroupId, NodeId, TxnId};
+use crate::limits;
+use crate::time::Span;
+
+/// What a leader, its group and its initiators say to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leading {
+    /// Initiator to leader.
+    Request(LeadRequest),
+    /// Initiator to group.
+    Seek(Seek),
+    /// Member to leader.
+    Holds(Holds),
+    /// Leader to initiator and members.
+    Grant(Grant),
+    /// Leader to its group: I lead you; how busy are you?
+    Claim {
+        /// Which group.
+        group: GroupId,
+        /// How often it has changed its leader.
+        term: u32,
+    },
+    /// Member to leader: the answer, and again when the leader must be wrong about it.
+    Report(Report),
+}
+
+impl Leading {
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Request(_) => "lead-request",
+            Self::Seek(_) => "seek",
+            Self::Holds(_) => "holds",
+            Self::Grant(_) => "grant",
+            Self::Claim { .. } => "claim",
+            Self::Report(_) => "report",
+        }
+    }
+
+    pub(super) const fn code(&self) -> u8 {
+        match self {
+            Self::Request(_) => 19,
+            Self::Seek(_) => 20,
+            Self::Holds(_) => 21,
+            Self::Grant(_) => 22,
+            Self::Claim { .. } => 23,
+            Self::Report(_) => 24,
+        }
+    }
+
+    pub(super) fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Request(request) => request.put(out),
+            Self::Seek(seek) => seek.put(out),
+            Self::Holds(holds) => holds.put(out),
+            Self::Grant(grant) => grant.put(out),
+            Self::Claim { group, term } => {
+                out.put_u32_le(group.0);
+                out.put_u32_le(*term);
+            }
+            Self::Report(report) => report.put(out),
+        }
+    }
+
+    pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Self> {
+        Some(match code {
+            19 => Self::Request(LeadRequest::take(r)?),
+            20 => Self::Seek(Seek::take(r)?),
+            21 => Self::Holds(Holds::take(r)?),
+            22 => Self::Grant(Grant::take(r)?),
+            23 => Self::Claim { group: GroupId(r.u32()?), term: r.u32()? },
+            24 => Self::Report(Report::take(r)?),
+            _ => return None,
+        })
+    }
+}
+
+/// Initiator to leader: grant me windows for the copies of this chunk that are missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeadRequest {
+    /// The chunk; `unreserved` and `stretch` mean nothing here.
+    pub put: PutRequest,
+    /// Who has a copy; at most [`limits::COPIES`].
+    pub have: Vec<NodeId>,
+    /// Who is not to be chosen; at most [`limits::GROUP_MEMBERS`].
+    pub avoid: Vec<NodeId>,
+    /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
+    /// [`limits::RANGES`], the first ones.
+    pub taken: Vec<(Span, Span)>,
+}
+
+/// Initiator to a whole group: who holds this chunk? Holders answer the leader, which picks one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seek {
+    /// Which transaction.
+    pub txn: TxnId,
+    /// Which round of it.
+    pub round: u8,
+    /// The chunk.
+    pub id: ChunkId,
+    /// Its group.
+    pub group: GroupId,
+    /// Who is to pick.
+    pub leader: NodeId,
+    /// The initiator cannot receive before this, from now.
+    pub earliest: Span,
+}
+
+/// Member to leader: the chunk that somebody seeks is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holds {
+    /// Whose transaction.
+    pub initiator: NodeId,
+    /// Which.
+    pub txn: TxnId,
+    /// Which round of it.
+    pub round: u8,
+    /// The chunk.
+    pub id: ChunkId,
+    /// Its group.
+    pub group: GroupId,
+    /// Its bytes.
+    pub size: u32,
+    /// When the port is free and the initiator can receive, from now.
+    pub port: Span,
+    /// When the disk would have read it, behind what it reads already, from now.
+    pub read: Span,
+    /// What that read takes by itself.
+    pub alone: Span,
+    /// Bytes per second of the port.
+    pub rate: u32,
+}
+
+/// Leader to the initiator and the chosen members: these windows are reserved, unless a member says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose transaction.
+    pub initiator: NodeId,
+    /// Which.
+    pub txn: TxnId,
+    /// Which round of it.
+    pub round: u8,
+    /// The chunk.
+    pub id: ChunkId,
+    /// Its bytes.
+    pub size: u32,
+    /// Its group.
+    pub group: GroupId,
+    /// How often the group has changed its leader: what an earlier leader grants is refused.
+    pub term: u32,
+    /// Whether the chosen member is to send the chunk, and not to receive it.
+    pub read: bool,
+    /// What the transfer takes.
+    pub transfer: Span,
+    /// Bytes per second at which to send.
+    pub rate: u32,
+    /// The chosen, at most [`limits::COPIES`].
+    pub windows: Vec<Turn>,
+}
+
+/// One chosen member in a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Who.
+    pub target: NodeId,
+    /// When its transfer begins, from the moment at which the grant was sent.
+    pub start: Span,
+    /// When its copy should be durable (put) or sent (get).
+    pub done: Span,
+}
+
+/// Member to leader: how busy it is. All spans count from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// For which group.
+    pub group: GroupId,
+    /// The latest term that the member knows.
+    pub term: u32,
+    /// When its port is through with what others than this leader reserved.
+    pub port: Span,
+    /// When its disk is through with all that is on its way to it.
+    pub disk: Span,
+    /// The size in bytes that the next two speak of.
+    pub size: u32,
+    /// What a write of it keeps the next one from the disk by.
+    pub each: Span,
+    /// What such a write takes on an idle disk.
+    pub whole: Span,
+    /// Bytes per second of the port.
+    pub rate: u32,
+    /// Bytes that new chunks may take.
+    pub free: u64,
+}
+
+impl LeadRequest {
+    fn put(&self, out: &mut BytesMut) {
+        put_request(&self.put, out);
+        for list in [&self.have, &self.avoid] {
+            out.put_u8(list.len() as u8);
+            list.iter().for_each(|node| out.put_u32_le(node.0));
+        }
+        out.put_u8(self.taken.len() as u8);
+        for (start, end) in &self.taken {
+            out.put_u32_le(wire_span(*start));
+            out.put_u32_le(wire_span(*end));
+        }
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        let put = take_request(r)?;
+        let list = |r: &mut Reader<'_>, most| (0..r.count(most)?).map(|_| r.u32().map(NodeId)).collect::<Option<_>>();
+        let (have, avoid) = (list(r, limits::COPIES)?, list(r, limits::GROUP_MEMBERS)?);
+        let window = |r: &mut Reader<'_>| Some((r.span()?, r.span()?));
+        let taken: Vec<(Span, Span)> = (0..r.count(limits::RANGES)?).map(|_| window(r)).collect::<Option<_>>()?;
+        let mut ends = taken.iter().flat_map(|(start, end)| [*start, *end]);
+        let in_order =
+            ends.next().is_none_or(|first| ends.try_fold(first, |at, next| (at <= next).then_some(next)).is_some());
+        in_order.then_some(Self { put, have, avoid, taken })
+    }
+}
+
+impl Seek {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.txn.0);
+        out.put_u8(self.round);
+        out.put_slice(&self.id.encode());
+        out.put_u32_le(self.group.0);
+        out.put_u32_le(self.leader.0);
+        out.put_u32_le(wire_span(self.earliest));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            txn: TxnId(r.u64()?),
+            round: r.u8()?,
+            id: r.chunk()?,
+            group: GroupId(r.u32()?),
+            leader: NodeId(r.u32()?),
+            earliest: r.span()?,
+        })
+    }
+}
+
+impl Holds {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.initiator.0);
+        out.put_u64_le(self.txn.0);
+        out.put_u8(self.round);
+        out.put_slice(&self.id.encode());
+        out.put_u32_le(self.group.0);
+        out.put_u32_le(self.size);
+        [self.port, self.read, self.alone].into_iter().for_each(|span| out.put_u32_le(wire_span(span)));
+        out.put_u32_le(self.rate);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            initiator: NodeId(r.u32()?),
+            txn: TxnId(r.u64()?),
+            round: r.u8()?,
+            id: r.chunk()?,
+            group: GroupId(r.u32()?),
+            size: chunk_size(r)?,
+            port: r.span()?,
+            read: r.span()?,
+            alone: r.span()?,
+            rate: r.u32()?,
+        })
+    }
+}
+
+impl Grant {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.initiator.0);
+        out.put_u64_le(self.txn.0);
+        out.put_u8(self.round);
+        out.put_u8(u8::from(self.read));
+        out.put_slice(&self.id.encode());
+        out.put_u32_le(self.size);
+        out.put_u32_le(self.group.0);
+        out.put_u32_le(self.term);
+        out.put_u32_le(wire_span(self.transfer));
+        out.put_u32_le(self.rate);
+        out.put_u8(self.windows.len() as u8);
+        for turn in &self.windows {
+            out.put_u32_le(turn.target.0);
+            out.put_u32_le(wire_span(turn.start));
+            out.put_u32_le(wire_span(turn.done));
+        }
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        let (initiator, txn, round, read) = (NodeId(r.u32()?), TxnId(r.u64()?), r.u8()?, r.flag()?);
+        let (id, size, group, term) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.u32()?);
+        let (transfer, rate, count) = (r.span()?, r.u32()?, r.count(limits::COPIES)?);
+        let turn = |r: &mut Reader<'_>| Some(Turn { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
+        let windows = (0..count).map(|_| turn(r)).collect::<Option<_>>()?;
+        Some(Self { initiator, txn, round, id, size, group, term, read, transfer, rate, windows })
+    }
+}
+
+impl Report {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.group.0);
+        out.put_u32_le(self.term);
+        out.put_u32_le(wire_span(self.port));
+        out.put_u32_le(wire_span(self.disk));
+        out.put_u32_le(self.size);
+        out.put_u32_le(wire_span(self.each));
+        out.put_u32_le(wire_span(self.whole));
+        out.put_u32_le(self.rate);
+        out.put_u64_le(self.free);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            group: GroupId(r.u32()?),
+            term: r.u32()?,
+            port: r.span()?,
+            disk: r.span()?,
+            size: chunk_size(r)?,
+            each: r.span()?,
+            whole: r.span()?,
+            rate: r.u32()?,
+            free: r.u64()?,
+        })
+    }
+}
+
+fn chunk_size(r: &mut Reader<'_>) -> Option<u32> {
+    r.u32().filter(|size| (1..=limits::CHUNK_BYTES).contains(size))
+}

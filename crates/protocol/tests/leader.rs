@@ -1,0 +1,255 @@
+//! The leader of a group, told and asked by hand: what it grants, and that nobody depends on it.
+
+mod common;
+
+use common::{CLUSTER, INITIATOR, at, from, map, put, step, tell, window};
+use protocol::config::{Config, Transport};
+use protocol::id::{ChunkId, GroupId, NodeId, TxnId};
+use protocol::initiator::{Initiator, Request};
+use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
+use protocol::target::{Setup, Target};
+use protocol::time::Span;
+use protocol::wire::{
+    Ack, Answer, Bid, DataHeader, Grant, Holds, LeadRequest, Leading, Message, PutRequest, Report, Turn,
+};
+
+const GROUP: GroupId = GroupId(0);
+
+fn member(id: u32) -> Target {
+    let setup = Setup { id: NodeId(id), map: map(), free: 1 << 30, chunks: 0, bug: None };
+    Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() })
+}
+
+fn report(term: u32, disk: Span) -> Message {
+    let (each, whole) = (Span::from_micros(100), Span::from_micros(200));
+    Message::Leading(Leading::Report(Report {
+        group: GROUP,
+        term,
+        port: Span::ZERO,
+        disk,
+        size: 1 << 20,
+        each,
+        whole,
+        rate: 1_000_000_000,
+        free: 1 << 30,
+    }))
+}
+
+fn request(txn: u64, id: ChunkId) -> Message {
+    let Message::PutRequest(put) = put(txn, 1, id, 1 << 20) else { unreachable!("it is one") };
+    Message::Leading(Leading::Request(LeadRequest { put, have: Vec::new(), avoid: Vec::new(), taken: Vec::new() }))
+}
+
+fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
+    let turn = Turn { target: NodeId(target), start: Span::from_millis(1), done: Span::from_millis(3) };
+    Message::Leading(Leading::Grant(Grant {
+        initiator: INITIATOR,
+        txn: TxnId(txn),
+        round: 1,
+        id,
+        size: 1 << 20,
+        group: GROUP,
+        term,
+        read: false,
+        transfer: Span::from_millis(1),
+        rate: 1_000_000_000,
+        windows: vec![turn],
+    }))
+}
+
+fn grants(messages: &[Message]) -> Vec<Grant> {
+    let grant = |message: &Message| match message {
+        Message::Leading(Leading::Grant(grant)) => Some(grant.clone()),
+        _ => None,
+    };
+    messages.iter().filter_map(grant).collect()
+}
+
+fn hear(target: &mut Target, nanos: u64, sender: u32, message: &Message) -> Vec<Message> {
+    step(target, at(nanos), Input::Datagram(from(NodeId(sender), message))).0
+}
+
+/// Target 1, which leads and has heard from its members.
+fn leader() -> Target {
+    let mut leader = member(1);
+    let id = ChunkId::of_payload(b"first");
+    let (answer, _) = step(&mut leader, at(0), Input::Datagram(from(INITIATOR, &request(1, id))));
+    assert!(answer.contains(&Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::Busy(Span::ZERO) })));
+    let claim = Message::Leading(Leading::Claim { group: GROUP, term: 1 });
+    assert_eq!(answer.iter().filter(|m| **m == claim).count(), 2, "both members are told: {answer:?}");
+    for sender in [2, 3] {
+        assert!(hear(&mut leader, 10, sender, &report(1, Span::ZERO)).is_empty());
+    }
+    leader
+}
+
+#[test]
+fn a_leader_grants_windows_that_follow_each_other() {
+    let mut leader = leader();
+    let mut ends = Vec::new();
+    for txn in 2..5 {
+        let id = ChunkId::of_payload(&[txn]);
+        let (answer, _) = step(&mut leader, at(20), Input::Datagram(from(INITIATOR, &request(txn.into(), id))));
+        let granted = grants(&answer);
+        assert_eq!(granted.len(), 2, "one for the other members, one for the initiator: {answer:?}");
+        assert_eq!(granted[0], granted[1]);
+        let mut targets: Vec<NodeId> = granted[0].windows.iter().map(|turn| turn.target).collect();
+        targets.sort_unstable();
+        assert_eq!(targets, [1, 2, 3].map(NodeId));
+        let start = granted[0].windows[0].start;
+        assert!(granted[0].windows.iter().all(|turn| turn.start == start), "one transmission serves all");
+        assert!(ends.last().is_none_or(|end| *end <= start), "{ends:?} {start}");
+        ends.push(start + granted[0].transfer);
+    }
+    // It keeps to what it granted of itself.
+    let (bid, _) = tell(&mut leader, at(30), &put(9, 1, ChunkId::of_payload(b"other"), 1 << 20), None);
+    assert!(window(&bid).start + Span::from_nanos(10) >= ends[2], "{bid:?} {ends:?}");
+}
+
+#[test]
+fn a_busy_disk_is_told_of_and_left_out() {
+    let mut leader = leader();
+    hear(&mut leader, 15, 3, &report(1, Span::from_millis(500)));
+    let (answer, _) =
+        step(&mut leader, at(20), Input::Datagram(from(INITIATOR, &request(2, ChunkId::of_payload(b"x")))));
+    let done: Vec<Span> = grants(&answer)[0].windows.iter().map(|turn| turn.done).collect();
+    assert!(done.iter().any(|done| *done > Span::from_millis(400)), "three members, three copies: {done:?}");
+    // Who has a copy already is not asked for another.
+    let id = ChunkId::of_payload(b"y");
+    let Message::Leading(Leading::Request(again)) = request(3, id) else { unreachable!("it is one") };
+    let again = LeadRequest { have: vec![NodeId(1)], avoid: vec![NodeId(3)], ..again };
+    let (answer, _) =
+        step(&mut leader, at(30), Input::Datagram(from(INITIATOR, &Message::Leading(Leading::Request(again)))));
+    assert!(grants(&answer).is_empty(), "one is left for two copies: {answer:?}");
+}
+
+#[test]
+fn members_keep_the_last_word() {
+    let mut third = member(3);
+    let (bid, _) = tell(&mut third, at(0), &put(7, 1, ChunkId::of_payload(b"own"), 4 << 20), None);
+    assert!(window(&bid).length > Span::from_millis(2));
+    let refusal = Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::Busy(Span::ZERO) });
+    let said = hear(&mut third, 5, 1, &grant(1, 4, ChunkId::of_payload(b"x"), 3));
+    assert!(said.contains(&refusal), "the port is another's: {said:?}");
+    assert!(
+        said.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4 && r.port > Span::ZERO))
+    );
+    // What an earlier leader grants is refused, and it learns why.
+    let said = hear(&mut third, 10, 2, &grant(1, 3, ChunkId::of_payload(b"x"), 3));
+    assert!(
+        said.contains(&refusal)
+            && said.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4))
+    );
+}
+
+#[test]
+fn a_granted_window_takes_payload_and_only_the_disk_makes_it_a_copy() {
+    let mut third = member(3);
+    let payload = vec![7; 1 << 20];
+    let id = ChunkId::of_payload(&payload);
+    let (said, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
+    assert!(said.is_empty(), "silence is consent: {said:?}");
+    let [(look, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}") };
+    assert!(step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(None) }).0.is_empty());
+    let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 1 << 20 };
+    let (said, effects) = step(&mut third, at(2), Input::Payload { header, payload: payload.into() });
+    assert!(!said.iter().any(|m| matches!(m, Message::Ack { .. })), "{said:?}");
+    let [(write, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
+    let done = Completion::Written { result: Ok(()), free: 1 << 30 };
+    let (said, _) = step(&mut third, at(3), Input::Done { op: write, completion: done });
+    assert_eq!(said, [Message::Ack { txn: TxnId(1), ack: Ack::Durable }]);
+}
+
+#[test]
+fn a_member_that_holds_the_chunk_says_so() {
+    let mut third = member(3);
+    let id = ChunkId::of_payload(b"here");
+    let (_, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
+    let [(look, Effect::Lookup { promise: Some(_), .. })] = effects[..] else { panic!("{effects:?}") };
+    let (said, _) = step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(Some(1 << 20)) });
+    assert_eq!(said, [Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::HaveIt })]);
+    assert_eq!(third.in_progress(), 0, "and keeps nothing for it");
+}
+
+#[test]
+fn the_lowest_leads_and_a_higher_one_only_when_it_is_gone() {
+    let (mut first, mut second) = (leader(), member(2));
+    hear(&mut second, 0, 1, &Message::Leading(Leading::Claim { group: GROUP, term: 1 }));
+    let ask = |target: &mut Target, nanos| {
+        step(target, at(nanos), Input::Datagram(from(INITIATOR, &request(nanos, ChunkId::of_payload(b"x"))))).0
+    };
+    let claims = |said: &[Message]| said.iter().any(|m| matches!(m, Message::Leading(Leading::Claim { .. })));
+    assert!(!claims(&ask(&mut second, 100)), "the first was heard just now");
+    assert!(claims(&ask(&mut second, 10_000_000_000)), "it is silent");
+    // The first comes back, with an earlier term; it learns of the later one, and goes beyond it.
+    let late = Message::Leading(Leading::Claim { group: GROUP, term: 2 });
+    let said = hear(&mut first, 10_000_000_100, 2, &late);
+    let again = Message::Leading(Leading::Claim { group: GROUP, term: 3 });
+    assert!(said.contains(&again), "{said:?}");
+    hear(&mut second, 10_000_000_200, 1, &again);
+    assert!(!claims(&ask(&mut second, 10_000_000_300)));
+}
+
+#[test]
+fn readers_are_sent_to_the_holder_that_is_free() {
+    let mut leader = leader();
+    let id = ChunkId::of_payload(b"sought");
+    let holds = |read| {
+        let (port, alone) = (Span::ZERO, Span::from_micros(10));
+        let (txn, round, size, rate) = (TxnId(5), 1, 1 << 20, 1_000_000_000);
+        let group = GROUP;
+        Message::Leading(Leading::Holds(Holds {
+            initiator: INITIATOR,
+            txn,
+            round,
+            id,
+            group,
+            size,
+            port,
+            read,
+            alone,
+            rate,
+        }))
+    };
+    hear(&mut leader, 100, 2, &holds(Span::from_millis(9)));
+    hear(&mut leader, 110, 3, &holds(Span::from_micros(9)));
+    leader.handle_input(at(1_000_000), Input::Wake);
+    let mut granted = Vec::new();
+    loop {
+        match leader.poll_output() {
+            Output::Transmit(transmit) => {
+                if let Body::Control(bytes) = transmit.body
+                    && let Some((_, Message::Leading(Leading::Grant(grant)))) = protocol::wire::decode_message(&bytes)
+                {
+                    granted.push((transmit.to, grant));
+                }
+            }
+            Output::Idle(_) => break,
+            Output::Effect { .. } | Output::Event(_) => {}
+        }
+    }
+    let to: Vec<Destination> = granted.iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [NodeId(3), INITIATOR].map(Destination::Node));
+    assert!(granted[0].1.read && granted[0].1.windows[0].target == NodeId(3));
+}
+
+#[test]
+fn without_an_answer_of_the_leader_the_group_is_asked() {
+    let config = Config { transport: Transport::Leader, ..Config::default() };
+    let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
+    let payload = vec![1; 100];
+    let id = ChunkId::of_payload(&payload);
+    let request = Request::Put { handle: 1, id, payload: payload.into() };
+    let (said, _) = step(&mut initiator, at(0), Input::Request(request));
+    assert!(matches!(&said[..], [Message::Leading(Leading::Request(_))]), "{said:?}");
+    let (said, _) = step(&mut initiator, at(50_000_000), Input::Wake);
+    assert!(matches!(&said[..], [Message::PutRequest(PutRequest { round: 2, .. })]), "{said:?}");
+    // A get of one that never answered, too.
+    let (said, _) = step(&mut initiator, at(50_000_001), Input::Request(Request::Get { handle: 2, id }));
+    assert!(matches!(&said[..], [Message::Leading(Leading::Seek(_))]), "{said:?}");
+    let (said, _) = step(&mut initiator, at(100_000_001), Input::Wake);
+    assert!(said.iter().any(|m| matches!(m, Message::GetRequest { .. })), "{said:?}");
+    // Others never ask one.
+    let (said, _) = step(&mut common::initiator(), at(0), Input::Request(Request::Get { handle: 1, id }));
+    assert!(matches!(&said[..], [Message::GetRequest { .. }]), "{said:?}");
+}
