@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use protocol::id::ChunkId;
 
-use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row};
+use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
 use crate::manifest::Malformed;
-use crate::record::{BEGUN, Body, Kind, Record, VersionId};
+use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
 use crate::runs::{Flight, Runs};
 use crate::service::{ChunkService, ServiceError};
 
@@ -160,6 +160,7 @@ impl Objects {
     /// [`Refused::NoBucket`], [`Refused::Changed`] when `bucket` is not how it is by now, or when it cannot be stored.
     pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
         let mut record = bucket.record.clone();
+        record.attributes.remove(LEAVING);
         change(&mut record);
         let flight = self.begin(&mut record, bucket.record.version.micros())?;
         let row = self.store(record)?;
@@ -167,11 +168,18 @@ impl Objects {
         Ok(row)
     }
 
-    /// Removes a bucket. The catalog comes first here: it knows whether the bucket is empty.
+    /// Removes a bucket. The catalog comes before the manifest that says so: it knows whether the bucket is empty. What is
+    /// stored before both tells a removal that was broken off between them from a lost row.
     ///
     /// # Errors
-    /// [`Refused::NoBucket`], [`Refused::NotEmpty`], or when it cannot be stored.
+    /// [`Refused::NoBucket`], [`Refused::Changed`], [`Refused::NotEmpty`], or when it cannot be stored.
     pub fn delete_bucket(&self, bucket: &Row) -> Result<(), ObjectError> {
+        if !self.catalog.versions(&bucket.record.bucket, &Start::Key(vec![]), 1)?.is_empty() {
+            return Err(Refused::NotEmpty.into());
+        }
+        let bucket = &self.set_bucket(bucket, |record| {
+            record.attributes.insert(LEAVING.to_owned(), String::new());
+        })?;
         self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()))?;
         let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;

@@ -7,7 +7,7 @@ use protocol::id::{ChunkId, ChunkKind};
 use protocol::initiator::Scope;
 
 use crate::catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start};
-use crate::record::{Body, Kind, MAGIC, Record, VersionId};
+use crate::record::{Body, Kind, LEAVING, MAGIC, Record, VersionId};
 use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
 use crate::unanswered::{Begun, contradicts};
@@ -51,6 +51,16 @@ struct Standing<'a> {
     versions: BTreeMap<(&'a str, &'a str), Vec<&'a Row>>,
     /// Keys whose buckets do not stand.
     homeless: Vec<(&'a str, &'a str)>,
+}
+
+impl Standing<'_> {
+    /// Whether this is an empty bucket that somebody began to remove: the last that is missing is the manifest that says it
+    /// is gone.
+    fn is_left(&self, bucket: &Row) -> bool {
+        let record = &bucket.record;
+        let empty = self.versions.keys().all(|(name, _)| *name != record.bucket);
+        empty && record.attributes.contains_key(LEAVING)
+    }
 }
 
 /// How a catalog compares with the manifests.
@@ -185,6 +195,7 @@ impl Manifests {
         for name in names {
             match (standing.buckets.get(name).copied(), there.get(name)) {
                 (Some(manifest), Some(row)) if manifest == row => {}
+                (Some(manifest), None) if standing.is_left(manifest) => {}
                 (manifest, row) => differences.push(format!("bucket {name}: {}", said(manifest, row))),
             }
         }

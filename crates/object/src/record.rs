@@ -13,6 +13,8 @@ use crate::manifest::{Entry, FORMAT, Malformed, PACKED, entry_bytes, format_of, 
 pub const MAGIC: [u8; 4] = *b"RSVO";
 /// Most bytes of a key.
 pub const KEY_BYTES: usize = 1_024;
+/// The attribute of a bucket that somebody began to remove.
+pub(crate) const LEAVING: &str = "leaving";
 /// The attribute of [`Record::begun`].
 pub(crate) const BEGUN: &str = "begun";
 /// Entries that a record has; with more it names index chunks.

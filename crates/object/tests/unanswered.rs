@@ -5,6 +5,7 @@
 
 mod memory;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -289,4 +290,31 @@ fn a_gateway_that_ends_leaves_nothing_open() {
     let [Run { id, settled, ended, .. }] = runs[..] else { panic!("{runs:?}") };
     assert!(id == run && ended && settled > row.record.version.micros(), "{runs:?}");
     assert!(gateway.put("k", true, 2).record.version.run() != run);
+}
+
+#[test]
+fn a_bucket_whose_removal_was_broken_off_is_no_difference() {
+    let world = World::new();
+    let gateway = Gateway::start(&world.memory, &world.path("a.db"));
+    let bucket = |name: &str| gateway.catalog.bucket(name).unwrap().unwrap();
+    gateway.objects.create_bucket(Record::new(Kind::Bucket, "gone", "", VersionId::default())).unwrap();
+    let before: BTreeSet<ChunkId> = gateway.memory.chunks.lock().unwrap().keys().copied().collect();
+    gateway.objects.delete_bucket(&bucket("gone")).unwrap();
+    assert_eq!(gateway.compare().differences, [""; 0]);
+    // As if the gateway was killed before the last manifest.
+    let is_last = |id: &ChunkId| {
+        let bytes = gateway.memory.chunks.lock().unwrap()[id].clone();
+        !before.contains(id) && Record::decode(&bytes).is_ok_and(|record| record.kind == Kind::BucketGone)
+    };
+    let ids: Vec<ChunkId> = gateway.memory.chunks.lock().unwrap().keys().copied().collect();
+    let last: Vec<ChunkId> = ids.into_iter().filter(is_last).collect();
+    assert_eq!(last.len(), 1);
+    gateway.memory.chunks.lock().unwrap().remove(&last[0]);
+    gateway.objects.beat().unwrap();
+    assert_eq!(gateway.compare().differences, [""; 0]);
+    // A row of a bucket that is lost is one.
+    gateway.objects.create_bucket(Record::new(Kind::Bucket, "lost", "", VersionId::default())).unwrap();
+    gateway.catalog.change(Change::DeleteBucket("lost".to_owned())).unwrap();
+    gateway.objects.beat().unwrap();
+    assert_eq!(gateway.compare().differences.len(), 1);
 }
