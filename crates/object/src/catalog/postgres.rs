@@ -15,7 +15,7 @@ use ::postgres::{Client, Config};
 
 use self::pool::{Fate, Pool, Session, fate_of};
 use self::tls::Tls;
-use super::sql::{Engine, RUNS, TABLES, Value, apply};
+use super::sql::{Engine, LATER, TABLES, Value, apply};
 use super::{CatalogError, Change};
 
 /// What the tables look like.
@@ -139,9 +139,11 @@ impl Postgres {
         }
         let types = |sql: &str| sql.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT").replace(" WITHOUT ROWID", "");
         if this.mark()?.is_some() {
-            this.pool.attempt(|session| session.execute(&types(RUNS)))?;
+            for sql in LATER {
+                this.pool.attempt(|session| session.execute(&types(sql)))?;
+            }
         } else {
-            for sql in TABLES.into_iter().chain([MARK]) {
+            for sql in TABLES.into_iter().chain(LATER).chain([MARK]) {
                 // Another gateway may make it at the same moment: then this is tried again, and finds it.
                 this.pool.attempt(|session| session.execute(&types(sql)))?;
             }

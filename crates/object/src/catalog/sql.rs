@@ -15,8 +15,7 @@ use super::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, S
 use crate::record::{Kind, Record, VersionId};
 
 /// The tables, a statement each, as SQLite writes types.
-pub(super) const TABLES: [&str; 7] = [
-    RUNS,
+pub(super) const TABLES: [&str; 6] = [
     "CREATE TABLE IF NOT EXISTS buckets (name TEXT NOT NULL PRIMARY KEY, manifest BLOB NOT NULL, record BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS versions (
        bucket TEXT NOT NULL, key BLOB NOT NULL, age BLOB NOT NULL, newest INTEGER NOT NULL, object INTEGER NOT NULL,
@@ -30,9 +29,13 @@ pub(super) const TABLES: [&str; 7] = [
        checksums TEXT NOT NULL, entries BLOB NOT NULL, PRIMARY KEY (upload, number)) WITHOUT ROWID",
 ];
 
-/// The youngest of the tables, which a catalog that is older does not have.
-pub(super) const RUNS: &str = "CREATE TABLE IF NOT EXISTS runs (
-  id BLOB NOT NULL PRIMARY KEY, settled INTEGER NOT NULL, lease INTEGER NOT NULL, ended INTEGER NOT NULL)";
+/// What a catalog that is older does not have.
+pub(super) const LATER: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS runs (
+       id BLOB NOT NULL PRIMARY KEY, settled INTEGER NOT NULL, lease INTEGER NOT NULL, ended INTEGER NOT NULL)",
+    // A list of objects passes over any number of delete markers.
+    "CREATE INDEX IF NOT EXISTS present ON versions (bucket, key) WHERE newest = 1 AND object = 1",
+];
 
 /// A value of a statement's parameter.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +63,8 @@ pub(super) trait Db {
     const HOLD: &'static str;
     /// Ends a SELECT whose row nobody else may hold, change or remove until the transaction ends.
     const OWN: &'static str;
+    /// Behind the table of versions in a SELECT of objects: which index to use, where the engine would take another.
+    const BY_PRESENT: &'static str;
     /// Runs a statement; how many rows it changed.
     fn run(&mut self, sql: &str, with: &[Value<'_>]) -> Result<u64, CatalogError>;
     /// Runs a SELECT.
@@ -405,9 +410,9 @@ impl<E: Engine> Catalog for E {
     }
 
     fn objects(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Row>, CatalogError> {
-        let (key, compare) = after(from);
+        let ((key, compare), by) = (after(from), <E::Db<'_> as Db>::BY_PRESENT);
         let sql = format!(
-            "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key {compare} ?2 AND newest = 1 \
+            "SELECT manifest, record FROM versions{by} WHERE bucket = ?1 AND key {compare} ?2 AND newest = 1 \
              AND object = 1 ORDER BY key LIMIT ?3"
         );
         self.read(|db| many(db, &sql, &[Text(bucket), Bytes(key), page(limit)], row_of))

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ToSql, TransactionBehavior, params_from_iter};
 
-use super::sql::{Columns, Db, Each, Engine, TABLES, Value, apply, broken};
+use super::sql::{Columns, Db, Each, Engine, LATER, TABLES, Value, apply, broken};
 use super::{CatalogError, Change, Refused};
 
 /// Changes in one transaction at most.
@@ -48,7 +48,7 @@ impl Sqlite {
         // Names of objects are not for everybody on this machine; the files beside it get the same rights.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(broken)?;
         let connection = connect(path)?;
-        TABLES.iter().try_for_each(|sql| connection.execute_batch(sql))?;
+        TABLES.iter().chain(&LATER).try_for_each(|sql| connection.execute_batch(sql))?;
         let (changes, queue) = channel();
         let writer = std::thread::Builder::new()
             .name("catalog".into())
@@ -165,6 +165,7 @@ impl Db for &Connection {
     // Who writes has the whole file.
     const HOLD: &'static str = "";
     const OWN: &'static str = "";
+    const BY_PRESENT: &'static str = " INDEXED BY present";
 
     fn run(&mut self, sql: &str, with: &[Value<'_>]) -> Result<u64, CatalogError> {
         Ok(self.prepare_cached(sql)?.execute(params_from_iter(with))? as u64)

@@ -183,6 +183,7 @@ impl Columns for Row {
 impl Db for Session {
     const HOLD: &'static str = " FOR KEY SHARE";
     const OWN: &'static str = " FOR UPDATE";
+    const BY_PRESENT: &'static str = "";
 
     fn run(&mut self, sql: &str, with: &[Value<'_>]) -> Result<u64, CatalogError> {
         self.change(sql, with)
