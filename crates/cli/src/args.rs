@@ -316,6 +316,9 @@ pub(crate) struct BenchArgs {
     /// Measure objects through a gateway's S3 face, beside chunks of the same sizes.
     #[arg(long, conflicts_with = "slow_target")]
     pub(crate) s3: bool,
+    /// With --s3: objects up to this size ride in their manifests [default: 64KiB].
+    #[arg(long, value_name = "SIZE", requires = "s3", value_parser = crate::numbers::parse_size)]
+    pub(crate) inline: Option<u64>,
     /// Compare put latency with one slow target (20 ms a write) among nine to that with none.
     #[arg(long)]
     pub(crate) slow_target: bool,

@@ -153,6 +153,12 @@ pub(crate) struct S3File {
     /// How long a client may stand still.
     #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
     pub(crate) patience_seconds: u64,
+    /// Bytes of chunks that all puts, and as many that all gets, may have on their way ahead, with a unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ahead: Option<String>,
+    /// Bytes of the largest object that rides in its manifest, with a unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inline: Option<String>,
 }
 
 impl S3File {
@@ -175,12 +181,24 @@ impl S3File {
             key: None,
             compress: false,
             patience_seconds: Self::patience(),
+            ahead: None,
+            inline: None,
         }
     }
 
     /// The address that clients use.
     pub(crate) fn endpoint(&self) -> String {
         format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.listen)
+    }
+
+    /// Bytes that puts, and gets, may have ahead.
+    pub(crate) fn ahead(&self) -> anyhow::Result<usize> {
+        size("ahead", self.ahead.as_deref(), object::objects::AHEAD, 1 << 40)
+    }
+
+    /// Bytes of the largest object that rides in its manifest.
+    pub(crate) fn inline(&self) -> anyhow::Result<usize> {
+        size("inline", self.inline.as_deref(), object::objects::INLINE, object::objects::MOST_INLINE)
     }
 
     /// The files of an encrypted endpoint, if it is one.
@@ -193,6 +211,17 @@ impl S3File {
             _ => bail!("[s3] in gateway.toml: a certificate needs a key and a key a certificate: set both, or neither"),
         }
     }
+}
+
+/// A size in section `[s3]`.
+fn size(name: &str, text: Option<&str>, default: usize, most: usize) -> anyhow::Result<usize> {
+    let Some(text) = text else { return Ok(default) };
+    let bytes = crate::numbers::parse_size(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.filter(|bytes| *bytes <= most).with_context(|| {
+        let (most, example) =
+            (crate::numbers::size(most as u64), crate::numbers::size(default as u64).replace(' ', ""));
+        format!("[s3] in gateway.toml: {name} = \"{text}\" is no size up to {most}: write \"{example}\", for example")
+    })
 }
 
 /// Targets of a new cluster, unless something else is asked for.
@@ -256,6 +285,16 @@ pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Resul
         users.add("admin")?;
     }
     Ok(())
+}
+
+/// Lets objects up to this many bytes ride in their manifests.
+pub(crate) fn set_inline(directory: &Path, bytes: u64) -> anyhow::Result<()> {
+    let config = directory.join("cluster.toml");
+    let mut file = gateway_file(&config)?;
+    if let Some(s3) = &mut file.s3 {
+        s3.inline = Some(bytes.to_string());
+    }
+    write_gateway(&directory.join("gateway.toml"), &file)
 }
 
 fn free_address(what: &str) -> anyhow::Result<SocketAddr> {

@@ -79,6 +79,7 @@ pub(crate) fn face(
     let catalog = Place::of(&args.config, &args.catalog, Some(file)).open_for_changes(cluster)?;
     let service = Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>;
     let objects = Objects::new(service, Arc::clone(&catalog)).with_limit(limit).compressing(file.compress);
+    let objects = objects.with_ahead(file.ahead()?).with_inline(file.inline()?);
     let live = gateway::Cluster::live(&**cluster);
     let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
     let certificate = file.certificate(layout::directory(&args.config))?;

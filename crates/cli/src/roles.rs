@@ -23,7 +23,7 @@ use crate::{clean, gateway, layout, objects, process};
 const ALIVE: Duration = Duration::from_millis(50);
 
 /// Threads for work that blocks: one for each file and object in work, and some for the catalog.
-const BLOCKING: usize = 192;
+const BLOCKING: usize = 256;
 
 /// How long a gateway that was asked to stop works on with the files that it has; less than `up` waits before it kills.
 const GRACE: Duration = Duration::from_secs(6);

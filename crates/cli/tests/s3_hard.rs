@@ -192,4 +192,22 @@ fn stalled(s3: &S3) {
     }
     drop((heads, bodies));
     s3.head("hard", "stalled").is(404);
+    uploads_that_stall(s3);
+}
+
+/// Uploads that stopped in the middle keep neither the threads nor the memory that others need.
+fn uploads_that_stall(s3: &S3) {
+    let (sent, whole) = (content(1_500_000, 1), content(5_000_000, 2));
+    let stalled = (0..64).map(|n| {
+        let path = signed(s3, "PUT", &format!("stalled-{n}"));
+        let mut stream = TcpStream::connect(host(s3)).unwrap();
+        write!(stream, "PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 3000000\r\n\r\n", host(s3)).unwrap();
+        stream.write_all(&sent).unwrap();
+        stream
+    });
+    let stalled: Vec<TcpStream> = stalled.collect();
+    s3.put("hard", "65th", &whole).is(200);
+    assert!(s3.get("hard", "65th").is(200).body == whole);
+    drop(stalled);
+    s3.head("hard", "stalled-0").is(404);
 }

@@ -4,6 +4,7 @@
 //! the manifest is known before the payload is durable, both are on their way at once. Whatever fails before the row is
 //! there leaves nothing that can be seen.
 
+mod ahead;
 mod read;
 mod renew;
 mod write;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use protocol::id::ChunkId;
 
+use self::ahead::Ahead;
 use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
 use crate::manifest::Malformed;
 use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
@@ -26,6 +28,14 @@ use crate::service::{ChunkService, ServiceError};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
 const ATTEMPTS: usize = 64;
+
+/// Bytes of chunks that all puts together, and all gets together, may have on their way ahead, unless something else is asked
+/// for.
+pub const AHEAD: usize = 32 << 20;
+/// Bytes of the largest object that rides in its manifest, unless something else is asked for.
+pub const INLINE: usize = 64 << 10;
+/// The most that may be asked for.
+pub const MOST_INLINE: usize = 512 << 10;
 
 /// Why an object could not be put, got or removed.
 #[derive(Debug, thiserror::Error)]
@@ -90,13 +100,18 @@ pub struct Objects {
     /// Whether chunks are compressed when that is worth it.
     compress: bool,
     limit: Duration,
+    /// Objects up to this many bytes ride in their manifest.
+    inline: usize,
+    puts: Ahead,
+    gets: Ahead,
 }
 
 impl Objects {
     /// Objects in these chunks and this catalog.
     #[must_use]
     pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
-        Self { service, catalog, runs: Runs::new(), compress: false, limit: crate::LIMIT }
+        let (puts, gets) = (Ahead::new(AHEAD), Ahead::new(AHEAD));
+        Self { service, catalog, runs: Runs::new(), compress: false, limit: crate::LIMIT, inline: INLINE, puts, gets }
     }
 
     /// The same, which compress payload chunks that become smaller by an eighth or more. All read both kinds.
@@ -109,6 +124,20 @@ impl Objects {
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
+    }
+
+    /// As these, but objects up to this many bytes, or [`MOST_INLINE`], ride in their manifests: one chunk less is put, and
+    /// the same bytes in several objects are stored for each.
+    #[must_use]
+    pub fn with_inline(self, bytes: usize) -> Self {
+        Self { inline: bytes.min(MOST_INLINE), ..self }
+    }
+
+    /// As these, but so many bytes of chunks may be on their way ahead of what the puts, and as many ahead of what the gets
+    /// are at: each is at one chunk, and has more only while there is room.
+    #[must_use]
+    pub fn with_ahead(self, bytes: usize) -> Self {
+        Self { puts: Ahead::new(bytes), gets: Ahead::new(bytes), ..self }
     }
 
     /// The catalog, for listing.

@@ -45,7 +45,7 @@ impl Source for Pieces {
         if next.is_none() && self.broken { Err("it broke off".into()) } else { Ok(next) }
     }
 
-    fn digest(&mut self, bytes: &[u8]) {
+    fn digest(&mut self, bytes: &Bytes) {
         self.digested.extend_from_slice(bytes);
     }
 
@@ -82,6 +82,38 @@ fn read(objects: &Arc<Objects>, row: &Row, range: Range<u64>) -> Vec<u8> {
         bytes.extend_from_slice(&piece);
     }
     bytes
+}
+
+#[test]
+fn what_rides_in_its_manifest_can_be_larger() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = Arc::into_inner(objects(&memory, place.path())).unwrap();
+    let objects = Arc::new(objects.with_inline(128 << 10));
+    for (length, chunks) in [(128 << 10, 1), ((128 << 10) + 1, 2)] {
+        let before = memory.chunks.lock().unwrap().len();
+        let bytes = content(length);
+        let row = objects.put(record("k"), &Condition::Always, &mut Pieces::of(&bytes, 50_000)).unwrap();
+        assert_eq!(memory.chunks.lock().unwrap().len() - before, chunks, "{length} bytes");
+        assert!(read(&objects, &row, 0..u64::MAX) == bytes);
+    }
+}
+
+#[test]
+fn without_room_ahead_chunks_go_one_by_one() {
+    for (ahead, most) in [(0, 1), (MIB, 2), (2 * MIB, 3)] {
+        let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+        let objects = Arc::into_inner(objects(&memory, place.path())).unwrap();
+        let objects = Arc::new(objects.with_ahead(ahead));
+        memory.most.store(0, Ordering::SeqCst);
+        let bytes = content(6 * MIB + 5);
+        // A second one finds what the first gave back.
+        for key in ["k", "l"] {
+            let row = objects.put(record(key), &Condition::Always, &mut Pieces::of(&bytes, 300_000)).unwrap();
+            assert!(read(&objects, &row, 0..u64::MAX) == bytes);
+            assert!(read(&objects, &row, 1_000_000..3_000_000) == bytes[1_000_000..3_000_000]);
+        }
+        assert_eq!(memory.most.load(Ordering::SeqCst), most, "with {ahead} bytes");
+    }
 }
 
 #[test]

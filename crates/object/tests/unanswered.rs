@@ -29,7 +29,7 @@ impl Source for All {
         Ok(self.0.take())
     }
 
-    fn digest(&mut self, _: &[u8]) {}
+    fn digest(&mut self, _: &Bytes) {}
 
     fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
         Ok(Sealed { etag: size.to_string(), ..Sealed::default() })

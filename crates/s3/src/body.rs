@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use object::objects::{Reader, Sealed, Source};
 use s3s::checksum::ChecksumHasher;
-use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Md5, Sha1, Sha256};
+use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
 use s3s::dto::{Checksum, StreamingBlob};
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError as BoxError, TrailingHeaders, s3_error};
@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::attributes::{Attributes, CHECKSUM_TYPE};
 use crate::error;
+use crate::etag::Etag;
 
 /// How long a client may neither send of its object nor take of what it asked for.
 const IDLE: Duration = Duration::from_secs(60);
@@ -97,7 +98,9 @@ pub(crate) struct Incoming {
     origin: Origin,
     runtime: Handle,
     expected: Expected,
-    md5: Option<Md5>,
+    /// Bytes that have come.
+    seen: u64,
+    md5: Option<Etag>,
     hasher: ChecksumHasher,
     /// Whether the bucket wants them compressed, when it says.
     pub(crate) compress: Option<bool>,
@@ -132,8 +135,8 @@ impl Incoming {
             // What S3 does when nothing is asked for.
             switch_on(&mut hasher, CHECKSUMS[2]);
         }
-        let md5 = Some(Md5::new());
-        Self { origin, runtime: Handle::current(), expected, md5, hasher, compress: None }
+        let md5 = Some(Etag::new());
+        Self { origin, runtime: Handle::current(), expected, seen: 0, md5, hasher, compress: None }
     }
 
     fn verify(&mut self, size: u64) -> S3Result<Sealed> {
@@ -142,7 +145,7 @@ impl Incoming {
         {
             return Err(s3_error!(IncompleteBody, "the body has {size} bytes, and should have {length}"));
         }
-        let md5 = self.md5.take().map(Md5::finalize).unwrap_or_default();
+        let md5 = self.md5.take().map(Etag::finish).unwrap_or_default();
         if let Some(given) = &self.expected.md5 {
             let given = base64_simd::STANDARD.decode_to_vec(given).ok().filter(|bytes| bytes.len() == 16);
             match given {
@@ -200,7 +203,10 @@ impl Source for Incoming {
         };
         let part = self.runtime.block_on(async { tokio::time::timeout(IDLE, body.next()).await });
         let failure = match part {
-            Ok(Some(Ok(bytes))) => return Ok(Some(bytes)),
+            Ok(Some(Ok(bytes))) => {
+                self.seen += bytes.len() as u64;
+                return Ok(Some(bytes));
+            }
             Ok(None) => {
                 self.origin = Origin::Nowhere;
                 return Ok(None);
@@ -215,7 +221,12 @@ impl Source for Incoming {
         Err(error::boxed(failure))
     }
 
-    fn digest(&mut self, bytes: &[u8]) {
+    fn left(&self) -> Option<u64> {
+        let length = u64::try_from(self.expected.length?).ok()?;
+        Some(length.saturating_sub(self.seen))
+    }
+
+    fn digest(&mut self, bytes: &Bytes) {
         if let Some(md5) = &mut self.md5 {
             md5.update(bytes);
         }

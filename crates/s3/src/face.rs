@@ -15,8 +15,8 @@ use crate::users::Users;
 use crate::who::Who;
 use crate::{lock, policy};
 
-/// Requests with bytes of objects that are worked on at once; memory is some chunks for each.
-const WORKING: usize = 64;
+/// Requests with bytes of objects that are worked on at once; memory is a chunk for each, and what they have ahead.
+const WORKING: usize = 128;
 /// Requests that wait for their turn; further ones are told to slow down.
 const WAITING: usize = 512;
 /// How long a request waits for its turn.

@@ -13,6 +13,7 @@ mod bucket_tags;
 mod cors;
 mod delete;
 mod error;
+mod etag;
 mod face;
 mod form;
 mod get;

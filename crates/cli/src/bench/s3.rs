@@ -80,6 +80,7 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
         (copies, targets) = (bench.config.copies, bench.config.targets.len());
         let place = bench.directory.as_ref().context("the cluster has no directory")?.path().to_owned();
         layout::complete(&place, None)?;
+        args.inline.map_or(Ok(()), |bytes| layout::set_inline(&place, bytes))?;
         // Its targets run: only what they do not use is looked at.
         let client = Client::of(&place)?;
         let settings = bench.config.path.with_file_name("gateway.toml");

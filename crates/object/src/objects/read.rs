@@ -7,13 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::initiator::Fetched;
 
+use super::ahead::Share;
 use super::{ObjectError, Objects, failed};
 use crate::catalog::Row;
 use crate::manifest::{self, Entry, Malformed};
 use crate::record::Body;
 use crate::service::{Pending, ServiceError};
 
-/// Chunks of an object that are asked for ahead.
+/// Chunks of an object that are asked for ahead, as far as there is room for them.
 const PIPELINE: usize = 4;
 
 /// A chunk and the bytes of it that are wanted.
@@ -23,12 +24,21 @@ struct Slice {
     range: Range<usize>,
 }
 
+/// A chunk that was asked for.
+struct Asked {
+    slice: Slice,
+    pending: Pending<Result<Fetched, ServiceError>>,
+    share: Option<Share>,
+}
+
 /// Reads a range of an object, piece by piece.
 pub struct Reader {
     objects: Arc<Objects>,
     /// Ready bytes.
     pieces: VecDeque<Bytes>,
-    flight: VecDeque<(Slice, Pending<Result<Fetched, ServiceError>>)>,
+    flight: VecDeque<Asked>,
+    /// Room for the chunk that `pieces` are of.
+    share: Option<Share>,
     slices: VecDeque<Slice>,
     /// Index chunks not read yet, each with the wanted range of what it covers.
     indexes: VecDeque<(Entry, Range<u64>)>,
@@ -44,6 +54,7 @@ impl Reader {
             objects: Arc::clone(objects),
             pieces: VecDeque::new(),
             flight: VecDeque::new(),
+            share: None,
             slices: VecDeque::new(),
             indexes: VecDeque::new(),
         };
@@ -78,7 +89,11 @@ impl Reader {
             if let Some(piece) = self.pieces.pop_front() {
                 return Ok(Some(piece));
             }
-            let Some((slice, pending)) = self.flight.pop_front() else { return Ok(None) };
+            // What there was no room for before the last piece was taken is asked for now.
+            self.share = None;
+            self.ask()?;
+            let Some(Asked { slice, pending, share }) = self.flight.pop_front() else { return Ok(None) };
+            self.share = share;
             let id = slice.entry.id;
             let fetched = pending.wait().map_err(failed(id))?;
             let length: usize = fetched.pieces.iter().map(Bytes::len).sum();
@@ -107,9 +122,14 @@ impl Reader {
     /// Asks for chunks ahead.
     fn ask(&mut self) -> Result<(), ObjectError> {
         while self.flight.len() < PIPELINE {
-            if let Some(slice) = self.slices.pop_front() {
+            if let Some(slice) = self.slices.front() {
+                let share = self.objects.gets.share(slice.entry.length as usize);
+                if share.is_none() && !(self.flight.is_empty() && self.pieces.is_empty()) {
+                    break;
+                }
+                let Some(slice) = self.slices.pop_front() else { break };
                 let pending = self.objects.service.get(slice.entry.id);
-                self.flight.push_back((slice, pending));
+                self.flight.push_back(Asked { slice, pending, share });
             } else if let Some((entry, range)) = self.indexes.pop_front() {
                 let bytes = self.objects.fetch(entry.id)?;
                 let entries =

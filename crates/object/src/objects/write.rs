@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
 use protocol::initiator::Stored;
 
+use super::ahead::{Ahead, Share};
 use super::{ObjectError, Objects, failed};
 use crate::catalog::{Condition, Row};
 use crate::file::CHUNK_SIZE;
@@ -15,13 +16,11 @@ use crate::manifest::{self, Entry};
 use crate::record::{Body, ENTRIES, Record};
 use crate::service::{ChunkService, Pending, ServiceError};
 
-/// Objects up to this many bytes ride in their manifest.
-const INLINE: usize = 64 << 10;
 /// How hard it is tried to compress: the least, which is the fastest.
 const LEVEL: i32 = 1;
 /// A chunk is stored compressed when that saves one part in so many, or more.
 const WORTH: usize = 8;
-/// Chunks of an object that are on their way while the next is filled. Memory of a put is one chunk more.
+/// Chunks of an object that are on their way while the next is filled, as far as there is room for them.
 const PIPELINE: usize = 3;
 
 /// What is known of an object when its last byte was seen.
@@ -40,8 +39,12 @@ pub trait Source {
     /// # Errors
     /// When they cannot be had: the put fails with this error.
     fn next(&mut self) -> Result<Option<Bytes>, Box<dyn StdError + Send + Sync>>;
+    /// How many bytes are still to come, as far as it is known: there may be more or fewer.
+    fn left(&self) -> Option<u64> {
+        None
+    }
     /// Sees all bytes in order, each while they are on their way to the targets already.
-    fn digest(&mut self, bytes: &[u8]);
+    fn digest(&mut self, bytes: &Bytes);
     /// Whether the bytes are to be compressed where that is worth it; `None` leaves it to [`Objects::compressing`].
     fn compress(&self) -> Option<bool> {
         None
@@ -64,7 +67,13 @@ pub struct Written {
     pub sealed: Sealed,
 }
 
-type Flying = (ChunkId, Pending<Result<Stored, ServiceError>>);
+/// A chunk on its way.
+struct Flying {
+    id: ChunkId,
+    pending: Pending<Result<Stored, ServiceError>>,
+    /// Without one, nothing may be filled before it has landed.
+    share: Option<Share>,
+}
 
 impl Objects {
     /// Puts what `source` yields as the newest version of the key of `record`, which has all that is known before.
@@ -78,7 +87,7 @@ impl Objects {
             condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
         }
         let mut writer = Writer::new(self, source.compress());
-        let (size, inline) = writer.take(source, INLINE)?;
+        let (size, inline) = writer.take(source, self.inline)?;
         // One chunk need not be durable before its manifest is sent: no row names the version before both are.
         let single = inline.is_none() && writer.leaf.len() == 1 && writer.top.is_empty();
         if !single {
@@ -129,6 +138,7 @@ impl Objects {
 struct Writer<'a> {
     service: &'a dyn ChunkService,
     compress: bool,
+    ahead: &'a Ahead,
     flight: VecDeque<Flying>,
     leaf: Vec<Entry>,
     top: Vec<(Entry, u64)>,
@@ -139,6 +149,7 @@ impl<'a> Writer<'a> {
         Self {
             service: &*objects.service,
             compress: compress.unwrap_or(objects.compress),
+            ahead: &objects.puts,
             flight: VecDeque::new(),
             leaf: vec![],
             top: vec![],
@@ -164,6 +175,10 @@ impl<'a> Writer<'a> {
             if ended {
                 return Ok((size, None));
             }
+            drop(chunk);
+            if self.flight.iter().any(|flying| flying.share.is_none()) {
+                self.land_all()?;
+            }
         }
     }
 
@@ -183,7 +198,8 @@ impl<'a> Writer<'a> {
             self.land()?;
         }
         let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
-        self.flight.push_back((entry.id, self.service.put(entry.id, chunk)));
+        let share = self.ahead.share(chunk.len());
+        self.flight.push_back(Flying { id: entry.id, pending: self.service.put(entry.id, chunk), share });
         Ok(entry)
     }
 
@@ -209,7 +225,7 @@ impl<'a> Writer<'a> {
     }
 
     fn land(&mut self) -> Result<(), ObjectError> {
-        let Some((id, pending)) = self.flight.pop_front() else { return Ok(()) };
+        let Some(Flying { id, pending, share: _share }) = self.flight.pop_front() else { return Ok(()) };
         pending.wait().map(drop).map_err(failed(id))
     }
 
@@ -239,16 +255,31 @@ impl<'a> Writer<'a> {
 
 /// The next chunk, and whether it is the last. `rest` is what was left of the bytes before.
 fn fill(source: &mut dyn Source, rest: &mut Bytes) -> Result<(Bytes, bool), ObjectError> {
-    let mut chunk = BytesMut::new();
+    // A chunk that came in one piece is not copied.
+    let (mut piece, mut chunk) = (Bytes::new(), BytesMut::new());
     loop {
-        let part = rest.split_to(rest.len().min(CHUNK_SIZE - chunk.len()));
-        chunk.extend_from_slice(&part);
-        if chunk.len() == CHUNK_SIZE {
-            return Ok((chunk.freeze(), false));
+        let part = rest.split_to(rest.len().min(CHUNK_SIZE - piece.len() - chunk.len()));
+        if chunk.is_empty() && piece.is_empty() {
+            piece = part;
+        } else {
+            if chunk.is_empty() {
+                let left = source.left().and_then(|left| usize::try_from(left).ok()).unwrap_or(0);
+                chunk.reserve(CHUNK_SIZE.min(piece.len() + part.len() + left));
+                chunk.extend_from_slice(&std::mem::take(&mut piece));
+            }
+            chunk.extend_from_slice(&part);
+        }
+        if piece.len() + chunk.len() == CHUNK_SIZE {
+            return Ok((whole(piece, chunk), false));
         }
         match source.next().map_err(ObjectError::Source)? {
             Some(bytes) => *rest = bytes,
-            None => return Ok((chunk.freeze(), true)),
+            None => return Ok((whole(piece, chunk), true)),
         }
     }
+}
+
+/// A chunk that is in one of the two.
+fn whole(piece: Bytes, chunk: BytesMut) -> Bytes {
+    if chunk.is_empty() { piece } else { chunk.freeze() }
 }
