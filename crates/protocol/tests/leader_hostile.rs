@@ -178,7 +178,7 @@ impl World {
                 return self.finish();
             }
             _ => {
-                self.now = self.now + Span::from_nanos(u64::from(s.first));
+                self.now += Span::from_nanos(u64::from(s.first));
                 self.input(Input::Wake);
                 return (0..2).for_each(|_| self.finish());
             }
