@@ -111,8 +111,10 @@ pub enum MulticastChoice {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Protocol {
-    /// `hash`, `replicast-m` or `replicast-h`.
+    /// `hash`, `replicast-m`, `replicast-h` or `leader`.
     pub transport: TransportName,
+    /// With `leader`: whether gets ask it, too.
+    pub lead_gets: bool,
     /// Chunks that an initiator works on at once.
     pub depth: usize,
     /// Port rate to begin with, megabits per second.
@@ -121,7 +123,7 @@ pub struct Protocol {
 
 impl Default for Protocol {
     fn default() -> Self {
-        Self { transport: TransportName::ReplicastM, depth: 4, link_mbps: 10_000 }
+        Self { transport: TransportName::ReplicastM, lead_gets: false, depth: 4, link_mbps: 10_000 }
     }
 }
 
@@ -376,6 +378,7 @@ impl ClusterConfig {
     pub fn protocol(&self, address: Ipv4Addr) -> Config {
         Config {
             transport: self.protocol.transport.into(),
+            lead_gets: self.protocol.lead_gets,
             multicast: self.network.multicast != MulticastChoice::Off,
             depth: self.protocol.depth,
             link_rate: self.protocol.link_mbps.saturating_mul(125_000),

@@ -23,6 +23,8 @@ pub struct Config {
     pub transport: Transport,
     /// Whether multicast works on this network (daemons probe it).
     pub multicast: bool,
+    /// With [`Transport::Leader`]: whether gets ask it, too.
+    pub lead_gets: bool,
     /// Puts and gets that an initiator works on at once.
     pub depth: usize,
     /// Port rate to begin with, bytes per second; what transfers really took replaces it.
@@ -62,6 +64,7 @@ impl Default for Config {
         Self {
             transport: Transport::ReplicastM,
             multicast: true,
+            lead_gets: false,
             depth: 4,
             link_rate: 1_250_000_000,
             disk_rate: 400_000_000,

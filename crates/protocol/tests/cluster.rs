@@ -271,6 +271,7 @@ fn configs() -> Vec<Config> {
         Config { transport: Transport::ReplicastH, ..base.clone() },
         Config { transport: Transport::ReplicastH, multicast: false, ..base.clone() },
         Config { transport: Transport::Leader, ..base.clone() },
+        Config { transport: Transport::Leader, lead_gets: true, ..base.clone() },
         Config { transport: Transport::Leader, multicast: false, ..base.clone() },
         Config { transport: Transport::Hash, ..base.clone() },
         Config { transport: Transport::ReplicastM, depth: 1, ..base.clone() },

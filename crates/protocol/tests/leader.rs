@@ -235,7 +235,7 @@ fn readers_are_sent_to_the_holder_that_is_free() {
 
 #[test]
 fn without_an_answer_of_the_leader_the_group_is_asked() {
-    let config = Config { transport: Transport::Leader, ..Config::default() };
+    let config = Config { transport: Transport::Leader, lead_gets: true, ..Config::default() };
     let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);

@@ -162,9 +162,11 @@ impl Scenario {
         let disk_rate = [20_000_000, 100_000_000, 400_000_000][rng.below(3) as usize];
         let per_datagram = [500, 1_400, 8_900][rng.below(3) as usize];
         let transport = transports[rng.below(4) as usize];
-        let led = transport != Transport::Hash && Rng::new(seed).fork(10).chance(1, 3);
+        let mut leader = Rng::new(seed).fork(10);
+        let (led, lead_gets) = (transport != Transport::Hash && leader.chance(1, 3), leader.chance(2, 3));
         let config = Config {
             transport: if led { Transport::Leader } else { transport },
+            lead_gets,
             multicast: rng.chance(3, 4),
             depth: 1 + rng.below(4) as usize,
             link_rate: link,

@@ -77,7 +77,7 @@ impl Get {
             asked_of: Vec::new(),
             answered: Vec::new(),
             leader: None,
-            led: true,
+            led: cx.config.lead_gets,
             asked_leader: cx.now,
             absent: Vec::new(),
             busy: None,

@@ -79,6 +79,7 @@ struct File {
     tentative: Option<Time>,
     late: Option<Time>,
     drain: Option<Time>,
+    lead_gets: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -124,6 +124,7 @@ impl File {
             late: self.late.map_or(plain.late, |time| time.0),
             stretch_m: stretch(plain.stretch_m)?,
             stretch_h: stretch(plain.stretch_h)?,
+            lead_gets: self.lead_gets.unwrap_or(plain.lead_gets),
             scrub_interval: Span::ZERO,
             ..plain
         })
@@ -148,6 +149,7 @@ impl File {
             ("receive_buffer", self.receive_buffer.is_some()),
             ("tentative", self.tentative.is_some()),
             ("late", self.late.is_some()),
+            ("lead_gets", self.lead_gets.is_some()),
             ("drain", self.drain.is_some()),
         ];
         let paper = [
