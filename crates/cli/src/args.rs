@@ -310,6 +310,10 @@ pub(crate) struct BenchArgs {
     /// Use this running cluster instead of one made for the benchmark.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["slow_target", "s3", "catalog"])]
     pub(crate) config: Option<PathBuf>,
+    /// With --config: compare with so many MB/s (10^6 bytes) instead of what this machine's sockets and disk reach, which
+    /// are not measured then; for clusters behind a link of a known rate.
+    #[arg(long, value_name = "MB/S", requires = "config")]
+    pub(crate) ceiling: Option<f64>,
     /// Measure the catalog alone, with this many objects.
     #[arg(long, value_name = "N", conflicts_with_all = ["slow_target", "s3"])]
     pub(crate) catalog: Option<u64>,

@@ -53,7 +53,7 @@ struct Report {
     largest_target_resident: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Ceilings {
     /// What the raw socket carries, bytes (10^6) per second.
     socket_mb_per_s: f64,
@@ -85,6 +85,8 @@ struct Row {
     multicast: bool,
     size: u64,
     direction: &'static str,
+    /// Payload bytes moved.
+    bytes: u64,
     mb_per_s: f64,
     /// 0 to 1 of the lower ceiling; more when the ceiling was measured too low.
     share: f64,
@@ -118,12 +120,15 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.slow_target {
         return slow::run(args, &transports, depth, &stop);
     }
+    if let Some(ceiling) = args.ceiling {
+        ensure!(ceiling.is_finite() && ceiling > 0.0, "--ceiling {ceiling}: give the MB/s that can be reached");
+    }
     let mut bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
         None => Bench::temporary(&args.data, None, &stop)?,
     };
     // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
-    let mut ceilings = bench.ceilings(&args.data)?;
+    let mut ceilings = bench.ceilings(args)?;
     let mut measured = Vec::new();
     let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
     for transport in &transports {
@@ -133,7 +138,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
             bar.inc(1);
         }
     }
-    ceilings = ceilings.max(&bench.ceilings(&args.data)?);
+    ceilings = ceilings.max(&bench.ceilings(args)?);
     bar.finish_and_clear();
     let results: Vec<Row> = measured.into_iter().map(|row| row.of(&ceilings)).collect();
     let largest_target_resident = bench.family.as_ref().map(Family::largest_resident);
@@ -204,8 +209,12 @@ impl Bench {
         Ok(Self { config, family: Some(family), directory: Some(directory), stop: Arc::clone(stop) })
     }
 
-    fn ceilings(&self, place: &Path) -> anyhow::Result<Ceilings> {
+    fn ceilings(&self, args: &BenchArgs) -> anyhow::Result<Ceilings> {
         go_on(&self.stop)?;
+        if let Some(given) = args.ceiling {
+            return Ok(Ceilings { put_mb_per_s: given, get_mb_per_s: given, ..Ceilings::default() });
+        }
+        let place = &args.data;
         let interface = node::net::initiator_interface(&self.config)?;
         let socket = ceiling::socket(DATA_HEADER + self.config.protocol(interface).per_datagram)?;
         let disk = ceiling::disk(place, self.config.targets.len())?;
@@ -248,6 +257,7 @@ impl Bench {
             multicast: cluster.client().multicast(),
             size,
             direction,
+            bytes: run.bytes,
             mb_per_s: run.mb_per_s(),
             share: 0.0,
             p50_ms: numbers::quantile(&run.samples, 50.0),
@@ -372,7 +382,7 @@ fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration, stop
 
 fn print(report: &Report) -> anyhow::Result<()> {
     let ceilings = &report.ceilings;
-    line(&format!(
+    let sockets = format!(
         "raw socket {:.0} MB/s, raw disk {:.0} MB/s (append and fdatasync) and {:.0} MB/s (read, not cached); with {} \
          copies on this machine a put can reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
         ceilings.socket_mb_per_s,
@@ -382,7 +392,9 @@ fn print(report: &Report) -> anyhow::Result<()> {
         ceilings.put_mb_per_s,
         ceilings.get_mb_per_s,
         report.depth
-    ))?;
+    );
+    let given = format!("of {} MB/s; {} requests in flight", ceilings.put_mb_per_s, report.depth);
+    line(if ceilings.socket_mb_per_s > 0.0 { &sockets } else { &given })?;
     let row = |row: &Row| {
         vec![
             row.transport.to_owned(),

@@ -22,6 +22,34 @@ impl Rack {
         ip(&format!("-n {} link set p{host} up", self.switch())).map(drop)
     }
 
+    /// Whether the switch carries multicast at all. Where it does not, it is as with switches (and clouds) that drop what is
+    /// addressed to a group: nobody gets it.
+    ///
+    /// # Errors
+    /// The switch refuses.
+    pub fn set_multicast(&self, carried: bool) -> anyhow::Result<()> {
+        let (switch, flood) = (self.switch(), if carried { "on" } else { "off" });
+        ip(&format!("-n {switch} link set br0 type bridge mcast_snooping {}", u8::from(carried)))?;
+        for host in 0..self.hosts() {
+            let words = format!("-n {switch} link set dev p{host} mcast_flood {flood}");
+            run("bridge", &words.split(' ').collect::<Vec<_>>(), "")?;
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Rack::lose`] began.
+    ///
+    /// # Errors
+    /// There is nothing to end, or the system refuses.
+    pub fn keep(&self, host: usize) -> anyhow::Result<()> {
+        let name = self.host(host);
+        ip(&format!("netns exec {name} nft delete table ip rack"))
+            .or_else(|nft| {
+                ip(&format!("netns exec {name} iptables -F INPUT")).map_err(|error| error.context(format!("{nft:#}")))
+            })
+            .map(drop)
+    }
+
     /// From now on a host loses so many of a thousand UDP datagrams that reach it, at random; the others do not. With
     /// `nft`, or with `iptables` where that is missing.
     ///

@@ -7,12 +7,16 @@
 //! switch (a bridge with multicast snooping, in a namespace of its own). What runs on it are real processes with real
 //! sockets; nothing of it reaches the machine's own network.
 //!
+//! [`Cluster`] runs the real binary on it, a target or a gateway on each server; the program `rack` of this crate measures
+//! such clusters and breaks things in them.
+//!
 //! [`Rack::build`] makes it, dropping it takes all of it down, and a rack whose process died is removed by the next
 //! [`Rack::build`]. Cables are cut and datagrams lost on demand. All of it needs root and the commands `ip`,
 //! `tc` and `bridge`; [`Rack::obstacle`] says what is missing, so that a test can skip itself with a reason.
 //!
 //! [`find_or_install`] brings programs that tests drive and a new machine lacks.
 
+mod cluster;
 mod command;
 mod fault;
 pub mod linear;
@@ -21,7 +25,8 @@ mod postgres;
 mod process;
 mod rack;
 
+pub use cluster::{Cluster, Plan, wait_until};
 pub use package::{find_or_install, in_path};
 pub use postgres::Postgres;
 pub use process::Process;
-pub use rack::{Rack, Shape};
+pub use rack::{Door, Rack, Shape, remove_stale};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
+use rustix::process::{Pid, Signal};
 
 /// A process that ends, by a kill, when this is dropped.
 #[derive(Debug)]
@@ -36,6 +37,26 @@ impl Process {
     #[must_use]
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Stops it where it is, with all that it has under way, until [`Process::thaw`].
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).context("a process cannot be signalled")
     }
 
     /// Kills it, as a crash would.

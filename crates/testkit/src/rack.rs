@@ -1,13 +1,16 @@
 //! Building the rack, looking at it, and taking it down.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use crate::command::{ip, ip_batch, run};
@@ -18,6 +21,9 @@ const PREFIX: &str = "rack";
 /// Hosts that one rack may have: their addresses differ in the last byte.
 const HOSTS: usize = 250;
 
+/// Bytes that may wait at a host's own end of its cable: more than its sockets' buffers hold.
+const OWN_QUEUE: u32 = 64 << 20;
+
 /// What a rack looks like.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -27,6 +33,31 @@ pub struct Shape {
     pub mtu: u32,
     /// Megabits per second of every cable in each direction; `None` is as fast as the machine copies.
     pub rate_mbit: Option<u32>,
+    /// How long a datagram may wait at the switch's end of a cable, milliseconds: what would wait longer is dropped.
+    pub queue_ms: u32,
+    /// Whether the switch learns who listens to which multicast group. One that does not sends multicast to all.
+    pub snooping: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { hosts: 10, mtu: 9_000, rate_mbit: Some(1_000), queue_ms: 20, snooping: true }
+    }
+}
+
+/// Lets a thread enter a host.
+#[derive(Debug)]
+pub struct Door(File);
+
+impl Door {
+    /// Moves the calling thread to the host, for good.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .context("the namespace of a host cannot be entered")
+    }
 }
 
 /// A running rack. Host `n` has the address `10.77.0.(n+1)` on its interface `eth0`, and a loopback interface.
@@ -34,6 +65,7 @@ pub struct Shape {
 pub struct Rack {
     name: String,
     hosts: usize,
+    queue_ms: u32,
 }
 
 impl Rack {
@@ -44,12 +76,12 @@ impl Rack {
             return Some("network namespaces need root".to_owned());
         }
         // A bare switch with a cable: what only the machine, and not this crate, can fail at.
-        let rack = Self { name: unique_name(), hosts: 0 };
+        let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20 };
         let switch = rack.switch();
         let attempt = ip(&format!("netns add {switch}"))
             .and_then(|_| ip(&format!("-n {switch} link add br0 type bridge mcast_snooping 1")))
             .and_then(|_| ip(&format!("-n {switch} link add p0 type veth peer name p1")))
-            .and_then(|_| rack.shape(&switch, "p0", 1_000))
+            .and_then(|_| rack.limit(&switch, "p0", 1_000, "latency 20ms"))
             .and_then(|()| ip(&format!("netns exec {switch} ip link show br0")))
             .and_then(|_| run("bridge", &["-n", &switch, "mdb", "show"], ""));
         attempt.err().map(|error| format!("network namespaces cannot be had: {error:#}"))
@@ -63,7 +95,7 @@ impl Rack {
         ensure!((1..=HOSTS).contains(&shape.hosts), "a rack has 1 to {HOSTS} hosts, not {}", shape.hosts);
         remove_stale()?;
         // From here on dropping it removes what there is of it.
-        let rack = Self { name: unique_name(), hosts: shape.hosts };
+        let rack = Self { name: unique_name(), hosts: shape.hosts, queue_ms: shape.queue_ms };
         let (switch, mtu) = (rack.switch(), shape.mtu);
         let mut lines = vec![format!("netns add {switch}")];
         for host in 0..rack.hosts {
@@ -77,7 +109,7 @@ impl Rack {
         let mut lines = vec![
             "link add br0 type bridge mcast_query_response_interval 10".to_owned(),
             "link set br0 type bridge mcast_startup_query_interval 100 mcast_query_interval 200".to_owned(),
-            "link set br0 type bridge mcast_snooping 1 mcast_querier 1".to_owned(),
+            format!("link set br0 type bridge mcast_snooping {} mcast_querier 1", u8::from(shape.snooping)),
             format!("link set br0 mtu {mtu} up"),
         ];
         lines.extend((0..rack.hosts).map(|host| format!("link set p{host} mtu {mtu} master br0 up")));
@@ -93,16 +125,31 @@ impl Rack {
             ];
             ip_batch(Some(&rack.host(host)), &lines)?;
             if let Some(rate) = shape.rate_mbit {
-                rack.shape(&rack.host(host), "eth0", rate)?;
-                rack.shape(&switch, &format!("p{host}"), rate)?;
+                rack.set_rate(host, rate)?;
             }
         }
         Ok(rack)
     }
 
-    fn shape(&self, namespace: &str, device: &str, rate: u32) -> anyhow::Result<()> {
-        let words = format!("-n {namespace} qdisc add dev {device} root tbf rate {rate}mbit burst 64kb latency 20ms");
+    /// Limits a host's cable to so many megabits per second in each direction. What waits at the host's own end is never
+    /// dropped: as with a network card, the sockets are told to wait.
+    ///
+    /// # Errors
+    /// The cable's ends cannot be limited.
+    pub fn set_rate(&self, host: usize, rate_mbit: u32) -> anyhow::Result<()> {
+        self.limit(&self.host(host), "eth0", rate_mbit, &format!("limit {OWN_QUEUE}"))?;
+        self.limit(&self.switch(), &format!("p{host}"), rate_mbit, &format!("latency {}ms", self.queue_ms))
+    }
+
+    fn limit(&self, namespace: &str, device: &str, rate: u32, queue: &str) -> anyhow::Result<()> {
+        let words = format!("-n {namespace} qdisc replace dev {device} root tbf rate {rate}mbit burst 64kb {queue}");
         run("tc", &words.split(' ').collect::<Vec<_>>(), "").map(drop)
+    }
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.hosts
     }
 
     pub(crate) fn host(&self, host: usize) -> String {
@@ -123,6 +170,31 @@ impl Rack {
     #[must_use]
     pub fn address(&self, host: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, host as u8 + 1)
+    }
+
+    /// Does some work on a host: what it connects to is what that host reaches.
+    ///
+    /// # Errors
+    /// The host cannot be entered.
+    ///
+    /// # Panics
+    /// When `work` panics.
+    pub fn visit<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        let door = self.door(host)?;
+        // A thread is in one place; the others stay where they are.
+        std::thread::scope(|scope| {
+            let visitor = scope.spawn(move || door.enter().map(|()| work()));
+            visitor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// What lets a thread enter a host.
+    ///
+    /// # Errors
+    /// The host is gone.
+    pub fn door(&self, host: usize) -> anyhow::Result<Door> {
+        let path = format!("/run/netns/{}", self.host(host));
+        File::open(&path).map(Door).with_context(|| format!("the namespace {path} cannot be opened"))
     }
 
     /// A command that runs on a host.
@@ -200,18 +272,22 @@ fn unique_name() -> String {
     format!("{PREFIX}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Removes racks of processes that are gone.
-fn remove_stale() -> anyhow::Result<()> {
-    for line in ip("netns list")?.lines() {
-        let name = line.split(' ').next().unwrap_or_default();
-        let mut parts = name.split('-');
-        let ours = parts.next() == Some(PREFIX);
-        let owner = parts.next().and_then(|pid| pid.parse::<u32>().ok());
-        if ours && owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            remove(name);
-        }
-    }
-    Ok(())
+/// Whether something is called `rack-PID-…`, and there is no such process any more.
+pub(crate) fn is_stale(name: &str) -> bool {
+    let mut parts = name.split('-');
+    let ours = parts.next() == Some(PREFIX);
+    let owner = parts.next().and_then(|pid| pid.parse::<u32>().ok());
+    ours && owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// Removes racks of processes that are gone; how many namespaces that were.
+///
+/// # Errors
+/// The system does not tell its namespaces.
+pub fn remove_stale() -> anyhow::Result<usize> {
+    let list = ip("netns list")?;
+    let names = list.lines().filter_map(|line| line.split(' ').next()).filter(|name| is_stale(name));
+    Ok(names.map(remove).count())
 }
 
 /// Kills what runs in a namespace, and deletes it; its interfaces, and with them the cables, go too.

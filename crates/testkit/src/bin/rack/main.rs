@@ -1,0 +1,95 @@
+//! `rack`: a cluster of the real binary on a rack of network namespaces, to measure it and to break things in it.
+
+mod bench;
+mod figures;
+mod load;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use clap::{Args, Parser, Subcommand};
+use testkit::{Cluster, Plan, Rack, Shape, remove_stale};
+
+/// A cluster on a rack of network namespaces: each server a namespace with a cable of its own to a switch, each cable
+/// limited to a rate. Needs root and the commands ip, tc and bridge. What a run leaves behind that is killed, the next
+/// one removes.
+#[derive(Debug, Parser)]
+#[command(name = "rack")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Measure puts and gets over the rack's cables, for each transport, and compare with what the cables can carry.
+    Bench(bench::BenchArgs),
+    /// Remove what earlier runs left behind that are no more.
+    Clean,
+}
+
+/// The rack to build.
+#[derive(Clone, Debug, Args)]
+struct RackArgs {
+    /// Target servers, with one target each.
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u8).range(3..=16))]
+    targets: u8,
+    /// Rate of every cable in each direction, megabits per second.
+    #[arg(long, value_name = "MBIT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    rate: u32,
+    /// How long a datagram may wait at the switch's end of a cable, milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    queue: u32,
+    /// MTU of every interface, bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 9_000, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    mtu: u32,
+    /// Directory under which the targets' data are: of memory, so that nine targets do not wait for one disk.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    data: PathBuf,
+    /// The binary to run [default: reservoir beside this program].
+    #[arg(long, value_name = "FILE")]
+    reservoir: Option<PathBuf>,
+}
+
+impl RackArgs {
+    fn program(&self) -> anyhow::Result<PathBuf> {
+        let beside = || std::env::current_exe().map(|this| this.with_file_name("reservoir"));
+        let program = self.reservoir.clone().map_or_else(beside, Ok).context("this program's own path is unknown")?;
+        ensure!(
+            program.is_file(),
+            "{} is missing: build it with `cargo build --release --package reservoir-cli`, or name it with --reservoir",
+            program.display()
+        );
+        program.canonicalize().with_context(|| format!("{} cannot be found", program.display()))
+    }
+
+    /// Builds the rack and starts the targets.
+    fn start(&self, gateways: usize) -> anyhow::Result<Cluster> {
+        if let Some(reason) = Rack::obstacle() {
+            anyhow::bail!("no rack can be built: {reason}");
+        }
+        Cluster::start(Plan {
+            program: self.program()?,
+            place: self.data.clone(),
+            targets: self.targets.into(),
+            gateways,
+            shape: Shape { mtu: self.mtu, rate_mbit: Some(self.rate), queue_ms: self.queue, ..Shape::default() },
+            capacity: "2GiB".to_owned(),
+            log: "warn,node=info".to_owned(),
+        })
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    let outcome = match Arguments::parse().command {
+        Task::Bench(args) => bench::run(&args),
+        Task::Clean => remove_stale().map(|count| println!("{count} namespaces removed")),
+    };
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rack: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
