@@ -5,40 +5,30 @@
 
 mod common;
 
-use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{content, make_store};
+use common::content;
 use serde_json::Value;
-use testkit::{Process, Rack, Shape};
+use testkit::{Plan, Process, Rack, Shape};
 
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(60);
 /// The host of the gateway; target `n` is on host `n`.
 const GATEWAY: usize = 0;
 const MIB: usize = 1 << 20;
 
 /// Some targets and a gateway, each on a host of its own.
 struct Cluster {
-    // Dropped in this order: processes before their hosts, hosts before their directories.
-    gateway: Option<Process>,
-    targets: Vec<Process>,
-    rack: Rack,
-    place: tempfile::TempDir,
+    inner: testkit::Cluster,
+    targets: usize,
     /// One rack at a time: two would fight for the processors.
     _alone: MutexGuard<'static, ()>,
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    testkit::wait_until(what, || Ok(holds())).unwrap();
 }
 
 impl Cluster {
@@ -50,51 +40,25 @@ impl Cluster {
             return None;
         }
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let rack = Rack::build(&Shape { hosts: targets + 1, mtu: 9_000, rate_mbit: Some(rate_mbit) }).unwrap();
-        let place = tempfile::tempdir().unwrap();
-        configure(&rack, place.path(), targets, rate_mbit);
-        let mut cluster = Self { gateway: None, targets: Vec::new(), rack, place, _alone: alone };
-        for id in 1..=targets {
-            make_store(&cluster.file("cluster.toml").display().to_string(), id);
-            let mut command = cluster.command(id, &["target", "--with-parent", "--id", &id.to_string()]);
-            command.env("RUST_LOG", "node=trace");
-            let log = cluster.file(&format!("target-{id}.log"));
-            cluster.targets.push(cluster.rack.start(command, &log).unwrap());
-        }
-        for target in &mut cluster.targets {
-            wait_until("targets are ready", || {
-                assert!(target.is_running(), "{}", target.said());
-                target.said().contains("is ready on")
-            });
-        }
-        wait_until("the switch has heard of every target's groups", || {
-            (1..=targets).all(|id| cluster.groups_of(id) == cluster.groups_each())
+        let inner = testkit::Cluster::start(Plan {
+            program: env!("CARGO_BIN_EXE_reservoir").into(),
+            place: std::env::temp_dir(),
+            targets,
+            gateways: 1,
+            shape: Shape { rate_mbit: Some(rate_mbit), ..Shape::default() },
+            capacity: "512MiB".to_owned(),
+            log: "node=trace".to_owned(),
         });
-        Some(cluster)
+        Some(Self { inner: inner.unwrap(), targets, _alone: alone })
     }
 
-    /// Multicast groups in which the switch knows a target to be.
-    fn groups_of(&self, id: usize) -> usize {
-        self.rack.groups().unwrap().values().filter(|hosts| hosts.contains(&id)).count()
-    }
-
-    /// Multicast groups that a target joins: the pairs and threes that it is in, and all targets.
-    fn groups_each(&self) -> usize {
-        let others = self.targets.len() - 1;
-        others + others * (others - 1) / 2 + 1
+    fn rack(&self) -> &Rack {
+        self.inner.rack()
     }
 
     /// Starts the gateway, or another one in its place.
     fn serve(&mut self, transport: &str) {
-        self.gateway = None;
-        let mut command = self.command(GATEWAY, &["gateway", "--with-parent", "--transport", transport]);
-        command.env("RUST_LOG", "info");
-        let mut gateway = self.rack.start(command, &self.file("gateway.log")).unwrap();
-        wait_until("the gateway is up", || {
-            assert!(gateway.is_running(), "{}", gateway.said());
-            gateway.said().contains("gateway is up")
-        });
-        self.gateway = Some(gateway);
+        self.inner.serve(GATEWAY, transport).unwrap();
         let status = self.ask(&["status", "--json"]);
         assert_eq!(status["transport"], transport);
         assert_eq!(status["multicast"], true, "multicast was not found");
@@ -102,45 +66,39 @@ impl Cluster {
 
     /// Kills two of five targets, but not this one: from now on every put must use it.
     fn leave_three(&mut self, id: usize) {
-        let five = self.targets.len();
-        assert_eq!(five, 5, "of a file's name no more than two may be silent");
+        assert_eq!(self.targets, 5, "of a file's name no more than two may be silent");
         for other in [id + 1, id + 2] {
-            self.targets[(other - 1) % five].kill();
+            self.inner.kill_target((other - 1) % 5 + 1).unwrap();
         }
         assert_eq!(self.alive(), 3);
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.place.path().join(name)
+        self.inner.file(name)
     }
 
     /// `reservoir` with `args` on a host.
     fn command(&self, host: usize, args: &[&str]) -> Command {
-        let mut command = self.rack.command(host, Path::new(env!("CARGO_BIN_EXE_reservoir")));
-        command.args(args).arg("--config").arg(self.file("cluster.toml")).env_remove("RUST_LOG");
-        command
+        self.inner.command(host, args)
     }
 
     /// Runs a command of the gateway's host, which must succeed; what it printed.
     fn run(&self, args: &[&str]) -> Vec<u8> {
-        let output = self.command(GATEWAY, args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        output.stdout
+        self.inner.run(args).unwrap()
     }
 
     /// Begins a command on the gateway's host.
     fn begin(&self, args: &[&str]) -> Process {
-        self.rack.start(self.command(GATEWAY, args), &self.file("command.log")).unwrap()
+        self.rack().start(self.command(GATEWAY, args), &self.file("command.log")).unwrap()
     }
 
     fn ask(&self, args: &[&str]) -> Value {
-        serde_json::from_slice(&self.run(args)).unwrap()
+        self.inner.ask(args).unwrap()
     }
 
     /// How many targets answer.
     fn alive(&self) -> usize {
-        let status = self.ask(&["status", "--json"]);
-        status["targets"].as_array().unwrap().iter().filter(|target| target["alive"] == true).count()
+        self.inner.alive().unwrap()
     }
 
     /// Makes a file and puts it under its name; the report.
@@ -155,45 +113,25 @@ impl Cluster {
 
     /// Bytes that the gateway sent and that all targets received, while `work` was done.
     fn traffic(&self, work: impl FnOnce()) -> (f64, f64) {
-        let sent = || self.rack.traffic(GATEWAY).unwrap().0;
-        let received = || (1..=self.targets.len()).map(|id| self.rack.traffic(id).unwrap().1).sum::<u64>();
+        let sent = || self.rack().traffic(GATEWAY).unwrap().0;
+        let received = || (1..=self.targets).map(|id| self.rack().traffic(id).unwrap().1).sum::<u64>();
         let before = (sent(), received());
         work();
         ((sent() - before.0) as f64, (received() - before.1) as f64)
     }
 
     fn assert_never_fragmented(&self) {
-        for host in 0..=self.targets.len() {
-            assert_eq!(self.rack.fragments(host).unwrap(), 0, "host {host} made or joined IP fragments");
+        for host in 0..=self.targets {
+            assert_eq!(self.rack().fragments(host).unwrap(), 0, "host {host} made or joined IP fragments");
         }
     }
-}
-
-/// One configuration for all hosts.
-fn configure(rack: &Rack, place: &Path, targets: usize, rate_mbit: u32) {
-    let mut text = format!(
-        "cluster = \"rack\"\nepoch = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast_port = 7400\n\
-         [protocol]\nlink_mbps = {rate_mbit}\n"
-    );
-    for id in 1..=targets {
-        let address = rack.address(id);
-        write!(
-            text,
-            "[[target]]\nid = {id}\ndomain = \"server-{id}\"\naddress = \"{address}:7000\"\ndata = \"target-{id}\"\n\
-             capacity = \"512MiB\"\n"
-        )
-        .unwrap();
-    }
-    fs::write(place.join("cluster.toml"), text).unwrap();
-    fs::write(place.join("cluster.key"), "7e".repeat(32)).unwrap();
-    fs::write(place.join("gateway.toml"), "http = \"127.0.0.1:8080\"\n").unwrap();
 }
 
 #[test]
 fn multicast_carries_a_copy_for_all_and_unicast_one_for_each() {
     let Some(mut cluster) = Cluster::start(9, 1_000) else { return };
     let size = 32 * MIB;
-    for (transport, copies_sent) in [("replicast-m", 1.0), ("replicast-h", 3.0)] {
+    for (transport, copies_sent) in [("replicast-m", 1.0), ("replicast-h", 3.0), ("leader", 1.0)] {
         cluster.serve(transport);
         let bytes = content(size, copies_sent as u64);
         let (sent, received) = cluster.traffic(|| drop(cluster.put(transport, &bytes)));
@@ -213,14 +151,14 @@ fn puts_go_on_when_a_cable_is_cut_and_the_server_is_used_again_when_it_is_healed
     cluster.serve("replicast-m");
     let bytes = content(32 * MIB, 3);
     fs::write(cluster.file("large"), &bytes).unwrap();
-    let traffic = |host| cluster.rack.traffic(host).unwrap();
+    let traffic = |host| cluster.rack().traffic(host).unwrap();
     let begin = traffic(GATEWAY).0;
     let mut put = cluster.begin(&["put", cluster.file("large").to_str().unwrap(), "--json"]);
     wait_until("a quarter is sent", || traffic(GATEWAY).0 - begin > 8 * MIB as u64);
     // Whoever got most so far is sure to be counted on.
     let cut = (1..=5).max_by_key(|id| traffic(*id).1).unwrap();
     let id = cut.to_string();
-    cluster.rack.cut(cut).unwrap();
+    cluster.rack().cut(cut).unwrap();
     assert!(put.is_running(), "the cable was cut too late to show anything: {}", put.said());
     assert!(put.wait().unwrap(), "{}", put.said());
     assert_eq!(cluster.alive(), 4);
@@ -228,8 +166,10 @@ fn puts_go_on_when_a_cable_is_cut_and_the_server_is_used_again_when_it_is_healed
     let during = cluster.put("during", &content(4 * MIB, 4));
     assert!(during["copies_by_target"][&id].is_null(), "{during}");
 
-    cluster.rack.heal(cut).unwrap();
-    wait_until("the switch forwards to it again", || cluster.groups_of(cut) == cluster.groups_each());
+    cluster.rack().heal(cut).unwrap();
+    wait_until("the switch forwards to it again", || {
+        cluster.inner.groups_of(cut).unwrap() == cluster.inner.groups_each()
+    });
     wait_until("it answers again", || cluster.alive() == 5);
     cluster.leave_three(cut);
     let (bytes, mut report) = (content(4 * MIB, 6), Value::Null);
@@ -249,15 +189,15 @@ fn putting_and_getting_outlast_a_cut_of_the_gateways_own_cable() {
     fs::write(&file, &bytes).unwrap();
     let work: [&[&str]; 2] = [&["put", file.to_str().unwrap()], &["get", "file", "--output", copy.to_str().unwrap()]];
     for args in work {
-        let moved = || cluster.rack.traffic(GATEWAY).map(|(sent, received)| sent + received).unwrap();
+        let moved = || cluster.rack().traffic(GATEWAY).map(|(sent, received)| sent + received).unwrap();
         let begin = moved();
         let mut work = cluster.begin(args);
         wait_until("a quarter is moved", || moved() - begin > 8 * MIB as u64);
-        cluster.rack.cut(GATEWAY).unwrap();
+        cluster.rack().cut(GATEWAY).unwrap();
         assert!(work.is_running(), "the cable was cut too late to show anything: {}", work.said());
         // Longer than any single question waits for its answer.
         std::thread::sleep(Duration::from_secs(1));
-        cluster.rack.heal(GATEWAY).unwrap();
+        cluster.rack().heal(GATEWAY).unwrap();
         assert!(work.wait().unwrap(), "{args:?}: {}", work.said());
     }
     assert!(fs::read(copy).unwrap() == bytes, "the file came back changed");
@@ -265,12 +205,12 @@ fn putting_and_getting_outlast_a_cut_of_the_gateways_own_cable() {
 
 /// Puts and gets a file; `event` counts what the targets say when a lost datagram is repaired.
 fn assert_repaired(cluster: &Cluster, what: &str, loser: usize, event: &str, seed: u64) {
-    let said = || cluster.targets.iter().map(|target| target.said().matches(event).count()).sum::<usize>();
-    let before = (cluster.rack.lost(loser).unwrap(), said());
+    let said = || cluster.inner.running().map(|target| target.said().matches(event).count()).sum::<usize>();
+    let before = (cluster.rack().lost(loser).unwrap(), said());
     let bytes = content(16 * MIB, seed);
     cluster.put(what, &bytes);
     cluster.assert_holds(what, &bytes);
-    let (lost, repairs) = (cluster.rack.lost(loser).unwrap() - before.0, said() - before.1);
+    let (lost, repairs) = (cluster.rack().lost(loser).unwrap() - before.0, said() - before.1);
     eprintln!("{what}: {lost} datagrams lost, {repairs} repairs");
     assert!(lost > 0 && repairs > 0, "{what}: {lost} datagrams lost, {repairs} repairs");
 }
@@ -278,7 +218,7 @@ fn assert_repaired(cluster: &Cluster, what: &str, loser: usize, event: &str, see
 #[test]
 fn what_one_receiver_loses_is_repaired() {
     let Some(mut cluster) = Cluster::start(5, 1_000) else { return };
-    if let Err(reason) = cluster.rack.lose(1, 10) {
+    if let Err(reason) = cluster.rack().lose(1, 10) {
         return eprintln!("skipped: {reason:#}");
     }
     cluster.serve("replicast-m");
@@ -286,7 +226,59 @@ fn what_one_receiver_loses_is_repaired() {
     assert_repaired(&cluster, "a target that loses, multicast", 1, "RepairAsked", 10);
     cluster.serve("replicast-h");
     assert_repaired(&cluster, "a target that loses, unicast", 1, "RepairAsked", 11);
-    cluster.rack.lose(GATEWAY, 10).unwrap();
+    cluster.rack().lose(GATEWAY, 10).unwrap();
     assert_repaired(&cluster, "a gateway that loses", GATEWAY, "RepairSent", 12);
     cluster.assert_never_fragmented();
+}
+
+/// Two files, put while something is amiss: they must be there, and those who are away have none of them.
+fn assert_goes_on(cluster: &Cluster, what: &str, away: usize, seed: u64) {
+    let bytes = content(8 * MIB, seed);
+    let report = cluster.put(what, &bytes);
+    assert!(report["copies_by_target"][&away.to_string()].is_null(), "{report}");
+    cluster.assert_holds(what, &bytes);
+}
+
+#[test]
+fn a_frozen_server_keeps_nobody_from_work_and_is_used_again() {
+    let Some(mut cluster) = Cluster::start(5, 1_000) else { return };
+    cluster.serve("replicast-m");
+    let before = content(8 * MIB, 20);
+    cluster.put("before", &before);
+    cluster.inner.target(2).unwrap().freeze().unwrap();
+    cluster.assert_holds("before", &before);
+    assert_goes_on(&cluster, "during", 2, 21);
+    cluster.inner.target(2).unwrap().thaw().unwrap();
+    wait_until("it answers again", || cluster.alive() == 5);
+    cluster.leave_three(2);
+    let report = cluster.put("after", &content(4 * MIB, 22));
+    assert!(report["copies_by_target"]["2"].as_u64() >= Some(4), "{report}");
+}
+
+#[test]
+fn a_leader_that_is_killed_is_replaced_and_leads_again() {
+    let Some(mut cluster) = Cluster::start(5, 1_000) else { return };
+    cluster.serve("leader");
+    let before = content(8 * MIB, 30);
+    cluster.put("before", &before);
+    cluster.inner.kill_target(1).unwrap();
+    cluster.assert_holds("before", &before);
+    assert_goes_on(&cluster, "during", 1, 31);
+    cluster.inner.start_targets().unwrap();
+    wait_until("it answers again", || cluster.alive() == 5);
+    cluster.leave_three(1);
+    let report = cluster.put("after", &content(4 * MIB, 32));
+    assert!(report["copies_by_target"]["1"].as_u64() >= Some(4), "{report}");
+}
+
+#[test]
+fn a_switch_without_multicast_is_noticed_and_served_by_unicast() {
+    let Some(mut cluster) = Cluster::start(5, 1_000) else { return };
+    cluster.rack().set_multicast(false).unwrap();
+    cluster.inner.serve(GATEWAY, "replicast-m").unwrap();
+    assert_eq!(cluster.ask(&["status", "--json"])["multicast"], false);
+    let bytes = content(8 * MIB, 40);
+    let (sent, _) = cluster.traffic(|| drop(cluster.put("file", &bytes)));
+    assert!(sent > 3.0 * bytes.len() as f64, "{sent} bytes were sent: not a copy for each");
+    cluster.assert_holds("file", &bytes);
 }

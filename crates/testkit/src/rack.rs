@@ -21,9 +21,6 @@ const PREFIX: &str = "rack";
 /// Hosts that one rack may have: their addresses differ in the last byte.
 const HOSTS: usize = 250;
 
-/// Bytes that may wait at a host's own end of its cable: more than its sockets' buffers hold.
-const OWN_QUEUE: u32 = 64 << 20;
-
 /// What a rack looks like.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -33,7 +30,7 @@ pub struct Shape {
     pub mtu: u32,
     /// Megabits per second of every cable in each direction; `None` is as fast as the machine copies.
     pub rate_mbit: Option<u32>,
-    /// How long a datagram may wait at the switch's end of a cable, milliseconds: what would wait longer is dropped.
+    /// How long a datagram may wait at either end of a cable, milliseconds: what would wait longer is dropped.
     pub queue_ms: u32,
     /// Whether the switch learns who listens to which multicast group. One that does not sends multicast to all.
     pub snooping: bool,
@@ -81,7 +78,7 @@ impl Rack {
         let attempt = ip(&format!("netns add {switch}"))
             .and_then(|_| ip(&format!("-n {switch} link add br0 type bridge mcast_snooping 1")))
             .and_then(|_| ip(&format!("-n {switch} link add p0 type veth peer name p1")))
-            .and_then(|_| rack.limit(&switch, "p0", 1_000, "latency 20ms"))
+            .and_then(|_| rack.limit(&switch, "p0", 1_000))
             .and_then(|()| ip(&format!("netns exec {switch} ip link show br0")))
             .and_then(|_| run("bridge", &["-n", &switch, "mdb", "show"], ""));
         attempt.err().map(|error| format!("network namespaces cannot be had: {error:#}"))
@@ -131,18 +128,19 @@ impl Rack {
         Ok(rack)
     }
 
-    /// Limits a host's cable to so many megabits per second in each direction. What waits at the host's own end is never
-    /// dropped: as with a network card, the sockets are told to wait.
+    /// Limits a host's cable to so many megabits per second in each direction.
     ///
     /// # Errors
     /// The cable's ends cannot be limited.
     pub fn set_rate(&self, host: usize, rate_mbit: u32) -> anyhow::Result<()> {
-        self.limit(&self.host(host), "eth0", rate_mbit, &format!("limit {OWN_QUEUE}"))?;
-        self.limit(&self.switch(), &format!("p{host}"), rate_mbit, &format!("latency {}ms", self.queue_ms))
+        self.limit(&self.host(host), "eth0", rate_mbit)?;
+        self.limit(&self.switch(), &format!("p{host}"), rate_mbit)
     }
 
-    fn limit(&self, namespace: &str, device: &str, rate: u32, queue: &str) -> anyhow::Result<()> {
-        let words = format!("-n {namespace} qdisc replace dev {device} root tbf rate {rate}mbit burst 64kb {queue}");
+    fn limit(&self, namespace: &str, device: &str, rate: u32) -> anyhow::Result<()> {
+        let queue = self.queue_ms;
+        let words =
+            format!("-n {namespace} qdisc replace dev {device} root tbf rate {rate}mbit burst 64kb latency {queue}ms");
         run("tc", &words.split(' ').collect::<Vec<_>>(), "").map(drop)
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use testkit::{Rack, Shape};
 
-const SHAPE: Shape = Shape { hosts: 2, mtu: 9_000, rate_mbit: Some(1_000) };
+const SHAPE: Shape = Shape { hosts: 2, mtu: 9_000, rate_mbit: Some(1_000), queue_ms: 20, snooping: true };
 
 fn ip(args: &[&str]) -> String {
     let output = Command::new("ip").args(args).output().unwrap();

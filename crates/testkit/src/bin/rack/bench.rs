@@ -24,7 +24,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     rack: RackArgs,
     /// Transports to compare.
-    #[arg(long, value_delimiter = ',', default_values = ["hash", "replicast-h", "replicast-m"])]
+    #[arg(long, value_delimiter = ',', default_values = ["hash", "replicast-h", "replicast-m", "leader"])]
     pub(crate) transports: Vec<String>,
     /// Numbers of gateways to load it from.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]

@@ -1,6 +1,8 @@
 //! `rack`: a cluster of the real binary on a rack of network namespaces, to measure it and to break things in it.
 
 mod bench;
+mod compare;
+mod faults;
 mod figures;
 mod load;
 
@@ -24,6 +26,11 @@ struct Arguments {
 enum Task {
     /// Measure puts and gets over the rack's cables, for each transport, and compare with what the cables can carry.
     Bench(bench::BenchArgs),
+    /// Break things while clients put and get, mend them, and show how long everything took to be as before; at the end
+    /// every acknowledged file is read back.
+    Faults(faults::FaultArgs),
+    /// Run the scenario of this rack in the simulator, and show its puts beside those of the rack.
+    Compare(compare::CompareArgs),
     /// Remove what earlier runs left behind that are no more.
     Clean,
 }
@@ -37,7 +44,7 @@ struct RackArgs {
     /// Rate of every cable in each direction, megabits per second.
     #[arg(long, value_name = "MBIT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
     rate: u32,
-    /// How long a datagram may wait at the switch's end of a cable, milliseconds.
+    /// How long a datagram may wait at either end of a cable, milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     queue: u32,
     /// MTU of every interface, bytes.
@@ -83,6 +90,8 @@ impl RackArgs {
 fn main() -> std::process::ExitCode {
     let outcome = match Arguments::parse().command {
         Task::Bench(args) => bench::run(&args),
+        Task::Faults(args) => faults::run(&args),
+        Task::Compare(args) => compare::run(&args),
         Task::Clean => remove_stale().map(|count| println!("{count} namespaces removed")),
     };
     match outcome {
