@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one or two commands that can be typed by hand.
 
-.PHONY: run test verify fix fuzz rust
+.PHONY: run test verify fix fuzz rack rust
 
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
@@ -25,6 +25,11 @@ verify: rust
 fix: rust
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
+
+# What the transports reach over the cables of a rack of network namespaces; needs root. `rack --help` has more.
+rack: rust
+	cargo build --locked --release --package reservoir-cli --package reservoir-testkit --bins
+	target/release/rack bench
 
 # Hostile input. Needs the nightly toolchain, a C++ compiler and cargo-fuzz; CONTRIBUTING.md says how to get them.
 fuzz: rust

@@ -131,9 +131,9 @@ impl Cluster {
 fn multicast_carries_a_copy_for_all_and_unicast_one_for_each() {
     let Some(mut cluster) = Cluster::start(9, 1_000) else { return };
     let size = 32 * MIB;
-    for (transport, copies_sent) in [("replicast-m", 1.0), ("replicast-h", 3.0), ("leader", 1.0)] {
+    for (seed, (transport, copies_sent)) in (1..).zip([("replicast-m", 1.0), ("replicast-h", 3.0), ("leader", 1.0)]) {
         cluster.serve(transport);
-        let bytes = content(size, copies_sent as u64);
+        let bytes = content(size, seed);
         let (sent, received) = cluster.traffic(|| drop(cluster.put(transport, &bytes)));
         let (sent, received) = (sent / size as f64, received / size as f64);
         eprintln!("{transport}: {sent:.2} times the payload sent, {received:.2} times received");

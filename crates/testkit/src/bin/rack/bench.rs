@@ -215,7 +215,7 @@ fn row(args: &BenchArgs, case: (u8, Condition, usize), runs: &[Outcome], even: O
     let mut counters = Counters::default();
     runs.iter().for_each(|run| counters.add(&run.counters));
     let (put, get) = (of(|run| run.put.mb_per_s), of(|run| run.get.mb_per_s));
-    let accepted = counters.count("windows_total{fate=\"accepted\"");
+    let accepted = counters.count("windows_total", "fate=\"accepted\"");
     let windows = Some(accepted).filter(|accepted| *accepted > 0.0);
     Row {
         gateways,
@@ -232,12 +232,12 @@ fn row(args: &BenchArgs, case: (u8, Condition, usize), runs: &[Outcome], even: O
         get_of_bound: get / get_bound,
         get_p99_ms: of(|run| run.get.p99_ms),
         get_of_even: of_even(|run| run.get.mb_per_s),
-        overruns_of_windows: windows.map(|windows| counters.count("overrun_seconds_count") / windows),
+        overruns_of_windows: windows.map(|windows| counters.count("overrun_seconds_count", "") / windows),
         overrun_p50_ms: counters.quantile_ms("overrun_seconds", 0.5),
         overrun_p99_ms: counters.quantile_ms("overrun_seconds", 0.99),
         late_p50_ms: counters.quantile_ms("start_late_seconds", 0.5),
         late_p99_ms: counters.quantile_ms("start_late_seconds", 0.99),
-        repairs_asked: counters.count("repairs_asked_total"),
+        repairs_asked: counters.count("repairs_asked_total", ""),
         put_runs: runs.iter().map(|run| run.put.mb_per_s).collect(),
         get_runs: runs.iter().map(|run| run.get.mb_per_s).collect(),
     }

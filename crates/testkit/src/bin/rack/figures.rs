@@ -38,10 +38,10 @@ impl Counters {
         }
     }
 
-    /// A counter.
-    pub(crate) fn count(&self, name: &str) -> f64 {
-        let series = |(series, _): &(&String, &f64)| series.split('{').next().is_some_and(|n| n.ends_with(name));
-        self.0.iter().filter(series).map(|(_, value)| value).sum()
+    /// The sum of the counters whose series have `name` and `label` in them.
+    pub(crate) fn count(&self, name: &str, label: &str) -> f64 {
+        let these = self.0.iter().filter(|(series, _)| series.contains(name) && series.contains(label));
+        these.map(|(_, value)| value).sum()
     }
 
     /// An upper bound of a quantile (0 to 1) of a histogram of seconds, in milliseconds: the end of its bucket. `None`
