@@ -40,7 +40,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     repeat: u8,
     /// Puts or gets in flight of each gateway.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 4)]
     depth: usize,
     /// Bytes of a chunk.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
