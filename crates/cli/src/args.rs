@@ -507,6 +507,12 @@ pub(crate) enum ExhibitArg {
     Fig11,
     Fig12,
     Fig13,
+    /// What choosy initiators and double booking gain with Replicast-H.
+    Choosy,
+    /// What choosy initiators gain with Replicast-M.
+    ChoosyM,
+    /// Latencies of single puts, without and with choosy initiators.
+    ChoosySpikes,
 }
 
 /// A peculiarity of the paper's simulator.

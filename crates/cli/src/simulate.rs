@@ -1,6 +1,7 @@
 //! The simulator's commands.
 
 mod ablate;
+mod choosy;
 mod paper;
 mod plot;
 mod progress;

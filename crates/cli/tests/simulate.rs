@@ -24,26 +24,30 @@ fn output_of(args: &[&str]) -> String {
 fn the_paper_comes_out_as_json_and_as_a_report() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("paper");
-    let args = ["sim", "paper", "--only", "table3,table5,fig8", "--seeds", "2", "--json", "--out"];
+    let args = ["sim", "paper", "--only", "table3,table5,fig8,choosy-spikes", "--seeds", "2", "--json", "--out"];
     let text = output_of(&[&args[..], &[out.to_str().unwrap()]].concat());
     let cells: Vec<Value> = serde_json::from_str(&text).unwrap();
-    assert_eq!(cells.len(), 12 + 3 + 2);
+    assert_eq!(cells.len(), 12 + 3 + 2 + 2);
     for cell in &cells {
         let ours = cell["chunks_per_second"].as_f64().unwrap();
         if let Some(paper) = cell["paper"].as_f64() {
             let ratio = cell["ratio"].as_f64().unwrap();
             assert!((ours / paper - ratio).abs() < 1e-9 && (0.9..1.1).contains(&ratio), "{cell}");
         } else {
-            assert!(cell["protocol"] == "uch-aimd" || cell["table"] == "fig8", "{cell}");
+            assert!(cell["protocol"] == "uch-aimd" || cell["table"] == "fig8" || cell["extra"] == "choosy", "{cell}");
         }
     }
     assert!(cells.iter().any(|c| c["chunk"] == "128K" && c["disk"] == 1000 && c["protocol"] == "replicast-m"));
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(page.matches("<svg").count() == 2 && page.contains("Table 5") && page.ends_with("</html>\n"));
+    let choosy = cells.iter().find(|c| c["extra"] == "choosy").unwrap();
+    assert!(choosy["choosy"]["latency_lower_percent"].as_f64().unwrap() > 0.0, "{choosy}");
+    assert!(page.matches("<svg").count() == 4 && page.contains("Table 5") && page.ends_with("</html>\n"));
     for outside in ["src=", "href=", "url(", "@import"] {
         assert!(!page.contains(outside), "the report needs something else: {outside}");
     }
-    assert!(fs::read_to_string(out.join("fig8.svg")).unwrap().starts_with("<svg"));
+    for plot in ["fig8.svg", "choosy-spikes-without.svg", "choosy-spikes-with.svg"] {
+        assert!(fs::read_to_string(out.join(plot)).unwrap().starts_with("<svg"), "{plot}");
+    }
 }
 
 #[test]

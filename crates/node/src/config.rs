@@ -119,11 +119,13 @@ pub struct Protocol {
     pub depth: usize,
     /// Port rate to begin with, megabits per second.
     pub link_mbps: u64,
+    /// Whether initiators give windows back that begin late, and ask again.
+    pub choosy: bool,
 }
 
 impl Default for Protocol {
     fn default() -> Self {
-        Self { transport: TransportName::ReplicastM, lead_gets: false, depth: 4, link_mbps: 10_000 }
+        Self { transport: TransportName::ReplicastM, lead_gets: false, depth: 4, link_mbps: 10_000, choosy: false }
     }
 }
 
@@ -382,6 +384,7 @@ impl ClusterConfig {
             multicast: self.network.multicast != MulticastChoice::Off,
             depth: self.protocol.depth,
             link_rate: self.protocol.link_mbps.saturating_mul(125_000),
+            choosy: self.protocol.choosy,
             per_datagram: payload_per_datagram(self.network.mtu(address)),
             ..Config::default()
         }

@@ -47,6 +47,9 @@ pub struct Config {
     pub stretch_m: u16,
     /// The same for Replicast-H, whose transfers follow each other: per copy.
     pub stretch_h: u16,
+    /// Give windows back that begin much later than those before, and ask again, at most
+    /// [`limits::CANCELS`](crate::limits::CANCELS) times a put. (Negotiated puts.)
+    pub choosy: bool,
     /// The initiator never waits longer than this for bids before it asks again.
     pub bid_timeout: Span,
     /// Silence after which an expected datagram or acknowledgement is asked for.
@@ -76,6 +79,7 @@ impl Default for Config {
             max_wait: Span::from_secs(2),
             stretch_m: 140,
             stretch_h: 110,
+            choosy: false,
             bid_timeout: Span::from_millis(50),
             late: Span::from_millis(20),
             give_up: Span::from_secs(30),

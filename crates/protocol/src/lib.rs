@@ -18,6 +18,7 @@
 
 pub mod calendar;
 mod choose;
+mod choosy;
 pub mod cleaner;
 pub mod config;
 pub mod estimate;

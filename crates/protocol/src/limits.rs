@@ -33,3 +33,5 @@ pub const LISTED: usize = 30;
 pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.
 pub const SENDERS: usize = 4_096;
+/// Times a choosy initiator gives windows back for one put because they begin too late; then it takes what it gets.
+pub const CANCELS: u8 = 3;

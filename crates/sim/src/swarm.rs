@@ -2,6 +2,7 @@
 //! without the noise of the others.
 
 use protocol::config::{Config, Transport};
+use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
@@ -14,6 +15,8 @@ pub(crate) const GROUP_CELLS: usize = 3;
 pub enum Planted {
     /// A defect of the target machine.
     Target(Bug),
+    /// A defect of the initiator machine.
+    Initiator(initiator::Bug),
     /// A restart forgets the newest records of the index.
     LoseIndexTail,
     /// A disk whose sync failed says that it went well.
@@ -24,7 +27,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -34,6 +37,7 @@ impl Planted {
         Self::Target(Bug::ClaimGranted),
         Self::Target(Bug::NeverExpire),
         Self::Target(Bug::ForgetPromise),
+        Self::Initiator(initiator::Bug::NeverContent),
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
@@ -52,6 +56,7 @@ impl Planted {
             Self::Target(Bug::ClaimGranted) => "claim-granted",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
+            Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::HurryCleaner => "hurry-cleaner",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
@@ -167,6 +172,7 @@ impl Scenario {
         let config = Config {
             transport: if led { Transport::Leader } else { transport },
             lead_gets,
+            choosy: Rng::new(seed).fork(11).chance(1, 3),
             multicast: rng.chance(3, 4),
             depth: 1 + rng.below(4) as usize,
             link_rate: link,

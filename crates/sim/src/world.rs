@@ -249,7 +249,7 @@ impl<'a> World<'a> {
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
         let bug = match self.scenario.planted {
             Some(Planted::Target(bug)) => Some(bug),
-            Some(Planted::LoseIndexTail | Planted::IgnoreFailedSync | Planted::HurryCleaner) | None => None,
+            _ => None,
         };
         let (chunks, free) = disk.chunks();
         let map = self.maps[map].clone();
@@ -262,7 +262,11 @@ impl<'a> World<'a> {
         let seed = self.rng.next_u64();
         let late = self.is_late(id.0);
         let map = self.maps[self.file(late)].clone();
-        let machine = Initiator::new(id, map, self.scenario.config.clone(), seed);
+        let bug = match self.scenario.planted {
+            Some(Planted::Initiator(bug)) => Some(bug),
+            _ => None,
+        };
+        let machine = Initiator::new(id, map, self.scenario.config.clone(), seed).planted(bug);
         self.add(id, Machinery::Initiator(Box::new(machine)), late);
         self.initiators.push(id);
     }

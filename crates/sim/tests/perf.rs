@@ -156,12 +156,16 @@ const DIGESTS: [(u64, u64); 4] = [
 fn transfers_into_reserved_windows_never_meet() {
     for protocol in [Protocol::ReplicastM, Protocol::ReplicastH] {
         for chunk in [16 * KIB, 128 * KIB, 1024 * KIB] {
-            for mode in [Mode::Transfer, Mode::Frame] {
+            for (mode, extra) in [(Mode::Transfer, false), (Mode::Frame, false), (Mode::Transfer, true)] {
                 let mut setup = Setup::paper(Config::paper(protocol, 1_000 * MB), 90, chunk, Span::from_millis(10));
                 setup.mode = mode;
+                setup.protocol.choosy = extra;
+                setup.protocol.double_booking = extra && protocol == Protocol::ReplicastH;
                 let outcome = run(&setup).unwrap();
-                assert_eq!(outcome.collisions, 0, "{protocol:?}, {chunk} bytes");
+                assert_eq!(outcome.collisions, 0, "{protocol:?}, {chunk} bytes, {extra}");
                 assert!(outcome.chunks > 0);
+                assert_eq!(outcome.cancelled > 0, extra);
+                assert_eq!(outcome.rejected > 0, setup.protocol.double_booking);
             }
         }
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use sim::perf::paper::{Cell, Exhibit, Measured, reproduce};
 use sim::perf::{Estimate, LATE_FRAMES, Quirks, STAGGERED_START, cores};
 
+use super::choosy;
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::progress::Progress;
 use super::report::{Report, make_place};
@@ -27,6 +28,9 @@ struct CellJson {
     /// MB/s of 2^20 bytes.
     disk: u64,
     protocol: &'static str,
+    /// What is added to its rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<&'static str>,
     initiators: u32,
     seeds: u64,
     chunks_per_second: f64,
@@ -40,7 +44,21 @@ struct CellJson {
     paper_latency_us: Option<f64>,
     remark: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    choosy: Option<ChoosyJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     tentative: Option<TentativeJson>,
+}
+
+/// A cell's part in the figures on choosy initiators.
+#[derive(Serialize)]
+struct ChoosyJson {
+    /// Percent, against the same cell without extras; none for that one.
+    latency_lower_percent: Option<f64>,
+    chunks_per_second_more_percent: Option<f64>,
+    latency_most_us: f64,
+    /// Percent of the puts.
+    given_back: f64,
+    lost_to_another: f64,
 }
 
 /// Table 5's part of a cell: percent, and microseconds.
@@ -71,7 +89,9 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     let took = begin.elapsed().as_secs_f64();
     let cells: Vec<CellJson> = exhibits
         .iter()
-        .flat_map(|e| e.cells().into_iter().filter_map(|cell| Some(as_json(*e, find(&measured, cell)?, args.seeds))))
+        .flat_map(|e| {
+            e.cells().into_iter().filter_map(|cell| Some(as_json(*e, find(&measured, cell)?, &measured, args.seeds)))
+        })
         .collect();
     if args.report.json {
         json(&cells)?;
@@ -82,7 +102,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
             table(&header, rows)?;
         }
         line("")?;
-        for remark in remarks(&measured) {
+        for remark in remarks(&exhibits, &measured) {
             line(&remark)?;
         }
         let events: u64 = measured.iter().map(|m| m.events).sum();
@@ -109,6 +129,9 @@ const fn exhibit(arg: ExhibitArg) -> Exhibit {
         ExhibitArg::Fig11 => Exhibit::Fig11,
         ExhibitArg::Fig12 => Exhibit::Fig12,
         ExhibitArg::Fig13 => Exhibit::Fig13,
+        ExhibitArg::Choosy => Exhibit::Choosy,
+        ExhibitArg::ChoosyM => Exhibit::ChoosyM,
+        ExhibitArg::ChoosySpikes => Exhibit::ChoosySpikes,
     }
 }
 
@@ -125,18 +148,20 @@ fn quirks(args: &[QuirkArg]) -> Quirks {
     quirks
 }
 
-fn find(measured: &[Measured], cell: Cell) -> Option<&Measured> {
+pub(super) fn find(measured: &[Measured], cell: Cell) -> Option<&Measured> {
     measured.iter().find(|m| m.cell == cell)
 }
 
-fn as_json(exhibit: Exhibit, m: &Measured, seeds: u64) -> CellJson {
+fn as_json(exhibit: Exhibit, m: &Measured, measured: &[Measured], seeds: u64) -> CellJson {
     let paper = m.cell.published();
+    let gains = choosy::gains(m, measured);
     CellJson {
         table: exhibit.name(),
         chunk: m.cell.chunk_name(),
         chunk_bytes: m.cell.chunk,
         disk: m.cell.disk,
         protocol: m.cell.protocol.name(),
+        extra: m.cell.extra.name(),
         initiators: m.cell.initiators,
         seeds,
         chunks_per_second: m.chunks_per_second.mean,
@@ -148,6 +173,13 @@ fn as_json(exhibit: Exhibit, m: &Measured, seeds: u64) -> CellJson {
         latency_us: m.latency.mean,
         paper_latency_us: paper.map(|p| p.latency),
         remark: m.remark(),
+        choosy: exhibit.is_choosy().then(|| ChoosyJson {
+            latency_lower_percent: gains.map(|g| g.0),
+            chunks_per_second_more_percent: gains.map(|g| g.1),
+            latency_most_us: m.most,
+            given_back: m.given_back.0,
+            lost_to_another: m.given_back.1,
+        }),
         tentative: (exhibit == Exhibit::Table5).then(|| tentative(m)).flatten(),
     }
 }
@@ -164,13 +196,16 @@ fn tentative(m: &Measured) -> Option<TentativeJson> {
     })
 }
 
-fn with_interval(estimate: Estimate, places: usize) -> String {
+pub(super) fn with_interval(estimate: Estimate, places: usize) -> String {
     let mean = if places == 0 { grouped(estimate.mean) } else { format!("{:.places$}", estimate.mean) };
     if estimate.half == 0.0 { mean } else { format!("{mean} ±{:.1} %", 100.0 * estimate.half / estimate.mean) }
 }
 
 /// The rows of an exhibit: ours beside the paper's.
 fn rows(exhibit: Exhibit, measured: &[Measured]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    if exhibit.is_choosy() {
+        return choosy::rows(exhibit, measured);
+    }
     let cells = exhibit.cells().into_iter().filter_map(|cell| find(measured, cell));
     if exhibit == Exhibit::Table5 {
         let header = vec!["chunk", "paper", "1-e^(-λt)", "for a request each", "measured", "with a request each"];
@@ -221,8 +256,8 @@ fn rows(exhibit: Exhibit, measured: &[Measured]) -> (Vec<&'static str>, Vec<Vec<
 }
 
 /// What is to be said of cells that are off, and of all.
-fn remarks(measured: &[Measured]) -> Vec<String> {
-    let mut said = Vec::new();
+fn remarks(exhibits: &[Exhibit], measured: &[Measured]) -> Vec<String> {
+    let mut said = choosy::remarks(exhibits, measured);
     let compared = measured.iter().filter(|m| m.ratio().is_some()).count();
     let mut off = 0;
     for m in measured {
@@ -245,7 +280,9 @@ fn remarks(measured: &[Measured]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if measured.iter().any(|m| tentative(m).is_some_and(|t| t.measured > 1.3 * t.formula)) {
+    if exhibits.contains(&Exhibit::Table5)
+        && measured.iter().any(|m| tentative(m).is_some_and(|t| t.measured > 1.3 * t.formula))
+    {
         said.push(
             "Table 5's formula supposes requests at random. With one chunk at a time for each initiator and all of them \
              beginning at once, requests come in bursts, most of all for large chunks: more of them meet a tentative \
@@ -267,11 +304,19 @@ fn fill(report: &mut Report, exhibits: &[Exhibit], measured: &[Measured], args: 
     if !args.quirks.is_empty() {
         report.text("Some peculiarities of the paper's simulator are switched on.");
     }
-    for remark in remarks(measured) {
+    for remark in remarks(exhibits, measured) {
         report.text(&remark);
     }
     for exhibit in exhibits {
         report.heading(exhibit.title());
+        if exhibit.is_choosy() {
+            for (name, svg) in choosy::plots(*exhibit, measured)? {
+                report.plot(&name, svg);
+            }
+            let (header, rows) = rows(*exhibit, measured);
+            report.table(&header, &rows);
+            continue;
+        }
         let svg = if exhibit.plots_chunks() { chunk_plot(*exhibit, measured) } else { bar_plot(*exhibit, measured) };
         if let Some(svg) = svg.transpose()? {
             report.plot(exhibit.name(), svg);

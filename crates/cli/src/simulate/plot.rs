@@ -328,6 +328,8 @@ pub(crate) enum Drawn {
     Line,
     /// The points.
     Points,
+    /// The points of the first, and lines through the others.
+    Trend,
 }
 
 /// Lines or clouds; `level` is a value to compare with, drawn across, and its name.
@@ -345,7 +347,7 @@ pub(crate) fn lines(
         for (s, one) in series.iter().enumerate() {
             let (shade, dash, gap) = STROKES[s % STROKES.len()];
             let few = one.points.len() <= FEW;
-            let is_line = what == Drawn::Line;
+            let is_line = what == Drawn::Line || what == Drawn::Trend && s > 0;
             if is_line {
                 let line = DashedPathElement::new(one.points.clone(), dash, gap, shade.stroke_width(2));
                 chart.draw_series(std::iter::once(line)).map_err(failed)?;

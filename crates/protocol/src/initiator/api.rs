@@ -364,3 +364,10 @@ impl fmt::Display for GetError {
 impl core::error::Error for Busy {}
 impl core::error::Error for PutError {}
 impl core::error::Error for GetError {}
+
+/// Defects that can be planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// When choosy, give every window back.
+    NeverContent,
+}

@@ -56,6 +56,9 @@ struct Shared {
     /// From the promised beginning of a get's payload to its arrival.
     lateness: Typical,
     memory: Memory,
+    /// How long the windows of the next put may keep it waiting (if choosy).
+    max_bid_wait: Span,
+    bug: Option<Bug>,
     /// Rounds that each member has missed in a row, and when the last of them was over.
     missed: BTreeMap<NodeId, (u8, Instant)>,
 }
@@ -221,9 +224,18 @@ impl Initiator {
             grants: Typical::default(),
             lateness: Typical::default(),
             memory: Memory::default(),
+            max_bid_wait: Span::ZERO,
+            bug: None,
             missed: BTreeMap::new(),
         };
         Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }
+    }
+
+    /// The same with a defect.
+    #[must_use]
+    pub const fn planted(mut self, bug: Option<Bug>) -> Self {
+        self.shared.bug = bug;
+        self
     }
 
     /// Puts, gets, lists and pings that are not answered yet.

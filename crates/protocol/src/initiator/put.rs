@@ -1,5 +1,7 @@
-//! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in [`led`].
+//! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in
+//! [`led`], and how windows are given back that begin too late in [`choosy`].
 
+mod choosy;
 mod led;
 
 use std::collections::BTreeMap;
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use super::{Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, windows};
+use crate::choosy::MaxBidWait;
 use crate::config::Transport;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
@@ -60,6 +63,9 @@ pub(super) struct Put {
     failed: Vec<NodeId>,
     /// Targets that said that they have no room: not asked again by this put.
     full: Vec<NodeId>,
+    /// From when on windows were asked for in this round, and for how long they may keep us waiting (if choosy).
+    earliest: Instant,
+    wait: MaxBidWait,
     phase: Phase,
 }
 
@@ -109,6 +115,8 @@ impl Put {
             holders: Vec::new(),
             failed: Vec::new(),
             full: Vec::new(),
+            earliest: cx.now,
+            wait: MaxBidWait::default(),
             phase: Phase::Resting { until: cx.now },
         };
         put.ask(cx);
@@ -194,6 +202,7 @@ impl Put {
         }
         self.asked_of = asked;
         let request = PutRequest { unreserved, ..self.request(cx) };
+        self.earliest = cx.now + request.earliest;
         cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
         let (soft, hard) = (cx.now + cx.patience(), cx.now + cx.config.bid_timeout);
         self.phase = Phase::Asking { since: cx.now, soft, hard };
@@ -387,8 +396,10 @@ impl Put {
             self.rest(cx, span);
             return Step::Continue;
         }
-        self.accept(cx, &choices);
-        self.send(cx, choices);
+        if !self.gives_back(cx, &choices) {
+            self.accept(cx, &choices);
+            self.send(cx, choices);
+        }
         Step::Continue
     }
 

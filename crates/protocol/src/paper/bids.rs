@@ -22,6 +22,33 @@ struct Bid {
     left: Instant,
     right: Instant,
     state: State,
+    /// When it was offered.
+    since: Instant,
+    /// Who else was offered the time of this window while it was tentative.
+    second: Option<Second>,
+}
+
+/// A bid for the time of another's tentative window. It takes that one's place when it is cancelled.
+#[derive(Clone, Copy, Debug)]
+struct Second {
+    txn: TxnId,
+    left: Instant,
+    right: Instant,
+    since: Instant,
+    is_accepted: bool,
+}
+
+impl Bid {
+    const fn tentative(txn: TxnId, left: Instant, right: Instant, since: Instant) -> Self {
+        Self { txn, left, right, state: State::Tentative, since, second: None }
+    }
+}
+
+impl From<Second> for Bid {
+    fn from(second: Second) -> Self {
+        let state = if second.is_accepted { State::Accepted } else { State::Tentative };
+        Self { state, ..Self::tentative(second.txn, second.left, second.right, second.since) }
+    }
 }
 
 /// The bids of one target, in the order of their windows.
@@ -35,6 +62,7 @@ pub(super) struct Bids {
     /// Whether a target that has nothing to do always widens its bid (Replicast-M), or in half of the cases.
     always_widen: bool,
     widen: bool,
+    double: bool,
     rng: Rng,
 }
 
@@ -43,7 +71,8 @@ impl Bids {
         let always_widen = config.placement == Placement::Behind;
         let widen = config.widen_idle;
         let rng = Rng::new(seed);
-        Self { placement: config.placement, hop, trip: config.trip, list: Vec::new(), always_widen, widen, rng }
+        let (placement, trip, double) = (config.placement, config.trip, config.double_booking);
+        Self { placement, hop, trip, list: Vec::new(), always_widen, widen, double, rng }
     }
 
     /// The window of a new bid: not before `earliest`, nor before the disk is ready in `disk_delay`.
@@ -68,25 +97,53 @@ impl Bids {
                 }
                 let left = self.list.last().map_or(ready, |last| ready.max(last.right + self.trip));
                 let right = left + t.window + self.extra(self.list.is_empty(), disk_delay, t);
-                self.list.push(Bid { txn, left, right, state: State::Tentative });
+                self.list.push(Bid::tentative(txn, left, right, now));
                 (left, right)
             }
             Placement::Hole => {
                 let (at, left) = self.hole(ready, t.window, self.trip);
+                if self.double
+                    && disk_delay == Span::ZERO
+                    && let Some(shared) = self.book_twice(now, txn, first, left, t)
+                {
+                    return shared;
+                }
                 let right = left + t.window + self.extra(idle, disk_delay, t);
-                self.list.insert(at, Bid { txn, left, right, state: State::Tentative });
+                self.list.insert(at, Bid::tentative(txn, left, right, now));
                 (left, right)
             }
             Placement::Fit => {
                 let (at, left) = self.hole(ready, t.reserve, Span::ZERO);
                 let end = self.list.get(at).map_or(Instant::FAR, |next| next.left);
                 let right = end.min(left + t.window);
-                self.list.insert(at, Bid { txn, left, right, state: State::Tentative });
+                self.list.insert(at, Bid::tentative(txn, left, right, now));
                 (left, right)
             }
         };
         debug_assert!(self.is_in_order());
         bid
+    }
+
+    /// A second bid for the time of a tentative one that begins before `left`, if the first will have been answered, and
+    /// the second told, before it begins: three hops from the first offer, and a little.
+    fn book_twice(
+        &mut self,
+        now: Instant,
+        txn: TxnId,
+        first: Instant,
+        left: Instant,
+        t: &Timing,
+    ) -> Option<(Instant, Instant)> {
+        let told = self.hop.times(3) + self.trip.times(2);
+        let serves = |bid: &&mut Bid| {
+            let free = bid.state == State::Tentative && bid.second.is_none();
+            let begins = bid.left >= first && bid.left >= bid.since + told && bid.left < left;
+            free && begins && now.since(bid.since) > t.pdu
+        };
+        let bid = self.list.iter_mut().find(serves)?;
+        let right = bid.left + t.window;
+        bid.second = Some(Second { txn, left: bid.left, right, since: now, is_accepted: false });
+        Some((bid.left, right))
     }
 
     /// The first hole of this length, `apart` from what is before it: its place in the list, and its beginning.
@@ -129,16 +186,25 @@ impl Bids {
         self.list.retain(|bid| bid.state != State::Cancelled || bid.left >= soon || bid.right.since(soon) >= window);
     }
 
-    /// The initiator takes the part from `left` to `right`.
-    pub(super) fn accept(&mut self, now: Instant, txn: TxnId, left: Instant, right: Instant, t: &Timing) {
+    /// The initiator takes the part from `left` to `right`. Returns who was offered the same time, and must be told.
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        txn: TxnId,
+        left: Instant,
+        right: Instant,
+        t: &Timing,
+    ) -> Option<TxnId> {
+        if let Some(second) = self.second(txn) {
+            *second = Second { left, right, is_accepted: true, ..*second };
+            return None;
+        }
         if self.placement == Placement::Behind {
             self.expire(now, t.window);
         }
-        let Some(at) = self.list.iter().position(|bid| bid.txn == txn && bid.state == State::Tentative) else {
-            return;
-        };
+        let at = self.list.iter().position(|bid| bid.txn == txn && bid.state == State::Tentative)?;
         let old = self.list[at];
-        self.list[at] = Bid { left, right, state: State::Accepted, ..old };
+        self.list[at] = Bid { left, right, state: State::Accepted, second: None, ..old };
         // A cancelled neighbour grows into the room that this one leaves.
         if at > 0 && left.since(old.left) > t.pdu {
             let before = &mut self.list[at - 1];
@@ -153,10 +219,19 @@ impl Bids {
             after.left = right + self.trip;
         }
         debug_assert!(self.is_in_order());
+        old.second.map(|second| second.txn)
+    }
+
+    /// The second bid of this transaction.
+    fn second(&mut self, txn: TxnId) -> Option<&mut Second> {
+        self.list.iter_mut().filter_map(|bid| bid.second.as_mut()).find(|second| second.txn == txn)
     }
 
     /// The initiator takes others.
     pub(super) fn cancel(&mut self, now: Instant, txn: TxnId, t: &Timing) {
+        for bid in &mut self.list {
+            bid.second = bid.second.filter(|second| second.txn != txn);
+        }
         if self.placement == Placement::Behind {
             self.expire(now, t.window);
         }
@@ -164,7 +239,10 @@ impl Bids {
             return;
         };
         if self.placement != Placement::Behind {
-            self.list.remove(at);
+            match self.list[at].second {
+                Some(second) => self.list[at] = second.into(),
+                None => drop(self.list.remove(at)),
+            }
             return;
         }
         self.list[at].state = State::Cancelled;
@@ -198,5 +276,65 @@ impl Bids {
     fn is_in_order(&self) -> bool {
         let promised: Vec<&Bid> = self.list.iter().filter(|bid| bid.state != State::Cancelled).collect();
         promised.windows(2).all(|pair| pair[0].right <= pair[1].left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Protocol;
+
+    const BUSY: TxnId = TxnId(1);
+    const FIRST: TxnId = TxnId(2);
+    const SECOND: TxnId = TxnId(3);
+
+    /// A target that is busy for a while, and offered the window behind that twice: that window.
+    fn booked_twice() -> (Bids, Timing, Instant, (Instant, Instant)) {
+        let config = Config { double_booking: true, ..Config::paper(Protocol::ReplicastH, 1_000 << 20) };
+        let t = config.timing(1 << 20);
+        let mut bids = Bids::new(&config, t.pdu + config.trip, 1);
+        let (now, zero) = (Instant::from_nanos(1_000), Span::ZERO);
+        let (left, right) = bids.offer(now, BUSY, now, zero, &t);
+        assert_eq!(bids.accept(now, BUSY, left, right, &t), None);
+        let first = bids.offer(now, FIRST, now, zero, &t);
+        assert!(first.0 > right);
+        let soon = now + t.pdu;
+        assert!(bids.offer(soon, TxnId(4), now, zero, &t).0 > first.1, "it is not old enough");
+        bids.cancel(soon, TxnId(4), &t);
+        let later = now + t.pdu.times(2);
+        let second = bids.offer(later, SECOND, now, zero, &t);
+        assert_eq!(second.0, first.0);
+        assert!(bids.offer(later, TxnId(5), now, zero, &t).0 > second.1, "nothing is offered three times");
+        bids.cancel(later, TxnId(5), &t);
+        (bids, t, later, second)
+    }
+
+    #[test]
+    fn the_first_of_two_wins() {
+        let (mut bids, t, now, (left, right)) = booked_twice();
+        assert_eq!(bids.accept(now, SECOND, left, right, &t), None);
+        assert_eq!(bids.accept(now, FIRST, left, right, &t), Some(SECOND));
+        assert_eq!(bids.accepted(), 2);
+    }
+
+    #[test]
+    fn the_second_of_two_keeps_what_the_first_gives_back() {
+        let (mut bids, t, now, (left, right)) = booked_twice();
+        bids.cancel(now, FIRST, &t);
+        assert!(bids.has_tentative());
+        assert_eq!(bids.accept(now, SECOND, left, right, &t), None);
+        assert_eq!(bids.accepted(), 2);
+        // The same when it has accepted already.
+        let (mut bids, t, now, (left, right)) = booked_twice();
+        bids.accept(now, SECOND, left, right, &t);
+        bids.cancel(now, FIRST, &t);
+        assert_eq!((bids.accepted(), bids.has_tentative()), (2, false));
+    }
+
+    #[test]
+    fn a_second_that_goes_leaves_the_first_alone() {
+        let (mut bids, t, now, (left, right)) = booked_twice();
+        bids.cancel(now, SECOND, &t);
+        assert_eq!(bids.accept(now, FIRST, left, right, &t), None);
     }
 }

@@ -118,6 +118,11 @@ pub struct Config {
     pub least_backlog: bool,
     /// Let neighbouring groups share all but one of their cells; otherwise groups share nothing.
     pub overlap: bool,
+    /// Give windows back that begin later than the maximum bid wait, and ask again, at most eight times a put. (Replicast.)
+    pub choosy: bool,
+    /// Offer the time of a tentative window to a second initiator, which is told when the first takes it. (Replicast-H
+    /// with [`Placement::Hole`].)
+    pub double_booking: bool,
 }
 
 /// The times of one transfer.
@@ -167,6 +172,8 @@ impl Config {
             widen_idle: true,
             least_backlog: false,
             overlap: false,
+            choosy: false,
+            double_booking: false,
         }
     }
 

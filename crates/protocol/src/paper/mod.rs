@@ -63,6 +63,10 @@ pub enum Event {
     Aborted,
     /// A round of bids more was asked for, for copies that the rounds before did not place.
     AnotherRound,
+    /// Windows began too late, and were given back.
+    Cancelled,
+    /// A window that was offered was another's after all.
+    Rejected,
 }
 
 /// The initiator of one of the papers' protocols.

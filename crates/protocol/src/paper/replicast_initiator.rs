@@ -8,11 +8,15 @@ use super::choose::{Offer, Pick, any_common, any_in_turn, consecutive, first_fre
 use super::config::{Choice, Config, Protocol};
 use super::wire::{Grant, Grants, Pdu, absolute, ahead, relative, span};
 use super::{Event, Members, Request, Shared, txn_of};
+use crate::choosy::MaxBidWait;
 use crate::id::{NodeId, TxnId};
 use crate::machine::{Deadline, Destination, Input, Output};
 use crate::map::MemberSet;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
+
+/// Times a choosy initiator gives windows back for one put. The papers have no limit but that the wait doubles.
+const CANCELS: u8 = 8;
 
 /// A put under way.
 #[derive(Debug)]
@@ -33,6 +37,9 @@ struct Put {
     acked: u32,
     /// When the last chosen window ends.
     booked: Instant,
+    /// The members with the chosen windows that end then and before, and their ends. (Replicast-H.)
+    windows: Vec<(u32, Instant)>,
+    wait: MaxBidWait,
 }
 
 /// What is to be done later.
@@ -63,11 +70,15 @@ pub struct Initiator {
     /// Windows on our own port.
     uplink: Vec<(Instant, Instant)>,
     picks: Vec<Pick>,
+    /// The maximum bid wait of the next put.
+    wait: Span,
 }
 
 impl Initiator {
     pub(super) fn new(id: NodeId, members: Members, config: Config, seed: u64) -> Self {
+        let round_trip = (config.timing(1).pdu + config.trip).times(2);
         Self {
+            wait: MaxBidWait::first(round_trip),
             cx: Shared::new(id, config),
             rng: Rng::new(seed).fork(u64::from(id.0)),
             members,
@@ -93,6 +104,7 @@ impl Initiator {
                     self.bid(txn, round, offer);
                 }
                 Some(Pdu::Ack { txn }) => self.ack(txn),
+                Some(Pdu::Reject { txn, from }) => self.rejected(txn, from),
                 _ => {}
             },
             Input::Wake | Input::Done { .. } | Input::Payload { .. } => {}
@@ -128,6 +140,8 @@ impl Initiator {
             chosen: 0,
             acked: 0,
             booked: self.cx.now,
+            windows: Vec::new(),
+            wait: MaxBidWait::new(self.wait),
         };
         self.puts.push(put);
         self.ask(self.puts.len() - 1);
@@ -174,6 +188,7 @@ impl Initiator {
         }
         put.offers.sort_by_key(|offer| offer.left);
         self.uplink.retain(|(_, end)| *end > now);
+        let before = self.uplink.len();
         let hybrid = self.cx.config.protocol == Protocol::ReplicastH;
         let wanted = copies - put.chosen.count_ones() as usize;
         match (hybrid, self.cx.config.choice) {
@@ -192,6 +207,16 @@ impl Initiator {
                     any_common(&put.offers, copies, now, &t, self.cx.config.least_backlog, free, &mut picks);
                 }
             }
+        }
+        let put = &mut self.puts[at];
+        let free = first_free(&self.uplink[..before], put.booked.max(now), t.reserve);
+        if self.cx.config.choosy
+            && let Some(first) = picks.first()
+            && let Some(rest) = put.wait.reconsiders(first.left.since(free), CANCELS)
+        {
+            self.uplink.truncate(before);
+            self.picks = picks;
+            return self.cancel(at, rest);
         }
         let mut grants = Grants::default();
         for pick in &picks {
@@ -213,9 +238,20 @@ impl Initiator {
         self.picks = picks;
     }
 
+    /// Gives all bids of this round back, and asks again after `rest`.
+    fn cancel(&mut self, at: usize, rest: Span) {
+        let put = &self.puts[at];
+        let (txn, cell, mask) = (put.txn, self.members.groups[put.group].0, put.asking);
+        let nobody = Pdu::Accept { txn, grants: Grants::default() };
+        self.cx.send(Destination::Members(MemberSet { cell, mask }), &nobody);
+        self.cx.out.push_back(Output::Event(Event::Cancelled));
+        self.tasks.push(Task { at: self.cx.now + rest, txn, what: What::Ask });
+    }
+
     /// The papers' way to go on after bids without a common window: forget the chunk and begin with another.
     fn abort(&mut self, at: usize) {
         let put = self.puts.swap_remove(at);
+        self.learn(put.wait);
         self.cx.out.push_back(Output::Event(Event::Aborted));
         self.begin(put.handle, put.asked, put.payload);
     }
@@ -226,6 +262,7 @@ impl Initiator {
         let put = &mut self.puts[at];
         let (txn, now) = (put.txn, self.cx.now);
         for pick in picks {
+            put.windows.push((pick.bit, pick.right));
             let what = What::Send { to: Destination::Node(pick.target) };
             self.tasks.push(Task { at: pick.left, txn, what });
         }
@@ -250,6 +287,36 @@ impl Initiator {
         self.tasks.push(Task { at: when.max(now), txn, what: What::Ask });
     }
 
+    /// A window was another's after all: the copy that was to go there goes elsewhere. What is on its way is taken there.
+    fn rejected(&mut self, txn: TxnId, from: NodeId) {
+        let Some(at) = self.puts.iter().position(|put| put.txn == txn) else { return };
+        self.cx.out.push_back(Output::Event(Event::Rejected));
+        let put = &mut self.puts[at];
+        let members = &self.members.groups[put.group].1;
+        let bit = members.iter().position(|m| *m == from).map_or(0, |bit| 1 << bit);
+        let is_open = put.offers.len() < put.asking.count_ones() as usize;
+        let to = Destination::Node(from);
+        let sends = |task: &Task| task.txn == txn && matches!(task.what, What::Send { to: other } if other == to);
+        if let Some(sending) = self.tasks.iter().position(sends) {
+            self.tasks.swap_remove(sending);
+            put.chosen &= !bit;
+            put.windows.retain(|(other, _)| 1 << other != bit);
+            put.booked = put.windows.iter().map(|(_, end)| *end).max().unwrap_or(self.cx.now);
+            if !is_open {
+                self.tasks.retain(|task| task.txn != txn || !matches!(task.what, What::Ask));
+                self.ask(at);
+            }
+        } else if is_open && put.offers.iter().any(|offer| offer.target == from) {
+            put.offers.retain(|offer| offer.target != from);
+            put.asking &= !bit;
+        }
+    }
+
+    /// Averages what a put ended with into what the next one begins with.
+    fn learn(&mut self, wait: MaxBidWait) {
+        self.wait = (self.wait + wait.most()).div(2);
+    }
+
     fn run_tasks(&mut self) {
         while let Some(next) = self.tasks.iter().position(|task| task.at <= self.cx.now) {
             let task = self.tasks.swap_remove(next);
@@ -269,6 +336,7 @@ impl Initiator {
         self.puts[at].acked += 1;
         if self.puts[at].acked == u32::from(self.cx.config.copies) {
             let put = self.puts.swap_remove(at);
+            self.learn(put.wait);
             let (took, attempt) = (self.cx.now.since(put.asked), self.cx.now.since(put.began));
             self.cx.out.push_back(Output::Event(Event::Put { handle: put.handle, took, attempt }));
         }

@@ -81,7 +81,10 @@ impl Target {
                 let (t, now) = (self.cx.memo, self.cx.now);
                 if let Some(grant) = grants.of(self.cx.id) {
                     let left = absolute(self.cx.sent(), grant.start);
-                    self.bids.accept(now, txn, left, left + span(grant.length), &t);
+                    if let Some(second) = self.bids.accept(now, txn, left, left + span(grant.length), &t) {
+                        let reject = Pdu::Reject { txn: second, from: self.cx.id };
+                        self.cx.send(Destination::Node(owner(second)), &reject);
+                    }
                 } else {
                     self.bids.cancel(now, txn, &t);
                 }

@@ -21,6 +21,8 @@ pub(super) enum Pdu {
     Bid { txn: TxnId, from: NodeId, round: u8, start: i64, length: u64, backlog: u64, write: u64 },
     /// Initiator to group: these windows, and no others.
     Accept { txn: TxnId, grants: Grants },
+    /// Target to initiator: the window that was offered is another's after all, who was asked first. (Double booking.)
+    Reject { txn: TxnId, from: NodeId },
     /// Target to initiator: begin, at this rate in bits per second.
     Begin { txn: TxnId, rate: u64 },
     /// Target to initiator: go on at this rate.
@@ -132,6 +134,7 @@ impl Pdu {
                 short(&mut w, 10, *txn, 0);
                 load.encode(&mut w);
             }
+            Self::Reject { txn, from } => short(&mut w, 11, *txn, u64::from(from.0)),
         }
         let used = LONGEST - w.len();
         Bytes::copy_from_slice(&buffer[..used])
@@ -171,6 +174,7 @@ impl Pdu {
                 r.u64()?;
                 Self::AckBusy { txn, load: r.load()? }
             }
+            11 => Self::Reject { txn, from: r.node()? },
             _ => return None,
         })
     }
@@ -240,6 +244,7 @@ mod tests {
             Pdu::Bid { txn, from, round: 2, start: -1, length: 5, backlog: 1 << 40, write: 6 },
             Pdu::Accept { txn, grants },
             Pdu::Accept { txn, grants: Grants::default() },
+            Pdu::Reject { txn, from },
             Pdu::Begin { txn, rate: 9_900_000_000 },
             Pdu::Rate { txn, rate: 1 },
             Pdu::Ding { txn },

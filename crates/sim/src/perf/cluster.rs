@@ -69,11 +69,21 @@ struct Counters {
     payload_bytes: u64,
     aborted: u64,
     more_rounds: u64,
+    cancelled: u64,
+    rejected: u64,
     collisions: u64,
 }
 
-const NOTHING: Counters =
-    Counters { chunks: 0, control_bytes: 0, payload_bytes: 0, aborted: 0, more_rounds: 0, collisions: 0 };
+const NOTHING: Counters = Counters {
+    chunks: 0,
+    control_bytes: 0,
+    payload_bytes: 0,
+    aborted: 0,
+    more_rounds: 0,
+    cancelled: 0,
+    rejected: 0,
+    collisions: 0,
+};
 
 pub(super) struct Cluster<'a> {
     setup: &'a Setup,
@@ -491,6 +501,8 @@ impl<'a> Cluster<'a> {
             }
             Event::Aborted => self.count.aborted += 1,
             Event::AnotherRound => self.count.more_rounds += 1,
+            Event::Cancelled => self.count.cancelled += 1,
+            Event::Rejected => self.count.rejected += 1,
         }
     }
 
@@ -527,6 +539,8 @@ impl<'a> Cluster<'a> {
             payload_bytes: self.count.payload_bytes,
             aborted: self.count.aborted,
             more_rounds: self.count.more_rounds,
+            cancelled: self.count.cancelled,
+            rejected: self.count.rejected,
             requests,
             collisions: self.count.collisions,
             events: self.events,

@@ -1,4 +1,5 @@
-//! The papers' tables and figures: what was run for each, and what was published.
+//! The papers' tables and figures: what was run for each, and what was published. The figures of the text on choosy
+//! initiators are among them.
 
 use protocol::paper::{Config, Protocol};
 use protocol::time::Span;
@@ -28,6 +29,38 @@ pub enum Exhibit {
     Fig12,
     /// Throughput for 1M with 30 initiators.
     Fig13,
+    /// Figures 5 and 6 of the text on choosy initiators: what they gain, Replicast-H.
+    Choosy,
+    /// The same of Replicast-M, which the text does not have.
+    ChoosyM,
+    /// Figures 3 and 4 of that text: latencies of 1M at 1000 MB/s, without and with.
+    ChoosySpikes,
+}
+
+/// What is added to a protocol's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extra {
+    /// Nothing.
+    None,
+    /// Windows that begin too late are given back.
+    Choosy,
+    /// Tentative windows are offered twice.
+    DoubleBooking,
+    /// Both of them.
+    Both,
+}
+
+impl Extra {
+    /// A short name; none for nothing.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Choosy => Some("choosy"),
+            Self::DoubleBooking => Some("double booking"),
+            Self::Both => Some("choosy, double booking"),
+        }
+    }
 }
 
 /// Chunk sizes in bytes, and how the paper writes them.
@@ -37,7 +70,7 @@ const DISKS: [u64; 2] = [400, 1_000];
 
 impl Exhibit {
     /// Every one, in the order of the paper.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Table2,
         Self::Table3,
         Self::Table5,
@@ -47,6 +80,9 @@ impl Exhibit {
         Self::Fig11,
         Self::Fig12,
         Self::Fig13,
+        Self::Choosy,
+        Self::ChoosyM,
+        Self::ChoosySpikes,
     ];
 
     /// A short name.
@@ -62,6 +98,9 @@ impl Exhibit {
             Self::Fig11 => "fig11",
             Self::Fig12 => "fig12",
             Self::Fig13 => "fig13",
+            Self::Choosy => "choosy",
+            Self::ChoosyM => "choosy-m",
+            Self::ChoosySpikes => "choosy-spikes",
         }
     }
 
@@ -78,6 +117,9 @@ impl Exhibit {
             Self::Fig11 => "Figure 11: sorted put latency, 90 initiators, 16K chunks, disks of 400 MB/s",
             Self::Fig12 => "Figure 12: throughput, 30 initiators, 128K chunks",
             Self::Fig13 => "Figure 13: throughput, 30 initiators, 1M chunks",
+            Self::Choosy => "Choosy initiators, Figures 5 and 6: put latency of Replicast-H, 90 initiators",
+            Self::ChoosyM => "Choosy initiators: put latency of Replicast-M, 90 initiators",
+            Self::ChoosySpikes => "Choosy initiators, Figures 3 and 4: 1M chunks, disks of 1000 MB/s",
         }
     }
 
@@ -89,13 +131,19 @@ impl Exhibit {
             for chunk in chunks {
                 for disk in disks {
                     for protocol in protocols {
-                        cells.push(Cell { initiators, chunk: CHUNKS[*chunk].0, disk: *disk, protocol: *protocol });
+                        let chunk = CHUNKS[*chunk].0;
+                        cells.push(Cell { initiators, chunk, disk: *disk, protocol: *protocol, extra: Extra::None });
                     }
                 }
             }
             cells
         };
         let all = &Protocol::ALL;
+        let each = |cells: Vec<Cell>, extras: &[Extra]| -> Vec<Cell> {
+            cells.into_iter().flat_map(|cell| extras.iter().map(move |extra| Cell { extra: *extra, ..cell })).collect()
+        };
+        let four = [Extra::None, Extra::Choosy, Extra::DoubleBooking, Extra::Both];
+        let h = &[Protocol::ReplicastH];
         let two = &[Protocol::UchCcp, Protocol::ReplicastM];
         match self {
             Self::Table2 => cells(90, &[0, 1, 2], &DISKS[..1], all),
@@ -107,13 +155,22 @@ impl Exhibit {
             Self::Fig11 => cells(90, &[0], &DISKS[..1], two),
             Self::Fig12 => cells(30, &[1], &DISKS, all),
             Self::Fig13 => cells(30, &[2], &DISKS, all),
+            Self::Choosy => each(cells(90, &[1, 2], &DISKS, h), &four),
+            Self::ChoosyM => each(cells(90, &[1, 2], &DISKS, &two[1..]), &four[..2]),
+            Self::ChoosySpikes => each(cells(90, &[2], &DISKS[1..], h), &four[..2]),
         }
     }
 
     /// Whether it plots single chunks.
     #[must_use]
     pub const fn plots_chunks(self) -> bool {
-        matches!(self, Self::Fig8 | Self::Fig11)
+        matches!(self, Self::Fig8 | Self::Fig11 | Self::ChoosySpikes)
+    }
+
+    /// Whether it is of the text on choosy initiators, or beside it.
+    #[must_use]
+    pub const fn is_choosy(self) -> bool {
+        matches!(self, Self::Choosy | Self::ChoosyM | Self::ChoosySpikes)
     }
 }
 
@@ -128,6 +185,8 @@ pub struct Cell {
     pub disk: u64,
     /// Protocol.
     pub protocol: Protocol,
+    /// What is added to its rules.
+    pub extra: Extra,
 }
 
 /// What the paper says of a cell.
@@ -176,7 +235,7 @@ impl Cell {
     /// The paper's figures for it, if it has any in a table.
     #[must_use]
     pub fn published(&self) -> Option<Published> {
-        let (disk, chunk) = self.place().filter(|_| self.initiators == 90)?;
+        let (disk, chunk) = self.place().filter(|_| self.initiators == 90 && self.extra == Extra::None)?;
         let column = match self.protocol {
             Protocol::UchCcp => 0,
             Protocol::ReplicastM => 1,
@@ -185,6 +244,13 @@ impl Cell {
         };
         let [chunks_per_second, utilisation, latency] = PUBLISHED[disk][chunk][column];
         Some(Published { chunks_per_second, utilisation, latency })
+    }
+
+    /// By how many percent the text on choosy initiators says that they improve such cells on average: from, to.
+    #[must_use]
+    pub fn improvement_published(&self) -> Option<(u32, u32)> {
+        let is_choosy = self.protocol == Protocol::ReplicastH && self.extra == Extra::Choosy;
+        (is_choosy && self.initiators == 90).then_some((8, 20))
     }
 
     /// The length of the paper's run, which the granularity of its figures gives away.
@@ -201,7 +267,9 @@ impl Cell {
     /// The run.
     #[must_use]
     pub fn setup(&self, seed: u64, quirks: Quirks) -> Setup {
-        let config = Config::paper(self.protocol, self.disk << 20);
+        let mut config = Config::paper(self.protocol, self.disk << 20);
+        config.choosy = matches!(self.extra, Extra::Choosy | Extra::Both);
+        config.double_booking = matches!(self.extra, Extra::DoubleBooking | Extra::Both);
         Setup { seed, quirks, ..Setup::paper(config, self.initiators, self.chunk, self.length()) }
     }
 
@@ -226,6 +294,11 @@ pub struct Measured {
     pub utilisation: Estimate,
     /// Mean put latency of the attempts that succeeded, in microseconds.
     pub latency: Estimate,
+    /// The longest put latency of all runs, in microseconds.
+    pub most: f64,
+    /// Choices that were given back because they began too late, and windows that were offered twice and lost, in percent
+    /// of the puts.
+    pub given_back: (f64, f64),
     /// Microseconds between the requests to a target, and how many percent of them meet a tentative bid.
     pub requests: Option<(f64, f64)>,
     /// Latencies of the chunks of the first seed's run in order, in microseconds, where a figure wants them.
@@ -286,11 +359,14 @@ fn measured(cell: Cell, outcomes: &[Outcome]) -> Measured {
     let estimate = |of: &dyn Fn(&Outcome) -> f64| Estimate::of(&outcomes.iter().map(of).collect::<Vec<_>>());
     let sum = |of: &dyn Fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>() as f64;
     let requests = sum(&|o| o.requests.0);
+    let puts = sum(&|o| o.chunks).max(1.0);
     Measured {
         cell,
         chunks_per_second: estimate(&|o| o.chunks_per_second),
         utilisation: estimate(&|o| 100.0 * o.disk_utilisation),
         latency: estimate(&|o| o.attempt.mean() / 1e3),
+        most: outcomes.iter().map(|o| o.attempt.max() as f64 / 1e3).fold(0.0, f64::max),
+        given_back: (100.0 * sum(&|o| o.cancelled) / puts, 100.0 * sum(&|o| o.rejected) / puts),
         requests: (requests > 0.0).then(|| {
             let apart = sum(&|o| o.measured) / 1e3 * 90.0 / requests;
             (apart, 100.0 * sum(&|o| o.requests.1) / requests)
@@ -323,6 +399,17 @@ mod tests {
         assert_eq!(compared, 18);
     }
 
+    /// The text's gain at 1M and 1000 MB/s, and the end of its spikes.
+    #[test]
+    fn choosy_initiators_gain_and_their_spikes_are_gone() {
+        let measured = reproduce(&[Exhibit::ChoosySpikes], 10, Quirks::default(), 2, &|_, _| ()).unwrap();
+        let [plain, choosy] = &measured[..] else { panic!("{measured:?}") };
+        assert_eq!((plain.cell.extra, choosy.cell.extra), (Extra::None, Extra::Choosy));
+        assert!(choosy.latency.mean < plain.latency.mean, "{:?} {:?}", choosy.latency, plain.latency);
+        assert!(choosy.most < plain.most, "{} {}", choosy.most, plain.most);
+        assert!(choosy.given_back.0 > 0.0 && plain.given_back.0 == 0.0);
+    }
+
     #[test]
     fn the_formula_of_table_5_gives_what_is_printed() {
         for cell in Exhibit::Table5.cells() {
@@ -334,7 +421,8 @@ mod tests {
     /// What the last hundredth and the queued work are worth.
     #[test]
     fn quirks_move_the_figures_the_way_they_must() {
-        let cell = Cell { initiators: 90, chunk: 128 << 10, disk: 400, protocol: Protocol::ReplicastM };
+        let cell =
+            Cell { initiators: 90, chunk: 128 << 10, disk: 400, protocol: Protocol::ReplicastM, extra: Extra::None };
         let run = |quirks| super::super::run(&cell.setup(1, quirks)).unwrap();
         let plain = run(Quirks::default());
         let uncounted = run(Quirks { last_hundredth: true, ..Quirks::default() });

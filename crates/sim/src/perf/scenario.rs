@@ -52,6 +52,8 @@ struct File {
     widen_idle: Option<bool>,
     least_backlog: Option<bool>,
     overlap: Option<bool>,
+    choosy: Option<bool>,
+    double_booking: Option<bool>,
     depth: Option<u32>,
     load: Option<f64>,
     slow_one_in: Option<u32>,
@@ -321,6 +323,16 @@ impl File {
         config.widen_idle = self.widen_idle.unwrap_or(config.widen_idle);
         config.least_backlog = self.least_backlog.unwrap_or(config.least_backlog);
         config.overlap = self.overlap.unwrap_or(config.overlap);
+        config.choosy = self.choosy.unwrap_or(false);
+        if config.choosy && !matches!(self.protocol, None | Some(Named::ReplicastM | Named::ReplicastH | Named::Leader))
+        {
+            return Err(("choosy", "choosy is for `replicast-m`, `replicast-h` and `leader`".to_owned()));
+        }
+        config.double_booking = self.double_booking.unwrap_or(false);
+        if config.double_booking && (protocol != Protocol::ReplicastH || config.placement != Placement::Hole) {
+            let why = "double_booking is for `replicast-h` with placement = \"hole\"";
+            return Err(("double_booking", why.to_owned()));
+        }
         Ok(config)
     }
 

@@ -31,6 +31,11 @@ pub struct Outcome {
     pub aborted: u64,
     /// Rounds of bids beyond the first.
     pub more_rounds: u64,
+    /// Choices that a choosy initiator gave back because they began too late (the papers' machines; with the product's
+    /// they are rounds).
+    pub cancelled: u64,
+    /// Windows that were offered twice and taken by the other.
+    pub rejected: u64,
     /// Requests that targets received, and those that came while a bid there was tentative.
     pub requests: (u64, u64),
     /// Transfers that met another on a target's port although windows are reserved.

@@ -68,6 +68,12 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("control_messages", "control messages for a put", &|o| o.control_bytes as f64 / weight / puts(o));
     add("aborted", "attempts aborted, % of the puts", &|o| 100.0 * o.aborted as f64 / puts(o));
     add("more_rounds", "further rounds of bids, % of the puts", &|o| 100.0 * o.more_rounds as f64 / puts(o));
+    if setup.protocol.choosy {
+        add("cancelled", "windows given back as too late, % of the puts", &|o| 100.0 * o.cancelled as f64 / puts(o));
+    }
+    if setup.protocol.double_booking {
+        add("rejected", "windows offered twice and lost, % of the puts", &|o| 100.0 * o.rejected as f64 / puts(o));
+    }
     metrics
 }
 

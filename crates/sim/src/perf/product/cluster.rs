@@ -545,6 +545,8 @@ impl<'a> Cluster<'a> {
             payload_bytes: count.payload_bytes,
             aborted: count.released,
             more_rounds: count.more_rounds,
+            cancelled: 0,
+            rejected: 0,
             requests: (0, 0),
             collisions: count.collisions,
             events: self.events,

@@ -126,6 +126,7 @@ impl File {
             stretch_h: stretch(plain.stretch_h)?,
             lead_gets: self.lead_gets.unwrap_or(plain.lead_gets),
             scrub_interval: Span::ZERO,
+            choosy: config.choosy,
             ..plain
         })
     }
@@ -159,6 +160,7 @@ impl File {
             ("choice", self.choice.is_some()),
             ("widen_idle", self.widen_idle.is_some()),
             ("least_backlog", self.least_backlog.is_some()),
+            ("double_booking", self.double_booking.is_some()),
             ("quirks", self.quirks.is_some()),
         ];
         let (wrong, other): (&[(&'static str, bool)], &str) =
