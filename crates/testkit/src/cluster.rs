@@ -296,12 +296,10 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -
     Ok(())
 }
 
-/// Removes directories of clusters whose process is gone.
-fn remove_stale_places(place: &Path) {
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(is_stale) {
-            // Another one may remove it at the same time.
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
+/// Removes directories of clusters whose process is gone; how many that were.
+pub fn remove_stale_places(place: &Path) -> usize {
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let stale = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_stale));
+    // Another one may remove it at the same time.
+    stale.filter(|entry| fs::remove_dir_all(entry.path()).is_ok()).count()
 }

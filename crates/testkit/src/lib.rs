@@ -25,7 +25,7 @@ mod postgres;
 mod process;
 mod rack;
 
-pub use cluster::{Cluster, Plan, wait_until};
+pub use cluster::{Cluster, Plan, remove_stale_places, wait_until};
 pub use package::{find_or_install, in_path};
 pub use postgres::Postgres;
 pub use process::Process;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
-use testkit::{Cluster, Plan, Rack, Shape, remove_stale};
+use testkit::{Cluster, Plan, Rack, Shape, remove_stale, remove_stale_places};
 
 /// A cluster on a rack of network namespaces: each server a namespace with a cable of its own to a switch, each cable
 /// limited to a rate. Needs root and the commands ip, tc and bridge. What a run leaves behind that is killed, the next
@@ -32,7 +32,11 @@ enum Task {
     /// Run the scenario of this rack in the simulator, and show its puts beside those of the rack.
     Compare(compare::CompareArgs),
     /// Remove what earlier runs left behind that are no more.
-    Clean,
+    Clean {
+        /// Where the targets' data were.
+        #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+        data: PathBuf,
+    },
 }
 
 /// The rack to build.
@@ -92,7 +96,9 @@ fn main() -> std::process::ExitCode {
         Task::Bench(args) => bench::run(&args),
         Task::Faults(args) => faults::run(&args),
         Task::Compare(args) => compare::run(&args),
-        Task::Clean => remove_stale().map(|count| println!("{count} namespaces removed")),
+        Task::Clean { data } => remove_stale().map(|count| {
+            println!("{count} namespaces and {} directories removed", remove_stale_places(&data));
+        }),
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
