@@ -153,7 +153,7 @@ impl Host<Initiator> for ClientHost {
                 }
                 return;
             }
-            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent => return,
+            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
             }

@@ -16,6 +16,17 @@ pub enum Transport {
     Leader,
 }
 
+/// Which of the holders that offer a chunk serves a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// The first that offers it soon, by the standard of the transfer itself. Without negotiation: the first of the hash
+    /// ranking, which is not chosen by load at all.
+    First,
+    /// Who is done first, when all have answered or the silent ones are late. Without negotiation: of the first of the
+    /// ranking, as many as there are copies.
+    Best,
+}
+
 /// Settings of both machines. The same values in daemon and simulator give the same behaviour.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -56,6 +67,13 @@ pub struct Config {
     pub late: Span,
     /// A put, get or list that takes longer fails.
     pub give_up: Span,
+    /// Which holder serves a get.
+    pub reads: Reads,
+    /// Whether an initiator asks those first of whom it knows that they hold a chunk.
+    pub remember: bool,
+    /// Gets in a hundred for which another holder is asked, too, when the payload is later than was promised by more than
+    /// usual; 0 is never.
+    pub hedge_percent: u8,
     /// How often a target scrubs a stretch; zero is never.
     pub scrub_interval: Span,
     /// Bytes in a stretch.
@@ -83,6 +101,9 @@ impl Default for Config {
             bid_timeout: Span::from_millis(50),
             late: Span::from_millis(20),
             give_up: Span::from_secs(30),
+            reads: Reads::First,
+            remember: true,
+            hedge_percent: 0,
             scrub_interval: Span::from_secs(1),
             scrub_bytes: 1 << 20,
         }

@@ -10,6 +10,7 @@ pub mod perf;
 mod runner;
 pub mod swarm;
 mod tell;
+pub mod theory;
 mod world;
 
 pub use runner::{Report, check_seeds, replay, run_seed};

@@ -1,7 +1,7 @@
 //! Drawing a whole scenario from a seed. Some faults are switched off entirely in some seeds, so that each also runs
 //! without the noise of the others.
 
-use protocol::config::{Config, Transport};
+use protocol::config::{Config, Reads, Transport};
 use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::target::Bug;
@@ -169,6 +169,7 @@ impl Scenario {
         let transport = transports[rng.below(4) as usize];
         let mut leader = Rng::new(seed).fork(10);
         let (led, lead_gets) = (transport != Transport::Hash && leader.chance(1, 3), leader.chance(2, 3));
+        let mut gets = Rng::new(seed).fork(12);
         let config = Config {
             transport: if led { Transport::Leader } else { transport },
             lead_gets,
@@ -188,6 +189,8 @@ impl Scenario {
             give_up: Span::from_secs(4),
             scrub_interval: Span::from_millis(20 + rng.below(200)),
             scrub_bytes: 16 << 10,
+            reads: if gets.chance(1, 3) { Reads::Best } else { Reads::First },
+            hedge_percent: if gets.chance(1, 2) { 1 + gets.below(100) as u8 } else { 0 },
             ..Config::default()
         };
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };

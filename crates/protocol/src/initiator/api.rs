@@ -154,6 +154,8 @@ pub enum Event {
     RepairAsked,
     /// Missing ranges of a put were sent again.
     RepairSent,
+    /// Another holder of a chunk is asked, since the first is late.
+    Hedged,
     /// A copy did not match its id when it arrived.
     CorruptCopy {
         /// The chunk.

@@ -2,15 +2,19 @@
 
 use bytes::Bytes;
 
+mod hedge;
+
 use super::{
     ChunkId, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, Instant, NodeId, Shared, Span, Step,
     TxnId, members,
 };
 use crate::calendar::Window;
-use crate::config::Transport;
+use crate::config::{Reads, Transport};
 use crate::id::GroupId;
 use crate::transfer::Incoming;
 use crate::wire::{Ack, Answer, Bid, Grant, Granted, Leading, Message, Repair, Seek, Slot};
+
+use hedge::{Hedge, beginning};
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
 const REPAIRS: u8 = 8;
@@ -33,6 +37,9 @@ pub(super) struct Get {
     group: GroupId,
     /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
+    /// The round whose offer was accepted.
+    accepted: u8,
+    hedge: Hedge,
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
     /// The leader that is to choose a holder in this round.
@@ -74,6 +81,8 @@ impl Get {
             fruitless: 0,
             group: GroupId(0),
             multicast: true,
+            accepted: 0,
+            hedge: Hedge::Off,
             asked_of: Vec::new(),
             answered: Vec::new(),
             leader: None,
@@ -96,6 +105,7 @@ impl Get {
         self.round = self.round.wrapping_add(1);
         self.rounds += 1;
         self.offers.clear();
+        self.hedge = Hedge::Off;
         // Where a leader answers, its members do not.
         let leader = self.leader.take();
         self.multicast &= leader.is_some() || self.asked_of.iter().all(|n| self.answered.contains(n));
@@ -114,8 +124,9 @@ impl Get {
         if unreserved {
             // The conventional store asks one after the other; those that were silent last come last.
             asked.sort_by_key(|n| cx.is_suspect(*n));
-            asked.truncate(1);
-        } else if self.round == 1 {
+            let most = if cx.config.reads == Reads::Best { usize::from(cx.map.copies) } else { 1 };
+            asked.truncate(most);
+        } else if self.round == 1 && cx.config.remember {
             let holds = |n: &NodeId| cx.memory.holders(&self.id).contains(n) && !cx.is_suspect(*n);
             if asked.iter().any(holds) {
                 asked.retain(holds);
@@ -172,9 +183,11 @@ impl Get {
         Step::Continue
     }
 
-    fn receive(&mut self, cx: &Shared, from: NodeId, size: u32, promised: Instant, transfer: Span) {
+    fn receive(&mut self, cx: &mut Shared, from: NodeId, size: u32, promised: Instant, transfer: Span) {
         let due = promised + transfer + cx.lateness.patience(0, cx.config.late);
         self.fruitless = 0;
+        self.accepted = self.round;
+        self.hedge_later(cx, promised);
         self.phase = Phase::Receiving { from, incoming: Incoming::new(size), promised, due, repairs: 0 };
     }
 
@@ -198,15 +211,10 @@ impl Get {
     }
 
     pub(super) fn bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
-        if bid.round != self.round {
-            return Step::Continue;
+        if matches!(self.phase, Phase::Receiving { .. }) {
+            return self.late_bid(cx, from, &bid);
         }
-        if let Phase::Receiving { from: serving, .. } = &self.phase {
-            // The holder found that it cannot serve after all.
-            if *serving == from && bid.answer == Answer::NotHere {
-                self.tried.push(from);
-                self.ask(cx);
-            }
+        if bid.round != self.round {
             return Step::Continue;
         }
         let Phase::Asking { since, .. } = self.phase else {
@@ -255,7 +263,7 @@ impl Get {
         let all = self.asked_of.iter().all(|n| self.answered.contains(n));
         let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
         if let Some((from, slot, at)) = best {
-            let soon = slot.done <= slot.transfer.times(3) + SOON;
+            let soon = cx.config.reads == Reads::First && slot.done <= slot.transfer.times(3) + SOON;
             if soon || all || woken && cx.now >= soft {
                 self.accept(cx, from, slot, at);
                 return Step::Continue;
@@ -352,9 +360,7 @@ impl Get {
         let granted = vec![Granted { target: from, offset }];
         let accept = Message::Accept { txn: self.txn, round: self.round, granted };
         cx.send_group(self.group, &bidders, &accept, self.multicast);
-        // The disk reads after the acceptance, so the payload may begin that much later.
-        let promised = start + slot.done.less(slot.start + slot.transfer);
-        self.receive(cx, from, slot.size, promised, slot.transfer);
+        self.receive(cx, from, slot.size, beginning(start, &slot), slot.transfer);
     }
 
     /// The holder is still reading.
@@ -381,11 +387,16 @@ impl Get {
                 return self.fail(cx, error);
             }
         }
-        self.ask(cx);
+        if !self.switch(cx) {
+            self.ask(cx);
+        }
         Step::Continue
     }
 
     pub(super) fn data(&mut self, cx: &mut Shared, header: &DataHeader, payload: &Bytes) -> Step {
+        if !self.begins(cx, header.from) {
+            return Step::Continue;
+        }
         let Phase::Receiving { from, incoming, promised, due, repairs } = &mut self.phase else {
             return Step::Continue;
         };
@@ -418,7 +429,7 @@ impl Get {
         let from = *from;
         if good {
             let pieces = core::mem::take(pieces);
-            if cx.memory.holders(&self.id).is_empty() {
+            if cx.config.remember && cx.memory.holders(&self.id).is_empty() {
                 cx.memory.remember(self.id, self.offers.iter().map(|(holder, ..)| *holder).collect());
             }
             let fetched = Fetched { pieces, from, took: cx.now.since(self.asked), rounds: self.rounds };
@@ -439,6 +450,9 @@ impl Get {
     pub(super) fn wake(&mut self, cx: &mut Shared) -> Step {
         if cx.now >= self.give_up_at && !matches!(self.phase, Phase::Verifying { .. }) {
             return self.unavailable(cx);
+        }
+        if matches!(self.hedge, Hedge::Due(at) if cx.now >= at) {
+            self.hedge(cx);
         }
         match &mut self.phase {
             Phase::Asking { .. } => self.choose(cx, true),
@@ -470,7 +484,10 @@ impl Get {
         let deadline = match &self.phase {
             Phase::Asking { soft, .. } => Deadline { at: *soft, why: "bids" },
             Phase::Resting { until } => Deadline { at: *until, why: "rest" },
-            Phase::Receiving { due, .. } => Deadline { at: *due, why: "payload" },
+            Phase::Receiving { due, .. } => match self.hedge {
+                Hedge::Due(at) if at < *due => Deadline { at, why: "another holder" },
+                _ => Deadline { at: *due, why: "payload" },
+            },
             Phase::Verifying { .. } => {
                 return Deadline { at: Instant::FAR, why: "hash" };
             }

@@ -59,6 +59,9 @@ struct Shared {
     /// How long the windows of the next put may keep it waiting (if choosy).
     max_bid_wait: Span,
     bug: Option<Bug>,
+    /// Gets of which a holder was accepted, and those of them of which another was asked, too.
+    served: u64,
+    hedged: u64,
     /// Rounds that each member has missed in a row, and when the last of them was over.
     missed: BTreeMap<NodeId, (u8, Instant)>,
 }
@@ -226,6 +229,8 @@ impl Initiator {
             memory: Memory::default(),
             max_bid_wait: Span::ZERO,
             bug: None,
+            served: 0,
+            hedged: 0,
             missed: BTreeMap::new(),
         };
         Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }

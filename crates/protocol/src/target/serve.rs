@@ -25,6 +25,8 @@ pub(super) struct Serving {
     transfer: Span,
     /// Whether a leader granted it, and its initiator has not moved it yet.
     granted: bool,
+    /// Whether nobody waits for it any more. The disk reads it all the same.
+    is_stopped: bool,
     state: State,
     /// When it is forgotten.
     until: Instant,
@@ -91,7 +93,11 @@ impl Target {
         let (start, hole_end, rate) = if unreserved {
             (self.now, Instant::FAR, self.link.get(self.now) / (flows + 1))
         } else {
-            let (start, hole_end) = self.outward.hole(self.now + earliest, transfer);
+            // Where the disk will have read it: a window before that would be empty, here and at the initiator. What goes
+            // out in one piece fits into any queue, and need not wait for a guess.
+            let is_long = size as usize > self.config.quantum;
+            let read = if is_long { self.read_times(size).0.min(self.config.max_wait) } else { Span::ZERO };
+            let (start, hole_end) = self.outward.hole(self.now + earliest.max(read), transfer);
             (start, hole_end, self.link.get(self.now))
         };
         let end = hole_end.min(start + transfer.times(2));
@@ -114,6 +120,7 @@ impl Target {
             window: (start, end),
             transfer,
             granted: false,
+            is_stopped: false,
             state: State::Tentative,
             until,
         };
@@ -167,12 +174,19 @@ impl Target {
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
-        if serving.round != round || !matches!(serving.state, State::Tentative) {
+        if serving.round != round {
             return;
         }
         let Some(offset) = offset else {
+            if matches!(serving.state, State::Reading) {
+                serving.is_stopped = true;
+                return self.outward.remove(txn);
+            }
             return self.drop_serving(txn);
         };
+        if !matches!(serving.state, State::Tentative) {
+            return;
+        }
         let start = (serving.window.0 + offset).min(serving.window.1);
         serving.window = (start, serving.window.1.min(start + serving.transfer));
         serving.state = State::Reading;
@@ -204,6 +218,7 @@ impl Target {
             window,
             transfer: grant.transfer,
             granted: true,
+            is_stopped: false,
             state: State::Reading,
             until: window.1,
         };
@@ -251,6 +266,9 @@ impl Target {
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
+        if serving.is_stopped {
+            return self.drop_serving(txn);
+        }
         match result {
             Ok(payload) => {
                 let header = DataHeader { cluster, from: own, txn, offset: 0, size: payload.len() as u32 };

@@ -11,7 +11,7 @@ use super::setup::{Load, Mode, Quirks, Setup, Slow};
 
 mod product;
 
-use product::ProfileName;
+use product::{GetChoice, ProfileName};
 
 /// A number of bytes, written `16KiB`.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +82,11 @@ struct File {
     late: Option<Time>,
     drain: Option<Time>,
     lead_gets: Option<bool>,
+    get_choice: Option<GetChoice>,
+    remember: Option<bool>,
+    hedge_percent: Option<u8>,
+    crash_every: Option<Time>,
+    crash_down: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -105,9 +105,12 @@ fn of_product(outcomes: &[Outcome]) -> Vec<Metric> {
     add("more_rounds", "further rounds of bids, % of the requests", &|o, _| share(o.more_rounds, o));
     add("collisions", "transfers that met another at a port, % of the requests", &|o, _| share(o.collisions, o));
     add("repairs", "repairs asked for, % of the requests", &|o, more| share(more.repairs, o));
+    add("hedged", "gets that another holder was asked for, too, % of the requests", &|o, more| share(more.hedged, o));
     add("dropped", "datagrams lost on the way, by each receiver", &|_, more| more.dropped as f64);
     add("failed", "requests that failed", &|_, more| more.failed as f64);
     add("unfinished", "requests that were not over after the drain", &|_, more| more.unfinished as f64);
+    add("undurable", "puts acknowledged with too few copies on disk", &|_, more| more.undurable as f64);
+    add("crashes", "crashes of targets", &|_, more| f64::from(more.crashes));
     add("cpu_initiator", "an initiator's processor, %", &|_, more| 100.0 * more.cpu_initiator);
     add("cpu_target", "a target's processor, %", &|_, more| 100.0 * more.cpu_target);
     metrics

@@ -139,6 +139,7 @@ impl World<'_> {
             | initiator::Event::Bid { .. }
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent
+            | initiator::Event::Hedged
             | initiator::Event::CorruptCopy { .. } => {}
         }
     }

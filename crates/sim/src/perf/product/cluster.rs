@@ -1,8 +1,9 @@
 //! One run of the product's machines.
 
 use bytes::Bytes;
+use protocol::config::Config;
 use protocol::id::{NodeId, OpId};
-use protocol::initiator::{Event as InitiatorEvent, Initiator, Request};
+use protocol::initiator::{Event as InitiatorEvent, Initiator, Request, Stored};
 use protocol::machine::{Completion, Destination, Effect, Input, Machine, Output};
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
@@ -14,13 +15,18 @@ use super::super::cluster::{TOLD_EACH, Tell, map_of};
 use super::super::queue::Queue;
 use super::super::setup::{Load, Setup};
 use super::super::stats::{self, Outcome, histogram};
+use super::Profile;
+use super::counts::Counts;
 use super::disk::{Disk, Finished};
 use super::node::{Arrived, Clock, Processor};
 use super::wire::{Port, Train, Uplink};
 use super::workload::Workload;
-use super::{Measured, Profile};
 
+mod crash;
+mod outcome;
 mod traffic;
+
+use crash::Life;
 
 /// Payload is not made: every chunk is a slice of these zeros, which nobody reads or writes.
 static ZEROS: [u8; protocol::limits::CHUNK_BYTES as usize] = [0; protocol::limits::CHUNK_BYTES as usize];
@@ -41,10 +47,14 @@ enum Happening {
     /// Something is through a node's port.
     Reached(u32, Arrived),
     /// A node's processor comes to the oldest of its inbox.
-    Handle(u32),
+    /// (In which of its lives: a crash undoes it.)
+    Handle(u32, u32),
     /// A target knows a hash; its disk is done.
-    Hashed(u32),
-    Disk(u32),
+    Hashed(u32, u32),
+    Disk(u32, u32),
+    /// The next target crashes; it starts anew.
+    Crash,
+    Restart(u32),
     Arrival(u32),
     /// Measuring begins; measuring ends.
     Measure,
@@ -62,6 +72,7 @@ struct Counters {
     payload_bytes: u64,
     dropped: u64,
     repairs: u64,
+    hedged: u64,
     released: u64,
     expired: u64,
     collisions: u64,
@@ -82,6 +93,11 @@ struct Cluster<'a> {
     clocks: Vec<Clock>,
     processors: Vec<Processor>,
     armed: Vec<u64>,
+    lives: Vec<Life>,
+    /// Crashes until now.
+    crashed: u32,
+    /// Puts that were acknowledged with too few copies on disks.
+    undurable: u64,
     uplinks: Vec<Uplink>,
     ports: Vec<Port>,
     disks: Vec<Disk>,
@@ -103,6 +119,9 @@ struct Cluster<'a> {
     put_latency: hdrhistogram::Histogram<u64>,
     get_latency: hdrhistogram::Histogram<u64>,
     series: Vec<u64>,
+    found: Vec<u64>,
+    asked: Counts,
+    transfers: Counts,
     work: (u64, u64, u64, stats::Load),
     events: u64,
     digest: u64,
@@ -113,6 +132,11 @@ pub(in crate::perf) fn run(setup: &Setup, profile: &Profile, tell: Tell<'_>) -> 
     let mut cluster = Cluster::new(setup, profile)?;
     cluster.run(tell);
     Ok(cluster.outcome())
+}
+
+fn target(n: u32, map: &ClusterMap, config: &Config) -> Target {
+    let own = TargetSetup { id: NodeId(n), map: map.clone(), free: FREE, chunks: 0, bug: None };
+    Target::new(own, config.clone())
 }
 
 impl<'a> Cluster<'a> {
@@ -126,10 +150,6 @@ impl<'a> Cluster<'a> {
             Load::Closed { depth } => depth as usize,
             Load::Open { .. } => setup.protocol.depth,
         };
-        let target = |n| {
-            let own = TargetSetup { id: NodeId(n), map: map.clone(), free: FREE, chunks: 0, bug: None };
-            Target::new(own, config.clone())
-        };
         let mut numbers = seeds.fork(2);
         let initiators = (0..setup.initiators).map(|n| {
             let id = NodeId(NodeId::FIRST_INITIATOR + n);
@@ -139,7 +159,7 @@ impl<'a> Cluster<'a> {
         let per_mib = ((8_u128 << 20) * 1_000_000_000 / u128::from(setup.protocol.link.max(1))) as u64;
         Ok(Self {
             initiators: initiators.collect(),
-            targets: (0..setup.targets).map(target).collect(),
+            targets: (0..setup.targets).map(|n| target(n, &map, &config)).collect(),
             clocks: (0..nodes).map(|_| Clock::draw(&mut clocks, profile.drift_ppm)).collect(),
             disks: (0..setup.targets)
                 .map(|n| Disk::new(rate, &profile.disk, profile.cpu.hash, setup.slow.of(n)))
@@ -153,6 +173,9 @@ impl<'a> Cluster<'a> {
             rng: [5, 6, 7].map(|purpose| seeds.fork(purpose)),
             processors: (0..nodes).map(|_| Processor::default()).collect(),
             armed: vec![u64::MAX; nodes],
+            lives: vec![Life::default(); nodes],
+            crashed: 0,
+            undurable: 0,
             uplinks: (0..nodes).map(|_| Uplink::default()).collect(),
             ports: (0..nodes).map(|_| Port::default()).collect(),
             trains: Vec::new(),
@@ -169,6 +192,9 @@ impl<'a> Cluster<'a> {
             put_latency: histogram(),
             get_latency: histogram(),
             series: Vec::new(),
+            found: Vec::new(),
+            asked: Counts::default(),
+            transfers: Counts::default(),
             work: (0, 0, 0, stats::Load::default()),
             events: 0,
             digest: 0,
@@ -179,6 +205,9 @@ impl<'a> Cluster<'a> {
         let end = (self.setup.warm_up + self.setup.length).as_nanos();
         self.queue.push(self.setup.warm_up.as_nanos(), Happening::Measure);
         self.queue.push(end, Happening::Stop);
+        if let Some(crashes) = self.profile.crashes {
+            self.queue.push(crashes.every.as_nanos(), Happening::Crash);
+        }
         match self.setup.load {
             Load::Closed { depth } => {
                 for n in 0..self.setup.initiators {
@@ -208,12 +237,14 @@ impl<'a> Cluster<'a> {
             Happening::Tail(train) => 3 << 32 | u64::from(*train),
             Happening::Sent(node) => 4 << 32 | u64::from(*node),
             Happening::Reached(node, _) => 5 << 32 | u64::from(*node),
-            Happening::Handle(node) => 6 << 32 | u64::from(*node),
-            Happening::Hashed(node) => 7 << 32 | u64::from(*node),
-            Happening::Disk(node) => 8 << 32 | u64::from(*node),
+            Happening::Handle(node, _) => 6 << 32 | u64::from(*node),
+            Happening::Hashed(node, _) => 7 << 32 | u64::from(*node),
+            Happening::Disk(node, _) => 8 << 32 | u64::from(*node),
             Happening::Arrival(node) => 9 << 32 | u64::from(*node),
             Happening::Measure => 10 << 32,
             Happening::Stop => 11 << 32,
+            Happening::Crash => 12 << 32,
+            Happening::Restart(node) => 13 << 32 | u64::from(*node),
         };
         self.events += 1;
         self.digest = (self.digest ^ what ^ self.now << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -224,28 +255,35 @@ impl<'a> Cluster<'a> {
             Happening::Tail(train) => self.tail(train),
             Happening::Sent(node) => self.sent(node),
             Happening::Reached(node, arrived) => self.reached(node, arrived),
-            Happening::Handle(node) => {
+            Happening::Handle(node, life) | Happening::Hashed(node, life) | Happening::Disk(node, life)
+                if !self.lives(node, life) => {}
+            Happening::Handle(node, _) => {
                 if let Some(arrived) = self.processors[node as usize].inbox.pop_front() {
                     self.input(node, arrived);
                 }
             }
-            Happening::Hashed(node) => {
+            Happening::Hashed(node, _) => {
                 self.disks[node as usize].hashed();
                 self.begin_disk(node);
             }
-            Happening::Disk(node) => self.disk(node),
+            Happening::Disk(node, _) => self.disk(node),
             Happening::Arrival(n) => {
                 self.ask(n);
                 self.next_arrival(n);
             }
             Happening::Measure => self.measure(),
             Happening::Stop => self.stop(),
+            Happening::Crash => self.crash(),
+            Happening::Restart(node) => self.restart(node),
         }
     }
 
     fn measure(&mut self) {
         self.began = self.now;
         self.count = Counters::default();
+        self.found.clear();
+        let counts = Counts::new(self.profile.interval(self.setup), self.now, self.setup.targets);
+        (self.asked, self.transfers) = (counts.clone(), counts);
         self.disks.iter_mut().for_each(|disk| disk.measure(self.now));
         self.processors.iter_mut().for_each(|processor| processor.work = 0);
     }
@@ -344,7 +382,7 @@ impl<'a> Cluster<'a> {
                     let at = self.processors[node as usize].work(self.now, takes);
                     let done = Arrived::Done(op, Completion::Verified(true));
                     self.processors[node as usize].inbox.push_back(done);
-                    self.queue.push(at, Happening::Handle(node));
+                    self.queue.push(at, Happening::Handle(node, self.lives[node as usize].number));
                 }
                 Output::Effect { effect, .. } => panic!("an initiator has no disk for {effect:?}"),
                 Output::Event(event) => self.initiator_event(n, event),
@@ -383,6 +421,9 @@ impl<'a> Cluster<'a> {
 
     /// Something is through a node's port: it waits for the processor.
     fn reached(&mut self, node: u32, arrived: Arrived) {
+        if self.lives[node as usize].is_down {
+            return;
+        }
         let (now, cpu) = (self.now, &self.profile.cpu);
         let processor = &mut self.processors[node as usize];
         let at = match &arrived {
@@ -402,7 +443,7 @@ impl<'a> Cluster<'a> {
             self.input(node, arrived);
         } else {
             processor.inbox.push_back(arrived);
-            self.queue.push(at, Happening::Handle(node));
+            self.queue.push(at, Happening::Handle(node, self.lives[node as usize].number));
         }
     }
 
@@ -412,9 +453,10 @@ impl<'a> Cluster<'a> {
                 self.at_once.push((op, Completion::Found(self.workload.found(&id, NodeId(node)))));
             }
             Effect::Write { id, pieces, .. } => {
+                self.find(node);
                 let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
                 match self.disks[node as usize].write(self.now, op, id, bytes) {
-                    Some(at) => self.queue.push(at, Happening::Hashed(node)),
+                    Some(at) => self.queue.push(at, Happening::Hashed(node, self.lives[node as usize].number)),
                     None => self.begin_disk(node),
                 }
             }
@@ -429,9 +471,18 @@ impl<'a> Cluster<'a> {
         }
     }
 
+    /// A write finds what is at its disk.
+    fn find(&mut self, node: u32) {
+        let others = self.disks[node as usize].length();
+        if self.ended.is_none() {
+            self.found.resize(self.found.len().max(others + 1), 0);
+            self.found[others] += 1;
+        }
+    }
+
     fn begin_disk(&mut self, node: u32) {
         if let Some(at) = self.disks[node as usize].begin(self.now) {
-            self.queue.push(at, Happening::Disk(node));
+            self.queue.push(at, Happening::Disk(node, self.lives[node as usize].number));
         }
     }
 
@@ -454,12 +505,17 @@ impl<'a> Cluster<'a> {
     fn initiator_event(&mut self, n: u32, event: InitiatorEvent) {
         let (handle, good, rounds) = match event {
             InitiatorEvent::Put { handle, result } => {
+                let is_durable = |stored: &Stored| {
+                    stored.holders.len() >= usize::from(self.map.copies) && self.workload.holds(handle, &stored.holders)
+                };
+                self.undurable += u64::from(result.as_ref().is_ok_and(|stored| !is_durable(stored)));
                 (handle, result.is_ok(), result.map_or(0, |stored| stored.rounds))
             }
             InitiatorEvent::Get { handle, result } => {
                 (handle, result.is_ok(), result.map_or(0, |fetched| fetched.rounds))
             }
             InitiatorEvent::RepairAsked => return self.count.repairs += 1,
+            InitiatorEvent::Hedged => return self.count.hedged += 1,
             InitiatorEvent::List { .. }
             | InitiatorEvent::Ping { .. }
             | InitiatorEvent::Renew { .. }
@@ -506,53 +562,6 @@ impl<'a> Cluster<'a> {
             TargetEvent::Released { .. } => self.count.released += 1,
             TargetEvent::Expired => self.count.expired += 1,
             _ => {}
-        }
-    }
-
-    fn outcome(self) -> Outcome {
-        let end = self.ended.unwrap_or(self.now);
-        let measured = end - self.began;
-        let seconds = measured.max(1) as f64 / 1e9;
-        let share = |work: u64, of: u32| work as f64 / (measured.max(1) as f64 * f64::from(of.max(1)));
-        let (disks, targets, initiators, load) = self.work;
-        let link = self.setup.protocol.link as f64 / 8.0 * seconds * self.disks.len().max(1) as f64;
-        let count = &self.stopped;
-        let measured_more = Measured {
-            gets: count.gets,
-            get_latency: self.get_latency,
-            failed: count.failed,
-            unfinished: self.open,
-            control_messages: count.control_messages,
-            dropped: count.dropped,
-            repairs: count.repairs,
-            released: count.released,
-            expired: count.expired,
-            cpu_initiator: share(initiators, self.setup.initiators),
-            cpu_target: share(targets, self.setup.targets),
-        };
-        let chunks = count.puts + count.gets;
-        Outcome {
-            measured,
-            chunks,
-            chunks_per_second: chunks as f64 / seconds,
-            latency: self.put_latency.clone(),
-            attempt: self.put_latency,
-            disk_utilisation: share(disks, self.setup.targets),
-            disk_scheduled: share(disks, self.setup.targets),
-            link_utilisation: count.payload_bytes as f64 / link,
-            load,
-            control_bytes: count.control_bytes,
-            payload_bytes: count.payload_bytes,
-            aborted: count.released,
-            more_rounds: count.more_rounds,
-            cancelled: 0,
-            rejected: 0,
-            requests: (0, 0),
-            collisions: count.collisions,
-            events: self.events,
-            digest: self.digest,
-            series: self.series,
-            product: Some(Box::new(measured_more)),
         }
     }
 }

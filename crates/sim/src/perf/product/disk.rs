@@ -138,6 +138,19 @@ impl Disk {
         }
     }
 
+    /// How many operations are here.
+    pub(in crate::perf) fn length(&self) -> usize {
+        self.hashing.len() + self.waiting.len() + self.group.len()
+    }
+
+    /// What is not done is lost.
+    pub(in crate::perf) fn crash(&mut self, now: u64) {
+        (self.work, self.until, self.hashed_at) = (self.worked(now), now, now);
+        self.hashing.clear();
+        self.waiting.clear();
+        self.group.clear();
+    }
+
     /// Measuring begins: what is under way counts from now on.
     pub(in crate::perf) fn measure(&mut self, now: u64) {
         (self.work, self.bytes) = (self.until.saturating_sub(now), 0);

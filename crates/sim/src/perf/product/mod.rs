@@ -6,6 +6,7 @@
 //! passes on what begins to arrive, and messages are charged for their tag instead of computing it.
 
 mod cluster;
+mod counts;
 pub(super) mod disk;
 pub(super) mod node;
 mod wire;
@@ -53,6 +54,18 @@ pub struct Profile {
     pub overlap: bool,
     /// How long requests of the measured time may go on behind it.
     pub drain: Span,
+    /// Targets that crash.
+    pub crashes: Option<Crashes>,
+}
+
+/// Targets that crash: the lowest of each group in turn, which leads it where groups have leaders. Its disk keeps what was
+/// synced, and nothing else is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crashes {
+    /// From one to the next.
+    pub every: Span,
+    /// From the crash to the new start.
+    pub down: Span,
 }
 
 /// Processor time that a node needs. One thread handles its messages and payload.
@@ -121,6 +134,13 @@ impl Profile {
 }
 
 impl Profile {
+    /// Nanoseconds from one put at a target to the next, in the mean; 0 in a closed loop.
+    pub(super) fn interval(&self, setup: &Setup) -> u64 {
+        let Load::Open { chunks_per_second } = setup.load else { return 0 };
+        let copies = chunks_per_second * (1.0 - f64::from(self.reads) / 100.0) * f64::from(setup.protocol.copies);
+        if copies > 0.0 { (f64::from(setup.targets) * 1e9 / copies) as u64 } else { 0 }
+    }
+
     /// Requests per second that the disks can do with all that an operation takes them beside its bytes. In a closed loop of
     /// `n` writes for each disk, a sync is shared by half of them at most: the writes under way and those that wait for
     /// them to end are all there at once.
@@ -152,12 +172,25 @@ pub struct Measured {
     pub failed: u64,
     /// Requests of the measured time that were not over when the drain was.
     pub unfinished: u64,
+    /// Writes that found so many others at their disk: the first entry counts those that found none.
+    pub found: Vec<u64>,
+    /// Intervals, for each target, in which so many puts were asked for without negotiation, and so many transfers began.
+    /// Each is as long as the mean time from one put at a target to the next in an open loop.
+    pub asked: Vec<u64>,
+    /// See `asked`.
+    pub begun: Vec<u64>,
+    /// Puts that were acknowledged with fewer copies on disks than are asked for.
+    pub undurable: u64,
+    /// Crashes of targets.
+    pub crashes: u32,
     /// Control messages received.
     pub control_messages: u64,
     /// Datagrams that a full queue dropped or the wire lost, for each receiver.
     pub dropped: u64,
     /// Repairs asked for.
     pub repairs: u64,
+    /// Gets for which another holder was asked, too.
+    pub hedged: u64,
     /// Windows that were accepted and given up.
     pub released: u64,
     /// Bids that were not accepted in time.

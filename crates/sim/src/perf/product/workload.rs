@@ -146,6 +146,11 @@ impl Workload {
         }
     }
 
+    /// Whether the chunk of a put is durable on all of these.
+    pub(super) fn holds(&self, handle: u64, holders: &[NodeId]) -> bool {
+        holders.iter().all(|holder| self.asked[handle as usize].holders.contains(holder))
+    }
+
     /// The size of a chunk if it is durable on a target.
     pub(super) fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32> {
         let (number, place) = number_of(id);

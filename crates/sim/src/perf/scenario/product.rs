@@ -1,13 +1,13 @@
 //! The keys of the product's own machines.
 
-use protocol::config::{Config, Transport};
+use protocol::config::{Config, Reads, Transport};
 use protocol::time::Span;
 use protocol::wire::TAG;
 use serde::Deserialize;
 
-use super::super::product::{Cpu, DiskTimes, HEADERS, Profile, per_datagram};
+use super::super::product::{Cpu, Crashes, DiskTimes, HEADERS, Profile, per_datagram};
 use super::super::setup::Costs;
-use super::{File, Named, Wrong, within};
+use super::{File, Named, Time, Wrong, within};
 
 /// Bytes of the longest control message of those that send without windows.
 const LONGEST_OF_RIVALS: u64 = 30;
@@ -20,6 +20,15 @@ pub(super) enum ProfileName {
     Paper,
     /// The machines that the daemons run, on a network as it is.
     Product,
+}
+
+/// Which holder serves a get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum GetChoice {
+    #[default]
+    First,
+    Best,
 }
 
 impl File {
@@ -45,8 +54,22 @@ impl File {
             disk,
             overlap: self.overlap.unwrap_or(true),
             drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
+            crashes: self.crashes()?,
             config: machines,
         })))
+    }
+
+    fn crashes(&self) -> Result<Option<Crashes>, Wrong> {
+        let Some(Time(every)) = self.crash_every else {
+            return match self.crash_down {
+                Some(_) => Err(("crash_down", "crash_down: say crash_every, too".to_owned())),
+                None => Ok(None),
+            };
+        };
+        if every < Span::from_micros(1) {
+            return Err(("crash_every", "crash_every: at least 1us is possible".to_owned()));
+        }
+        Ok(Some(Crashes { every, down: self.crash_down.map_or(Span::from_millis(100), |time| time.0) }))
     }
 
     fn costs(&self) -> Result<Costs, Wrong> {
@@ -125,6 +148,12 @@ impl File {
             stretch_m: stretch(plain.stretch_m)?,
             stretch_h: stretch(plain.stretch_h)?,
             lead_gets: self.lead_gets.unwrap_or(plain.lead_gets),
+            reads: match self.get_choice.unwrap_or_default() {
+                GetChoice::First => Reads::First,
+                GetChoice::Best => Reads::Best,
+            },
+            remember: self.remember.unwrap_or(plain.remember),
+            hedge_percent: within("hedge_percent", self.hedge_percent.unwrap_or(0), 0, 100)?,
             scrub_interval: Span::ZERO,
             choosy: config.choosy,
             ..plain
@@ -152,6 +181,11 @@ impl File {
             ("late", self.late.is_some()),
             ("lead_gets", self.lead_gets.is_some()),
             ("drain", self.drain.is_some()),
+            ("get_choice", self.get_choice.is_some()),
+            ("remember", self.remember.is_some()),
+            ("hedge_percent", self.hedge_percent.is_some()),
+            ("crash_every", self.crash_every.is_some()),
+            ("crash_down", self.crash_down.is_some()),
         ];
         let paper = [
             ("disk_queue", self.disk_queue.is_some()),

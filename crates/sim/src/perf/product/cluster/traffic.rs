@@ -1,9 +1,10 @@
 //! What is on the wires of a run.
 
 use bytes::Bytes;
+use protocol::config::Transport;
 use protocol::id::NodeId;
 use protocol::machine::{Body, DataRun, Destination};
-use protocol::wire::{DATA_HEADER, DataHeader, TAG};
+use protocol::wire::{DATA_HEADER, DataHeader, Message, TAG, decode_message};
 
 use super::super::super::setup::Mode;
 use super::super::HEADERS;
@@ -136,11 +137,26 @@ impl Cluster<'_> {
                 Some(at) if !lost => {
                     cluster.count.control_bytes += weight;
                     cluster.count.control_messages += 1;
+                    cluster.count_put(node, bytes);
                     cluster.reach(at, node, Arrived::Control(bytes.clone()));
                 }
                 _ => cluster.count.dropped += 1,
             }
         });
+    }
+
+    /// A put that nobody negotiates is a request to each target of its copies.
+    fn count_put(&mut self, node: u32, bytes: &Bytes) {
+        let counts = self.ended.is_none() && self.profile.config.transport == Transport::Hash;
+        if counts && matches!(decode_message(bytes), Some((_, Message::PutRequest(_)))) {
+            self.asked.add(node, self.now);
+        }
+    }
+
+    fn count_transfer(&mut self, node: u32) {
+        if self.ended.is_none() {
+            self.transfers.add(node, self.now);
+        }
     }
 
     pub(super) fn reach(&mut self, at: u64, node: u32, arrived: Arrived) {
@@ -160,6 +176,7 @@ impl Cluster<'_> {
         self.each(to, |cluster, node| {
             cluster.advance(node);
             let lost = cluster.lost();
+            cluster.count_transfer(node);
             let port = &mut cluster.ports[node as usize];
             cluster.count.collisions += u64::from(!port.arriving().is_empty());
             let at = port.begin(now, id, datagram, datagram);
