@@ -346,6 +346,10 @@ pub(crate) enum SimCommand {
     Ablate(AblateArgs),
     /// Run every way of choosing targets, with all disks equal and with slow ones, and show the latencies.
     Rivals(RivalsArgs),
+    /// Run every way for a get to choose among the holders of its chunk, by the share of gets, and show the latencies.
+    Reads(ReadsArgs),
+    /// Compare conflicts, queues and latencies with what queueing theory says of them.
+    Theory(ReportArgs),
     /// Run whole clusters with faults, one for each seed, and check that nothing acknowledged is lost.
     Check {
         /// How many seeds.
@@ -480,6 +484,23 @@ pub(crate) struct RivalsArgs {
     pub(crate) load: Vec<f64>,
     /// How many times slower one disk in nine is; a run with equal disks comes first.
     #[arg(long, value_name = "TIMES,TIMES", value_delimiter = ',', default_values_t = [10, 40])]
+    pub(crate) slow: Vec<u32>,
+    /// How each is run.
+    #[command(flatten)]
+    pub(crate) how: ScenarioArgs,
+}
+
+/// Settings of `sim reads`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReadsArgs {
+    /// Gets among the requests, in percent.
+    #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_values_t = [0, 25, 50, 75, 100])]
+    pub(crate) reads: Vec<u32>,
+    /// Loads, as shares of what equal disks could do.
+    #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.5, 0.8])]
+    pub(crate) load: Vec<f64>,
+    /// How many times slower one disk in nine is; 1 is not.
+    #[arg(long, value_name = "TIMES,TIMES", value_delimiter = ',', default_values_t = [1, 10])]
     pub(crate) slow: Vec<u32>,
     /// How each is run.
     #[command(flatten)]

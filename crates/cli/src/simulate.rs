@@ -5,10 +5,12 @@ mod choosy;
 mod paper;
 mod plot;
 mod progress;
+mod reads;
 mod report;
 mod rivals;
 mod scenarios;
 mod sweep;
+mod theory;
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +31,8 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Sweep(args) => sweep::run(args),
         SimCommand::Ablate(args) => ablate::run(args),
         SimCommand::Rivals(args) => rivals::run(args),
+        SimCommand::Reads(args) => reads::run(args),
+        SimCommand::Theory(args) => theory::run(args),
         SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),
         SimCommand::Replay { seed, plant } => replay(*seed, *plant),
     }
