@@ -136,6 +136,8 @@ pub enum Change {
         settled: u64,
         /// As [`Run::until`].
         until: u64,
+        /// What it said last of the latter; 0 the first time. A catalog that has less went back to an older state.
+        told: u64,
     },
     /// Ends a run, if it has not come further than this.
     EndRun {

@@ -209,9 +209,16 @@ impl Objects {
         let bucket = &self.set_bucket(bucket, |record| {
             record.attributes.insert(LEAVING.to_owned(), String::new());
         })?;
-        self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()))?;
+        // Before the catalog's change: whoever makes a bucket of that name after it has a later version.
         let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;
+        let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()));
+        if let Err(error) = deleted {
+            if matches!(error, CatalogError::Refused(_)) {
+                flight.settle();
+            }
+            return Err(error.into());
+        }
         self.store(gone)?;
         flight.settle();
         Ok(())
@@ -338,12 +345,15 @@ impl Objects {
         }
     }
 
-    /// Makes a change whose manifest is stored. What is not made stays in doubt: its manifest says that it was.
+    /// Makes a change whose manifest is stored. What is not made stays in doubt: its manifest says that it was. Only what a
+    /// removal says is true, too, when somebody else's came before it.
     fn make(&self, change: Change, flight: Flight<'_>) -> Result<(), CatalogError> {
+        let removal = matches!(change, Change::Erase { .. });
         let outcome = self.catalog.change(change);
         match &outcome {
             Ok(()) => flight.settle(),
             Err(CatalogError::Refused(Refused::Ended)) => self.runs.ended(flight.begun.run()),
+            Err(CatalogError::Refused(_)) if removal => flight.settle(),
             Err(_) => {}
         }
         outcome

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::catalog::{Catalog, CatalogError, Change, Run};
 use crate::record::VersionId;
 
+/// The run whose row says until when a catalog is not to be believed, because it went back to an older state.
+pub(crate) const RETURNED: u64 = 0;
 /// How often a gateway says that it lives.
 pub const BEAT: Duration = Duration::from_secs(10);
 /// How far beyond now a run may begin changes until it says so again, in microseconds: two beats.
@@ -200,14 +202,15 @@ impl Runs {
             let state = self.lock();
             // All that begins later has a later time than `last`.
             let settled = |own: &Own| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
-            let told =
-                |own: &Own, ends: bool| (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends));
+            let told = |own: &Own, ends: bool| {
+                (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until))
+            };
             let before = state.before.iter().filter_map(|own| told(own, own.is_over()));
             let all = before.chain(told(&state.run, false)).collect();
             (all, state.last.max(micros_now()) + LEASE)
         };
-        for (run, settled, ends) in all {
-            let mut outcome = catalog.change(Change::Beat { run, settled, until });
+        for (run, settled, ends, told) in all {
+            let mut outcome = catalog.change(Change::Beat { run, settled, until, told });
             if ends && outcome.is_ok() {
                 outcome = catalog.change(Change::EndRun { run, until });
             }
@@ -302,6 +305,28 @@ mod tests {
         other.settle();
         runs.beat(&catalog, now).unwrap();
         assert!(of(&catalog, next.run()).settled > next.micros());
+    }
+
+    #[test]
+    fn who_outlives_a_catalog_that_went_back_says_so() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("catalog");
+        let catalog = Sqlite::open(&path).unwrap();
+        let (runs, now) = (Runs::new(), Instant::now());
+        runs.begin(&catalog, 0).unwrap().settle();
+        runs.beat(&catalog, now).unwrap();
+        runs.beat(&catalog, now).unwrap();
+        assert!(catalog.runs().unwrap().iter().all(|run| run.id != 0));
+        let told = runs.lock().run.until;
+        // As a standby that lagged.
+        let standby = rusqlite::Connection::open(&path).unwrap();
+        standby.execute("UPDATE runs SET lease = lease - 3000000", []).unwrap();
+        runs.beat(&catalog, now).unwrap();
+        assert_eq!(of(&catalog, 0).until, told);
+        // What it says is not taken back by a catalog that went back less.
+        standby.execute("UPDATE runs SET lease = lease - 1 WHERE id <> x'0000000000000000'", []).unwrap();
+        runs.beat(&catalog, now).unwrap();
+        assert!(of(&catalog, 0).until >= told);
     }
 
     #[test]

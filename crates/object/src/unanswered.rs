@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::catalog::{Catalog, CatalogError, Row, Run};
-use crate::record::{Kind, Record};
+use crate::record::{Kind, LEAVING, Record};
+use crate::runs::RETURNED;
 
 /// What a catalog knows of the runs whose manifests there are.
 #[derive(Debug, Default)]
@@ -17,8 +18,9 @@ pub(crate) struct Begun {
 impl Begun {
     /// What this catalog knows now.
     pub(crate) fn of(catalog: &dyn Catalog) -> Result<Self, CatalogError> {
-        let runs = catalog.runs()?.into_iter().map(|run| (run.id, run));
-        Ok(Self { runs: runs.collect(), beyond: 0 })
+        let runs: BTreeMap<u64, Run> = catalog.runs()?.into_iter().map(|run| (run.id, run)).collect();
+        let beyond = runs.get(&RETURNED).map_or(0, |run| run.until);
+        Ok(Self { runs, beyond })
     }
 
     /// Takes note of a manifest. All must be seen before [`Begun::is_known`] is asked.
@@ -47,7 +49,14 @@ pub(crate) fn contradicts(catalog: &dyn Catalog, row: &Row) -> Result<bool, Cata
     let record = &row.record;
     let named = match record.kind {
         Kind::Object | Kind::Marker => version(catalog, record, record.version)?,
-        Kind::Bucket => catalog.bucket(&record.bucket)?,
+        Kind::Bucket => {
+            let row = catalog.bucket(&record.bucket)?;
+            // Its removal was made, and broken off before the manifest that says so.
+            if row.is_none() && record.attributes.contains_key(LEAVING) {
+                return Ok(false);
+            }
+            row
+        }
         Kind::Erased => {
             let erased = version(catalog, record, record.erases)?;
             return Ok(erased.is_some_and(|row| row.record.revision <= record.revision));

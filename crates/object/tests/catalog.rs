@@ -271,7 +271,7 @@ fn buckets_are_not_removed_from_below_their_versions(doors: &[&dyn Catalog]) {
 /// Nothing of a run is made after its end, and who ended it sees all that was made before.
 fn runs_end(catalog: &dyn Catalog) {
     with_bucket(catalog);
-    let beat = |run, settled, until| refused(catalog.change(Change::Beat { run, settled, until }));
+    let beat = |run, settled, until| refused(catalog.change(Change::Beat { run, settled, until, told: 0 }));
     let end = |run, until| refused(catalog.change(Change::EndRun { run, until }));
     let of = |run| catalog.runs().unwrap().into_iter().find(|known| known.id == run);
     assert_eq!((beat(1, 5, 20), beat(u64::MAX, 6, 30), beat(1, 7, 40)), (None, None, None));
@@ -305,7 +305,7 @@ fn nothing_is_made_after_the_end(doors: &[&dyn Catalog]) {
             row.record.version = VersionId::new(turn, turn);
             row
         };
-        doors[0].change(Change::Beat { run: turn, settled: 0, until: turn }).unwrap();
+        doors[0].change(Change::Beat { run: turn, settled: 0, until: turn, told: 0 }).unwrap();
         let start = Barrier::new(5);
         let (before, made) = std::thread::scope(|scope| {
             let one = |n: u64| {

@@ -13,6 +13,7 @@ use protocol::id::ChunkId;
 
 use super::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, Start, Upload};
 use crate::record::{Kind, Record, VersionId};
+use crate::runs::RETURNED;
 
 /// The tables, a statement each, as SQLite writes types.
 pub(super) const TABLES: [&str; 6] = [
@@ -129,7 +130,10 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
             put(db, row, condition)?;
             end_upload(db, id)
         }
-        Change::Beat { run, settled, until } => beat(db, *run, *settled, *until),
+        Change::Beat { run, settled, until, told } => {
+            notice_return(db, *run, *told)?;
+            beat(db, *run, *settled, *until)
+        }
         Change::EndRun { run, until } => end_run(db, *run, *until),
     }
 }
@@ -139,6 +143,21 @@ fn hold_run<D: Db>(db: &mut D, run: u64) -> Result<(), CatalogError> {
     let sql = format!("SELECT ended FROM runs WHERE id = ?1{}", D::HOLD);
     let ended = many(db, &sql, &[Bytes(&run.to_be_bytes())], |row| row.int(0))?;
     if ended == [1] { Err(Refused::Ended.into()) } else { Ok(()) }
+}
+
+/// When a catalog does not know any more what this run told it, it is an older one, and says so from now on.
+fn notice_return(db: &mut impl Db, run: u64, told: u64) -> Result<(), CatalogError> {
+    let lease = many(db, "SELECT lease FROM runs WHERE id = ?1", &[Bytes(&run.to_be_bytes())], |row| row.int(0))?;
+    if lease.first().map_or(0, |lease| *lease as u64) >= told {
+        return Ok(());
+    }
+    let (id, told) = (RETURNED.to_be_bytes(), Int(told as i64));
+    if db.run("UPDATE runs SET lease = ?2 WHERE id = ?1 AND lease < ?2", &[Bytes(&id), told])? == 0
+        && !exists(db, "SELECT id FROM runs WHERE id = ?1", &[Bytes(&id)])?
+    {
+        db.run("INSERT INTO runs (id, settled, lease, ended) VALUES (?1, 0, ?2, 1)", &[Bytes(&id), told])?;
+    }
+    Ok(())
 }
 
 fn beat(db: &mut impl Db, run: u64, settled: u64, until: u64) -> Result<(), CatalogError> {

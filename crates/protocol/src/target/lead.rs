@@ -152,10 +152,14 @@ impl Target {
         self.config.late.times(CLAIM * LEASE)
     }
 
+    fn is_member(&self, id: GroupId, node: NodeId) -> bool {
+        id.0 < self.setup.map.groups() && self.setup.map.members(id).any(|t| t.id == node)
+    }
+
     /// Makes sure that we lead the group: not when we are no member, or when one with a lower id does.
     fn lead(&mut self, id: GroupId) -> bool {
         let (own, now, lease) = (self.setup.id, self.now, self.lease());
-        if id.0 >= self.setup.map.groups() || !self.setup.map.members(id).any(|t| t.id == own) {
+        if !self.is_member(id, own) {
             return false;
         }
         let group = self.lead.groups.entry(id).or_default();
@@ -189,8 +193,8 @@ impl Target {
     }
 
     fn claimed(&mut self, from: NodeId, id: GroupId, term: u32) {
-        if id.0 >= self.setup.map.groups() || !self.setup.map.members(id).any(|t| t.id == self.setup.id) {
-            return;
+        if !self.is_member(id, self.setup.id) || !self.is_member(id, from) {
+            return self.event(Event::BadDatagram);
         }
         let now = self.now;
         let group = self.lead.groups.entry(id).or_default();
@@ -233,7 +237,7 @@ impl Target {
 
     fn reported(&mut self, from: NodeId, report: &Report) {
         let (now, id) = (self.now, report.group);
-        let member = self.setup.map.members(id).any(|t| t.id == from);
+        let member = self.is_member(id, from);
         let Some(group) = self.lead.groups.get_mut(&id).filter(|group| member && group.led.is_some()) else {
             return;
         };
@@ -343,8 +347,11 @@ impl Target {
         let Some(turn) = grant.windows.iter().find(|turn| turn.target == own).copied() else {
             return self.event(Event::BadDatagram);
         };
+        if !self.is_member(grant.group, from) || !self.is_member(grant.group, own) {
+            return self.event(Event::BadDatagram);
+        }
         let group = self.lead.groups.entry(grant.group).or_default();
-        let old = group.term > grant.term || grant.group.0 >= self.setup.map.groups();
+        let old = group.term > grant.term;
         if !old && from != own {
             group.term = grant.term;
             group.leader = Some((from, self.now));
