@@ -4,16 +4,15 @@
 
 mod memory;
 
-use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use memory::Memory;
+use memory::{All, Memory};
 use object::catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
 use object::clean::{Cleaning, Report};
-use object::objects::{ObjectError, Objects, Sealed, Source};
+use object::objects::{ObjectError, Objects};
 use object::rebuild::{Comparison, Manifests};
 use object::record::{Body, Kind, Record, VersionId, encode_entries};
 use object::{ChunkService, PutOptions, put_file};
@@ -21,20 +20,6 @@ use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 
 const MIB: usize = 1 << 20;
-
-struct All(Option<Bytes>);
-
-impl Source for All {
-    fn next(&mut self) -> Result<Option<Bytes>, Box<dyn Error + Send + Sync>> {
-        Ok(self.0.take())
-    }
-
-    fn digest(&mut self, _: &Bytes) {}
-
-    fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
-        Ok(Sealed { etag: size.to_string(), ..Sealed::default() })
-    }
-}
 
 struct World {
     memory: Arc<Memory>,

@@ -6,35 +6,19 @@
 mod memory;
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use memory::Memory;
+use memory::{All, Memory};
 use object::ChunkService;
 use object::catalog::{Catalog, Change, Condition, Refused, Row, Run, Sqlite, Start};
 use object::clean::Cleaning;
-use object::objects::{Objects, Sealed, Source};
+use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
 use object::record::{Kind, Record, VersionId};
 use protocol::id::ChunkId;
 
 const MIB: usize = 1 << 20;
-
-struct All(Option<Bytes>);
-
-impl Source for All {
-    fn next(&mut self) -> Result<Option<Bytes>, Box<dyn Error + Send + Sync>> {
-        Ok(self.0.take())
-    }
-
-    fn digest(&mut self, _: &Bytes) {}
-
-    fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
-        Ok(Sealed { etag: size.to_string(), ..Sealed::default() })
-    }
-}
 
 /// A gateway over chunks in memory and a catalog in a file.
 struct Gateway {

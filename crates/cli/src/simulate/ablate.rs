@@ -23,7 +23,7 @@ struct RowJson {
 
 impl RowJson {
     fn of(switches: &str, done: &Done) -> Self {
-        let mean = |key| done.metric(key).map_or(0.0, |m| m.estimate().mean);
+        let mean = |key| done.mean(key);
         Self {
             switches: switches.to_owned(),
             chunks_per_second: mean("chunks_per_second"),

@@ -1,7 +1,7 @@
 //! `reservoir sim reads`: ways for a get to choose among the holders of its chunk, beside each other.
 
 use serde::Serialize;
-use sim::perf::{Load, Scenario};
+use sim::perf::Scenario;
 
 use super::plot::{Bar, Group, Words, decades};
 use super::report::Report;
@@ -52,17 +52,13 @@ struct RowJson {
 
 impl RowJson {
     fn of(way: &'static str, (load, slow_times, reads_percent): (f64, u32, u32), done: &Done) -> Self {
-        let mean = |key| done.metric(key).map_or(0.0, |m| m.estimate().mean);
-        let offered = match done.scenario.setup.load {
-            Load::Open { chunks_per_second } => chunks_per_second,
-            Load::Closed { .. } => f64::INFINITY,
-        };
+        let mean = |key| done.mean(key);
         Self {
             way,
             load,
             slow_times,
             reads_percent,
-            completed: mean("chunks_per_second") / offered,
+            completed: done.completed(),
             get_p50_us: mean("get_latency_p50_us"),
             get_p99_us: mean("get_latency_p99_us"),
             get_p999_us: mean("get_latency_p999_us"),

@@ -1,7 +1,7 @@
 //! `reservoir sim rivals`: every way of choosing targets beside the others, with equal disks and with slow ones.
 
 use serde::Serialize;
-use sim::perf::{Load, Scenario};
+use sim::perf::Scenario;
 
 use super::plot::{Bar, Group, Words, decades};
 use super::report::Report;
@@ -78,16 +78,12 @@ struct RowJson {
 
 impl RowJson {
     fn of(protocol: &'static str, load: f64, slow_times: u32, done: &Done) -> Self {
-        let mean = |key| done.metric(key).map_or(0.0, |m| m.estimate().mean);
-        let offered = match done.scenario.setup.load {
-            Load::Open { chunks_per_second } => chunks_per_second,
-            Load::Closed { .. } => f64::INFINITY,
-        };
+        let mean = |key| done.mean(key);
         Self {
             protocol,
             load,
             slow_times,
-            completed: mean("chunks_per_second") / offered,
+            completed: done.completed(),
             latency_p50_us: mean("latency_p50_us"),
             latency_p99_us: mean("latency_p99_us"),
             latency_p999_us: mean("latency_p999_us"),

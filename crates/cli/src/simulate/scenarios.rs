@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, ensure};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use sim::perf::{Change, Estimate, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
+use sim::perf::{Change, Estimate, Load, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
 
 use super::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
 use super::progress::Progress;
@@ -101,6 +101,20 @@ fn figure(metric: &Metric) -> Value {
 impl Done {
     pub(super) fn metric(&self, key: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.key == key)
+    }
+
+    /// The mean of a metric over the seeds; 0 when this run has none of that name.
+    pub(super) fn mean(&self, key: &str) -> f64 {
+        self.metric(key).map_or(0.0, |metric| metric.estimate().mean)
+    }
+
+    /// Which part of what was offered was done; 0 in a closed loop, which offers as much as is done.
+    pub(super) fn completed(&self) -> f64 {
+        let offered = match self.scenario.setup.load {
+            Load::Open { chunks_per_second } => chunks_per_second,
+            Load::Closed { .. } => f64::INFINITY,
+        };
+        self.mean("chunks_per_second") / offered
     }
 
     pub(super) const fn seeds(&self) -> u64 {

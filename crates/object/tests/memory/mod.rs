@@ -4,15 +4,32 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use object::objects::{Sealed, Source};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Scope, Stored};
 use protocol::machine::{Stamps, Verdict};
 use protocol::time::Span;
+
+/// An object that comes in one piece.
+pub(crate) struct All(pub(crate) Option<Bytes>);
+
+impl Source for All {
+    fn next(&mut self) -> Result<Option<Bytes>, Box<dyn Error + Send + Sync>> {
+        Ok(self.0.take())
+    }
+
+    fn digest(&mut self, _: &Bytes) {}
+
+    fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
+        Ok(Sealed { etag: size.to_string(), ..Sealed::default() })
+    }
+}
 
 /// Targets of the only group.
 pub(crate) const MEMBERS: usize = 4;
