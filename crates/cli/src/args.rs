@@ -308,7 +308,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) data: PathBuf,
     /// Use this running cluster instead of one made for the benchmark.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["slow_target", "s3", "catalog"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["slow_target", "s3", "catalog", "conflicts"])]
     pub(crate) config: Option<PathBuf>,
     /// With --config: compare with so many MB/s (10^6 bytes) instead of what this machine's sockets and disk reach, which
     /// are not measured then; for clusters behind a link of a known rate.
@@ -326,6 +326,10 @@ pub(crate) struct BenchArgs {
     /// Compare put latency with one slow target (20 ms a write) among nine to that with none.
     #[arg(long)]
     pub(crate) slow_target: bool,
+    /// Put at random times, so many times a second, and show how often transfers meet at a target, beside Poisson's law
+    /// [--sizes: 1KiB; --transports: hash,replicast-m].
+    #[arg(long, value_name = "RATE", conflicts_with_all = ["slow_target", "s3", "catalog", "depth"])]
+    pub(crate) conflicts: Option<f64>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -24,6 +24,7 @@ use crate::{numbers, up};
 
 mod catalog;
 mod ceiling;
+mod conflicts;
 mod s3;
 mod slow;
 
@@ -115,6 +116,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     if let Some(objects) = args.catalog {
         return catalog::run(args, objects, &stop);
+    }
+    if let Some(rate) = args.conflicts {
+        return conflicts::run(args, rate, &stop);
     }
     let transports = args.transports.clone().unwrap_or(TRANSPORTS.to_vec());
     if args.slow_target {

@@ -3,6 +3,7 @@
 //! A node is one thread with one loop ([`port`]): it receives, hands to the machine, and does what the machine says.
 //! Disk and hashing run on threads beside it ([`target`], [`client`]). Nothing here decides anything about the protocol.
 
+mod arrivals;
 pub mod client;
 pub mod config;
 pub mod metrics;

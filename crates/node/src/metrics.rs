@@ -4,8 +4,8 @@
 //! tell events.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -17,9 +17,11 @@ use prometheus_client::registry::Registry;
 use protocol::id::ChunkId;
 use protocol::initiator::{self, Fetched, Stored};
 use protocol::target;
-use protocol::time::Span;
+use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, DropReason};
 use store::{Recovery, Store};
+
+use crate::arrivals::{Arrivals, MOST};
 
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -182,10 +184,18 @@ pub struct TargetMetrics {
     discarded: [Counter; 2],
     compacted: Counter,
     in_progress: Gauge,
+    /// Transfers that were offered, and those of them that have a window of their own.
+    arrivals: [Mutex<Arrivals>; 2],
+    intervals: Family<[(&'static str, &'static str); 2], Gauge>,
+    met: Family<[(&'static str, &'static str); 1], Gauge>,
     epoch: Gauge,
     chunks: Gauge,
     space: [Gauge; 5],
 }
+
+/// The names of both kinds of [`TargetMetrics::arrivals`], and of how many came.
+const ARRIVALS: [&str; 2] = ["offered", "accepted"];
+const CAME: [&str; MOST + 1] = ["0", "1", "2", "3", "4+"];
 
 impl TargetMetrics {
     /// The counters of target `id`, all zero.
@@ -199,6 +209,11 @@ impl TargetMetrics {
         prepare(&windows, "fate", &["accepted", "expired", "released"]);
         r.register("windows", "Reserved windows: accepted, expired unaccepted, given up", windows.clone());
         let last_corrupt = Family::default();
+        let (intervals, met) = (Family::default(), Family::default());
+        let help =
+            "Intervals as long as the mean time between two of the last 4,096 transfers, by how many began in them";
+        r.register("intervals", help, intervals.clone());
+        r.register("met", "Of those transfers, begun before the time of an earlier one was over", met.clone());
         r.register("last_corrupt_copy", "The chunk whose copy here was last found damaged", last_corrupt.clone());
         let space = [
             gauge(r, "capacity_bytes", "Bytes that its segment files may take of the disk"),
@@ -233,6 +248,9 @@ impl TargetMetrics {
             ],
             compacted: counter(r, "compacted_bytes", "Bytes won back by compaction"),
             in_progress: gauge(r, "in_progress", "Copies on their way in or out"),
+            arrivals: Default::default(),
+            intervals,
+            met,
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
             chunks: gauge(r, "chunks", "Chunks held"),
             space,
@@ -242,14 +260,29 @@ impl TargetMetrics {
         }
     }
 
+    fn arrivals(&self, which: usize) -> std::sync::MutexGuard<'_, Arrivals> {
+        self.arrivals[which].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The machine said something.
-    pub(crate) fn event(&self, event: &target::Event) {
+    pub(crate) fn event(&self, now: Instant, event: &target::Event) {
         let window = |fate| count(&self.windows, "fate", fate);
         match event {
-            target::Event::Bid { answer } => count(&self.bids, "answer", answer_name(answer)),
-            target::Event::Accepted { .. } => window("accepted"),
+            target::Event::Bid { answer } => {
+                count(&self.bids, "answer", answer_name(answer));
+                if let Answer::Window(slot) = answer {
+                    self.arrivals(0).add(now + slot.start, slot.length, None);
+                }
+            }
+            target::Event::Accepted { id, start, length } => {
+                window("accepted");
+                self.arrivals(1).add(*start, *length, Some(*id));
+            }
             target::Event::Expired => window("expired"),
-            target::Event::Released { .. } => window("released"),
+            target::Event::Released { id } => {
+                window("released");
+                self.arrivals(1).forget(*id);
+            }
             target::Event::Started { late_nanos } => {
                 let histogram = if *late_nanos < 0 { &self.start_early } else { &self.start_late };
                 histogram.observe(Duration::from_nanos(late_nanos.unsigned_abs()).as_secs_f64());
@@ -318,6 +351,13 @@ impl TargetMetrics {
             gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         self.chunks.set(i64::try_from(self.store.chunks()).unwrap_or(i64::MAX));
+        for (which, of) in ARRIVALS.into_iter().enumerate() {
+            let spread = self.arrivals(which).spread();
+            for (came, intervals) in CAME.into_iter().zip(spread.intervals) {
+                self.intervals.get_or_create(&[("of", of), ("came", came)]).set(intervals as i64);
+            }
+            self.met.get_or_create(&[("of", of)]).set(spread.met as i64);
+        }
         page(&self.registry)
     }
 }

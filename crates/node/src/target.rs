@@ -115,7 +115,7 @@ impl Host<Target> for TargetHost {
     }
 
     fn event(&mut self, now: Instant, event: Event) {
-        self.metrics.event(&event);
+        self.metrics.event(now, &event);
         match event {
             Event::Corrupt { id } => {
                 tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", self.id.0);
