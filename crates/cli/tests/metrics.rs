@@ -78,3 +78,29 @@ fn counters_of_targets_and_gateway_move_with_puts_and_gets() {
     assert!(of("initiator_bytes_sent_total{kind=\"data\"}") >= f64::from(5 << 20));
     assert!(cluster.stop());
 }
+
+#[test]
+fn the_benchmark_of_conflicts_reads_what_targets_count() {
+    let place = tempfile::tempdir().unwrap();
+    let mut bench = std::process::Command::new(env!("CARGO_BIN_EXE_reservoir"));
+    bench.args([
+        "bench",
+        "--conflicts",
+        "100",
+        "--seconds",
+        "3",
+        "--transports",
+        "hash,replicast-m",
+        "--json",
+        "--data",
+    ]);
+    let output = bench.arg(place.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let figure = |row: &serde_json::Value, key: &str| row[key].as_f64().unwrap();
+    // Three copies of some 300 puts, at nine targets: each counts intervals from its first transfer on.
+    assert!(figure(&rows[0], "intervals") >= 600.0, "{rows:?}");
+    assert!(figure(&rows[1], "intervals") >= 300.0, "{rows:?}");
+    assert!((15.0..40.0).contains(&figure(&rows[0], "two_or_more")), "{rows:?}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "the cluster is removed");
+}
