@@ -84,7 +84,7 @@ pub fn put_file(
         return Err(Error::ChunkSize(options.chunk_size));
     }
     let begun = Instant::now();
-    let before = versions(service, name)?.chunks.last().and_then(|(id, _)| id.version_ms());
+    let before = versions(service, name, Scope::LiveOf)?.chunks.last().and_then(|(id, _)| id.version_ms());
     if before.is_some_and(|ms| ms >= LAST_MS) {
         return Err(Error::Clock(name.to_owned()));
     }
@@ -173,14 +173,21 @@ pub fn read_version(
 /// When there is none, when as many targets as copies are silent, so that only they might know a newer one, or when the
 /// newest has too few copies, no more can be made, and silent targets do not account for the missing ones.
 pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> {
-    let mut found = versions(service, name)?;
+    newest_said_by(service, name, Scope::LiveOf)
+}
+
+fn newest_said_by(service: &dyn ChunkService, name: &str, whom: impl Fn(ChunkId) -> Scope) -> Result<Version, Error> {
+    let mut found = versions(service, name, whom)?;
+    // A version of which all copies were heard of needs nobody's silence. What does is concluded from a long one.
+    let brief = found.brief;
+    let surely = |outcome| if brief { newest_said_by(service, name, Scope::GroupOf) } else { outcome };
     let Some((id, holders)) = found.chunks.pop() else {
         // Whoever is silent may hold the only copies that are left.
-        return Err(if found.silent.is_empty() {
+        return surely(Err(if found.silent.is_empty() {
             Error::NotFound(name.to_owned())
         } else {
             silent(name, &found.silent)
-        });
+        }));
     };
     let mut version = open(service, name, id, holders)?;
     let copies = service.copies();
@@ -192,14 +199,16 @@ pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> 
     if whole_with_silent && answering < copies {
         // It may have been promised, and another copy could not be made now: to wait for one would keep everybody from
         // reading.
-        return Ok(version);
+        return surely(Ok(version));
     }
     match service.put(id, Bytes::from(version.manifest.encode())).wait() {
-        Ok(stored) => version.holders = stored.holders,
-        Err(_) if whole_with_silent => {}
-        Err(cause) => return Err(Error::Put { name: name.to_owned(), id, cause: Box::new(cause) }),
+        Ok(stored) => {
+            version.holders = stored.holders;
+            Ok(version)
+        }
+        Err(_) if whole_with_silent => surely(Ok(version)),
+        Err(cause) => Err(Error::Put { name: name.to_owned(), id, cause: Box::new(cause) }),
     }
-    Ok(version)
 }
 
 /// Fetches and reads the manifest `id` of a version of `name`.
@@ -262,7 +271,7 @@ fn add_listed(listing: &mut Listing, (id, holders, pending): Asked) {
 }
 
 /// Every version of `name`, oldest first, and who is silent: fewer than copies.
-fn versions(service: &dyn ChunkService, name: &str) -> Result<Found, Error> {
+fn versions(service: &dyn ChunkService, name: &str, whom: impl Fn(ChunkId) -> Scope) -> Result<Found, Error> {
     if !manifest::valid_name(name) {
         return Err(Error::Name(name.to_owned()));
     }
@@ -270,7 +279,7 @@ fn versions(service: &dyn ChunkService, name: &str) -> Result<Found, Error> {
     prefix.extend(ChunkId::name_prefix(name));
     let any = ChunkId::of_manifest(name, 0, &[]);
     let mut found = service
-        .list(Scope::GroupOf(any), prefix)
+        .list(whom(any), prefix)
         .wait()
         .map_err(|cause| Error::List { name: name.to_owned(), cause: Box::new(cause) })?;
     if found.silent.len() >= service.copies() {

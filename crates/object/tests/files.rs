@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use object::{Error, PutOptions, get_file, list, newest, put_file};
 use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::Scope;
 
 mod memory;
 
@@ -111,6 +112,34 @@ fn a_version_with_too_few_copies_is_made_whole_before_it_is_read() {
     let before = memory.most.swap(0, Ordering::SeqCst);
     assert_eq!(newest(&memory, "f").unwrap().holders.len(), 2);
     assert!(before > 0 && memory.most.load(Ordering::SeqCst) == 0, "a put that must fail was tried");
+}
+
+/// What needs nobody's silence waits for nobody; what rests on silence, on that of all patience.
+#[test]
+fn only_what_rests_on_silence_waits_for_the_silent() {
+    let mut memory = Memory { silent: vec![NodeId(4)], ..Memory::default() };
+    let asked = |memory: &Memory| {
+        let asked = core::mem::take(&mut *memory.scopes.lock().unwrap());
+        asked.iter().map(|scope| matches!(scope, Scope::LiveOf(_))).collect::<Vec<bool>>()
+    };
+    let (brief, patient) = (true, false);
+    let id = put_file(&memory, "f", &mut &b"new"[..], &small(9), &mut |_| ()).unwrap().id;
+    newest(&memory, "f").unwrap();
+    // A copy is missing: another is made.
+    memory.few.lock().unwrap().insert(id, 2);
+    assert_eq!(newest(&memory, "f").unwrap().holders.len(), 3);
+    assert_eq!(asked(&memory), [brief; 3]);
+    // None can be made; the silent one may have it.
+    memory.few.lock().unwrap().insert(id, 2);
+    memory.full = true;
+    newest(&memory, "f").unwrap();
+    assert_eq!(asked(&memory), [brief, patient]);
+    assert!(matches!(newest(&memory, "other"), Err(Error::Silent { .. })));
+    assert_eq!(asked(&memory), [brief, patient]);
+    // It says in the end that it has not.
+    memory.slow = memory.silent.clone();
+    assert!(matches!(newest(&memory, "other"), Err(Error::NotFound(_))));
+    assert!(matches!(newest(&memory, "f"), Err(Error::Put { id: failed, .. }) if failed == id));
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn mark(n: u64) -> Mark {
 }
 
 fn found(id: ChunkId) -> Found {
-    Found { chunks: vec![(id, vec![NodeId(1)])], silent: vec![] }
+    Found { chunks: vec![(id, vec![NodeId(1)])], silent: vec![], brief: false }
 }
 
 #[test]

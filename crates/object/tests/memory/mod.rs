@@ -42,6 +42,10 @@ pub(crate) struct Memory {
     /// Whether no copy can be made.
     pub(crate) full: bool,
     pub(crate) silent: Vec<NodeId>,
+    /// Who of the silent answers after all when all patience is asked for.
+    pub(crate) slow: Vec<NodeId>,
+    /// The scopes of the lists that were asked for.
+    pub(crate) scopes: Mutex<Vec<Scope>>,
     pub(crate) flying: std::sync::Arc<AtomicUsize>,
     pub(crate) most: AtomicUsize,
     /// The targets' marks, and what is known of each chunk by them.
@@ -77,12 +81,16 @@ impl ChunkService for Memory {
         })
     }
 
-    fn list(&self, _: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
         let chunks = self.chunks.lock().unwrap();
         let few = self.few.lock().unwrap();
         let holders = |id| (1..=few.get(id).copied().unwrap_or(3)).map(NodeId).collect();
         let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
-        let found = Found { chunks: ids.map(|id| (*id, holders(id))).collect(), silent: self.silent.clone() };
+        let brief = matches!(scope, Scope::LiveOf(_)) && !self.silent.is_empty();
+        let mut silent = self.silent.clone();
+        silent.retain(|node| brief || !self.slow.contains(node));
+        let found = Found { chunks: ids.map(|id| (*id, holders(id))).collect(), silent, brief };
+        self.scopes.lock().unwrap().push(scope);
         Pending::new(move || Ok(found))
     }
 

@@ -78,6 +78,10 @@ pub enum Scope {
     Cluster,
     /// The group of the chunks with this id (for a manifest: of its name).
     GroupOf(ChunkId),
+    /// The same, but who left a whole series of questions unanswered lately, and has said nothing since, is waited for only
+    /// briefly, if the answer counts without it. What was acknowledged is found all the same; an answer that
+    /// is [brief](Found::brief) is no reason to conclude anything else from silence.
+    LiveOf(ChunkId),
 }
 
 /// What an initiator tells.
@@ -196,6 +200,8 @@ pub struct Found {
     pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
     /// Who did not answer: what only they hold is not listed.
     pub silent: Vec<NodeId>,
+    /// Whether one of them was waited for only briefly.
+    pub brief: bool,
 }
 
 /// A moment, as the targets remember it, under the cluster map that was in use then.

@@ -11,6 +11,9 @@ use crate::wire::{self, Message, Usage};
 
 /// Times that a silent target is asked before the answer is given without it.
 const ASKED: u8 = 5;
+/// Who was silent before is waited for as long again as all others took, and at least this part of
+/// [`Config::late`](crate::config::Config::late).
+const BRIEF: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct Ask {
@@ -22,6 +25,10 @@ pub(super) struct Ask {
     silent: Vec<NodeId>,
     /// Who was busy to the end.
     busy: Vec<NodeId>,
+    began: Instant,
+    /// Whether those who were silent before are waited for only briefly, and until when, once all others have answered.
+    brief: bool,
+    brief_until: Option<Instant>,
     give_up_at: Instant,
 }
 
@@ -54,9 +61,10 @@ impl Ask {
     pub(super) fn list(cx: &mut Shared, txn: TxnId, handle: u64, scope: &Scope, prefix: Vec<u8>) -> Self {
         let whom = match scope {
             Scope::Cluster => cx.map.targets().map(|t| t.id).collect(),
-            Scope::GroupOf(id) => members(&cx.map, id).1,
+            Scope::GroupOf(id) | Scope::LiveOf(id) => members(&cx.map, id).1,
         };
-        Self::begin(cx, txn, handle, whom, Question::List { prefix, found: BTreeMap::new() })
+        let ask = Self::begin(cx, txn, handle, whom, Question::List { prefix, found: BTreeMap::new() });
+        Self { brief: matches!(scope, Scope::LiveOf(_)), ..ask }
     }
 
     pub(super) fn ping(cx: &mut Shared, txn: TxnId, handle: u64) -> Self {
@@ -103,7 +111,9 @@ impl Ask {
         let open: BTreeMap<NodeId, Owed> = open;
         // Whom nobody owes an answer, the next wake answers.
         let give_up_at = if open.is_empty() { cx.now } else { cx.now + cx.config.give_up };
-        let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
+        let (silent, busy, began) = (Vec::new(), Vec::new(), cx.now);
+        let ask =
+            Self { txn, handle, question, open, silent, busy, began, brief: false, brief_until: None, give_up_at };
         for node in ask.open.keys() {
             ask.send(cx, *node, None, 0);
         }
@@ -247,10 +257,26 @@ impl Ask {
         self.finish_if_all(cx)
     }
 
+    /// Whether only those are missing who were silent before, and the answer counts without them: nothing that was
+    /// acknowledged is known to none but fewer targets than there are copies, however briefly they were waited for.
+    fn lacks_only_the_silent(&self, cx: &Shared) -> bool {
+        let missing = self.open.len() + self.silent.len() + self.busy.len();
+        self.brief && missing < usize::from(cx.map.copies) && self.open.keys().all(|node| cx.is_silent(*node))
+    }
+
     fn finish_if_all(&mut self, cx: &mut Shared) -> Step {
         if !self.open.is_empty() {
+            if self.brief_until.is_none() && self.lacks_only_the_silent(cx) {
+                // As long again as the others took: what keeps them busy may keep these.
+                let took = cx.now.since(self.began).max(cx.config.late.div(BRIEF));
+                self.brief_until = Some(cx.now + took);
+            }
             return Step::Continue;
         }
+        self.finish(cx, false)
+    }
+
+    fn finish(&mut self, cx: &mut Shared, brief: bool) -> Step {
         let (handle, copies) = (self.handle, usize::from(cx.map.copies));
         let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
         let too_few = silent.len() < copies && silent.len() + busy.len() >= copies;
@@ -264,7 +290,7 @@ impl Ask {
             Question::List { found, .. } => {
                 let chunks =
                     core::mem::take(found).into_iter().map(|(id, by)| (id, by.into_iter().collect())).collect();
-                Event::List { handle, result: Ok(Found { chunks, silent }) }
+                Event::List { handle, result: Ok(Found { chunks, silent, brief }) }
             }
             Question::Renew { holders, .. } => Event::Renew { handle, result: Ok(cx.domains(holders) >= copies) },
             Question::Mark { mark } => Event::Mark { handle, result: Ok(Marked { mark: *mark, silent }) },
@@ -294,6 +320,14 @@ impl Ask {
             self.silent.extend(silent.into_iter().map(|(node, _)| node));
             return self.finish_if_all(cx);
         }
+        if self.brief_until.is_some_and(|until| cx.now >= until) {
+            if self.lacks_only_the_silent(cx) {
+                self.silent.extend(core::mem::take(&mut self.open).into_keys());
+                return self.finish(cx, true);
+            }
+            // One of them said something meanwhile: it has all the time.
+            (self.brief, self.brief_until) = (false, None);
+        }
         let late: Vec<NodeId> = self.open.iter().filter(|(_, owed)| owed.again <= cx.now).map(|(n, _)| *n).collect();
         for node in late {
             let Some(owed) = self.open.get_mut(&node) else {
@@ -302,6 +336,7 @@ impl Ask {
             if owed.asked >= ASKED {
                 self.open.remove(&node);
                 self.silent.push(node);
+                cx.fell_silent(node);
                 continue;
             }
             owed.asked += 1;
@@ -313,7 +348,7 @@ impl Ask {
     }
 
     pub(super) fn next_deadline(&self) -> Deadline {
-        let again = self.open.values().map(|owed| owed.again).min();
+        let again = self.open.values().map(|owed| owed.again).chain(self.brief_until).min();
         Deadline { at: again.map_or(self.give_up_at, |again| again.min(self.give_up_at)), why: "answers" }
     }
 }

@@ -32,6 +32,8 @@ use crate::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, decode_m
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
+/// How long it is remembered that a target left a whole series of questions unanswered.
+const SILENCE: Span = Span::from_secs(10);
 
 /// What all transactions of one initiator share.
 #[derive(Debug)]
@@ -64,6 +66,8 @@ struct Shared {
     hedged: u64,
     /// Rounds that each member has missed in a row, and when the last of them was over.
     missed: BTreeMap<NodeId, (u8, Instant)>,
+    /// Who left a whole series of questions unanswered and has said nothing since, and when the series ended.
+    silent: BTreeMap<NodeId, Instant>,
 }
 
 impl Shared {
@@ -161,6 +165,17 @@ impl Shared {
 
     fn heard(&mut self, node: NodeId) {
         self.missed.remove(&node);
+        self.silent.remove(&node);
+    }
+
+    /// A target left a whole series of questions unanswered.
+    fn fell_silent(&mut self, node: NodeId) {
+        self.silent.insert(node, self.now);
+    }
+
+    /// Whether a target did lately, and has said nothing since.
+    fn is_silent(&self, node: NodeId) -> bool {
+        self.silent.get(&node).is_some_and(|since| self.now.since(*since) < SILENCE)
     }
 
     /// Nothing was heard of a member in a round that began at `since`. Rounds at one time count as one: a moment's silence
@@ -232,6 +247,7 @@ impl Initiator {
             served: 0,
             hedged: 0,
             missed: BTreeMap::new(),
+            silent: BTreeMap::new(),
         };
         Self { shared, active: BTreeMap::new(), transfers: 0, waiting: VecDeque::new() }
     }

@@ -116,7 +116,11 @@ impl World<'_> {
         let name = ChunkId::of_manifest(&self.draw_name(), 0, &[]);
         let prefix = name.encode()[..=ChunkId::NAME_LEN].to_vec();
         let known = self.acknowledged.keys().filter(|id| id.encode().starts_with(&prefix)).copied().collect();
-        let scope = if self.rng.chance(1, 2) { Scope::GroupOf(name) } else { Scope::Cluster };
+        let scope = match self.rng.below(4) {
+            0 => Scope::GroupOf(name),
+            1 => Scope::LiveOf(name),
+            _ => Scope::Cluster,
+        };
         (Asked::List(prefix.clone(), known, self.healed), initiator::Request::List { handle, scope, prefix })
     }
 
