@@ -1,6 +1,6 @@
 //! Nine targets and a client in one process, over real sockets and real files.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use node::net::free_port;
 use node::target::{TargetNode, make_store, without_store};
 use node::{Client, ClientOptions, ClusterConfig};
 use protocol::config::Transport;
-use protocol::id::ChunkId;
-use protocol::initiator::GetError;
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{GetError, Scope};
 use protocol::rng::Rng;
 
 fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
@@ -114,6 +114,44 @@ fn without_multicast_and_with_two_targets_gone_all_of_it_still_works() {
     let late = chunk(999, 70_000);
     let stored = client.put(ChunkId::of_payload(&late), late.clone()).wait().expect("runs").expect("on others");
     assert_eq!(stored.holders.len(), 3);
+    targets.into_iter().for_each(TargetNode::stop);
+}
+
+/// What lies in a socket.
+fn taken(socket: &UdpSocket) -> usize {
+    std::iter::from_fn(|| socket.recv(&mut [0; 2_048]).ok()).count()
+}
+
+#[test]
+fn a_killed_target_is_asked_five_times_by_one_list_and_about_once_by_those_after_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = config(dir.path(), MulticastChoice::Off);
+    let mut targets = start(&config);
+    let client = Client::start(&config, ClientOptions::default()).expect("starts");
+    let kept = chunk(5, 1_000);
+    let id = ChunkId::of_manifest("name", 1, &kept);
+    client.put(id, kept).wait().expect("runs").expect("stored");
+    let prefix = id.encode()[..=ChunkId::NAME_LEN].to_vec();
+    let list = || client.list(Scope::LiveOf(id), prefix.clone()).wait().expect("runs").expect("not busy");
+    assert!(list().silent.is_empty());
+    targets.remove(3).stop();
+    // Whatever it is asked from now on.
+    let silent = UdpSocket::bind(config.targets[3].address).expect("its port is free");
+    silent.set_nonblocking(true).expect("can wait for nothing");
+    let found = list();
+    assert_eq!((found.silent, found.brief, taken(&silent)), (vec![NodeId(4)], false, 5));
+    let lists = 40;
+    for _ in 0..lists {
+        let found = list();
+        assert_eq!(found.silent, [NodeId(4)]);
+        assert!(found.chunks.iter().any(|(found, _)| *found == id), "the others know it");
+    }
+    // More than one is possible where the others are slow.
+    let asked = taken(&silent);
+    assert!((lists..2 * lists).contains(&asked), "{asked} questions of {lists} lists");
+    drop(silent);
+    targets.push(TargetNode::start(&config, 4).expect("starts"));
+    while !list().silent.is_empty() {}
     targets.into_iter().for_each(TargetNode::stop);
 }
 
