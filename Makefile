@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one or two commands that can be typed by hand.
 
-.PHONY: run test verify fix fuzz rack rust
+.PHONY: run test verify fix fuzz rack plots rust
 
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
@@ -30,6 +30,12 @@ fix: rust
 rack: rust
 	cargo build --locked --release --package reservoir-cli --package reservoir-testkit --bins
 	target/release/rack bench
+
+# The plots of docs/, from simulations: some minutes on two cores.
+plots: rust
+	cargo build --locked --release --package reservoir-cli
+	target/release/reservoir sim theory --out target/plots/theory
+	cp target/plots/theory/*.svg docs/plots
 
 # Hostile input. Needs the nightly toolchain, a C++ compiler and cargo-fuzz; CONTRIBUTING.md says how to get them.
 fuzz: rust

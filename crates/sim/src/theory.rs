@@ -130,7 +130,8 @@ pub struct Case {
     /// How it is simulated.
     pub setup: Setup,
     kind: Kind,
-    load: f64,
+    /// What is asked for, as a share of what the disks can do.
+    pub load: f64,
 }
 
 /// Nothing but disks takes time: each of these lines can be said again by a case.
@@ -142,6 +143,8 @@ const MACHINES: &str = "depth = 32\nreceive_buffer = \"1024MiB\"\nswitch_queue =
 const TEXT: &str = "profile = \"product\"\ninitiators = 90\ntargets = 90\nchunk = \"128KiB\"\nlink_mbit_per_s = 10000\n\
     trip = \"3us\"\ndisk_mb_per_s = 1000\nwarm_up = \"50ms\"\n";
 
+/// What a line says that compares the mean latency.
+pub const LATENCY: &str = "put latency, mean, us";
 /// Mean size of chunks that are served in exponential times.
 const MEAN: f64 = 262_144.0;
 
@@ -187,7 +190,7 @@ pub fn cases() -> Result<Vec<Case>, ScenarioError> {
         let text = format!("{IDEAL}{MACHINES}protocol = \"hash\"\ngroup = 1\nlength = \"2s\"\n");
         add("hash, one copy", Kind::Alone, load, text)?;
     }
-    for load in [0.5, 0.7, 0.9] {
+    for load in [0.5, 0.8, 0.9] {
         let text = format!("{IDEAL}protocol = \"least-of-two\"\ngroup = 30\nlength = \"2s\"\n");
         add("least-of-two, one copy", Kind::Shorter, load, text)?;
     }
@@ -226,7 +229,7 @@ impl Case {
             Kind::Shorter => {
                 let service = MEAN * 1e6 / self.setup.protocol.disk as f64;
                 let time = shortest_of_time(2, self.load) * service;
-                vec![Line::new("put latency, mean, us", outcome.latency.mean() / 1e3, time, true)]
+                vec![Line::new(LATENCY, outcome.latency.mean() / 1e3, time, true)]
             }
             Kind::Bids => self.bids(outcome),
         }
@@ -258,15 +261,16 @@ impl Case {
         lines
     }
 
-    /// What one chunk takes a disk, in microseconds.
-    fn service(&self) -> f64 {
+    /// What one chunk takes a disk in the mean, in microseconds.
+    #[must_use]
+    pub fn service(&self) -> f64 {
         self.setup.mean_size() * 1e6 / self.setup.protocol.disk as f64
     }
 
     fn alone(&self, outcome: &Outcome) -> Vec<Line> {
         let Some(more) = &outcome.product else { return Vec::new() };
         let time = self.service() * (1.0 + constant_service_wait(self.load));
-        let mut lines = vec![Line::new("put latency, mean, us", outcome.latency.mean() / 1e3, time, true)];
+        let mut lines = vec![Line::new(LATENCY, outcome.latency.mean() / 1e3, time, true)];
         let states = constant_service(self.load, 6);
         lines.extend(states.iter().enumerate().map(|(n, law)| {
             let is = more.found.get(n).map_or(0.0, |found| *found as f64 / more.found.iter().sum::<u64>() as f64);
@@ -281,7 +285,7 @@ impl Case {
         let group = self.setup.group;
         let time = self.service() * (1.0 + least_loaded_wait(group, self.load));
         vec![
-            Line::new("put latency, mean, us", outcome.latency.mean() / 1e3, time, false),
+            Line::new(LATENCY, outcome.latency.mean() / 1e3, time, false),
             Line::new(
                 "puts that find a busy disk, %",
                 100.0 * share(&more.found, 1),

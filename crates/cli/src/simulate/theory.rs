@@ -3,17 +3,17 @@
 use anyhow::anyhow;
 use serde::Serialize;
 use sim::perf::{cores, run_all};
-use sim::theory::{Case, Line, cases, poisson_at_least};
+use sim::theory::{Case, LATENCY, Line, cases, poisson_at_least};
 
-use super::plot::{Axis, Drawn, Series, Words, lines};
+use super::plot::{Bar, Group, Words, bars};
 use super::progress::Progress;
 use super::report::{Report, make_place};
 use super::scenarios::written;
 use crate::args::ReportArgs;
 use crate::output::{json, table};
 
-/// Most events in an interval that are drawn.
-const DRAWN: u32 = 6;
+/// Most transfers in an interval, and copies at a disk, that are drawn.
+const DRAWN: u32 = 5;
 
 #[derive(Serialize)]
 struct RowJson<'a> {
@@ -50,18 +50,11 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let Some(directory) = &args.out else { return Ok(()) };
     let mut report = Report::new("Theory and simulation");
     report.text("Each figure is measured in one run; where the assumptions of the theory hold, both must agree.");
-    let intervals = cases.iter().zip(&outcomes).filter_map(|(case, outcome)| Some((case, case.intervals(outcome)?)));
-    report.plot("conflicts", intervals_plot(&intervals.collect::<Vec<_>>())?);
-    let queues = cases.iter().filter_map(|case| Some((case, queue(case, &compared)?)));
-    for (n, (case, both)) in queues.enumerate() {
-        let name = &case.name;
-        let words = Words {
-            title: &format!("Queues at disks: {name}"),
-            x: "copies at the disk",
-            y: "puts that find so many, %",
-        };
-        report.plot(&format!("queues-{}", n + 1), lines(&words, &Axis::even(0.0, 6.0), &both, Drawn::Line, None)?);
-    }
+    let intervals: Vec<_> =
+        cases.iter().zip(&outcomes).filter_map(|(case, outcome)| Some((case, case.intervals(outcome)?))).collect();
+    report.plot("conflicts", conflicts(&intervals)?);
+    report.plot("queues", queues(&compared)?);
+    report.plot("latencies", latencies(&compared)?);
     report.table(&header, &rows);
     report.file("result.json", serde_json::to_string_pretty(&objects)?);
     crate::output::say!("written: {}", report.write(directory)?.display());
@@ -85,36 +78,73 @@ fn cells(case: &Case, line: &Line) -> Vec<String> {
     [&texts[..], &[written(line.measured), written(line.predicted), ratio, applies.to_owned()]].concat()
 }
 
-/// The shares of intervals in which so much came to a target.
-fn intervals_plot(all: &[(&Case, Vec<f64>)]) -> anyhow::Result<String> {
-    let points = |share: &dyn Fn(u32) -> f64| (0..=DRAWN).map(|k| (f64::from(k), 100.0 * share(k))).collect();
-    let law = Series {
-        name: "Poisson's law".to_owned(),
-        points: points(&|k| poisson_at_least(k, 1.0) - poisson_at_least(k + 1, 1.0)),
-    };
-    let measured = all.iter().map(|(case, shares)| Series {
-        name: case.name.clone(),
-        points: points(&|k| shares.get(k as usize).copied().unwrap_or(0.0)),
+/// In how many intervals so many transfers began at a target.
+fn conflicts(all: &[(&Case, Vec<f64>)]) -> anyhow::Result<String> {
+    let series: Vec<String> = all.iter().map(|(case, _)| case.name.replace(", three copies", "")).collect();
+    let groups = (0..=DRAWN).map(|k| {
+        let law = poisson_at_least(k, 1.0) - poisson_at_least(k + 1, 1.0);
+        let bar = |shares: &Vec<f64>| Bar {
+            value: Some(100.0 * shares.get(k as usize).copied().unwrap_or(0.0)),
+            compared: Some(100.0 * law),
+        };
+        Group { name: k.to_string(), bars: all.iter().map(|(_, shares)| bar(shares)).collect() }
     });
     let words = Words {
-        title: "Transfers that begin at a target in a mean time between two",
-        x: "transfers",
+        title: "Transfers that begin at a target within the mean time from one to the next",
+        x: "transfers in an interval",
         y: "intervals with so many, %",
     };
-    let series: Vec<Series> = [law].into_iter().chain(measured).collect();
-    lines(&words, &Axis::even(0.0, f64::from(DRAWN)), &series, Drawn::Line, None)
+    drawn(&words, &series, "Poisson's law", &groups.collect::<Vec<_>>())
 }
 
-/// What a case's puts find at their disks, measured and by theory.
-fn queue(case: &Case, compared: &[(&Case, Line)]) -> Option<Vec<Series>> {
-    let found: Vec<&Line> = compared
-        .iter()
-        .filter(|(of, line)| of.name == case.name && line.what.ends_with("at the disk, %"))
-        .map(|(_, line)| line)
-        .collect();
-    let series = |name: &str, value: fn(&Line) -> f64| Series {
-        name: name.to_owned(),
-        points: found.iter().zip(0..).map(|(line, n)| (f64::from(n), value(line))).collect(),
+/// What puts find at their disks, where each is a queue of its own.
+fn queues(compared: &[(&Case, Line)]) -> anyhow::Result<String> {
+    let found = |line: &Line| line.what.ends_with("at the disk, %");
+    let mut series: Vec<String> = Vec::new();
+    let mut groups: Vec<Group> = (0..=DRAWN).map(|k| Group { name: k.to_string(), bars: Vec::new() }).collect();
+    for case in names(compared.iter().filter(|(_, line)| found(line))) {
+        series.push(case.to_owned());
+        let lines = compared.iter().filter(|(of, line)| of.name == case && found(line));
+        groups.iter_mut().zip(lines).for_each(|(group, (_, line))| group.bars.push(bar(line, 1.0)));
+    }
+    let words = Words { title: "Queues at disks", x: "copies at the disk before", y: "puts that find so many, %" };
+    drawn(&words, &series, "M/D/1", &groups)
+}
+
+/// The mean latencies where only disks take time, in what one copy takes a disk.
+fn latencies(compared: &[(&Case, Line)]) -> anyhow::Result<String> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut series: Vec<String> = Vec::new();
+    for (case, line) in compared.iter().filter(|(_, line)| line.what == LATENCY) {
+        let name = case.name.split(',').next().unwrap_or_default().to_owned();
+        if !series.contains(&name) {
+            series.push(name);
+        }
+        let (load, bar) = (format!("load {}", case.load), bar(line, case.service()));
+        match groups.iter_mut().find(|group| group.name == load) {
+            Some(group) => group.bars.push(bar),
+            None => groups.push(Group { name: load, bars: vec![bar] }),
+        }
+    }
+    let words = Words {
+        title: "One copy, only disks take time: how long a put takes in the mean",
+        x: "",
+        y: "put latency, times of service",
     };
-    (!found.is_empty()).then(|| vec![series("measured", |line| line.measured), series("M/D/1", |line| line.predicted)])
+    drawn(&words, &series, "theory", &groups)
+}
+
+fn drawn(words: &Words<'_>, series: &[String], theory: &str, groups: &[Group]) -> anyhow::Result<String> {
+    bars(words, &series.iter().map(String::as_str).collect::<Vec<_>>(), theory, groups)
+}
+
+fn bar(line: &Line, unit: f64) -> Bar {
+    Bar { value: Some(line.measured / unit), compared: Some(line.predicted / unit) }
+}
+
+/// The names of cases, each once.
+fn names<'a>(compared: impl Iterator<Item = &'a (&'a Case, Line)>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = compared.map(|(case, _)| case.name.as_str()).collect();
+    names.dedup();
+    names
 }
