@@ -35,7 +35,10 @@ rack: rust
 plots: rust
 	cargo build --locked --release --package reservoir-cli
 	target/release/reservoir sim theory --out target/plots/theory
-	cp target/plots/theory/*.svg docs/plots
+	target/release/reservoir sim leader --out target/plots/leader
+	target/release/reservoir sim reads --seeds 3 --out target/plots/reads
+	target/release/reservoir sim paper --only choosy,choosy-spikes --out target/plots/choosy
+	for plot in docs/plots/*.svg; do cp target/plots/*/$$(basename $$plot) docs/plots || exit 1; done
 
 # Hostile input. Needs the nightly toolchain, a C++ compiler and cargo-fuzz; CONTRIBUTING.md says how to get them.
 fuzz: rust

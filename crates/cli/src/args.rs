@@ -352,6 +352,8 @@ pub(crate) enum SimCommand {
     Rivals(RivalsArgs),
     /// Run every way for a get to choose among the holders of its chunk, by the share of gets, and show the latencies.
     Reads(ReadsArgs),
+    /// Run half gets, half puts with direct negotiation and with leaders, and show the throughput, also over time.
+    Leader(ScenarioArgs),
     /// Compare conflicts, queues and latencies with what queueing theory says of them.
     Theory(ReportArgs),
     /// Run whole clusters with faults, one for each seed, and check that nothing acknowledged is lost.

@@ -2,6 +2,7 @@
 
 mod ablate;
 mod choosy;
+mod leader;
 mod paper;
 mod plot;
 mod progress;
@@ -32,6 +33,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Ablate(args) => ablate::run(args),
         SimCommand::Rivals(args) => rivals::run(args),
         SimCommand::Reads(args) => reads::run(args),
+        SimCommand::Leader(args) => leader::run(args),
         SimCommand::Theory(args) => theory::run(args),
         SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),
         SimCommand::Replay { seed, plant } => replay(*seed, *plant),

@@ -248,3 +248,24 @@ fn rivals_are_compared_at_the_same_costs() {
         assert!(cheap["slow_times"] == 1 && median(dear) > median(cheap) + 16.0, "{cheap} {dear}");
     }
 }
+
+#[test]
+fn leaders_are_compared_by_their_throughput_over_time() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("leader");
+    let small = ["initiators=9", "targets=18", "length=5ms", "objects=500"];
+    let set = small.iter().flat_map(|set| ["--set", *set]);
+    let args: Vec<&str> = ["sim", "leader", "--seeds", "2", "--json"].into_iter().chain(set).collect();
+    let text = output_of(&[&args[..], &["--out", out.to_str().unwrap()]].concat());
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(rows.len(), 16);
+    for row in &rows {
+        let rate = row["chunks_per_second"].as_f64().unwrap();
+        let points: Vec<f64> = row["over_time"].as_array().unwrap().iter().map(|p| p[1].as_f64().unwrap()).collect();
+        let mean = points.iter().sum::<f64>() / points.len() as f64;
+        assert!(rate > 0.0 && (mean / rate - 1.0).abs() < 1e-6, "{mean}: {row}");
+    }
+    for plot in ["leader-throughput.svg", "leader-time-128K-ideal.svg", "leader-time-1M-realistic.svg"] {
+        assert!(fs::read_to_string(out.join(plot)).unwrap().starts_with("<svg"), "{plot}");
+    }
+}

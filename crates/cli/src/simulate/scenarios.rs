@@ -27,7 +27,7 @@ const COMPARED: u64 = 10;
 /// A scenario that was run.
 pub(super) struct Done {
     pub(super) scenario: Scenario,
-    outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<Outcome>,
     pub(super) metrics: Vec<Metric>,
 }
 

@@ -33,6 +33,8 @@ static ZEROS: [u8; protocol::limits::CHUNK_BYTES as usize] = [0; protocol::limit
 
 /// Room on a target's disk, which is not what is asked for here.
 const FREE: u64 = 1 << 60;
+/// Parts of the measured time for which throughput is kept.
+const HUNDRED: usize = 100;
 
 enum Happening {
     /// A node's deadline.
@@ -122,6 +124,8 @@ struct Cluster<'a> {
     found: Vec<u64>,
     asked: Counts,
     transfers: Counts,
+    /// Requests that ended well, by hundredths of the measured time.
+    ended_in: [u64; HUNDRED],
     work: (u64, u64, u64, stats::Load),
     events: u64,
     digest: u64,
@@ -194,6 +198,7 @@ impl<'a> Cluster<'a> {
             series: Vec::new(),
             found: Vec::new(),
             asked: Counts::default(),
+            ended_in: [0; HUNDRED],
             transfers: Counts::default(),
             work: (0, 0, 0, stats::Load::default()),
             events: 0,
@@ -282,6 +287,7 @@ impl<'a> Cluster<'a> {
         self.began = self.now;
         self.count = Counters::default();
         self.found.clear();
+        self.ended_in = [0; HUNDRED];
         let counts = Counts::new(self.profile.interval(self.setup), self.now, self.setup.targets);
         (self.asked, self.transfers) = (counts.clone(), counts);
         self.disks.iter_mut().for_each(|disk| disk.measure(self.now));
@@ -531,6 +537,7 @@ impl<'a> Cluster<'a> {
         self.count.puts += u64::from(good && over.is_put);
         self.count.gets += u64::from(good && !over.is_put);
         self.count.failed += u64::from(!good);
+        self.count_over_time(good);
         self.count.more_rounds += u64::from(rounds.saturating_sub(1));
         let in_window = over.begun >= self.began && self.ended.is_none_or(|end| over.begun < end);
         if in_window && self.now >= self.setup.warm_up.as_nanos() {
@@ -548,6 +555,16 @@ impl<'a> Cluster<'a> {
         }
         if matches!(self.setup.load, Load::Closed { .. }) {
             self.ask_later(n);
+        }
+    }
+
+    fn count_over_time(&mut self, good: bool) {
+        let since = u128::from(self.now - self.began) * HUNDRED as u128;
+        let part = (since / u128::from(self.setup.length.as_nanos().max(1))) as usize;
+        if self.ended.is_none()
+            && let Some(ended) = self.ended_in.get_mut(part)
+        {
+            *ended += u64::from(good);
         }
     }
 

@@ -179,6 +179,8 @@ pub struct Measured {
     pub asked: Vec<u64>,
     /// See `asked`.
     pub begun: Vec<u64>,
+    /// Requests that ended well in each hundredth of the measured time.
+    pub ended_in: Vec<u64>,
     /// Puts that were acknowledged with fewer copies on disks than are asked for.
     pub undurable: u64,
     /// Crashes of targets.

@@ -21,6 +21,7 @@ impl Cluster<'_> {
             found: self.found,
             asked: self.asked.over(end),
             begun: self.transfers.over(end),
+            ended_in: self.ended_in.to_vec(),
             undurable: self.undurable,
             crashes: self.crashed,
             control_messages: count.control_messages,
