@@ -272,7 +272,7 @@ fn a_leader_that_is_killed_is_replaced_and_leads_again() {
 }
 
 #[test]
-fn a_switch_without_multicast_is_noticed_and_served_by_unicast() {
+fn multicast_is_used_while_the_switch_carries_it() {
     let Some(mut cluster) = Cluster::start(5, 1_000) else { return };
     cluster.rack().set_multicast(false).unwrap();
     cluster.inner.serve(GATEWAY, "replicast-m").unwrap();
@@ -281,4 +281,24 @@ fn a_switch_without_multicast_is_noticed_and_served_by_unicast() {
     let (sent, _) = cluster.traffic(|| drop(cluster.put("file", &bytes)));
     assert!(sent > 3.0 * bytes.len() as f64, "{sent} bytes were sent: not a copy for each");
     cluster.assert_holds("file", &bytes);
+    let uses = |wanted: bool| cluster.ask(&["status", "--json"])["multicast"] == wanted;
+    // Bytes that are there already would not be sent.
+    let mut seeds = 41..;
+    let mut sends = |name| {
+        let bytes = content(8 * MIB, seeds.next().unwrap());
+        let (sent, _) = cluster.traffic(|| drop(cluster.put(name, &bytes)));
+        cluster.assert_holds(name, &bytes);
+        sent / bytes.len() as f64
+    };
+    // It looks now and then, also where nobody puts or gets.
+    cluster.rack().set_multicast(true).unwrap();
+    wait_until("multicast is found", || uses(true));
+    wait_until("one copy is sent for all", || sends("found") < 2.0);
+    // What was asked in vain says that it is gone.
+    cluster.rack().set_multicast(false).unwrap();
+    wait_until("multicast is given up", || sends("lost") > 0.0 && uses(false));
+    let times = sends("without");
+    assert!(times > 3.0, "{times} times the payload was sent: not a copy for each");
+    let log = fs::read_to_string(cluster.file(&format!("gateway-{GATEWAY}.log"))).unwrap();
+    assert!(log.contains("multicast works") && log.contains("nobody hears multicast any more"), "{log}");
 }

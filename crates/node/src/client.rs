@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -50,7 +51,7 @@ struct Shared {
     waiting: Arc<Mutex<Waiting>>,
     map: MapInUse,
     metrics: Arc<InitiatorMetrics>,
-    multicast: bool,
+    multicast: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -111,6 +112,7 @@ struct ClientHost {
     map: MapInUse,
     mailbox: Mailbox<Request>,
     metrics: Arc<InitiatorMetrics>,
+    multicast: Arc<AtomicBool>,
 }
 
 impl Host<Initiator> for ClientHost {
@@ -153,6 +155,7 @@ impl Host<Initiator> for ClientHost {
                 }
                 return;
             }
+            Event::Multicast { works } => return self.multicast_works(*works),
             Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
@@ -170,6 +173,17 @@ impl Host<Initiator> for ClientHost {
             (Some(Reply::Discard(reply)), Event::Discard { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::Usage(reply)), Event::Usage { result, .. }) => drop(reply.try_send(result)),
             _ => {}
+        }
+    }
+}
+
+impl ClientHost {
+    fn multicast_works(&self, works: bool) {
+        self.multicast.store(works, Ordering::Relaxed);
+        if works {
+            tracing::info!("multicast works: using it");
+        } else {
+            tracing::warn!("nobody hears multicast any more: negotiating by unicast until it works again");
         }
     }
 }
@@ -214,18 +228,16 @@ impl Client {
         let mut protocol = config.protocol(interface);
         protocol.transport = options.transport.unwrap_or(protocol.transport);
         protocol.depth = options.depth.unwrap_or(protocol.depth);
-        protocol.multicast = match (options.multicast, config.network.multicast) {
-            (Some(chosen), _) => chosen,
-            (None, MulticastChoice::On) => true,
-            (None, MulticastChoice::Off) => false,
-            (None, MulticastChoice::Auto) => probe(config, interface),
-        } && has_addresses(&map);
-        let multicast = protocol.multicast;
+        let may = options.multicast.unwrap_or(config.network.multicast != MulticastChoice::Off);
+        protocol.multicast = may && has_addresses(&map);
+        let looks = options.multicast.is_none() && config.network.multicast == MulticastChoice::Auto;
+        let works = protocol.multicast && (!looks || probe(config, interface));
+        let multicast = Arc::new(AtomicBool::new(works));
         let id = NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1);
         let net = Net::open(config, SocketAddrV4::new(interface, 0), id)?;
         let metrics = Arc::new(InitiatorMetrics::new(&net.metrics));
         metrics.set_epoch(map.epoch.0);
-        let machine = Initiator::new(id, map, protocol, random());
+        let machine = Initiator::new(id, map, protocol, random()).carried(works);
         let advice = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));
@@ -238,6 +250,7 @@ impl Client {
             map: in_use.clone(),
             mailbox: mailbox.clone(),
             metrics: Arc::clone(&metrics),
+            multicast: Arc::clone(&multicast),
         };
         let hasher = std::thread::Builder::new().name("hash".into()).spawn(move || hash_loop(&queue, &done));
         hasher.map_err(io("starting a thread", advice))?;
@@ -253,10 +266,10 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, thread }) })
     }
 
-    /// Whether multicast is used.
+    /// Whether multicast is used now: as long as it works.
     #[must_use]
     pub fn multicast(&self) -> bool {
-        self.shared.multicast
+        self.shared.multicast.load(Ordering::Relaxed)
     }
 
     /// The cluster map in use.
@@ -378,7 +391,7 @@ fn probe(config: &ClusterConfig, interface: Ipv4Addr) -> bool {
             }
         }
     }
-    tracing::warn!("no target answers to multicast on {interface}: negotiating by unicast");
+    tracing::warn!("no target answers to multicast on {interface}: negotiating by unicast until somebody does");
     false
 }
 

@@ -95,13 +95,13 @@ fn payload_per_datagram(mtu: u32) -> usize {
     [16 << 10, 1 << 10].into_iter().map(|block| most / block * block).find(|cut| *cut * 4 >= most * 3).unwrap_or(most)
 }
 
-/// Whether multicast is used.
+/// Whether multicast is used. Where nobody hears it any more, all is sent by unicast until it works again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MulticastChoice {
     /// Found out at start.
     Auto,
-    /// Always.
+    /// Taken to work at the start.
     On,
     /// Never.
     Off,

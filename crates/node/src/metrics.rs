@@ -431,7 +431,7 @@ impl InitiatorMetrics {
             initiator::Event::Bid { answer } => count(&self.bids, "answer", answer_name(answer)),
             initiator::Event::RepairAsked => increment(&self.repairs_asked),
             initiator::Event::RepairSent => increment(&self.repairs_sent),
-            initiator::Event::Hedged => {}
+            initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
             initiator::Event::List { .. }
             | initiator::Event::Ping { .. }

@@ -36,16 +36,19 @@ pub(crate) struct Net {
     ports: BTreeMap<NodeId, (Instant, Instant)>,
     /// A node that is cut off, and from what: everything it sends, everything it should receive, or both.
     pub(crate) cut: Option<(NodeId, bool, bool)>,
+    /// Whether the switch drops multicast.
+    pub(crate) mute: bool,
 }
 
 impl Net {
     pub(crate) fn new(rate: u64, faults: Faults, rng: Rng) -> Self {
-        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None }
+        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None, mute: false }
     }
 
     pub(crate) fn heal(&mut self) {
         self.faults = Faults::default();
         self.cut = None;
+        self.mute = false;
     }
 
     /// Sends one datagram to `receivers` at `now`: when it arrives where, and as what.

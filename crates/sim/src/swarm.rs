@@ -141,6 +141,8 @@ pub struct Scenario {
     pub initiator_crashes: u32,
     /// Partitions of one target before the heal.
     pub partitions: u32,
+    /// When the switch begins to drop multicast, and when it ends.
+    pub mute: Option<(Span, Span)>,
     /// Bytes flipped on the disk of one target.
     pub flips: u32,
     /// Disks that fail for a while before the heal.
@@ -215,6 +217,11 @@ impl Scenario {
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
         let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full];
         let troubles = (0..troubles).map(|_| ways[disks.below(3) as usize]).collect();
+        let mut switch = Rng::new(seed).fork(13);
+        let mute = (config.multicast && switch.chance(1, 4)).then(|| {
+            let begins = switch.below(200);
+            (Span::from_millis(begins), Span::from_millis(begins + 50 + switch.below(300)))
+        });
         let mut cleaner = Rng::new(seed).fork(9);
         let cleaning = cleaner.chance(1, 2).then(|| Cleaning {
             grace: Span::from_millis(20 + cleaner.below(80)),
@@ -238,6 +245,7 @@ impl Scenario {
             crashes,
             initiator_crashes,
             partitions,
+            mute,
             flips,
             troubles,
             commit,

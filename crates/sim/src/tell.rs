@@ -53,6 +53,9 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
     if let Some((target, times)) = s.slow {
         let _ = write!(text, "\nthe disk of target-{target} is {times} times slower");
     }
+    if let Some((begins, ends)) = s.mute {
+        let _ = write!(text, "\nthe switch drops multicast from {begins} to {ends}");
+    }
     if !s.troubles.is_empty() {
         let troubles: Vec<&str> = s.troubles.iter().map(|t| trouble(*t)).collect();
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));

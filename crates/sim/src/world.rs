@@ -81,6 +81,7 @@ enum Happening {
     InitiatorCrash,
     Cut(NodeId, bool, bool),
     Mend,
+    Mute(bool),
     Trouble(NodeId, Trouble),
     Well(NodeId),
     Flip(NodeId, u64),
@@ -346,6 +347,7 @@ impl<'a> World<'a> {
             Happening::Cut(node, out, inward) if !self.healed => self.net.cut = Some((node, out, inward)),
             Happening::Cut(..) => {}
             Happening::Mend => self.net.cut = None,
+            Happening::Mute(mute) => self.net.mute = mute && !self.healed,
             Happening::Trouble(node, trouble) => self.trouble(node, trouble),
             Happening::Well(node) => self.well(node),
             Happening::Flip(node, seed) => self.flip(node, seed),
@@ -446,6 +448,7 @@ impl<'a> World<'a> {
     fn transmit(&mut self, from: NodeId, transmit: &Transmit) {
         let receivers: Vec<NodeId> = match transmit.to {
             Destination::Node(node) => vec![node],
+            Destination::Members(_) if self.net.mute => Vec::new(),
             Destination::Members(set) => self.listening(from, set),
         };
         let Some(node) = self.nodes.get_mut(&from) else { return };

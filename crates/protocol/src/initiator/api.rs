@@ -160,6 +160,11 @@ pub enum Event {
     RepairSent,
     /// Another holder of a chunk is asked, since the first is late.
     Hedged,
+    /// Multicast works on this network no more, so that all is sent by unicast; or it works again.
+    Multicast {
+        /// Whether it does.
+        works: bool,
+    },
     /// A copy did not match its id when it arrived.
     CorruptCopy {
         /// The chunk.

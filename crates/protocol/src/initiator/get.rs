@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 mod hedge;
 
+use super::multicast::Rounds;
 use super::{
     ChunkId, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, Instant, NodeId, Shared, Span, Step,
     TxnId, members,
@@ -37,6 +38,7 @@ pub(super) struct Get {
     group: GroupId,
     /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
+    heard: Rounds,
     /// The round whose offer was accepted.
     accepted: u8,
     hedge: Hedge,
@@ -81,6 +83,7 @@ impl Get {
             fruitless: 0,
             group: GroupId(0),
             multicast: true,
+            heard: Rounds::default(),
             accepted: 0,
             hedge: Hedge::Off,
             asked_of: Vec::new(),
@@ -142,7 +145,8 @@ impl Get {
         // How long the transfer will be only the holders know: behind everything that is coming it fits in any case.
         let earliest = cx.downlink.hole(cx.now, cx.config.give_up).0.since(cx.now);
         let request = Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
-        cx.send_group(group, &self.asked_of, &request, self.multicast);
+        let by_multicast = cx.send_group(group, &self.asked_of, &request, self.multicast);
+        self.heard.ask(cx.now, by_multicast.then_some(&self.asked_of));
         self.phase =
             Phase::Asking { since: cx.now, soft: cx.now + cx.patience(), hard: cx.now + cx.config.bid_timeout };
     }
@@ -215,6 +219,8 @@ impl Get {
             return self.late_bid(cx, from, &bid);
         }
         if bid.round != self.round {
+            // Late, but it was heard.
+            self.heard.late();
             return Step::Continue;
         }
         let Phase::Asking { since, .. } = self.phase else {
@@ -224,6 +230,7 @@ impl Get {
             return Step::Continue;
         }
         self.answered.push(from);
+        self.heard.answered(cx, from);
         if self.leader.is_some() {
             // It cannot choose.
             cx.grants.sample(cx.now.since(since));
@@ -355,7 +362,7 @@ impl Get {
             .asked_of
             .iter()
             .copied()
-            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.config.multicast && self.multicast)
+            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.multicast() && self.multicast)
             .collect();
         let granted = vec![Granted { target: from, offset }];
         let accept = Message::Accept { txn: self.txn, round: self.round, granted };

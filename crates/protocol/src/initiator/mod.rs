@@ -7,6 +7,7 @@ mod api;
 mod ask;
 mod get;
 mod memory;
+mod multicast;
 mod put;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +18,7 @@ pub use api::*;
 use ask::Ask;
 use get::Get;
 use memory::Memory;
+use multicast::Multicast;
 use put::Put;
 
 use crate::calendar::Calendar;
@@ -57,6 +59,7 @@ struct Shared {
     grants: Typical,
     /// From the promised beginning of a get's payload to its arrival.
     lateness: Typical,
+    multicast: Multicast,
     memory: Memory,
     /// How long the windows of the next put may keep it waiting (if choosy).
     max_bid_wait: Span,
@@ -81,9 +84,10 @@ impl Shared {
     }
 
     /// To `members` of a group by multicast if that `may` be (when they are many, to all of the group: only sets of a few
-    /// have an address of their own), or to each of them.
-    fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message, may: bool) {
-        if may && self.config.multicast && self.config.transport != Transport::Hash && members.len() > 1 {
+    /// have an address of their own), or to each of them. Whether it was by multicast.
+    fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message, may: bool) -> bool {
+        let by_multicast = may && self.multicast() && self.config.transport != Transport::Hash && members.len() > 1;
+        if by_multicast {
             let few = members.len() <= usize::from(self.map.copies);
             let own = if few { self.map.set_of(group, |n| members.contains(&n)) } else { None };
             let set = own.unwrap_or_else(|| self.map.group_set(group));
@@ -93,6 +97,7 @@ impl Shared {
                 self.send(Destination::Node(*member), message);
             }
         }
+        by_multicast
     }
 
     fn event(&mut self, event: Event) {
@@ -157,9 +162,10 @@ impl Shared {
         self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= SUSPECT)
     }
 
-    /// Who leads these members: the lowest of them that is not silent.
+    /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
+    /// none is asked where that does not reach them.
     fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
-        let may = self.config.transport == Transport::Leader;
+        let may = self.config.transport == Transport::Leader && self.next_look().is_none();
         members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()
     }
 
@@ -241,6 +247,7 @@ impl Initiator {
             choices: Typical::default(),
             grants: Typical::default(),
             lateness: Typical::default(),
+            multicast: Multicast::new(true),
             memory: Memory::default(),
             max_bid_wait: Span::ZERO,
             bug: None,
@@ -256,6 +263,14 @@ impl Initiator {
     #[must_use]
     pub const fn planted(mut self, bug: Option<Bug>) -> Self {
         self.shared.bug = bug;
+        self
+    }
+
+    /// The same on a network of which the driver found out whether it carries multicast. Where it does not, the machine looks
+    /// now and then.
+    #[must_use]
+    pub const fn carried(mut self, works: bool) -> Self {
+        self.shared.multicast = Multicast::new(works);
         self
     }
 
@@ -374,10 +389,11 @@ impl Initiator {
             }
             Message::Ack { txn, .. }
             | Message::Listed { txn, .. }
-            | Message::Pong { txn, .. }
             | Message::Marked { txn }
             | Message::Discarded { txn, .. }
             | Message::Used { txn, .. } => *txn,
+            Message::Pong { txn, .. } if self.shared.seen(*txn) => return,
+            Message::Pong { txn, .. } => *txn,
             Message::Repair(repair) => repair.txn,
             Message::Leading(Leading::Grant(grant)) => grant.txn,
             Message::PutRequest(_)
@@ -426,6 +442,7 @@ impl Initiator {
         let now = self.shared.now;
         self.shared.uplink.prune(now);
         self.shared.downlink.prune(now);
+        self.shared.look();
         let due: Vec<TxnId> = self
             .active
             .iter()
@@ -483,7 +500,8 @@ impl Machine for Initiator {
 
     fn poll_output(&mut self) -> Output<Event> {
         self.shared.out.pop_front().unwrap_or_else(|| {
-            Output::Idle(self.active.values().filter_map(Txn::next_deadline).min_by_key(|deadline| deadline.at))
+            let active = self.active.values().filter_map(Txn::next_deadline);
+            Output::Idle(active.chain(self.shared.next_look()).min_by_key(|deadline| deadline.at))
         })
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::multicast::Rounds;
 use super::{Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, windows};
@@ -46,6 +47,7 @@ pub(super) struct Put {
     ranked: Vec<NodeId>,
     /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
+    heard: Rounds,
     /// Whom this round asked, and who has answered.
     asked_of: Vec<NodeId>,
     answered: Vec<NodeId>,
@@ -105,6 +107,7 @@ impl Put {
             group: GroupId(0),
             ranked: Vec::new(),
             multicast: true,
+            heard: Rounds::default(),
             asked_of: Vec::new(),
             answered: Vec::new(),
             leader: None,
@@ -183,10 +186,12 @@ impl Put {
         let leader = self.leader.take();
         self.early.clear();
         self.multicast &= leader.is_some() || self.asked_of.iter().all(|n| self.answered.contains(n));
+        self.multicast &= !self.heard.is_unheard();
         self.answered.clear();
         let (group, all) = members(&cx.map, &self.id);
         self.group = group;
         if self.led > 0
+            && self.multicast | !cx.multicast()
             && let Some(leader) = cx.leader(&all)
         {
             return self.ask_leader(cx, leader);
@@ -203,13 +208,14 @@ impl Put {
         self.asked_of = asked;
         let request = PutRequest { unreserved, ..self.request(cx) };
         self.earliest = cx.now + request.earliest;
-        cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
+        let by_multicast = cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
+        self.heard.ask(cx.now, by_multicast.then_some(&self.asked_of));
         let (soft, hard) = (cx.now + cx.patience(), cx.now + cx.config.bid_timeout);
         self.phase = Phase::Asking { since: cx.now, soft, hard };
     }
 
     fn request(&self, cx: &Shared) -> PutRequest {
-        let h = cx.config.transport == Transport::ReplicastH || !cx.config.multicast;
+        let h = cx.config.transport == Transport::ReplicastH || !cx.multicast();
         let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
         // For one transfer: those of Replicast-H need not follow each other at once.
         let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
@@ -257,6 +263,7 @@ impl Put {
         }
         if bid.round == self.round && self.asked_of.contains(&from) && !self.answered.contains(&from) {
             self.answered.push(from);
+            self.heard.answered(cx, from);
             if matches!(bid.answer, Answer::Window(_))
                 && !self.by_multicast(cx)
                 && cx.config.transport != Transport::Hash
@@ -269,7 +276,7 @@ impl Put {
     }
 
     const fn by_multicast(&self, cx: &Shared) -> bool {
-        cx.config.multicast && self.multicast
+        cx.multicast() && self.multicast
     }
 
     /// Whom an answer to the bids goes to: by multicast also to those whose bids are still under way, as nothing else would
@@ -289,10 +296,16 @@ impl Put {
             }
             return Step::Continue;
         }
-        if bid.round != self.round || !self.asked_of.contains(&from) || self.answered.contains(&from) {
+        if bid.round != self.round {
+            // Late, but it was heard.
+            self.heard.late();
+            return Step::Continue;
+        }
+        if !self.asked_of.contains(&from) || self.answered.contains(&from) {
             return Step::Continue;
         }
         self.answered.push(from);
+        self.heard.answered(cx, from);
         if self.leader.is_some() {
             cx.grants.sample(cx.now.since(since));
             return self.ask_directly(cx);
@@ -470,6 +483,9 @@ impl Put {
             let Some(to) = set else { continue };
             outgoing.push(Outgoing::whole(to, header, self.payload.clone(), choice.start, choice.rate));
         }
+        if self.leader.is_some() && outgoing.iter().any(|sending| matches!(sending.to(), Destination::Members(_))) {
+            self.heard.send(cx.now);
+        }
         self.phase = Phase::Transferring { outgoing, waiting };
         self.sent = true;
         self.pump(cx);
@@ -522,6 +538,7 @@ impl Put {
             }
             Ack::Unknown => {
                 waiting.remove(&from);
+                self.heard.stranger(from);
             }
             Ack::BadHash | Ack::DiskFailed | Ack::Durable => {
                 waiting.remove(&from);

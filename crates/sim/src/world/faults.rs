@@ -43,6 +43,10 @@ impl World<'_> {
             self.push(at, Happening::Trouble(node, trouble));
             self.push(back, Happening::Well(node));
         }
+        if let Some((begins, ends)) = self.scenario.mute {
+            self.push(self.now + begins, Happening::Mute(true));
+            self.push(self.now + ends, Happening::Mute(false));
+        }
         if let Some(new) = self.scenario.new_map {
             self.push(Instant::ZERO + new.told, Happening::NewMap);
         }

@@ -140,6 +140,7 @@ impl World<'_> {
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent
             | initiator::Event::Hedged
+            | initiator::Event::Multicast { .. }
             | initiator::Event::CorruptCopy { .. } => {}
         }
     }

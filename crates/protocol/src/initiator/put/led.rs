@@ -20,6 +20,7 @@ impl Put {
         let request = LeadRequest { put, have, avoid, taken };
         cx.uplink.insert(Window { start, end: start + length, txn: self.txn });
         cx.send(Destination::Node(leader), &Message::Leading(Leading::Request(request)));
+        self.heard.ask(cx.now, None);
         self.asked_leader = cx.now;
         let until = cx.now + cx.patience_with_leader();
         self.phase = Phase::Asking { since: cx.now, soft: until, hard: until };

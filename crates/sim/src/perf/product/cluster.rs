@@ -531,6 +531,7 @@ impl<'a> Cluster<'a> {
             | InitiatorEvent::NeedMap { .. }
             | InitiatorEvent::Bid { .. }
             | InitiatorEvent::RepairSent
+            | InitiatorEvent::Multicast { .. }
             | InitiatorEvent::CorruptCopy { .. } => return,
         };
         let over = self.workload.over(handle);

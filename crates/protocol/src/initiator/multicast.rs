@@ -1,0 +1,138 @@
+//! Whether the network carries multicast, as far as this initiator can tell: a switch may stop to, and begin again.
+
+use super::{Deadline, Destination, Event, GroupId, Instant, Message, NodeId, Shared, Span, TxnId};
+
+/// Questions by multicast in a row that nobody answered who then answered by unicast, before all are asked by unicast.
+const UNHEARD: u8 = 3;
+/// While all are asked by unicast, a ping by multicast looks so often whether that has to be.
+const LOOK: Span = Span::from_secs(2);
+/// Groups that are pinged at a look: one may have no live members.
+const LOOKED: u32 = 4;
+
+/// What is known of it.
+#[derive(Debug)]
+pub(super) struct Multicast {
+    works: bool,
+    /// Questions that were not heard, and when the last of them was over.
+    unheard: (u8, Instant),
+    look_at: Instant,
+    looked: Option<TxnId>,
+}
+
+impl Multicast {
+    /// `works` says what the driver found before.
+    pub(super) const fn new(works: bool) -> Self {
+        Self { works, unheard: (0, Instant::ZERO), look_at: Instant::ZERO, looked: None }
+    }
+}
+
+impl Shared {
+    /// Whether several are told at once.
+    pub(super) const fn multicast(&self) -> bool {
+        self.config.multicast && self.multicast.works
+    }
+
+    /// Somebody who did not hear a question by multicast that was sent at `since` hears those by unicast. Questions at one
+    /// time count as one: a moment's silence is not many.
+    fn unheard(&mut self, since: Instant) {
+        let (times, over) = self.multicast.unheard;
+        if since < over || !self.multicast() {
+            return;
+        }
+        self.multicast.unheard = (times + 1, self.now);
+        if times + 1 >= UNHEARD {
+            self.multicast = Multicast { look_at: self.now, ..Multicast::new(false) };
+            self.event(Event::Multicast { works: false });
+        }
+    }
+
+    /// Looks whether multicast works again, when it is time.
+    pub(super) fn look(&mut self) {
+        if self.next_look().is_none_or(|look| look.at > self.now) {
+            return;
+        }
+        let txn = TxnId(self.rng.next_u64());
+        self.multicast.looked = Some(txn);
+        self.multicast.look_at = self.now + LOOK;
+        for group in (0..self.map.groups().min(LOOKED)).map(GroupId) {
+            let set = self.map.group_set(group);
+            self.send(Destination::Members(set), &Message::Ping { txn });
+        }
+    }
+
+    pub(super) fn next_look(&self) -> Option<Deadline> {
+        let looks = self.config.multicast && !self.multicast.works;
+        looks.then_some(Deadline { at: self.multicast.look_at, why: "multicast" })
+    }
+
+    /// Somebody answered a ping: whether it was one by which we look.
+    pub(super) fn seen(&mut self, txn: TxnId) -> bool {
+        let seen = self.multicast.looked == Some(txn);
+        if seen {
+            self.multicast = Multicast::new(true);
+            self.event(Event::Multicast { works: true });
+        }
+        seen
+    }
+}
+
+/// What the rounds of one transaction say of multicast.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    /// Whom this round asked by multicast, and when, while nobody has answered.
+    asked: Option<(Instant, Vec<NodeId>)>,
+    /// The same of the last round that nobody answered.
+    unheard: Option<(Instant, Vec<NodeId>)>,
+    /// When this round sent to several whom a leader told by multicast of what comes, and how many of them did not know.
+    told: Option<Instant>,
+    strangers: Vec<NodeId>,
+}
+
+impl Rounds {
+    /// A round begins; `asked` by multicast, if that is how it asks.
+    pub(super) fn ask(&mut self, now: Instant, asked: Option<&[NodeId]>) {
+        if let Some(last) = self.asked.take() {
+            self.unheard = Some(last);
+        }
+        self.asked = asked.map(|asked| (now, asked.to_vec()));
+        self.told = None;
+        self.strangers.clear();
+    }
+
+    /// Whether the last round that asked by multicast was heard by nobody.
+    pub(super) const fn is_unheard(&self) -> bool {
+        self.asked.is_some() || self.unheard.is_some()
+    }
+
+    /// An answer to this round.
+    pub(super) fn answered(&mut self, cx: &mut Shared, from: NodeId) {
+        if self.asked.take().is_some() {
+            self.heard(cx);
+        } else if let Some((since, _)) = self.unheard.take_if(|(_, asked)| asked.contains(&from)) {
+            cx.unheard(since);
+        }
+    }
+
+    /// An answer to an earlier round: late, but it was heard.
+    pub(super) fn late(&mut self) {
+        self.unheard = None;
+    }
+
+    fn heard(&mut self, cx: &mut Shared) {
+        self.unheard = None;
+        cx.multicast.unheard = (0, cx.now);
+    }
+
+    /// Payload goes to several by multicast, of whom a leader told the others in the same way.
+    pub(super) fn send(&mut self, now: Instant) {
+        self.told = Some(now);
+    }
+
+    /// A target does not know what it was sent. One may have lost the grant.
+    pub(super) fn stranger(&mut self, from: NodeId) {
+        self.strangers.push(from);
+        if let (Some(since), 2) = (self.told, self.strangers.len()) {
+            self.unheard = Some((since, self.strangers.clone()));
+        }
+    }
+}
