@@ -253,3 +253,146 @@ fn without_an_answer_of_the_leader_the_group_is_asked() {
     let (said, _) = step(&mut common::initiator(), at(0), Input::Request(Request::Get { handle: 1, id }));
     assert!(matches!(&said[..], [Message::GetRequest { .. }]), "{said:?}");
 }
+
+#[test]
+fn a_request_that_the_network_doubled_is_answered_once() {
+    let mut leader = leader();
+    let id = ChunkId::of_payload(b"x");
+    let mut ask = |nanos, round| {
+        let Message::PutRequest(put) = put(2, round, id, 1 << 20) else { unreachable!("it is one") };
+        let request = LeadRequest { put, have: Vec::new(), avoid: Vec::new(), taken: Vec::new() };
+        let message = Message::Leading(Leading::Request(request));
+        step(&mut leader, at(nanos), Input::Datagram(from(INITIATOR, &message))).0
+    };
+    let first = grants(&ask(20, 1));
+    assert_eq!(first.len(), 2);
+    assert_eq!(ask(30, 1), [], "neither windows that nobody uses nor a refusal");
+    // A later round is another request, and has the port to itself: what was granted before is not used any more.
+    let again = grants(&ask(40, 2));
+    assert_eq!((again.len(), again[0].windows[0].start), (2, first[0].windows[0].start));
+    assert_eq!(ask(50, 1), []);
+}
+
+#[test]
+fn a_holder_that_says_so_after_the_choice_is_not_sent_as_well() {
+    let mut leader = leader();
+    let holds = |round| {
+        let (port, read, alone) = (Span::ZERO, Span::ZERO, Span::ZERO);
+        let (id, txn, size, rate) = (ChunkId::of_payload(b"sought"), TxnId(5), 1 << 20, 1_000_000_000);
+        let (initiator, group) = (INITIATOR, GROUP);
+        Message::Leading(Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate }))
+    };
+    hear(&mut leader, 100, 2, &holds(1));
+    assert_eq!(grants(&step(&mut leader, at(1_000_000), Input::Wake).0).len(), 2);
+    hear(&mut leader, 1_000_100, 3, &holds(1));
+    assert_eq!(grants(&step(&mut leader, at(2_000_000), Input::Wake).0), []);
+    // It is sought once more.
+    hear(&mut leader, 2_000_100, 3, &holds(2));
+    assert_eq!(grants(&step(&mut leader, at(3_000_000), Input::Wake).0).len(), 2);
+}
+
+/// An initiator with a leader, and the transaction of what it was asked.
+fn asking(request: Request) -> (Initiator, TxnId) {
+    let config = Config { transport: Transport::Leader, lead_gets: true, ..Config::default() };
+    let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
+    let (said, _) = step(&mut initiator, at(0), Input::Request(request));
+    let txn = match &said[..] {
+        [Message::Leading(Leading::Request(request))] => request.put.txn,
+        [Message::Leading(Leading::Seek(seek)), ..] => seek.txn,
+        other => panic!("{other:?}"),
+    };
+    (initiator, txn)
+}
+
+fn put_of(payload: &[u8]) -> Request {
+    Request::Put { handle: 1, id: ChunkId::of_payload(payload), payload: payload.to_vec().into() }
+}
+
+/// A grant for a round of `txn`, of windows at some targets.
+fn granted(txn: TxnId, round: u8, id: ChunkId, read: bool, targets: &[u32]) -> Message {
+    let Message::Leading(Leading::Grant(grant)) = grant(txn.0, 1, id, 1) else { unreachable!("it is one") };
+    let turn = |n: &u32| Turn { target: NodeId(*n), ..grant.windows[0] };
+    let windows = targets.iter().map(turn).collect();
+    let size = 100;
+    Message::Leading(Leading::Grant(Grant { round, read, size, windows, ..grant }))
+}
+
+#[test]
+fn what_is_granted_too_late_is_given_back_at_once() {
+    let payload = vec![1; 100];
+    let id = ChunkId::of_payload(&payload);
+    for (request, read, targets) in
+        [(put_of(&payload), false, &[2, 3][..]), (Request::Get { handle: 1, id }, true, &[2])]
+    {
+        let (mut initiator, txn) = asking(request);
+        step(&mut initiator, at(50_000_000), Input::Wake);
+        let mut hear = |nanos, message: &Message| {
+            initiator.handle_input(at(nanos), Input::Datagram(from(NodeId(1), message)));
+            let mut released = Vec::new();
+            loop {
+                match initiator.poll_output() {
+                    Output::Transmit(transmit) => {
+                        let Body::Control(bytes) = transmit.body else { panic!("payload") };
+                        let (_, message) = protocol::wire::decode_message(&bytes).expect("it can be decoded");
+                        assert_eq!(message, common::refused(txn.0, 1));
+                        released.push(transmit.to);
+                    }
+                    Output::Idle(_) => return released,
+                    _ => {}
+                }
+            }
+        };
+        let everybody: Vec<Destination> = targets.iter().chain(&[1]).map(|n| Destination::Node(NodeId(*n))).collect();
+        let late = granted(txn, 1, id, read, targets);
+        assert_eq!(hear(50_000_100, &late), everybody);
+        // Also when all is over, and of a transaction that nobody knows.
+        for target in 1..=3 {
+            let answer = if read { Answer::NotHere } else { Answer::HaveIt };
+            let bid = Message::Bid(Bid { txn, round: 2, answer });
+            initiator_hears(&mut initiator, 50_000_200, target, &bid);
+        }
+        assert_eq!(initiator.in_progress(), 0);
+        let said = initiator_hears(&mut initiator, 50_000_300, 1, &late);
+        assert_eq!(said.len(), everybody.len(), "{said:?}");
+    }
+}
+
+fn initiator_hears(initiator: &mut Initiator, nanos: u64, sender: u32, message: &Message) -> Vec<Message> {
+    step(initiator, at(nanos), Input::Datagram(from(NodeId(sender), message))).0
+}
+
+#[test]
+fn a_grant_that_the_network_doubled_is_not_given_back() {
+    let payload = vec![1; 100];
+    let id = ChunkId::of_payload(&payload);
+    for (request, read, targets) in
+        [(put_of(&payload), false, &[1, 2, 3][..]), (Request::Get { handle: 1, id }, true, &[2])]
+    {
+        let (mut initiator, txn) = asking(request);
+        let grant = granted(txn, 1, id, read, targets);
+        assert_eq!(initiator_hears(&mut initiator, 100, 1, &grant), []);
+        assert_eq!(initiator_hears(&mut initiator, 200, 1, &grant), []);
+    }
+}
+
+#[test]
+fn the_holder_that_a_leader_chose_is_remembered() {
+    let payload = vec![1; 100];
+    let id = ChunkId::of_payload(&payload);
+    let (mut initiator, txn) = asking(Request::Get { handle: 1, id });
+    initiator_hears(&mut initiator, 100, 1, &granted(txn, 1, id, true, &[2]));
+    let header = DataHeader { cluster: CLUSTER, from: NodeId(2), txn, offset: 0, size: 100 };
+    let (_, effects) = step(&mut initiator, at(2_000_000), Input::Payload { header, payload: payload.into() });
+    let [(op, Effect::Verify { .. })] = effects[..] else { panic!("{effects:?}") };
+    step(&mut initiator, at(2_000_001), Input::Done { op, completion: Completion::Verified(true) });
+    assert_eq!(initiator.in_progress(), 0);
+    // The leader does not answer the next get, so its group is asked; of that, who is known to hold it.
+    let (said, _) = step(&mut initiator, at(3_000_000), Input::Request(Request::Get { handle: 2, id }));
+    assert!(said.iter().all(|m| matches!(m, Message::Leading(Leading::Seek(_)))), "{said:?}");
+    initiator.handle_input(at(60_000_000), Input::Wake);
+    let to = core::iter::from_fn(|| match initiator.poll_output() {
+        Output::Transmit(transmit) => Some(transmit.to),
+        _ => None,
+    });
+    assert_eq!(to.collect::<Vec<_>>(), [Destination::Node(NodeId(2))]);
+}

@@ -129,7 +129,7 @@ impl Get {
             asked.sort_by_key(|n| cx.is_suspect(*n));
             let most = if cx.config.reads == Reads::Best { usize::from(cx.map.copies) } else { 1 };
             asked.truncate(most);
-        } else if self.round == 1 && cx.config.remember {
+        } else if (self.round == 1 || leader.is_some()) && cx.config.remember {
             let holds = |n: &NodeId| cx.memory.holders(&self.id).contains(n) && !cx.is_suspect(*n);
             if asked.iter().any(holds) {
                 asked.retain(holds);
@@ -160,13 +160,17 @@ impl Get {
         let seek = Message::Leading(Leading::Seek(Seek { txn, round, id, group, leader, earliest }));
         cx.send_group(group, &self.asked_of, &seek, self.multicast);
         self.asked_leader = cx.now;
-        let until = cx.now + cx.patience_with_leader();
+        let until = cx.leader_until();
         self.phase = Phase::Asking { since: cx.now, soft: until, hard: until };
     }
 
     /// The leader chose a holder, which sends in the window.
     pub(super) fn granted(&mut self, cx: &mut Shared, from: NodeId, grant: &Grant) -> Step {
         cx.grants.sample(cx.now.since(self.asked_leader));
+        if ![self.round, self.accepted].contains(&grant.round) {
+            cx.give_back(from, grant);
+            return Step::Continue;
+        }
         let (Phase::Asking { .. }, [turn]) = (&self.phase, &grant.windows[..]) else {
             return Step::Continue;
         };
@@ -261,8 +265,7 @@ impl Get {
             return Step::Continue;
         };
         if let Some(leader) = self.leader {
-            if woken && cx.now >= hard {
-                cx.miss(leader, since);
+            if cx.gives_leader_up(leader, since, hard, woken) {
                 self.ask(cx);
             }
             return Step::Continue;
@@ -437,7 +440,10 @@ impl Get {
         if good {
             let pieces = core::mem::take(pieces);
             if cx.config.remember && cx.memory.holders(&self.id).is_empty() {
-                cx.memory.remember(self.id, self.offers.iter().map(|(holder, ..)| *holder).collect());
+                // A leader says of one holder only.
+                let mut holders: Vec<NodeId> = self.offers.iter().map(|(holder, ..)| *holder).collect();
+                holders.extend((!holders.contains(&from)).then_some(from));
+                cx.memory.remember(self.id, holders);
             }
             let fetched = Fetched { pieces, from, took: cx.now.since(self.asked), rounds: self.rounds };
             cx.event(Event::Get { handle: self.handle, result: Ok(fetched) });

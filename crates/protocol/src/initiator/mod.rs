@@ -30,7 +30,9 @@ use crate::machine::{Body, Completion, Deadline, Destination, Effect, Input, Mac
 use crate::map::ClusterMap;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
-use crate::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, decode_message, encode_message, is_data};
+use crate::wire::{
+    Ack, Answer, Bid, DataHeader, Grant, Head, Leading, Message, decode_message, encode_message, is_data,
+};
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
@@ -120,9 +122,9 @@ impl Shared {
         self.patient(&self.bids)
     }
 
-    /// How long to wait for a leader. It does more than its members, so it is slower.
-    fn patience_with_leader(&self) -> Span {
-        self.patient(&self.grants)
+    /// Until when to wait for a leader. It does more than its members, so it is slower.
+    fn leader_until(&self) -> Instant {
+        self.now + self.patient(&self.grants)
     }
 
     fn patient(&self, answers: &Typical) -> Span {
@@ -142,15 +144,31 @@ impl Shared {
         self.bids.deviation().times(4).min(self.config.late.div(4))
     }
 
-    /// When the beginning of a bid's window is, on this node's clock. The bid was half a round trip under way, and so
-    /// will be the payload: both are taken off, by the smallest round trip seen.
-    fn window_start(&self, start: Span) -> Instant {
-        self.now + start.less(self.bids.smallest())
+    /// When the beginning of a window is, on this node's clock. Such an `answer` as it came in was half a round trip under way,
+    /// and so will be the payload: both are taken off, by the smallest round trip seen.
+    fn window_start(&self, start: Span, answer: &Typical) -> Instant {
+        self.now + start.less(answer.smallest())
     }
 
-    /// The same of a window that a leader granted.
-    fn grant_start(&self, start: Span) -> Instant {
-        self.now + start.less(self.grants.smallest())
+    /// Whether a leader that was asked at `since` is given up: it did not answer until `until`, as is known when woken.
+    fn gives_leader_up(&mut self, leader: NodeId, since: Instant, until: Instant, woken: bool) -> bool {
+        let late = woken && self.now >= until;
+        if late {
+            self.miss(leader, since);
+        }
+        late
+    }
+
+    /// What a leader granted comes too late to be used: whoever keeps a window for it is free again at once.
+    fn give_back(&mut self, leader: NodeId, grant: &Grant) {
+        let members = grant.windows.iter().map(|turn| turn.target).filter(|member| *member != leader);
+        self.release(grant.txn, grant.round, members.chain([leader]).collect());
+    }
+
+    /// Tells some that what they keep for a round is not used.
+    fn release(&mut self, txn: TxnId, round: u8, told: Vec<NodeId>) {
+        let nobody = Message::Accept { txn, round, granted: Vec::new() };
+        told.into_iter().for_each(|node| self.send(Destination::Node(node), &nobody));
     }
 
     /// How long to rest when targets are busy: until the first of them said that it may have a window, within reason.
@@ -408,6 +426,9 @@ impl Initiator {
             | Message::Usage { .. }
             | Message::Leading(_) => return,
         };
+        if let (Message::Leading(Leading::Grant(grant)), None) = (&message, self.active.get(&txn)) {
+            return self.shared.give_back(from, grant);
+        }
         self.step(txn, |active, cx| match (active, message) {
             (Txn::Put(put), Message::Bid(bid)) => put.bid(cx, from, bid),
             (Txn::Put(put), Message::Leading(Leading::Grant(grant))) => put.granted(cx, from, &grant),

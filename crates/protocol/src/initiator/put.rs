@@ -314,7 +314,7 @@ impl Put {
         match bid.answer {
             Answer::Window(slot) => {
                 if let Some(domain) = cx.map.domain(from) {
-                    let start = cx.window_start(slot.start);
+                    let start = cx.window_start(slot.start, &cx.bids);
                     let offer = Offer {
                         start,
                         end: start + slot.length,
@@ -371,11 +371,7 @@ impl Put {
             return Step::Continue;
         };
         if let Some(leader) = self.leader {
-            if !woken || cx.now < hard {
-                return Step::Continue;
-            }
-            cx.miss(leader, since);
-            return self.ask_directly(cx);
+            return if cx.gives_leader_up(leader, since, hard, woken) { self.ask_directly(cx) } else { Step::Continue };
         }
         let need = self.need(cx);
         let outstanding = |n: &&NodeId| !self.answered.contains(n);

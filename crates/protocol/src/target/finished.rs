@@ -1,4 +1,4 @@
-//! How recent transactions ended, for questions that come late.
+//! What became of recent transactions, for questions that come late.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,26 +7,32 @@ use crate::limits;
 use crate::wire::Ack;
 
 /// The last [`limits::FINISHED`] transactions.
-#[derive(Debug, Default)]
-pub(super) struct Finished {
-    acks: BTreeMap<TxnId, Ack>,
+#[derive(Debug)]
+pub(super) struct Finished<T = Ack> {
+    fates: BTreeMap<TxnId, T>,
     /// Oldest first.
     order: VecDeque<TxnId>,
 }
 
-impl Finished {
+impl<T> Default for Finished<T> {
+    fn default() -> Self {
+        Self { fates: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<T: Copy> Finished<T> {
     /// The fate of a transaction's last round replaces that of an earlier one.
-    pub(super) fn remember(&mut self, txn: TxnId, ack: Ack) {
-        if self.acks.insert(txn, ack).is_some() {
+    pub(super) fn remember(&mut self, txn: TxnId, fate: T) {
+        if self.fates.insert(txn, fate).is_some() {
             self.order.retain(|finished| *finished != txn);
         } else if self.order.len() >= limits::FINISHED {
-            self.order.pop_front().map(|oldest| self.acks.remove(&oldest));
+            self.order.pop_front().map(|oldest| self.fates.remove(&oldest));
         }
         self.order.push_back(txn);
     }
 
-    pub(super) fn get(&self, txn: TxnId) -> Option<Ack> {
-        self.acks.get(&txn).copied()
+    pub(super) fn get(&self, txn: TxnId) -> Option<T> {
+        self.fates.get(&txn).copied()
     }
 }
 
@@ -36,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_a_later_fate_is_the_newest() {
-        let mut finished = Finished::default();
+        let mut finished: Finished = Finished::default();
         finished.remember(TxnId(0), Ack::Unknown);
         finished.remember(TxnId(1), Ack::Durable);
         finished.remember(TxnId(0), Ack::Durable);
@@ -44,6 +50,6 @@ mod tests {
             finished.remember(TxnId(n), Ack::Durable);
         }
         assert_eq!((finished.get(TxnId(0)), finished.get(TxnId(1))), (Some(Ack::Durable), None));
-        assert_eq!(finished.acks.len(), finished.order.len());
+        assert_eq!(finished.fates.len(), finished.order.len());
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::finished::Finished;
 use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Target, TxnId, Window, is_newer, limits};
 use crate::calendar::Calendar;
 use crate::choose::{Offer, windows};
@@ -18,6 +19,8 @@ use crate::wire::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
 const CLAIM: u64 = 5;
 /// After so many claims without an answer nothing more is granted of a member, or asked of a leader.
 const LEASE: u64 = 3;
+/// The size of a copy for which a member says what writes take, when the leader asks how busy it is.
+const REPORTED: u32 = limits::CHUNK_BYTES >> 3;
 /// Copies after which a member reports although the leader was about right.
 const SILENT: u8 = 15;
 /// A leader is about right when a copy is durable so soon after or before what it granted: a part of what it takes by itself.
@@ -69,6 +72,8 @@ struct Sought {
 pub(super) struct Lead {
     groups: BTreeMap<GroupId, Group>,
     sought: BTreeMap<TxnId, Sought>,
+    /// Whom windows were granted lately, and of which round.
+    granted: Finished<(NodeId, u8)>,
     /// Copies that were received without a report.
     silent: u8,
 }
@@ -83,7 +88,15 @@ impl Lead {
     /// An initiator does not use what was granted.
     pub(super) fn release(&mut self, txn: TxnId) {
         let led = self.groups.values_mut().filter_map(|group| group.led.as_mut());
-        led.flat_map(|led| led.views.values_mut()).for_each(|view| view.inward.remove(txn));
+        for view in led.flat_map(|led| led.views.values_mut()) {
+            view.inward.remove(txn);
+            view.outward.remove(txn);
+        }
+    }
+
+    /// Whether windows were granted for this round of a transaction, or for a later one.
+    fn has_granted(&self, initiator: NodeId, txn: TxnId, round: u8) -> bool {
+        self.granted.get(txn).is_some_and(|(to, last)| to == initiator && !is_newer(round, last))
     }
 
     /// Forgets whom it led and followed: another map has other groups.
@@ -189,7 +202,7 @@ impl Target {
         let own = self.setup.id;
         let others: Vec<NodeId> = self.setup.map.members(id).map(|t| t.id).filter(|member| *member != own).collect();
         others.into_iter().for_each(|member| self.send(member, &claim));
-        self.report(id, own, limits::CHUNK_BYTES >> 3);
+        self.report(id, own, REPORTED);
     }
 
     fn claimed(&mut self, from: NodeId, id: GroupId, term: u32) {
@@ -209,7 +222,7 @@ impl Target {
             group.leader = Some((from, now));
         }
         // Whoever claims with a term that is over learns of the later one.
-        self.report(id, from, limits::CHUNK_BYTES >> 3);
+        self.report(id, from, REPORTED);
     }
 
     /// Tells the leader of a group how busy we are.
@@ -251,10 +264,22 @@ impl Target {
     }
 
     fn lead_request(&mut self, from: NodeId, request: &LeadRequest) {
+        let (txn, round) = (request.put.txn, request.put.round);
+        // The network doubled it, or delayed it: a second answer would be read as somebody's refusal.
+        if self.lead.has_granted(from, txn, round) {
+            return;
+        }
+        // What was granted for an earlier round is not used any more.
+        if self.lead.granted.get(txn).is_some_and(|(initiator, _)| initiator == from) {
+            self.lead.release(txn);
+        }
         let answer = if self.lead(request.put.group) { self.grant_put(from, request) } else { None };
         match answer {
-            Some(grant) => self.grant(&grant),
-            None => self.bid(from, request.put.txn, request.put.round, Answer::Busy(Span::ZERO)),
+            Some(grant) => {
+                self.lead.granted.remember(txn, (from, round));
+                self.grant(&grant);
+            }
+            None => self.bid(from, txn, round, Answer::Busy(Span::ZERO)),
         }
     }
 
@@ -403,6 +428,10 @@ impl Target {
     /// A member holds what is sought. When as many as there are copies said so, or it took them long, one is chosen.
     fn holds(&mut self, from: NodeId, holds: Holds) {
         let txn = holds.txn;
+        // Another was chosen before this one said so.
+        if self.lead.has_granted(holds.initiator, txn, holds.round) {
+            return;
+        }
         if !self.lead(holds.group) || self.lead.sought.len() >= limits::SERVINGS && !self.lead.sought.contains_key(&txn)
         {
             return self.bid(holds.initiator, txn, holds.round, Answer::Busy(Span::ZERO));
@@ -458,6 +487,7 @@ impl Target {
             rate: holds.rate,
             windows: vec![turn],
         };
+        self.lead.granted.remember(txn, (grant.initiator, grant.round));
         self.grant(&grant);
     }
 

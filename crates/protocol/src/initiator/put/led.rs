@@ -22,7 +22,7 @@ impl Put {
         cx.send(Destination::Node(leader), &Message::Leading(Leading::Request(request)));
         self.heard.ask(cx.now, None);
         self.asked_leader = cx.now;
-        let until = cx.now + cx.patience_with_leader();
+        let until = cx.leader_until();
         self.phase = Phase::Asking { since: cx.now, soft: until, hard: until };
     }
 
@@ -37,10 +37,14 @@ impl Put {
     /// The leader granted windows on behalf of some members.
     pub(in crate::initiator) fn granted(&mut self, cx: &mut Shared, from: NodeId, grant: &Grant) -> Step {
         cx.grants.sample(cx.now.since(self.asked_leader));
+        if grant.round != self.round {
+            cx.give_back(from, grant);
+            return Step::Continue;
+        }
         let Phase::Asking { since, .. } = self.phase else {
             return Step::Continue;
         };
-        if self.leader != Some(from) || grant.round != self.round || grant.read || grant.windows.is_empty() {
+        if self.leader != Some(from) || grant.read || grant.windows.is_empty() {
             return Step::Continue;
         }
         cx.choices.sample(cx.now.since(since));
@@ -49,7 +53,7 @@ impl Put {
         let mut choices: Vec<Choice> = Vec::new();
         for turn in &grant.windows {
             let Some(domain) = cx.map.domain(turn.target) else { continue };
-            let (start, rate) = (cx.grant_start(turn.start), u64::from(grant.rate));
+            let (start, rate) = (cx.window_start(turn.start, &cx.grants), u64::from(grant.rate));
             let done = start + turn.done.less(turn.start);
             let end = start + grant.transfer;
             let offer = Offer { start, end, transfer: grant.transfer, done, rate, domain, rank: 0, slack: Span::ZERO };
@@ -71,7 +75,8 @@ impl Put {
             uplink.insert(Window { start, end: start + choice.length, txn: self.txn });
         }
         if late && self.led > 0 {
-            self.release(cx, from);
+            cx.give_back(from, grant);
+            self.asked_of.clear();
             self.ask(cx);
             return Step::Continue;
         }
@@ -82,16 +87,6 @@ impl Put {
             }
         }
         Step::Continue
-    }
-
-    /// Gives up what the leader granted.
-    fn release(&mut self, cx: &mut Shared, leader: NodeId) {
-        let mut told = core::mem::take(&mut self.asked_of);
-        if !told.contains(&leader) {
-            told.push(leader);
-        }
-        let nobody = Message::Accept { txn: self.txn, round: self.round, granted: Vec::new() };
-        told.into_iter().for_each(|node| cx.send(Destination::Node(node), &nobody));
     }
 
     /// A member does not keep the window that was granted for it.
