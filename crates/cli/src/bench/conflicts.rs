@@ -41,6 +41,8 @@ struct Row {
     four_or_more: f64,
     /// Percent of the transfers that begin before an earlier one at the same target has had its time.
     met: f64,
+    /// Copies of the most loaded target over the mean.
+    most_over_mean: f64,
     p50_ms: f64,
     p99_ms: f64,
 }
@@ -131,6 +133,8 @@ struct Counted {
     /// Intervals in which 0, 1, 2, 3, and 4 or more transfers began.
     intervals: [u64; 5],
     met: u64,
+    /// Copies stored by each.
+    copies: Vec<u64>,
 }
 
 impl Counted {
@@ -139,12 +143,14 @@ impl Counted {
         let of = if transport == TransportArg::Hash { "offered" } else { "accepted" };
         let of = format!("of=\"{of}\"");
         let mut counted = Self::default();
-        let lines = pages.iter().flat_map(|page| page.lines()).filter(|line| line.contains(&of));
+        let lines = pages.iter().flat_map(|page| page.lines());
         for (name, value) in lines.filter_map(|line| line.rsplit_once(' ')) {
             let value: u64 = value.parse().unwrap_or(0);
-            if name.starts_with("reservoir_target_met{") {
+            if name.starts_with("reservoir_target_copies_stored_total{") {
+                counted.copies.push(value);
+            } else if name.starts_with("reservoir_target_met{") && name.contains(&of) {
                 counted.met += value;
-            } else if name.starts_with("reservoir_target_intervals{") {
+            } else if name.starts_with("reservoir_target_intervals{") && name.contains(&of) {
                 let came = |n: &usize| name.contains(&format!("came=\"{n}"));
                 if let Some(n) = (0..counted.intervals.len()).find(came) {
                     counted.intervals[n] += value;
@@ -156,6 +162,7 @@ impl Counted {
 
     fn row(&self, transport: &'static str, size: u64, puts_per_s: f64, samples: &[f64]) -> Row {
         let all = self.intervals.iter().sum::<u64>();
+        let (most, copies) = (self.copies.iter().max().copied().unwrap_or(0), self.copies.iter().sum::<u64>());
         // As many transfers as intervals.
         let percent = |count: u64| 100.0 * count as f64 / all.max(1) as f64;
         Row {
@@ -167,6 +174,7 @@ impl Counted {
             two_or_more: percent(self.intervals[2..].iter().sum()),
             four_or_more: percent(self.intervals[4]),
             met: percent(self.met),
+            most_over_mean: (most * self.copies.len() as u64) as f64 / copies.max(1) as f64,
             p50_ms: numbers::quantile(samples, 50.0),
             p99_ms: numbers::quantile(samples, 99.0),
         }
@@ -181,11 +189,12 @@ fn print(rows: &[Row]) -> anyhow::Result<()> {
     let law = |least| format!("{:.2}", 100.0 * poisson_at_least(least, 1.0));
     let none = format!("{:.2}", 100.0 * (1.0 - poisson_at_least(1, 1.0)));
     let mut cells = vec![vec!["Poisson's law".to_owned()]];
-    cells[0].extend(["", "", "", none.as_str(), law(2).as_str(), law(4).as_str(), "", "", ""].map(str::to_owned));
+    cells[0].extend(["", "", "", none.as_str(), law(2).as_str(), law(4).as_str(), "", "", "", ""].map(str::to_owned));
     cells.extend(rows.iter().map(|row| {
         let mut cells = vec![row.transport.to_owned(), numbers::size(row.size), format!("{:.0}", row.puts_per_s)];
         cells.push(row.intervals.to_string());
-        let figures = [row.none, row.two_or_more, row.four_or_more, row.met, row.p50_ms, row.p99_ms];
+        let figures =
+            [row.none, row.two_or_more, row.four_or_more, row.met, row.most_over_mean, row.p50_ms, row.p99_ms];
         cells.extend(figures.map(|figure| format!("{figure:.2}")));
         cells
     }));
@@ -198,6 +207,7 @@ fn print(rows: &[Row]) -> anyhow::Result<()> {
         "two or more, %",
         "four or more, %",
         "met, %",
+        "most over mean",
         "p50 ms",
         "p99 ms",
     ];
@@ -215,12 +225,14 @@ mod tests {
                 "# HELP x\nreservoir_target_intervals{{target=\"{id}\",of=\"offered\",came=\"0\"}} {none}\n\
                  reservoir_target_intervals{{target=\"{id}\",of=\"offered\",came=\"4+\"}} 2\n\
                  reservoir_target_intervals{{target=\"{id}\",of=\"accepted\",came=\"1\"}} 9\n\
+                 reservoir_target_copies_stored_total{{target=\"{id}\"}} {none}\n\
                  reservoir_target_met{{target=\"{id}\",of=\"offered\"}} 3\n# EOF\n"
             )
         };
         let pages = [page(1, 10), page(2, 30)];
         let offered = Counted::of(&pages, TransportArg::Hash);
         assert_eq!((offered.intervals, offered.met), ([40, 0, 0, 0, 4], 6));
+        assert!((offered.row("hash", 1, 1.0, &[]).most_over_mean - 1.5).abs() < 1e-9);
         assert_eq!(Counted::of(&pages, TransportArg::Leader).intervals, [0, 18, 0, 0, 0]);
     }
 }
