@@ -1,4 +1,4 @@
-//! A switch that stops to carry multicast, and begins again.
+//! A switch that stops to carry multicast, and begins again; leaders that die.
 
 mod common;
 
@@ -23,6 +23,9 @@ struct Net {
     carried: bool,
     /// Who is frozen.
     frozen: Vec<NodeId>,
+    /// Whether leaders can grant nothing, and who was asked to.
+    leaders_refuse: bool,
+    leaders: Vec<NodeId>,
     /// What came of the inputs so far.
     events: Vec<Event>,
     multicasts: Vec<&'static str>,
@@ -35,7 +38,9 @@ impl Net {
         let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map");
         let initiator = Initiator::new(INITIATOR, map.clone(), config, 1);
         let (events, multicasts, unicasts, frozen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { map, initiator, now: at(1), carried: true, frozen, events, multicasts, unicasts }
+        let (carried, leaders_refuse, leaders) = (true, false, Vec::new());
+        let now = at(1);
+        Self { map, initiator, now, carried, frozen, leaders_refuse, leaders, events, multicasts, unicasts }
     }
 
     /// Chunks are there already, or granted without the members knowing.
@@ -47,6 +52,10 @@ impl Net {
             }
             Message::Ping { txn } => Message::Pong { txn: *txn, free: 1, chunks: 1 },
             Message::Probe { txn, .. } => Message::Ack { txn: *txn, ack: Ack::Unknown },
+            Message::Leading(Leading::Request(request)) if self.leaders_refuse => {
+                let (txn, round) = (request.put.txn, request.put.round);
+                Message::Bid(Bid { txn, round, answer: Answer::Busy(Span::ZERO) })
+            }
             Message::Leading(Leading::Request(request)) => {
                 let span = Span::from_millis(1);
                 let turn = |n| Turn { target: NodeId(n), start: span, done: span.times(3) };
@@ -82,6 +91,8 @@ impl Net {
                         let to: Vec<NodeId> = match transmit.to {
                             Destination::Node(node) => {
                                 self.unicasts.push(message.name());
+                                let leads = matches!(message, Message::Leading(Leading::Request(_)));
+                                self.leaders.extend(leads.then_some(node));
                                 vec![node]
                             }
                             Destination::Members(set) => {
@@ -112,6 +123,7 @@ impl Net {
     fn request(&mut self, request: Request) -> usize {
         self.multicasts.clear();
         self.unicasts.clear();
+        self.leaders.clear();
         let mut deadline = self.input(Input::Request(request));
         while self.initiator.in_progress() > 0 {
             self.now = self.now.max(deadline);
@@ -232,4 +244,29 @@ fn members_that_heard_no_grant_are_asked_directly_and_leaders_no_more() {
     assert_eq!(net.said(), [true]);
     net.put();
     assert!(net.unicasts.contains(&"lead-request"));
+}
+
+#[test]
+fn a_dead_leader_is_waited_for_twice_and_then_the_next_one_is_asked() {
+    let mut net = Net::new(Config { transport: Transport::Leader, ..Config::default() });
+    net.leaders_refuse = true;
+    net.put();
+    assert_eq!(net.leaders, [NodeId(1)]);
+    net.frozen = vec![NodeId(1)];
+    for _ in 0..2 {
+        let before = net.now;
+        net.put();
+        assert_eq!(net.leaders, [NodeId(1)]);
+        assert!(net.now > before, "nobody says that it is dead");
+    }
+    for _ in 0..20 {
+        let before = net.now;
+        net.put();
+        assert_eq!((&net.leaders[..], net.now), (&[NodeId(2)][..], before), "nothing is waited for");
+    }
+    // The group is asked when its leader refuses: so the dead one is heard when it is back.
+    net.frozen.clear();
+    net.put();
+    net.put();
+    assert_eq!(net.leaders, [NodeId(1)]);
 }
