@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
+use axum::serve::ListenerExt;
 use node::target::TargetNode;
 use node::{ClusterConfig, metrics};
 use tokio::signal::unix::{SignalKind, signal};
@@ -128,6 +129,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         tracing::info!(%address, "gateway is up");
         let (stop, stopping) = tokio::sync::watch::channel(());
         let graceful = stopped(stopping.clone());
+        // The end of an answer does not wait until the client has acknowledged what is before it.
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let files = axum::serve(listener, router).with_graceful_shutdown(graceful).into_future();
         let s3 = async {
             if let Some((server, listener)) = s3 {
