@@ -87,6 +87,7 @@ pub enum Say {
         earliest: AnySpan,
         stretch: u16,
         unreserved: bool,
+        taken: Vec<AnySpan>,
     },
     Bid {
         round: u8,
@@ -106,6 +107,7 @@ pub enum Say {
         code: u8,
     },
     Repair {
+        rate: u32,
         ranges: Vec<(u32, u32)>,
     },
     Probe {
@@ -234,16 +236,24 @@ impl AnyAnswer {
     }
 }
 
+/// What a port is taken by: in order, as messages have it.
+fn windows(ends: Vec<AnySpan>) -> Vec<(Span, Span)> {
+    let mut ends: Vec<Span> = ends.into_iter().map(AnySpan::get).collect();
+    ends.sort_unstable();
+    ends.chunks_exact(2).take(8).map(|pair| (pair[0], pair[1])).collect()
+}
+
 impl Say {
     /// The message, about transaction `txn`.
     #[must_use]
     pub fn message(self, txn: TxnId) -> Message {
         match self {
-            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved } => {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, taken } => {
                 let (id, bytes) = chunk(n);
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
-                Message::PutRequest(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved })
+                let taken = windows(taken);
+                Message::PutRequest(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken })
             }
             Self::Bid { round, answer } => Message::Bid(protocol::wire::Bid { txn, round, answer: answer.get() }),
             Self::Accept { round, granted } => {
@@ -258,9 +268,9 @@ impl Say {
                 let acks = [Ack::Durable, Ack::BadHash, Ack::NoSpace, Ack::DiskFailed, Ack::Pending, Ack::Unknown];
                 Message::Ack { txn, ack: acks[usize::from(code) % acks.len()] }
             }
-            Self::Repair { ranges } => {
+            Self::Repair { rate, ranges } => {
                 let ranges = ranges.into_iter().take(8).map(|(offset, len)| Leg { offset, len }).collect();
-                Message::Repair(Repair { txn, ranges })
+                Message::Repair(Repair { txn, rate, ranges })
             }
             Self::Probe { chunk: n } => Message::Probe { txn, id: chunk(n).0 },
             Self::Suspect { chunk: n } => Message::Suspect { id: chunk(n).0 },
@@ -294,11 +304,9 @@ impl Say {
             Self::LeadRequest { round, chunk: n, earliest, have, avoid, taken } => {
                 let (id, bytes) = chunk(n);
                 let (size, group, earliest) = (bytes.len() as u32, GroupId(0), earliest.get());
-                let put = PutRequest { txn, round, id, size, group, earliest, stretch: 100, unreserved: false };
-                let mut ends: Vec<Span> = taken.into_iter().map(AnySpan::get).collect();
-                ends.sort_unstable();
-                let taken = ends.chunks_exact(2).take(8).map(|pair| (pair[0], pair[1])).collect();
-                Leading::Request(LeadRequest { put, have: nodes(have, 8), avoid: nodes(avoid, 32), taken })
+                let (stretch, unreserved, taken) = (100, false, windows(taken));
+                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken };
+                Leading::Request(LeadRequest { put, have: nodes(have, 8), avoid: nodes(avoid, 32) })
             }
             Self::Seek { round, chunk: n, leader, earliest } => {
                 let (id, leader, earliest) = (chunk(n).0, NodeId(u32::from(leader % 8)), earliest.get());

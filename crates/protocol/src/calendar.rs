@@ -35,6 +35,21 @@ impl Calendar {
         (start, Instant::FAR)
     }
 
+    /// The same for a `transfer`. Windows of any beginning leave holes that are a little too short: one that lacks a quarter
+    /// will do. What runs on into the next window waits for the port.
+    #[must_use]
+    pub fn place(&self, from: Instant, transfer: Span) -> (Instant, Instant) {
+        self.hole(from, transfer.less(transfer.div(4)))
+    }
+
+    /// Reserves a window from its beginning on as far as it is free.
+    pub fn insert_free(&mut self, window: Window) {
+        let (start, until) = self.hole(window.start, Span::from_nanos(1));
+        if start == window.start {
+            self.insert(Window { end: window.end.min(until), ..window });
+        }
+    }
+
     /// Reserves a window. It must lie in a hole. An empty one reserves nothing.
     pub fn insert(&mut self, window: Window) {
         assert!(window.start <= window.end, "a window ends before it begins: {window:?}");

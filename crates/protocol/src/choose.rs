@@ -83,7 +83,7 @@ pub(crate) fn windows(
     let mut taken = taken.to_vec();
     taken.extend(first.targets.iter().filter_map(|t| Some(offers.get(t)?.domain)));
     let mut uplink = uplink.clone();
-    uplink.insert(Window { start: first.start, end: first.start + first.length, txn: NOBODY });
+    uplink.insert_free(Window { start: first.start, end: first.start + first.length, txn: NOBODY });
     let mut choices = vec![first];
     choices.extend(consecutive(offers, &taken, rest, now, &uplink));
     choices
@@ -101,18 +101,22 @@ fn common(
     let about = about(offers);
     let mut best: Option<(usize, Instant, Choice)> = None;
     for candidate in offers.values() {
-        let (start, _) = uplink.hole(candidate.start.max(now), candidate.transfer);
+        let (start, _) = uplink.place(candidate.start.max(now), candidate.transfer);
         let fits = || offers.iter().filter(|(_, o)| o.fits(start));
         let Some(soonest) = fits().map(|(_, o)| o.finish(start)).min() else {
             continue;
         };
-        let mut fitting: Vec<(u64, usize, Instant, NodeId)> =
-            fits().map(|(id, o)| (level(o.finish(start), soonest, about), o.rank, o.finish(start), *id)).collect();
+        // What is left of a port's time before the transfer is mostly too short for another.
+        let key = |(id, o): (&NodeId, &Offer)| {
+            let finish = o.finish(start);
+            (level(finish, soonest, about), level(start, o.start, about), o.rank, finish, *id)
+        };
+        let mut fitting: Vec<_> = fits().map(key).collect();
         fitting.sort_unstable();
         let mut domains = taken.to_vec();
         let mut targets = Vec::new();
         let mut last = start;
-        for (_, _, finish, id) in fitting {
+        for (_, _, _, finish, id) in fitting {
             let domain = offers[&id].domain;
             if targets.len() < need && !domains.contains(&domain) {
                 domains.push(domain);
@@ -124,7 +128,7 @@ fn common(
             continue;
         };
         let length = targets.iter().map(|id| offers[id].transfer).max().unwrap_or(Span::ZERO);
-        if uplink.hole(start, length).0 != start {
+        if uplink.place(start, length).0 != start {
             continue;
         }
         let better = best
@@ -155,7 +159,7 @@ fn consecutive(
             .iter()
             .filter(|(_, offer)| !domains.contains(&offer.domain))
             .filter_map(|(id, offer)| {
-                let (start, _) = uplink.hole(offer.start.max(now), offer.transfer);
+                let (start, _) = uplink.place(offer.start.max(now), offer.transfer);
                 offer.fits(start).then_some((offer.finish(start), start, *id, offer))
             })
             .collect();
@@ -168,7 +172,7 @@ fn consecutive(
             break;
         };
         domains.push(offer.domain);
-        uplink.insert(Window { start, end: start + offer.transfer, txn: NOBODY });
+        uplink.insert_free(Window { start, end: start + offer.transfer, txn: NOBODY });
         choices.push(Choice { start, targets: vec![id], length: offer.transfer, rate: offer.rate });
     }
     choices

@@ -54,7 +54,7 @@ pub struct Config {
     pub tentative: Span,
     /// A bid that could not begin within this is answered with `Busy`.
     pub max_wait: Span,
-    /// Window length asked of a bid in percent of the transfer, Replicast-M.
+    /// Window length asked of a bid in percent of the transfer, Replicast-M; what bids differ by comes on top.
     pub stretch_m: u16,
     /// The same for Replicast-H, whose transfers follow each other: per copy.
     pub stretch_h: u16,
@@ -95,7 +95,7 @@ impl Default for Config {
             guard: Span::from_micros(2),
             tentative: Span::from_millis(20),
             max_wait: Span::from_secs(2),
-            stretch_m: 140,
+            stretch_m: 105,
             stretch_h: 110,
             choosy: false,
             bid_timeout: Span::from_millis(50),

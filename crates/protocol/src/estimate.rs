@@ -22,11 +22,22 @@ fn drifted(learned: u64, assumed: u64, age: Span, over: Span) -> u64 {
     }
 }
 
-/// A rate in bytes per second that follows the transfers that really took place: an eighth of each new one.
+/// Transfers that a rate is taken from.
+const RECENT: usize = 8;
+
+/// Of these, as many were slower than the rate: senders are late more often than ports are faster than they are.
+const SLOWER: usize = 5;
+
+/// A rate in bytes per second that follows the transfers that really took place: what most of the last were not above. A
+/// transfer is slow when its sender was kept waiting, too, which says nothing of the port; one that a busy receiver took from
+/// its memory is faster than any port.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     assumed: u64,
     learned: u64,
+    recent: [u64; RECENT],
+    /// Which of them is the oldest.
+    oldest: usize,
     at: Instant,
 }
 
@@ -35,17 +46,18 @@ impl Rate {
     #[must_use]
     pub const fn new(assumed: u64) -> Self {
         let assumed = if assumed == 0 { 1 } else { assumed };
-        Self { assumed, learned: assumed, at: Instant::ZERO }
+        Self { assumed, learned: assumed, recent: [assumed; RECENT], oldest: 0, at: Instant::ZERO }
     }
 
     /// Takes a transfer into account that ended now.
     pub fn sample(&mut self, now: Instant, bytes: u64, took: Span) {
         let nanos = u128::from(took.as_nanos().max(1));
-        let seen = u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX);
-        let before = self.get(now);
-        // A single measurement is not believed beyond a factor of four either way.
-        let seen = seen.clamp(before / 4, before.saturating_mul(4)).max(1);
-        self.learned = (before - before / 8).saturating_add(seen / 8).max(1);
+        let seen = u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX).max(1);
+        self.recent[self.oldest] = seen;
+        self.oldest = (self.oldest + 1) % RECENT;
+        let mut sorted = self.recent;
+        sorted.sort_unstable();
+        self.learned = sorted[SLOWER];
         self.at = now;
     }
 
@@ -61,6 +73,9 @@ impl Rate {
         Span::of_transfer(bytes, self.get(now))
     }
 }
+
+/// Longest patience, in times of what is assumed to be late.
+const PATIENCE: u64 = 3;
 
 /// A time with its mean and mean deviation, as TCP keeps its round trips.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,12 +111,12 @@ impl Typical {
         Span::from_nanos(self.mean.saturating_add(self.deviation))
     }
 
-    /// How long to wait for what did not come, after having asked in vain `asked` times: [`Typical::late`], doubled each
-    /// time, between a tenth of `most` and `most`.
+    /// How long to wait for what did not come, after having asked in vain `asked` times: [`Typical::late`], at least a tenth
+    /// of `late`, which is assumed to begin with; doubled each time, up to some times `late`.
     #[must_use]
-    pub fn patience(&self, asked: u8, most: Span) -> Span {
-        let late = self.late().unwrap_or(most).max(most.div(10));
-        late.times(1 << asked.min(8)).min(most)
+    pub fn patience(&self, asked: u8, late: Span) -> Span {
+        let seen = self.late().map_or(late, |seen| seen.max(late.div(10)));
+        seen.times(1 << asked.min(8)).min(late.times(PATIENCE))
     }
 
     /// What one measurement differs from the mean by, mostly; zero before the first.
@@ -278,6 +293,32 @@ mod tests {
         assert!(disk.expect(at(6), 4_096) > Span::from_millis(9) && disk.expect(at(6), 4_096) < Span::from_millis(11));
         assert_eq!(disk.expect(at(11), 4_096), Span::of_transfer(4_096, 1_000_000_000));
         assert_eq!(link.get(at(11)), 1_000_000_000);
+    }
+
+    #[test]
+    fn a_rate_is_what_most_of_the_last_transfers_were_not_above() {
+        let mut rate = Rate::new(1_000);
+        let now = Instant::ZERO;
+        let mut sample = |bytes| {
+            rate.sample(now, bytes, Span::from_secs(1));
+            rate.get(now)
+        };
+        assert_eq!([900, 800, 700].map(&mut sample), [1_000; 3], "a few late senders say nothing of the port");
+        assert_eq!([100; RECENT].map(&mut sample)[RECENT - 1], 100, "it is slow");
+        assert_eq!([1_000_000, 1_000_000].map(&mut sample), [100; 2], "what was read from memory is no port's");
+        assert_eq!([1_000; RECENT].map(&mut sample)[RECENT - 1], 1_000, "it is well again");
+    }
+
+    #[test]
+    fn patience_follows_what_was_seen() {
+        let (mut seen, late) = (Typical::default(), Span::from_millis(20));
+        assert_eq!(seen.patience(0, late), late, "nothing is known");
+        assert_eq!(seen.patience(9, late), late.times(PATIENCE));
+        (0..100).for_each(|_| seen.sample(Span::from_micros(10)));
+        assert_eq!(seen.patience(0, late), late.div(10));
+        assert_eq!(seen.patience(1, late), late.div(5));
+        (0..100).for_each(|_| seen.sample(Span::from_millis(30)));
+        assert!(seen.patience(0, late) >= Span::from_millis(30), "{:?}", seen.patience(0, late));
     }
 
     /// A write that takes 100 us, and 20 that come meanwhile, which the disk takes in two groups of ten.

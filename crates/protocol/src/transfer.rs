@@ -9,6 +9,9 @@ use crate::machine::{Body, DataRun, Destination, Transmit};
 use crate::time::{Instant, Span};
 use crate::wire::{DataHeader, Leg};
 
+/// What is missing of a transfer is sent again at no less than this part of the transfer's rate, whatever is asked for.
+pub const SLOWEST: u64 = 1_000;
+
 /// The sending end: hands out its ranges in quanta, at its rate.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -18,6 +21,24 @@ pub struct Outgoing {
     ranges: VecDeque<Leg>,
     rate: u64,
     next: Instant,
+    /// Until when others have the port.
+    others: Instant,
+}
+
+/// A port outwards, as far as its own node knows: what waits in it would only come later than those who wait for it think,
+/// or be dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    rate: u64,
+    free: Instant,
+}
+
+impl Port {
+    /// A port of `rate` bytes per second.
+    #[must_use]
+    pub const fn new(rate: u64) -> Self {
+        Self { rate, free: Instant::ZERO }
+    }
 }
 
 impl Outgoing {
@@ -25,7 +46,7 @@ impl Outgoing {
     #[must_use]
     pub fn whole(to: Destination, header: DataHeader, payload: Bytes, start: Instant, rate: u64) -> Self {
         let all = Leg { offset: 0, len: payload.len() as u32 };
-        Self { to, header, payload, ranges: VecDeque::from([all]), rate: rate.max(1), next: start }
+        Self { to, header, payload, ranges: VecDeque::from([all]), rate: rate.max(1), next: start, others: start }
     }
 
     /// Only `ranges` of it. Ranges that are empty or outside the payload are left out.
@@ -37,9 +58,13 @@ impl Outgoing {
         self
     }
 
-    /// What to send now, if it is time.
-    pub fn poll(&mut self, now: Instant, quantum: usize, per_datagram: usize) -> Option<Transmit> {
+    /// What to send now, if it is time and the port is through with what it was handed before.
+    pub fn poll(&mut self, now: Instant, quantum: usize, per_datagram: usize, port: &mut Port) -> Option<Transmit> {
         if now < self.next {
+            return None;
+        }
+        if now < port.free {
+            self.others = port.free;
             return None;
         }
         let leg = self.ranges.front_mut()?;
@@ -53,7 +78,8 @@ impl Outgoing {
             self.ranges.pop_front();
         }
         // Counted from when this was due, so that a late wake-up does not slow the rest.
-        self.next += Span::of_transfer(u64::from(take), self.rate);
+        port.free = port.free.max(self.next) + Span::of_transfer(u64::from(take), port.rate.max(self.rate));
+        self.next = self.next.max(self.others) + Span::of_transfer(u64::from(take), self.rate);
         let run = DataRun { header, payload: self.payload.slice(from..to), per_datagram };
         Some(Transmit { to: self.to, body: Body::Data(run) })
     }
@@ -61,7 +87,13 @@ impl Outgoing {
     /// When there is more to send, or `None` when all is sent.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        (!self.ranges.is_empty()).then_some(self.next)
+        (!self.ranges.is_empty()).then_some(self.next.max(self.others))
+    }
+
+    /// Bytes that are not sent yet.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        self.ranges.iter().map(|leg| u64::from(leg.len)).sum()
     }
 
     /// To whom it goes.
@@ -120,6 +152,12 @@ impl Incoming {
         self.received - before
     }
 
+    /// Bytes that are not here.
+    #[must_use]
+    pub const fn outstanding(&self) -> u32 {
+        self.size - self.received
+    }
+
     /// Whether every byte is here.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
@@ -160,6 +198,7 @@ impl Incoming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{ClusterId, NodeId, TxnId};
     use proptest::prelude::*;
 
     proptest! {
@@ -184,6 +223,37 @@ mod tests {
             prop_assert!(incoming.missing().is_empty());
             prop_assert_eq!(incoming.take().concat(), bytes);
         }
+    }
+
+    #[test]
+    fn a_port_takes_what_is_handed_to_it_in_turn() {
+        let header = DataHeader { cluster: ClusterId(1), from: NodeId(1), txn: TxnId(1), offset: 0, size: 4_000 };
+        let payload = Bytes::from(vec![0; 4_000]);
+        let at = Instant::from_nanos;
+        let mut port = Port::new(1_000_000_000);
+        // Each by itself would have the port's whole rate, from the same moment on.
+        let one = || Outgoing::whole(Destination::Node(NodeId(2)), header, payload.clone(), at(0), 1_000_000_000);
+        let mut both = [one(), one()];
+        let mut sent = Vec::new();
+        for now in (0..20_000).step_by(100) {
+            for (n, outgoing) in both.iter_mut().enumerate() {
+                while outgoing.poll(at(now), 1_000, 1_000, &mut port).is_some() {
+                    sent.push((n, now));
+                }
+                let unsent = outgoing.unsent();
+                assert_eq!(outgoing.next_deadline().is_none(), unsent == 0);
+                assert!(unsent == 0 || outgoing.next_deadline() > Some(at(now)), "woken for nothing");
+            }
+        }
+        let times: Vec<u64> = sent.iter().map(|(_, now)| *now).collect();
+        assert_eq!(times, (0..8_000).step_by(1_000).collect::<Vec<u64>>(), "{sent:?}");
+        // Who is late catches up: the port was idle.
+        let mut late = one();
+        let mut count = 0;
+        while late.poll(at(100_000), 1_000, 1_000, &mut port).is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 4);
     }
 
     #[test]

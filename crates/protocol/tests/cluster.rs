@@ -467,6 +467,7 @@ fn control_messages_of_a_put_stay_below_128_bytes() {
         earliest: span,
         stretch: 140,
         unreserved: false,
+        taken: Vec::new(),
     };
     for message in [
         Message::PutRequest(request),

@@ -37,7 +37,7 @@ fn report(term: u32, disk: Span) -> Message {
 
 fn request(txn: u64, id: ChunkId) -> Message {
     let Message::PutRequest(put) = put(txn, 1, id, 1 << 20) else { unreachable!("it is one") };
-    Message::Leading(Leading::Request(LeadRequest { put, have: Vec::new(), avoid: Vec::new(), taken: Vec::new() }))
+    Message::Leading(Leading::Request(LeadRequest { put, have: Vec::new(), avoid: Vec::new() }))
 }
 
 fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
@@ -260,7 +260,7 @@ fn a_request_that_the_network_doubled_is_answered_once() {
     let id = ChunkId::of_payload(b"x");
     let mut ask = |nanos, round| {
         let Message::PutRequest(put) = put(2, round, id, 1 << 20) else { unreachable!("it is one") };
-        let request = LeadRequest { put, have: Vec::new(), avoid: Vec::new(), taken: Vec::new() };
+        let request = LeadRequest { put, have: Vec::new(), avoid: Vec::new() };
         let message = Message::Leading(Leading::Request(request));
         step(&mut leader, at(nanos), Input::Datagram(from(INITIATOR, &message))).0
     };

@@ -123,7 +123,9 @@ impl World {
         let size = bytes.len() as u32;
         let (txn, group, term) = (TxnId(s.txn.into()), GroupId(s.group.into()), s.term.into());
         let [first, second] = [s.first, s.second].map(|nanos| Span::from_nanos(nanos.into()));
-        let put = PutRequest { txn, round: s.round, id, size, group, earliest: first, stretch: 140, unreserved: false };
+        let taken = if first <= second { vec![(first, second)] } else { Vec::new() };
+        let (round, earliest, stretch, unreserved) = (s.round, first, 140, false);
+        let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken };
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| Turn { target: NodeId(n), start: first, done: first + second };
@@ -148,9 +150,8 @@ impl World {
                 Leading::Report(Report { group, term, port, disk, size, each, whole, rate, free })
             }
             6 | 7 => {
-                let taken = if first <= second { vec![(first, second)] } else { Vec::new() };
                 let (have, avoid) = (vec![NodeId(4); usize::from(s.round)], vec![NodeId(s.sender.into())]);
-                Leading::Request(LeadRequest { put, have, avoid, taken })
+                Leading::Request(LeadRequest { put, have, avoid })
             }
             8 => {
                 let (port, read, alone) = (first, second, first);

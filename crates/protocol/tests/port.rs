@@ -5,11 +5,11 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, hear, put, step, target_with, tell, window};
 use protocol::config::Config;
-use protocol::id::{ChunkId, TxnId};
-use protocol::machine::{Completion, Effect, Input};
+use protocol::id::{ChunkId, NodeId, TxnId};
+use protocol::machine::{Completion, Effect, Input, Machine, Output};
 use protocol::target::Target;
 use protocol::time::Span;
-use protocol::wire::DataHeader;
+use protocol::wire::{DataHeader, Granted, Message, PutRequest, Slot};
 
 const SIZE: u32 = 100_000;
 const DATAGRAM: u32 = 10_000;
@@ -55,6 +55,116 @@ fn copies_that_arrive_at_once_do_not_make_the_port_look_slow() {
     let slot = window(&tell(&mut target, at(now), &put(1_000, 1, id(1_000), SIZE), None).0);
     let alone = u64::from(SIZE);
     assert!(slot.transfer.as_nanos().abs_diff(alone) < alone / 20, "{:?}", slot.transfer);
+}
+
+fn accept(target: &mut Target, now: u64, txn: u64) {
+    let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
+    let accept = Message::Accept { txn: TxnId(txn), round: 1, granted };
+    step(target, at(now), Input::Datagram(common::from(INITIATOR, &accept)));
+}
+
+fn ask(target: &mut Target, now: u64, txn: u64) -> Slot {
+    window(&tell(target, at(now), &put(txn, 1, id(txn), SIZE), None).0)
+}
+
+/// Lets time pass to `until`; what was asked for again, when, and how fast it may come.
+fn repairs(target: &mut Target, until: u64) -> Vec<(u64, TxnId, u32)> {
+    let mut asked = Vec::new();
+    while let Output::Idle(Some(deadline)) = target.poll_output() {
+        if deadline.at > at(until) {
+            break;
+        }
+        for message in step(target, deadline.at, Input::Wake).0 {
+            if let Message::Repair(repair) = message {
+                asked.push((deadline.at.as_nanos(), repair.txn, repair.rate));
+            }
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_slow_port_is_learned_from_what_it_did_not_lose() {
+    let mut target = target();
+    let mut now = 0;
+    for txn in 0..12 {
+        ask(&mut target, now, txn);
+        accept(&mut target, now, txn);
+        // The switch drops what waits too long in front of a port with a tenth of the rate.
+        for offset in (0..SIZE / 2).step_by(DATAGRAM as usize) {
+            now += 10 * EACH;
+            arrives(&mut target, now, txn, offset);
+        }
+        let (_, asked, rate) = repairs(&mut target, now + 500_000_000)[0];
+        assert_eq!(asked, TxnId(txn));
+        assert!(rate.abs_diff(100_000_000) < 20_000_000, "as fast as it came, from the first on: {rate}");
+        now += 500_000_000;
+    }
+    let slot = ask(&mut target, now, 100);
+    let alone = 10 * u64::from(SIZE);
+    assert!(slot.transfer.as_nanos().abs_diff(alone) < alone / 5, "{:?}", slot.transfer);
+}
+
+#[test]
+fn what_waits_behind_another_copy_is_not_asked_for() {
+    // When the first of these copies, of which a datagram came, is asked for.
+    let asked = |copies: &[u64]| {
+        let mut target = target();
+        let begin = 10 * u64::from(SIZE);
+        ask(&mut target, 0, 0);
+        accept(&mut target, 0, 0);
+        (0..SIZE).step_by(DATAGRAM as usize).for_each(|offset| arrives(&mut target, EACH, 0, offset));
+        for txn in copies {
+            ask(&mut target, begin, *txn);
+            accept(&mut target, begin, *txn);
+        }
+        arrives(&mut target, begin + EACH, copies[0], 0);
+        let all = repairs(&mut target, 1_000_000_000);
+        all.iter().find(|(_, txn, _)| *txn == TxnId(copies[0])).expect("it is asked for in the end").0
+    };
+    assert_eq!(asked(&[1, 2]) - asked(&[1]), u64::from(SIZE), "as much later as the other takes");
+}
+
+#[test]
+fn the_end_of_a_copy_says_that_the_rest_is_lost() {
+    let mut target = target();
+    for txn in [1, 2] {
+        ask(&mut target, 0, txn);
+        accept(&mut target, 0, txn);
+    }
+    arrives(&mut target, EACH, 1, SIZE - DATAGRAM);
+    let asked = repairs(&mut target, 1_000_000_000);
+    let late = Config::default().late.as_nanos();
+    assert!(asked[0].1 == TxnId(1) && asked[0].0 <= EACH + late / 4, "{asked:?}");
+}
+
+#[test]
+fn a_port_that_is_behind_offers_what_it_can_keep() {
+    let mut target = target();
+    ask(&mut target, 0, 1);
+    accept(&mut target, 0, 1);
+    let size = u64::from(SIZE);
+    arrives(&mut target, size, 1, 0);
+    // Nine tenths should be here by now.
+    let slot = ask(&mut target, size, 2);
+    assert_eq!(slot.start, Span::from_nanos(size - u64::from(DATAGRAM)));
+}
+
+#[test]
+fn windows_are_offered_when_the_initiator_has_its_port() {
+    let size = u64::from(SIZE);
+    let request = |taken: &[(u64, u64)]| {
+        let Message::PutRequest(request) = put(1, 1, id(1), SIZE) else { panic!("it is a request") };
+        let span = |n: u64| Span::from_nanos(n);
+        let taken = taken.iter().map(|(start, end)| (span(*start), span(*end))).collect();
+        Message::PutRequest(PutRequest { taken, ..request })
+    };
+    let offered = |taken: &[(u64, u64)]| window(&tell(&mut target(), at(0), &request(taken), None).0).start.as_nanos();
+    assert_eq!(offered(&[]), 0);
+    assert_eq!(offered(&[(size, 3 * size)]), 0, "before it is taken");
+    assert_eq!(offered(&[(size / 2, 3 * size)]), 3 * size);
+    assert_eq!(offered(&[(0, size), (2 * size, 3 * size)]), size, "between");
+    assert_eq!(offered(&[(0, size), (3 * size / 2, 3 * size)]), 3 * size, "half is not enough");
 }
 
 #[test]

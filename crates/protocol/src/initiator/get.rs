@@ -485,7 +485,7 @@ impl Get {
                 *repairs += 1;
                 *due = cx.now + cx.lateness.patience(*repairs, cx.config.late);
                 let ranges = incoming.missing();
-                cx.send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, ranges }));
+                cx.send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, rate: u32::MAX, ranges }));
                 cx.event(Event::RepairAsked);
                 Step::Continue
             }

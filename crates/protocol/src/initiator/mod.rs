@@ -30,9 +30,13 @@ use crate::machine::{Body, Completion, Deadline, Destination, Effect, Input, Mac
 use crate::map::ClusterMap;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
+use crate::transfer::Port;
 use crate::wire::{
     Ack, Answer, Bid, DataHeader, Grant, Head, Leading, Message, decode_message, encode_message, is_data,
 };
+
+/// Most that a window is longer for what bids differ by, in percent of the transfer.
+const MEET: u16 = 35;
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
@@ -50,7 +54,10 @@ struct Shared {
     out: VecDeque<Output<Event>>,
     next_op: u64,
     effects: BTreeMap<OpId, TxnId>,
-    /// Our own port, outwards and inwards.
+    /// Our own port: what it is busy with now, and when it will be, outwards and inwards. Without negotiation: the bytes of
+    /// puts that it has to send yet.
+    port: Port,
+    unsent: u64,
     uplink: Calendar,
     downlink: Calendar,
     /// From a request to a bid.
@@ -76,6 +83,24 @@ struct Shared {
 }
 
 impl Shared {
+    /// When our port is taken for what it will send, from now on; what is free between is enough for a transfer of `length`.
+    fn taken(&self, length: Span) -> Vec<(Span, Span)> {
+        let mut taken: Vec<(Span, Span)> = Vec::new();
+        for window in self.uplink.windows().filter(|w| w.end > self.now) {
+            let (start, end) = (window.start.since(self.now), window.end.since(self.now));
+            if end.to_wire().is_none() {
+                break;
+            }
+            let full = taken.len() == limits::RANGES;
+            match taken.last_mut() {
+                Some(last) if start < last.1 + length.less(length.div(4)) => last.1 = end,
+                _ if full => break,
+                _ => taken.push((start, end)),
+            }
+        }
+        taken
+    }
+
     fn head(&self) -> Head {
         Head { cluster: self.map.cluster, epoch: self.map.epoch, from: self.id }
     }
@@ -142,6 +167,13 @@ impl Shared {
     /// less than another negotiation.
     fn slack(&self) -> Span {
         self.bids.deviation().times(4).min(self.config.late.div(4))
+    }
+
+    /// How long the windows for one transfer of `length` to several targets should be, in percent of it: what bids differ by
+    /// longer, so that they meet. More would keep others from the ports, and leave holes of no use between transfers.
+    fn stretch(&self, length: Span) -> u16 {
+        let differ = self.bids.deviation().as_nanos() * 100 / length.as_nanos().max(1);
+        self.config.stretch_m + u16::try_from(differ).unwrap_or(u16::MAX).min(MEET)
     }
 
     /// When the beginning of a window is, on this node's clock. Such an `answer` as it came in was half a round trip under way,
@@ -253,6 +285,8 @@ impl Initiator {
         let shared = Shared {
             id,
             map,
+            port: Port::new(config.link_rate),
+            unsent: 0,
             config,
             rng: Rng::new(seed),
             now: Instant::ZERO,
@@ -355,6 +389,9 @@ impl Initiator {
 
     /// Starts what waits while there is room.
     fn begin(&mut self) {
+        if self.shared.config.transport == Transport::Hash {
+            self.shared.unsent = self.active.values().map(|active| active.unsent(&self.shared)).sum();
+        }
         while self.transfers < self.shared.config.depth.max(1) {
             let Some((asked, request)) = self.waiting.pop_front() else {
                 return;
@@ -434,7 +471,7 @@ impl Initiator {
             (Txn::Put(put), Message::Leading(Leading::Grant(grant))) => put.granted(cx, from, &grant),
             (Txn::Get(get), Message::Leading(Leading::Grant(grant))) => get.granted(cx, from, &grant),
             (Txn::Put(put), Message::Ack { ack, .. }) => put.ack(cx, from, ack),
-            (Txn::Put(put), Message::Repair(repair)) => put.repair(cx, from, &repair.ranges),
+            (Txn::Put(put), Message::Repair(repair)) => put.repair(cx, from, u64::from(repair.rate), &repair.ranges),
             (Txn::Get(get), Message::Bid(bid)) => get.bid(cx, from, bid),
             (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(cx, from),
             (Txn::Get(get), Message::Ack { ack, .. }) => get.refused(cx, from, ack),
@@ -464,13 +501,15 @@ impl Initiator {
         self.shared.uplink.prune(now);
         self.shared.downlink.prune(now);
         self.shared.look();
-        let due: Vec<TxnId> = self
+        // Those that want the port at the same time have it in the order in which they were asked for.
+        let mut due: Vec<(Instant, TxnId)> = self
             .active
             .iter()
             .filter(|(_, active)| active.next_deadline().is_some_and(|d| d.at <= now))
-            .map(|(txn, _)| *txn)
+            .map(|(txn, active)| (active.asked(), *txn))
             .collect();
-        for txn in due {
+        due.sort_unstable();
+        for (_, txn) in due {
             self.step(txn, |active, cx| match active {
                 Txn::Put(put) => put.wake(cx),
                 Txn::Get(get) => get.wake(cx),
@@ -481,6 +520,21 @@ impl Initiator {
 }
 
 impl Txn {
+    /// When a put was asked for.
+    const fn asked(&self) -> Instant {
+        match self {
+            Self::Put(put) => put.asked(),
+            Self::Get(_) | Self::Ask(_) => Instant::ZERO,
+        }
+    }
+
+    fn unsent(&self, cx: &Shared) -> u64 {
+        match self {
+            Self::Put(put) => put.unsent(cx),
+            Self::Get(_) | Self::Ask(_) => 0,
+        }
+    }
+
     fn next_deadline(&self) -> Option<Deadline> {
         match self {
             Self::Put(put) => Some(put.next_deadline()),

@@ -3,6 +3,7 @@
 
 mod choosy;
 mod led;
+mod transfer;
 
 use std::collections::BTreeMap;
 
@@ -206,7 +207,12 @@ impl Put {
             return self.rest(cx, cx.config.late);
         }
         self.asked_of = asked;
-        let request = PutRequest { unreserved, ..self.request(cx) };
+        let mut request = self.request(cx);
+        if unreserved {
+            let earliest = Span::of_transfer(cx.unsent, cx.config.link_rate).min(cx.config.max_wait);
+            request = PutRequest { unreserved, earliest, taken: Vec::new(), ..request };
+            cx.unsent += self.need(cx) as u64 * u64::from(self.size());
+        }
         self.earliest = cx.now + request.earliest;
         let by_multicast = cx.send_group(group, &self.asked_of, &Message::PutRequest(request), self.multicast);
         self.heard.ask(cx.now, by_multicast.then_some(&self.asked_of));
@@ -214,12 +220,26 @@ impl Put {
         self.phase = Phase::Asking { since: cx.now, soft, hard };
     }
 
+    /// Bytes that our port still has to send for this put, as far as known.
+    pub(super) fn unsent(&self, cx: &Shared) -> u64 {
+        match &self.phase {
+            Phase::Asking { .. } => self.need(cx) as u64 * u64::from(self.size()),
+            Phase::Resting { .. } => 0,
+            Phase::Transferring { outgoing, .. } => outgoing.iter().map(Outgoing::unsent).sum(),
+        }
+    }
+
+    /// When it was asked for.
+    pub(super) const fn asked(&self) -> Instant {
+        self.asked
+    }
+
     fn request(&self, cx: &Shared) -> PutRequest {
         let h = cx.config.transport == Transport::ReplicastH || !cx.multicast();
-        let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.config.stretch_m };
         // For one transfer: those of Replicast-H need not follow each other at once.
         let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
-        let earliest = cx.uplink.hole(cx.now, length).0.since(cx.now).max(cx.lead());
+        let stretch = if h { cx.config.stretch_h * u16::from(cx.map.copies) } else { cx.stretch(length) };
+        let earliest = cx.uplink.place(cx.now, length).0.since(cx.now).max(cx.lead());
         PutRequest {
             txn: self.txn,
             round: self.round,
@@ -229,6 +249,7 @@ impl Put {
             earliest,
             stretch,
             unreserved: false,
+            taken: cx.taken(length),
         }
     }
 
@@ -458,114 +479,6 @@ impl Put {
         cx.send_group(self.group, &bidders, &accept, self.multicast);
     }
 
-    fn send(&mut self, cx: &mut Shared, choices: Vec<Choice>) {
-        let header = cx.data_header(self.txn, self.payload.len());
-        let mut outgoing = Vec::new();
-        let mut waiting = BTreeMap::new();
-        for choice in choices {
-            if cx.config.transport != Transport::Hash {
-                let end = choice.start + choice.length;
-                cx.uplink.insert(Window { start: choice.start, end, txn: self.txn });
-            }
-            for target in &choice.targets {
-                let done = self.offers.get(target).map_or(choice.start, |o| o.done + choice.start.since(o.start));
-                let due = done.max(choice.start + choice.length) + cx.config.late.times(2);
-                waiting.insert(*target, Waiting { due, probes: 0, rate: choice.rate, resends: 0 });
-            }
-            let set = match choice.targets.as_slice() {
-                [single] => Some(Destination::Node(*single)),
-                many => cx.map.set_of(self.group, |n| many.contains(&n)).map(Destination::Members),
-            };
-            let Some(to) = set else { continue };
-            outgoing.push(Outgoing::whole(to, header, self.payload.clone(), choice.start, choice.rate));
-        }
-        if self.leader.is_some() && outgoing.iter().any(|sending| matches!(sending.to(), Destination::Members(_))) {
-            self.heard.send(cx.now);
-        }
-        self.phase = Phase::Transferring { outgoing, waiting };
-        self.sent = true;
-        self.pump(cx);
-    }
-
-    /// Sends what is due.
-    fn pump(&mut self, cx: &mut Shared) {
-        let Phase::Transferring { outgoing, .. } = &mut self.phase else {
-            return;
-        };
-        for sending in outgoing.iter_mut() {
-            while let Some(transmit) = sending.poll(cx.now, cx.config.quantum, cx.config.per_datagram) {
-                cx.out.push_back(super::Output::Transmit(transmit));
-            }
-        }
-        outgoing.retain(|sending| sending.next_deadline().is_some());
-    }
-
-    pub(super) fn ack(&mut self, cx: &mut Shared, from: NodeId, ack: Ack) -> Step {
-        if ack == Ack::Durable {
-            if !self.holders.contains(&from) && cx.map.domain(from).is_some() {
-                self.holders.push(from);
-            }
-            if let Phase::Transferring { waiting, .. } = &mut self.phase {
-                waiting.remove(&from);
-            }
-            if self.finish_if_enough(cx) == Step::Over {
-                return Step::Over;
-            }
-            return self.go_on(cx);
-        }
-        let (now, late) = (cx.now, cx.config.late);
-        let Phase::Transferring { waiting, .. } = &mut self.phase else {
-            return Step::Continue;
-        };
-        let Some(entry) = waiting.get_mut(&from) else {
-            return Step::Continue;
-        };
-        match ack {
-            Ack::Pending => *entry = Waiting { due: now + late.times(2), probes: 0, ..*entry },
-            Ack::BadHash if entry.resends < PROBES => {
-                entry.resends += 1;
-                let whole = Leg { offset: 0, len: self.payload.len() as u32 };
-                return self.repair(cx, from, &[whole]);
-            }
-            Ack::NoSpace => {
-                waiting.remove(&from);
-                self.full.push(from);
-                self.failed.push(from);
-            }
-            Ack::Unknown => {
-                waiting.remove(&from);
-                self.heard.stranger(from);
-            }
-            Ack::BadHash | Ack::DiskFailed | Ack::Durable => {
-                waiting.remove(&from);
-                self.failed.push(from);
-            }
-        }
-        self.go_on(cx)
-    }
-
-    pub(super) fn repair(&mut self, cx: &mut Shared, from: NodeId, ranges: &[Leg]) -> Step {
-        let header = cx.data_header(self.txn, self.payload.len());
-        let late = cx.config.late;
-        let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
-            return Step::Continue;
-        };
-        let Some(entry) = waiting.get_mut(&from) else {
-            return Step::Continue;
-        };
-        let to = Destination::Node(from);
-        // What is being sent to it, or to several at once, may hold what it asks for: it asks again.
-        if outgoing.iter().any(|sending| sending.to() == to || matches!(sending.to(), Destination::Members(_))) {
-            return Step::Continue;
-        }
-        let length = Span::of_transfer(u64::from(self.payload.len() as u32), entry.rate);
-        *entry = Waiting { due: cx.now + length + late.times(2), probes: 0, ..*entry };
-        outgoing.push(Outgoing::whole(to, header, self.payload.clone(), cx.now, entry.rate).ranges(ranges));
-        cx.event(Event::RepairSent);
-        self.pump(cx);
-        Step::Continue
-    }
-
     /// When nothing is outstanding any more and copies are missing: the next round.
     fn go_on(&mut self, cx: &mut Shared) -> Step {
         if let Phase::Transferring { waiting, .. } = &self.phase
@@ -599,28 +512,6 @@ impl Put {
                 self.check_late(cx);
                 self.go_on(cx)
             }
-        }
-    }
-
-    /// Asks after late acknowledgements; gives up on targets that stay silent.
-    fn check_late(&mut self, cx: &mut Shared) {
-        let Phase::Transferring { waiting, .. } = &mut self.phase else {
-            return;
-        };
-        let late: Vec<NodeId> = waiting.iter().filter(|(_, w)| w.due <= cx.now).map(|(n, _)| *n).collect();
-        for node in late {
-            let Some(entry) = waiting.get_mut(&node) else {
-                continue;
-            };
-            if entry.probes >= PROBES {
-                waiting.remove(&node);
-                self.failed.push(node);
-                cx.miss(node, cx.now);
-                continue;
-            }
-            entry.probes += 1;
-            entry.due = cx.now + cx.config.late.times(u64::from(entry.probes));
-            cx.send(Destination::Node(node), &Message::Probe { txn: self.txn, id: self.id });
         }
     }
 

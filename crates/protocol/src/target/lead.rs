@@ -285,7 +285,7 @@ impl Target {
 
     /// Windows for all copies of a chunk that are missing, or none.
     fn grant_put(&mut self, from: NodeId, request: &LeadRequest) -> Option<Grant> {
-        let LeadRequest { put: request, have, avoid, taken: busy } = request;
+        let LeadRequest { put: request, have, avoid } = request;
         let (now, size, lease) = (self.now, request.size, self.lease());
         let mut taken: Vec<u16> = have.iter().filter_map(|id| self.setup.map.domain(*id)).collect();
         taken.sort_unstable();
@@ -304,8 +304,7 @@ impl Target {
             view.inward.prune(now);
             let transfer = Span::of_transfer(u64::from(size), u64::from(view.rate)) + self.config.guard;
             let earliest = (now + request.earliest).max(view.others);
-            // As for bids: what is a little too short is used all the same.
-            let (start, end) = view.inward.hole(earliest, transfer.less(transfer.div(4)));
+            let (start, end) = view.inward.place(earliest, transfer);
             let (domain, rank) = (self.setup.map.domain(*id)?, ranked.iter().position(|n| n == id)?);
             let done = view.durable(start + transfer, size);
             let rate = u64::from(view.rate);
@@ -313,7 +312,10 @@ impl Target {
         }
         let mut uplink = Calendar::default();
         let txn = request.txn;
-        busy.iter().for_each(|(start, end)| uplink.insert(Window { start: now + *start, end: now + *end, txn }));
+        request
+            .taken
+            .iter()
+            .for_each(|(start, end)| uplink.insert(Window { start: now + *start, end: now + *end, txn }));
         let choices = windows(self.config.multicast, &offers, &taken, copies, now, &uplink);
         let soon = |at: Instant| at.since(now) <= self.config.max_wait;
         let turns: Vec<(Instant, NodeId)> =

@@ -18,7 +18,7 @@ pub use api::{Bug, Event, Request, Setup};
 use clean::Marks;
 use finished::Finished;
 use lead::Lead;
-use receive::Reservation;
+use receive::{Busy, Reservation};
 use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
@@ -31,6 +31,7 @@ use crate::machine::{
 };
 use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
+use crate::transfer::Port;
 use crate::wire::{
     Ack, Answer, Bid, DataHeader, Granted, Head, Leading, Message, PutRequest, Repair, Seek, Slot, decode_message,
     encode_message, is_data,
@@ -69,8 +70,10 @@ pub struct Target {
     inward: Calendar,
     outward: Calendar,
     link: Rate,
-    /// Since when something arrives without a pause, and how much of it is complete.
-    stretch: (Instant, u64),
+    /// What the port is sending.
+    port: Port,
+    /// What arrives just now.
+    busy: Option<Busy>,
     writes: DiskQueue,
     reads: DiskQueue,
     /// Of the windows offered.
@@ -98,10 +101,11 @@ impl Target {
         let scrub_at = if config.scrub_interval == Span::ZERO { Instant::FAR } else { Instant::ZERO };
         Self {
             link: Rate::new(config.link_rate),
+            port: Port::new(config.link_rate),
             writes: DiskQueue::new(config.disk_rate),
             reads: DiskQueue::new(config.disk_rate),
             scrub_took: Span::of_transfer(config.scrub_bytes, config.disk_rate.max(1)),
-            stretch: (Instant::ZERO, 0),
+            busy: None,
             accepted: Share::default(),
             setup,
             config,

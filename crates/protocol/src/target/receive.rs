@@ -1,5 +1,7 @@
 //! Copies on their way in: bid, window, payload, write, acknowledgement.
 
+mod port;
+
 use bytes::Bytes;
 
 use super::{
@@ -9,6 +11,8 @@ use super::{
 use crate::id::GroupId;
 use crate::transfer::Incoming;
 use crate::wire::{Grant, Turn};
+
+pub(super) use port::Busy;
 
 /// Times that missing ranges are asked for without anything new arriving, before the copy is given up.
 const REPAIRS: u8 = 6;
@@ -32,6 +36,9 @@ pub(super) struct Reservation {
     granted: Option<(NodeId, GroupId, Instant)>,
     /// When to expire (tentative) or to ask for what is missing.
     timer: Instant,
+    /// Since when there was nothing new of it although there should be. `None` once its end is here: what is missing then does
+    /// not wait in a queue.
+    silent: Option<Instant>,
     repairs: u8,
 }
 
@@ -123,38 +130,39 @@ impl Target {
                 begun: false,
                 granted: None,
                 timer: if never { Instant::FAR } else { timer },
+                silent: Some(window.1),
                 repairs: 0,
             },
         );
         self.bid(from, txn, round, Answer::Window(slot));
     }
 
-    /// The conventional answer: start now, with a share of the link.
+    /// The conventional answer: start when you can, with a share of the link.
     fn offer_share(&self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
         let size = u64::from(request.size);
         if self.held() + size > self.config.receive_buffer {
             return Err(self.config.late);
         }
-        let flows = self.reservations.values().filter(|r| r.stage != Stage::Writing).count() as u64 + 1;
+        let start = self.now + request.earliest;
+        let arrives = |r: &&Reservation| r.stage != Stage::Writing && r.window.0 <= start && start < r.window.1;
+        let flows = self.reservations.values().filter(arrives).count() as u64 + 1;
         let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
         let transfer = Span::of_transfer(size, u64::from(rate));
-        let done = transfer + self.disk_done(self.now + transfer, request.size).since(self.now + transfer);
-        let slot = Slot { start: Span::ZERO, length: transfer, transfer, done, rate, size: request.size };
-        Ok((slot, (self.now, self.now + transfer)))
+        let done = self.disk_done(start + transfer, request.size).since(self.now);
+        let slot = Slot { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
+        Ok((slot, (start, start + transfer)))
     }
 
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
     fn offer_window(&mut self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
         let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
         let transfer = self.link.span(self.now, u64::from(request.size)) + self.config.guard;
-        let mut earliest = self.now + request.earliest;
+        let mut earliest = (self.now + request.earliest).max(self.behind());
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
         let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
             (earliest, Instant::FAR)
         } else {
-            // Windows of any beginning leave holes that are a little too short, a quarter of the port's time. A transfer that
-            // runs on into the next one waits for it in the switch.
-            self.inward.hole(earliest, transfer.less(transfer.div(4)))
+            self.both_free(earliest, transfer, request)
         };
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
@@ -256,6 +264,7 @@ impl Target {
             begun: false,
             granted: Some((from, grant.group, self.now + done)),
             timer: self.now,
+            silent: Some(window.1),
             repairs: 0,
         };
         self.reservations.insert(txn, reservation);
@@ -279,23 +288,6 @@ impl Target {
             self.drop_reservation(txn);
             self.bid(from, txn, round, Answer::HaveIt);
         }
-    }
-
-    /// Whether the port is taken for more than a quarter of the time from `start` to `end` by what others than the leader
-    /// `from` reserved.
-    fn promised_to_others(&self, from: NodeId, start: Instant, end: Instant) -> bool {
-        let others = self.inward.windows().filter(|w| {
-            let granted = self.reservations.get(&w.txn).and_then(|r| r.granted);
-            granted.is_none_or(|(leader, ..)| leader != from)
-        });
-        let taken = others.map(|w| w.end.min(end).since(w.start.max(start))).fold(Span::ZERO, |sum, one| sum + one);
-        taken > end.since(start).div(4)
-    }
-
-    /// When the port is through with what others than the leader `from` reserved.
-    pub(super) fn others_end(&self, from: NodeId) -> Instant {
-        let others = self.reservations.values().filter(|r| r.granted.is_none_or(|(leader, ..)| leader != from));
-        others.filter(|r| r.reserved && r.stage != Stage::Writing).map(|r| r.window.1).max().unwrap_or(self.now)
     }
 
     /// What the disk will be busy with: all that is sure to come.
@@ -350,12 +342,14 @@ impl Target {
     }
 
     fn accepted(&mut self, txn: TxnId) {
+        let patience = self.patience(0);
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
         let (start, end) = r.window;
+        let silent = end.max(self.now);
         r.stage = Stage::Accepted;
-        r.timer = end.max(self.now) + self.lateness.patience(0, self.config.late);
+        (r.silent, r.timer) = (Some(silent), silent + patience);
         let accepted = Event::Accepted { id: r.id, start, length: end.since(start) };
         self.inward.trim(txn, start, end);
         self.event(accepted);
@@ -371,6 +365,7 @@ impl Target {
             None if self.finished.get(txn).is_some() => return,
             None => return self.event(Event::Unsolicited),
         }
+        let patience = self.patience(self.reservations.get(&txn).map_or(0, |r| r.repairs));
         let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else {
             return;
         };
@@ -379,41 +374,32 @@ impl Target {
         }
         let first = !core::mem::replace(&mut r.begun, true);
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
-        let patience = self.lateness.patience(r.repairs, self.config.late);
-        let at_end = header.offset + payload.len() as u32 == header.size;
-        r.timer = if at_end { self.now + patience.div(4) } else { r.timer.max(self.now + patience) };
+        let repairs = r.repairs;
+        if header.offset + payload.len() as u32 == header.size {
+            (r.silent, r.timer) = (None, self.now + self.lateness.patience(repairs, self.config.late).div(4));
+        } else {
+            r.silent = r.silent.map(|since| since.max(self.now));
+            r.timer = r.timer.max(self.now + patience);
+        }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
         let size = r.incoming.size();
-        if first && !self.others_arrive(txn) {
-            self.stretch = (self.now, 0);
+        let alone = first && !self.others_arrive(txn);
+        match self.busy.as_mut().filter(|_| !alone) {
+            Some(busy) => (busy.until, busy.bytes) = (self.now, busy.bytes + payload.len() as u64),
+            // Of the first datagram the end is known, and not when it began.
+            None => self.busy = Some(Busy { since: self.now, until: self.now, bytes: 0 }),
         }
         if first && reserved {
             self.note_start(window.0);
         }
         if complete {
-            self.complete(txn, window, reserved, size, payload.len());
+            self.complete(txn, window, reserved, size);
         }
     }
 
-    fn note_start(&mut self, promised: Instant) {
-        self.lateness.sample(self.now.since(promised) + Span::from_nanos(1));
-        let (now, promised) = (self.now.as_nanos() as i64, promised.as_nanos() as i64);
-        self.event(Event::Started { late_nanos: now - promised });
-    }
-
-    /// Whether another copy has begun to arrive and is not complete.
-    fn others_arrive(&self, txn: TxnId) -> bool {
-        self.reservations.iter().any(|(other, r)| *other != txn && r.stage == Stage::Accepted && r.begun)
-    }
-
-    fn complete(&mut self, txn: TxnId, window: (Instant, Instant), reserved: bool, size: u32, last: usize) {
-        self.stretch.1 += u64::from(size);
-        // Copies that arrive at once share the port: only all of them together say how fast it is. Of the first datagram the
-        // end is known, and not when it began.
-        let (took, rest) = (self.now.since(self.stretch.0), self.stretch.1.saturating_sub(last as u64));
-        if rest >= self.stretch.1 / 2 && took > Span::ZERO && reserved && !self.others_arrive(txn) {
-            self.link.sample(self.now, rest, took);
-        }
+    fn complete(&mut self, txn: TxnId, window: (Instant, Instant), reserved: bool, size: u32) {
+        self.learn_rate(reserved, size);
+        self.busy = self.others_arrive(txn).then_some(Busy { since: self.now, until: self.now, bytes: 0 });
         if reserved && self.now > window.1 {
             self.event(Event::Overrun { by: self.now.since(window.1) });
         }
@@ -462,7 +448,7 @@ impl Target {
                 // The initiator sends it again into the same place.
                 r.stage = Stage::Accepted;
                 r.begun = false;
-                r.timer = self.now + self.config.late;
+                (r.silent, r.timer) = (Some(self.now), self.now + self.config.late);
                 return self.send(from, &Message::Ack { txn, ack: Ack::BadHash });
             }
         };
@@ -489,7 +475,8 @@ impl Target {
                 if r.stage == Stage::Tentative {
                     self.accepted(txn);
                 }
-                self.ask_repair(txn);
+                // What is missing is asked for when it is late here.
+                self.send(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             _ => match self.finished.get(txn) {
                 Some(ack) if ack != Ack::Durable => self.send(from, &Message::Ack { txn, ack }),
@@ -503,12 +490,19 @@ impl Target {
     }
 
     fn ask_repair(&mut self, txn: TxnId) {
+        let Some(r) = self.reservations.get(&txn) else {
+            return;
+        };
+        // What a slow port lost of a copy may be more than what came.
+        let (reserved, repairs, size) = (r.reserved, r.repairs, r.incoming.size());
+        let rate = self.repair_rate(reserved, size);
+        let patience = self.patience(repairs);
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        r.timer = self.now + self.lateness.patience(r.repairs, self.config.late);
+        (r.silent, r.timer) = (Some(self.now), self.now + patience);
         let (from, ranges) = (r.from, r.incoming.missing());
-        self.send(from, &Message::Repair(Repair { txn, ranges }));
+        self.send(from, &Message::Repair(Repair { txn, rate, ranges }));
         self.event(Event::RepairAsked);
     }
 
@@ -530,10 +524,14 @@ impl Target {
             .map(|(txn, _)| *txn)
             .collect();
         for txn in due {
+            let queued =
+                self.reservations.get(&txn).and_then(|r| self.queued_until(txn, r)).filter(|until| *until > now);
             let Some(r) = self.reservations.get_mut(&txn) else {
                 continue;
             };
-            if r.stage == Stage::Tentative {
+            if let (Stage::Accepted, Some(until)) = (r.stage, queued) {
+                r.timer = until;
+            } else if r.stage == Stage::Tentative {
                 self.event(Event::Expired);
                 self.accepted.sample(false);
                 self.drop_reservation(txn);

@@ -9,7 +9,7 @@ use super::{
     Slot, Span, Target, TxnId, Window, is_newer, limits,
 };
 use crate::machine::Destination;
-use crate::transfer::Outgoing;
+use crate::transfer::{Outgoing, SLOWEST};
 use crate::wire::{Grant, Turn};
 
 /// One copy on its way out.
@@ -309,7 +309,8 @@ impl Target {
         }
         let header = DataHeader { size: serving.size, ..header };
         let to = Destination::Node(serving.from);
-        *outgoing = Outgoing::whole(to, header, payload.clone(), self.now, serving.rate).ranges(&repair.ranges);
+        let rate = u64::from(repair.rate).clamp(serving.rate / SLOWEST, serving.rate);
+        *outgoing = Outgoing::whole(to, header, payload.clone(), self.now, rate).ranges(&repair.ranges);
         serving.until = self.now + serving.transfer.times(2) + self.config.late.times(4);
         self.event(Event::RepairSent);
     }
@@ -323,14 +324,24 @@ impl Target {
     pub(super) fn pump_servings(&mut self) {
         let now = self.now;
         let mut over = Vec::new();
-        for (txn, serving) in &mut self.servings {
+        // Those that want the port at the same time have it in the order of their windows.
+        let mut due: Vec<(Instant, TxnId)> = self
+            .servings
+            .iter()
+            .filter(|(_, serving)| serving.next_deadline().is_some_and(|at| at <= now))
+            .map(|(txn, serving)| (serving.window.0, *txn))
+            .collect();
+        due.sort_unstable();
+        for (_, txn) in due {
+            let Some(serving) = self.servings.get_mut(&txn) else { continue };
             if let State::Sending { outgoing, .. } = &mut serving.state {
-                while let Some(transmit) = outgoing.poll(now, self.config.quantum, self.config.per_datagram) {
+                let (quantum, datagram) = (self.config.quantum, self.config.per_datagram);
+                while let Some(transmit) = outgoing.poll(now, quantum, datagram, &mut self.port) {
                     self.out.push_back(Output::Transmit(transmit));
                 }
             }
             if now >= serving.until && !matches!(serving.state, State::Reading) {
-                over.push(*txn);
+                over.push(txn);
             }
         }
         for txn in over {

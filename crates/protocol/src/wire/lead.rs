@@ -89,9 +89,6 @@ pub struct LeadRequest {
     pub have: Vec<NodeId>,
     /// Who is not to be chosen; at most [`limits::GROUP_MEMBERS`].
     pub avoid: Vec<NodeId>,
-    /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
-    /// [`limits::RANGES`], the first ones.
-    pub taken: Vec<(Span, Span)>,
 }
 
 /// Initiator to a whole group: who holds this chunk? Holders answer the leader, which picks one of them.
@@ -204,23 +201,13 @@ impl LeadRequest {
             out.put_u8(list.len() as u8);
             list.iter().for_each(|node| out.put_u32_le(node.0));
         }
-        out.put_u8(self.taken.len() as u8);
-        for (start, end) in &self.taken {
-            out.put_u32_le(wire_span(*start));
-            out.put_u32_le(wire_span(*end));
-        }
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
         let put = take_request(r)?;
         let list = |r: &mut Reader<'_>, most| (0..r.count(most)?).map(|_| r.u32().map(NodeId)).collect::<Option<_>>();
         let (have, avoid) = (list(r, limits::COPIES)?, list(r, limits::GROUP_MEMBERS)?);
-        let window = |r: &mut Reader<'_>| Some((r.span()?, r.span()?));
-        let taken: Vec<(Span, Span)> = (0..r.count(limits::RANGES)?).map(|_| window(r)).collect::<Option<_>>()?;
-        let mut ends = taken.iter().flat_map(|(start, end)| [*start, *end]);
-        let in_order =
-            ends.next().is_none_or(|first| ends.try_fold(first, |at, next| (at <= next).then_some(next)).is_some());
-        in_order.then_some(Self { put, have, avoid, taken })
+        Some(Self { put, have, avoid })
     }
 }
 

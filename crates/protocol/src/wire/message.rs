@@ -176,6 +176,9 @@ pub struct PutRequest {
     pub stretch: u16,
     /// No reservation wanted: answer at once with a share of the link (the conventional store).
     pub unreserved: bool,
+    /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
+    /// [`limits::RANGES`], the first ones.
+    pub taken: Vec<(Span, Span)>,
 }
 
 /// What a target answers to a request.
@@ -255,6 +258,8 @@ pub enum Ack {
 pub struct Repair {
     /// Which transaction.
     pub txn: TxnId,
+    /// Not faster than this, in bytes per second: what came faster was lost.
+    pub rate: u32,
     /// Offset and length of each; at most [`limits::RANGES`].
     pub ranges: Vec<Leg>,
 }
@@ -382,6 +387,7 @@ impl Message {
             }
             Self::Repair(repair) => {
                 out.put_u64_le(repair.txn.0);
+                out.put_u32_le(repair.rate);
                 out.put_u8(repair.ranges.len() as u8);
                 for leg in &repair.ranges {
                     out.put_u32_le(leg.offset);
@@ -454,10 +460,10 @@ impl Message {
             },
             5 => Self::Ack { txn: TxnId(r.u64()?), ack: Ack::from_code(r.u8()?)? },
             6 => {
-                let (txn, count) = (TxnId(r.u64()?), r.count(limits::RANGES)?);
+                let (txn, rate, count) = (TxnId(r.u64()?), r.u32()?, r.count(limits::RANGES)?);
                 let ranges =
                     (0..count).map(|_| Some(Leg { offset: r.u32()?, len: r.u32()? })).collect::<Option<_>>()?;
-                Self::Repair(Repair { txn, ranges })
+                Self::Repair(Repair { txn, rate, ranges })
             }
             7 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()? },
             8 => Self::Suspect { id: r.chunk()? },
@@ -523,21 +529,21 @@ pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
     out.put_u32_le(request.size);
     out.put_u32_le(request.group.0);
     out.put_u32_le(wire_span(request.earliest));
+    out.put_u8(request.taken.len() as u8);
+    for (start, end) in &request.taken {
+        out.put_u32_le(wire_span(*start));
+        out.put_u32_le(wire_span(*end));
+    }
 }
 
 pub(super) fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let (txn, round, unreserved, stretch) = (TxnId(r.u64()?), r.u8()?, r.flag()?, r.u16()?);
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
-    (1..=limits::CHUNK_BYTES).contains(&size).then_some(PutRequest {
-        txn,
-        round,
-        id,
-        size,
-        group,
-        earliest,
-        stretch,
-        unreserved,
-    })
+    let window = |r: &mut Reader<'_>| Some((r.span()?, r.span()?));
+    let taken: Vec<(Span, Span)> = (0..r.count(limits::RANGES)?).map(|_| window(r)).collect::<Option<_>>()?;
+    let ends = taken.iter().flat_map(|(start, end)| [*start, *end]);
+    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && ends.is_sorted();
+    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken })
 }
 
 fn put_bid(bid: &Bid, out: &mut BytesMut) {

@@ -11,14 +11,12 @@ impl Put {
         self.asked_of = vec![leader];
         let request = self.request(cx);
         let length = Span::of_transfer(u64::from(self.size()), cx.config.link_rate);
-        let (start, _) = cx.uplink.hole(cx.now + request.earliest, length);
+        let (start, _) = cx.uplink.place(cx.now + request.earliest, length);
         let put = PutRequest { earliest: start.since(cx.now), ..request };
         let have = self.holders.iter().take(limits::COPIES).copied().collect();
         let avoid = self.failed.iter().chain(&self.full).take(limits::GROUP_MEMBERS).copied().collect();
-        let windows = cx.uplink.windows().filter(|w| w.end > cx.now && w.end.since(cx.now).to_wire().is_some());
-        let taken = windows.map(|w| (w.start.since(cx.now), w.end.since(cx.now))).take(limits::RANGES).collect();
-        let request = LeadRequest { put, have, avoid, taken };
-        cx.uplink.insert(Window { start, end: start + length, txn: self.txn });
+        let request = LeadRequest { put, have, avoid };
+        cx.uplink.insert_free(Window { start, end: start + length, txn: self.txn });
         cx.send(Destination::Node(leader), &Message::Leading(Leading::Request(request)));
         self.heard.ask(cx.now, None);
         self.asked_leader = cx.now;
@@ -69,10 +67,10 @@ impl Put {
         let mut uplink = cx.uplink.clone();
         let mut late = false;
         for choice in &mut choices {
-            let start = uplink.hole(choice.start.max(cx.now), choice.length).0;
+            let start = uplink.place(choice.start.max(cx.now), choice.length).0;
             late |= start.since(choice.start.max(cx.now)) > choice.length.div(4);
             choice.start = start;
-            uplink.insert(Window { start, end: start + choice.length, txn: self.txn });
+            uplink.insert_free(Window { start, end: start + choice.length, txn: self.txn });
         }
         if late && self.led > 0 {
             cx.give_back(from, grant);

@@ -1,0 +1,113 @@
+//! What a target makes of its port inwards: how fast it is, what may still wait in front of it, and when it is free.
+
+use super::{Event, Instant, NodeId, PutRequest, Reservation, Span, Stage, Target, TxnId};
+
+/// Payload that arrives without a pause.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::target) struct Busy {
+    pub(super) since: Instant,
+    /// When the last of it came.
+    pub(super) until: Instant,
+    /// What came after the first datagram.
+    pub(super) bytes: u64,
+}
+
+impl Target {
+    /// The earliest place for a `transfer` at or after `earliest` when the initiator has its port, too.
+    pub(super) fn both_free(&self, mut earliest: Instant, transfer: Span, request: &PutRequest) -> (Instant, Instant) {
+        for (from, until) in &request.taken {
+            let (start, _) = self.inward.place(earliest, transfer);
+            if start + transfer.less(transfer.div(4)) <= self.now + *from {
+                break;
+            }
+            earliest = earliest.max(self.now + *until);
+        }
+        self.inward.place(earliest, transfer)
+    }
+
+    /// When the port is through with what should be here by now, and with the windows that this delays.
+    pub(super) fn behind(&self) -> Instant {
+        let late = |r: &&Reservation| r.stage == Stage::Accepted && r.window.1 <= self.now && r.repairs < 2;
+        let owed = self.reservations.values().filter(late).map(|r| u64::from(r.incoming.outstanding())).sum();
+        if owed == 0 {
+            return self.now;
+        }
+        let mut until = self.now + self.link.span(self.now, owed);
+        for window in self.inward.windows().filter(|w| w.end > self.now) {
+            if window.start >= until {
+                break;
+            }
+            until += window.end.since(window.start.max(self.now));
+        }
+        until
+    }
+
+    /// Whether the port is taken for more than a quarter of the time from `start` to `end` by what others than the leader
+    /// `from` reserved.
+    pub(super) fn promised_to_others(&self, from: NodeId, start: Instant, end: Instant) -> bool {
+        let others = self.inward.windows().filter(|w| {
+            let granted = self.reservations.get(&w.txn).and_then(|r| r.granted);
+            granted.is_none_or(|(leader, ..)| leader != from)
+        });
+        let taken = others.map(|w| w.end.min(end).since(w.start.max(start))).fold(Span::ZERO, |sum, one| sum + one);
+        taken > end.since(start).div(4)
+    }
+
+    /// When the port is through with what others than the leader `from` reserved.
+    pub(in crate::target) fn others_end(&self, from: NodeId) -> Instant {
+        let others = self.reservations.values().filter(|r| r.granted.is_none_or(|(leader, ..)| leader != from));
+        others.filter(|r| r.reserved && r.stage != Stage::Writing).map(|r| r.window.1).max().unwrap_or(self.now)
+    }
+
+    pub(super) fn note_start(&mut self, promised: Instant) {
+        self.lateness.sample(self.now.since(promised) + Span::from_nanos(1));
+        let (now, promised) = (self.now.as_nanos() as i64, promised.as_nanos() as i64);
+        self.event(Event::Started { late_nanos: now - promised });
+    }
+
+    /// Whether another copy arrives: has begun, is not complete, and does not wait for what was lost.
+    pub(super) fn others_arrive(&self, txn: TxnId) -> bool {
+        let pause = self.link.span(self.now, self.config.quantum as u64);
+        let arrives = |r: &Reservation| {
+            r.stage == Stage::Accepted && r.begun && r.silent.is_some_and(|since| self.now.since(since) < pause)
+        };
+        self.reservations.iter().any(|(other, r)| *other != txn && arrives(r))
+    }
+
+    /// How fast what is missing of a copy of `size` may come, in bytes per second: as fast as the last of it did, shared with
+    /// the other copies of which something is missing.
+    pub(super) fn repair_rate(&mut self, reserved: bool, size: u32) -> u32 {
+        let seen = self.busy.and_then(|busy| {
+            let took = busy.until.since(busy.since).as_nanos();
+            (took > 0 && busy.bytes > u64::from(size / 16)).then(|| busy.bytes * 1_000_000_000 / took)
+        });
+        self.learn_rate(reserved, size);
+        let rate = self.link.get(self.now).min(seen.unwrap_or(u64::MAX));
+        let incomplete = self.reservations.values().filter(|r| r.stage == Stage::Accepted && r.repairs > 0).count();
+        u32::try_from(rate / incomplete.max(1) as u64).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Copies that arrive at once share the port: all that came of any of them, if it was enough, says how fast it is. The
+    /// last of them is of `size`.
+    pub(super) fn learn_rate(&mut self, reserved: bool, size: u32) {
+        let Some(busy) = self.busy.take() else { return };
+        if reserved && busy.bytes >= u64::from(size / 4) && busy.until > busy.since {
+            self.link.sample(self.now, busy.bytes, busy.until.since(busy.since));
+        }
+    }
+
+    /// How long to wait for the next of a copy, after having asked in vain `asked` times: senders send a quantum at once, and
+    /// what a queue holds of two of them comes in turn.
+    pub(super) fn patience(&self, asked: u8) -> Span {
+        self.lateness.patience(asked, self.config.late) + self.link.span(self.now, 2 * self.config.quantum as u64)
+    }
+
+    /// Until when what is missing of a copy may wait in a queue, behind what else should have come by now.
+    pub(super) fn queued_until(&self, txn: TxnId, r: &Reservation) -> Option<Instant> {
+        let others = self.reservations.iter().filter(|(other, r)| {
+            **other != txn && r.stage == Stage::Accepted && r.window.0 <= self.now && r.silent.is_some()
+        });
+        let owed = others.map(|(_, r)| u64::from(r.incoming.outstanding())).sum();
+        Some(r.silent? + self.patience(r.repairs) + self.link.span(self.now, owed))
+    }
+}
