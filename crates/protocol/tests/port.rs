@@ -101,8 +101,9 @@ fn a_slow_port_is_learned_from_what_it_did_not_lose() {
         now += 500_000_000;
     }
     let slot = ask(&mut target, now, 100);
-    let alone = 10 * u64::from(SIZE);
-    assert!(slot.transfer.as_nanos().abs_diff(alone) < alone / 5, "{:?}", slot.transfer);
+    // A little is forgotten while nothing is measured.
+    let (least, most) = (6 * u64::from(SIZE), 10 * u64::from(SIZE));
+    assert!((least..=most).contains(&slot.transfer.as_nanos()), "{:?}", slot.transfer);
 }
 
 #[test]
