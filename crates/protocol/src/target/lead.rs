@@ -232,7 +232,7 @@ impl Target {
         let report = Report {
             group: id,
             term,
-            port: self.others_end(leader).since(self.now),
+            port: self.others_end(leader).max(self.behind()).since(self.now),
             disk: self.disk_backlog(),
             size,
             each,

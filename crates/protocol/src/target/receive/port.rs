@@ -26,7 +26,7 @@ impl Target {
     }
 
     /// When the port is through with what should be here by now, and with the windows that this delays.
-    pub(super) fn behind(&self) -> Instant {
+    pub(in crate::target) fn behind(&self) -> Instant {
         let late = |r: &&Reservation| r.stage == Stage::Accepted && r.window.1 <= self.now && r.repairs < 2;
         let owed = self.reservations.values().filter(late).map(|r| u64::from(r.incoming.outstanding())).sum();
         if owed == 0 {
