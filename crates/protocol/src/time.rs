@@ -107,6 +107,12 @@ impl Span {
         u32::try_from(self.0).ok()
     }
 
+    /// The rate of `bytes` in this time, in bytes per second. A span of zero counts as a nanosecond.
+    #[must_use]
+    pub fn rate_of(self, bytes: u64) -> u64 {
+        u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(self.0.max(1))).unwrap_or(u64::MAX)
+    }
+
     /// The time that `bytes` take at `bytes_per_second`, rounded up. A rate of zero counts as one byte a second.
     #[must_use]
     pub fn of_transfer(bytes: u64, bytes_per_second: u64) -> Self {

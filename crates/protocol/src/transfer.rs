@@ -10,7 +10,7 @@ use crate::time::{Instant, Span};
 use crate::wire::{DataHeader, Leg};
 
 /// What is missing of a transfer is sent again at no less than this part of the transfer's rate, whatever is asked for.
-pub const SLOWEST: u64 = 1_000;
+pub const SLOWEST: u64 = 128;
 
 /// The sending end: hands out its ranges in quanta, at its rate.
 #[derive(Clone, Debug)]

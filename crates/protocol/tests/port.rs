@@ -127,6 +127,35 @@ fn what_waits_behind_another_copy_is_not_asked_for() {
 }
 
 #[test]
+fn copies_whose_sender_is_gone_do_not_keep_each_other() {
+    let gone = |copies: u64| {
+        let mut target = target();
+        for txn in 0..copies {
+            ask(&mut target, 0, txn);
+            accept(&mut target, 0, txn);
+        }
+        let asked = repairs(&mut target, 60_000_000_000);
+        assert_eq!(target.in_progress(), 0, "all are dropped");
+        asked.iter().map(|(at, ..)| *at).max().expect("they are asked for") - copies * u64::from(SIZE)
+    };
+    let (one, many) = (gone(1), gone(100));
+    assert!(many < 2 * one, "{many} ns instead of {one}");
+}
+
+#[test]
+fn what_is_here_already_is_no_reason_to_wait() {
+    let mut target = target();
+    ask(&mut target, 0, 1);
+    accept(&mut target, 0, 1);
+    let mut asked = 0;
+    for now in (EACH..2_000_000_000).step_by(1_000_000) {
+        asked += repairs(&mut target, now).len();
+        arrives(&mut target, now, 1, 0);
+    }
+    assert!(asked > 0 && target.in_progress() == 0, "it is asked for {asked} times, and dropped");
+}
+
+#[test]
 fn the_end_of_a_copy_says_that_the_rest_is_lost() {
     let mut target = target();
     for txn in [1, 2] {

@@ -54,7 +54,9 @@ impl Shared {
         let txn = TxnId(self.rng.next_u64());
         self.multicast.looked = Some(txn);
         self.multicast.look_at = self.now + LOOK;
-        for group in (0..self.map.groups().min(LOOKED)).map(GroupId) {
+        // Others each time: the network may carry what some groups are sent, and not what others are.
+        let (groups, first) = (self.map.groups(), self.rng.below(u64::from(self.map.groups().max(1))) as u32);
+        for group in (0..groups.min(LOOKED)).map(|n| GroupId((first + n) % groups)) {
             let set = self.map.group_set(group);
             self.send(Destination::Members(set), &Message::Ping { txn });
         }

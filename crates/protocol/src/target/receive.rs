@@ -140,7 +140,7 @@ impl Target {
     /// The conventional answer: start when you can, with a share of the link.
     fn offer_share(&self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
         let size = u64::from(request.size);
-        if self.held() + size > self.config.receive_buffer {
+        if self.held() + size > self.config.receive_buffer || request.earliest > self.config.max_wait {
             return Err(self.config.late);
         }
         let start = self.now + request.earliest;
@@ -365,21 +365,21 @@ impl Target {
             None if self.finished.get(txn).is_some() => return,
             None => return self.event(Event::Unsolicited),
         }
-        let patience = self.patience(self.reservations.get(&txn).map_or(0, |r| r.repairs));
+        let patience = self.patience(0);
         let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else {
             return;
         };
-        if r.incoming.insert(header.offset, payload) > 0 {
-            r.repairs = 0;
-        }
+        let news = r.incoming.insert(header.offset, payload) > 0;
         let first = !core::mem::replace(&mut r.begun, true);
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
-        let repairs = r.repairs;
-        if header.offset + payload.len() as u32 == header.size {
-            (r.silent, r.timer) = (None, self.now + self.lateness.patience(repairs, self.config.late).div(4));
-        } else {
+        if news && header.offset + payload.len() as u32 == header.size {
+            (r.silent, r.timer) = (None, self.now + self.lateness.patience(0, self.config.late).div(4));
+        } else if news {
             r.silent = r.silent.map(|since| since.max(self.now));
             r.timer = r.timer.max(self.now + patience);
+        }
+        if news {
+            r.repairs = 0;
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
         let size = r.incoming.size();

@@ -47,9 +47,7 @@ impl Serving {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Sending { outgoing, .. } => {
-                Some(outgoing.next_deadline().map_or(self.until, |at| at.min(self.until)))
-            }
+            State::Sending { outgoing, .. } => Some(outgoing.next_deadline().unwrap_or(self.until)),
             State::Tentative => Some(self.until),
             State::Reading => None,
         }
@@ -305,7 +303,8 @@ impl Target {
             return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Pending });
         };
         if outgoing.next_deadline().is_some() {
-            return;
+            // It waits for the port.
+            return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Pending });
         }
         let header = DataHeader { size: serving.size, ..header };
         let to = Destination::Node(serving.from);
@@ -340,7 +339,8 @@ impl Target {
                     self.out.push_back(Output::Transmit(transmit));
                 }
             }
-            if now >= serving.until && !matches!(serving.state, State::Reading) {
+            let waits = matches!(serving.state, State::Reading) || serving.next_deadline().is_some_and(|at| at > now);
+            if now >= serving.until && !waits {
                 over.push(txn);
             }
         }

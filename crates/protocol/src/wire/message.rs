@@ -247,7 +247,8 @@ pub enum Ack {
     NoSpace,
     /// The disk failed: the copy could not be written (put) or read (get).
     DiskFailed,
-    /// (To a probe.) Still writing, or too busy to look: ask again.
+    /// (To a probe.) Payload is still missing, which is asked for when it is late; or it is being written; or too busy to look:
+    /// ask again. (To a repair.) It is still read, or waits for the port.
     Pending,
     /// (To a probe.) Nothing known, not held: a restart, an expired window.
     Unknown,

@@ -111,9 +111,11 @@ impl Put {
             return Step::Continue;
         }
         let rate = rate.clamp(entry.rate / SLOWEST, entry.rate);
-        let length = Span::of_transfer(u64::from(self.payload.len() as u32), rate);
+        let again = Outgoing::whole(to, header, self.payload.clone(), cx.now, rate).ranges(ranges);
+        // Who still waits for it says so when it is asked: no need to be patient here.
+        let length = Span::of_transfer(again.unsent(), rate).min(late.times(4));
         *entry = Waiting { due: cx.now + length + late.times(2), probes: 0, ..*entry };
-        outgoing.push(Outgoing::whole(to, header, self.payload.clone(), cx.now, rate).ranges(ranges));
+        outgoing.push(again);
         cx.event(Event::RepairSent);
         self.pump(cx);
         Step::Continue

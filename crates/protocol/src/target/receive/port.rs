@@ -78,8 +78,8 @@ impl Target {
     /// the other copies of which something is missing.
     pub(super) fn repair_rate(&mut self, reserved: bool, size: u32) -> u32 {
         let seen = self.busy.and_then(|busy| {
-            let took = busy.until.since(busy.since).as_nanos();
-            (took > 0 && busy.bytes > u64::from(size / 16)).then(|| busy.bytes * 1_000_000_000 / took)
+            let took = busy.until.since(busy.since);
+            (took > Span::ZERO && busy.bytes > u64::from(size / 16)).then(|| took.rate_of(busy.bytes))
         });
         self.learn_rate(reserved, size);
         let rate = self.link.get(self.now).min(seen.unwrap_or(u64::MAX));
@@ -102,10 +102,12 @@ impl Target {
         self.lateness.patience(asked, self.config.late) + self.link.span(self.now, 2 * self.config.quantum as u64)
     }
 
-    /// Until when what is missing of a copy may wait in a queue, behind what else should have come by now.
+    /// Until when what is missing of a copy may wait in a queue, behind what else should have come by now. What did not come
+    /// when it was asked for is in no queue.
     pub(super) fn queued_until(&self, txn: TxnId, r: &Reservation) -> Option<Instant> {
         let others = self.reservations.iter().filter(|(other, r)| {
-            **other != txn && r.stage == Stage::Accepted && r.window.0 <= self.now && r.silent.is_some()
+            let expected = r.stage == Stage::Accepted && r.window.0 <= self.now && r.silent.is_some();
+            **other != txn && expected && r.repairs == 0
         });
         let owed = others.map(|(_, r)| u64::from(r.incoming.outstanding())).sum();
         Some(r.silent? + self.patience(r.repairs) + self.link.span(self.now, owed))
