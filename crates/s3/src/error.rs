@@ -33,11 +33,16 @@ pub(crate) fn s3(error: ObjectError) -> S3Error {
     }
 }
 
+/// What S3 says of a bucket that is not there.
+pub(crate) fn no_bucket() -> S3Error {
+    S3Error::with_message(S3ErrorCode::NoSuchBucket, "there is no such bucket")
+}
+
 /// What S3 says when the catalog did not do it.
 pub(crate) fn catalog(error: CatalogError) -> S3Error {
     match error {
         CatalogError::Refused(refused) => match refused {
-            Refused::NoBucket => S3ErrorCode::NoSuchBucket.into(),
+            Refused::NoBucket => no_bucket(),
             Refused::BucketExists => S3ErrorCode::BucketAlreadyExists.into(),
             Refused::NotEmpty => S3ErrorCode::BucketNotEmpty.into(),
             Refused::NoVersion => S3ErrorCode::NoSuchKey.into(),

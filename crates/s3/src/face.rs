@@ -7,7 +7,7 @@ use object::catalog::{Refused, Row};
 use object::objects::{ObjectError, Objects};
 use object::record::Record;
 use s3s::dto::*;
-use s3s::{S3, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error;
@@ -59,7 +59,7 @@ impl Face {
 
     /// A bucket. Blocks.
     pub(crate) fn bucket_named(&self, name: &str) -> S3Result<Row> {
-        self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
+        self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or_else(error::no_bucket)
     }
 
     /// A bucket, in which `who` may do what is asked for: with a key, or with the bucket itself when that is empty. Blocks.

@@ -296,6 +296,16 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -
     Ok(())
 }
 
+/// Removes the directories of this process's clusters, which is about to end.
+pub fn remove_own_places(place: &Path) {
+    let own = format!("rack-{}-", std::process::id());
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&own))) {
+        // The targets have just been killed, and whatever is left the next run removes.
+        let _ = fs::remove_dir_all(entry.path());
+    }
+}
+
 /// Removes directories of clusters whose process is gone; how many that were.
 pub fn remove_stale_places(place: &Path) -> usize {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();

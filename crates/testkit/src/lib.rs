@@ -25,8 +25,8 @@ mod postgres;
 mod process;
 mod rack;
 
-pub use cluster::{Cluster, Plan, remove_stale_places, wait_until};
+pub use cluster::{Cluster, Plan, remove_own_places, remove_stale_places, wait_until};
 pub use package::{find_or_install, in_path};
 pub use postgres::Postgres;
 pub use process::Process;
-pub use rack::{Door, Rack, Shape, remove_stale};
+pub use rack::{Door, Rack, Shape, remove_own, remove_stale};

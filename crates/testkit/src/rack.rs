@@ -70,7 +70,7 @@ impl Rack {
     #[must_use]
     pub fn obstacle() -> Option<String> {
         if !rustix::process::geteuid().is_root() {
-            return Some("network namespaces need root".to_owned());
+            return Some("network namespaces need root: run it with sudo".to_owned());
         }
         // A bare switch with a cable: what only the machine, and not this crate, can fail at.
         let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20 };
@@ -81,7 +81,9 @@ impl Rack {
             .and_then(|_| rack.limit(&switch, "p0", 1_000))
             .and_then(|()| ip(&format!("netns exec {switch} ip link show br0")))
             .and_then(|_| run("bridge", &["-n", &switch, "mdb", "show"], ""));
-        attempt.err().map(|error| format!("network namespaces cannot be had: {error:#}"))
+        attempt
+            .err()
+            .map(|error| format!("network namespaces cannot be had (ip, tc and bridge come with iproute2): {error:#}"))
     }
 
     /// Builds a rack, after removing those whose process is gone.
@@ -275,7 +277,15 @@ pub(crate) fn is_stale(name: &str) -> bool {
     let mut parts = name.split('-');
     let ours = parts.next() == Some(PREFIX);
     let owner = parts.next().and_then(|pid| pid.parse::<u32>().ok());
-    ours && owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    ours && owner.is_some_and(|pid| !lives(pid))
+}
+
+/// Whether there is such a process. One that has ended, and that its parent has not asked for, is none.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which may have any characters, in brackets.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 /// Removes racks of processes that are gone; how many namespaces that were.
@@ -285,16 +295,26 @@ pub(crate) fn is_stale(name: &str) -> bool {
 pub fn remove_stale() -> anyhow::Result<usize> {
     let list = ip("netns list")?;
     let names = list.lines().filter_map(|line| line.split(' ').next()).filter(|name| is_stale(name));
-    Ok(names.map(remove).count())
+    Ok(names.filter(|name| remove(name)).count())
 }
 
-/// Kills what runs in a namespace, and deletes it; its interfaces, and with them the cables, go too.
-fn remove(namespace: &str) {
+/// Removes the racks of this process, which is about to end.
+///
+/// # Errors
+/// The system does not tell its namespaces.
+pub fn remove_own() -> anyhow::Result<usize> {
+    let (list, own) = (ip("netns list")?, format!("{PREFIX}-{}-", std::process::id()));
+    let names = list.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with(&own));
+    Ok(names.filter(|name| remove(name)).count())
+}
+
+/// Kills what runs in a namespace, and deletes it; its interfaces, and with them the cables, go too. Whether it was deleted.
+fn remove(namespace: &str) -> bool {
     // All of this is best effort: a namespace that was never made has no processes and cannot be deleted.
     for pid in ip(&format!("netns pids {namespace}")).unwrap_or_default().lines() {
         if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
     }
-    let _ = ip(&format!("netns delete {namespace}"));
+    ip(&format!("netns delete {namespace}")).is_ok()
 }

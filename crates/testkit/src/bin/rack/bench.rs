@@ -24,14 +24,14 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     rack: RackArgs,
     /// Transports to compare.
-    #[arg(long, value_delimiter = ',', default_values = ["hash", "replicast-h", "replicast-m", "leader"])]
+    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values = ["hash", "replicast-h", "replicast-m", "leader"])]
     pub(crate) transports: Vec<String>,
     /// Numbers of gateways to load it from.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]
     gateways: Vec<u8>,
     /// Conditions: even (all servers alike), slow (the last target's server has a tenth of its rate), loss (it loses 0.1 %
     /// of what reaches it).
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["even", "slow", "loss"])]
+    #[arg(long, value_enum, value_name = "CONDITION,CONDITION", value_delimiter = ',', default_values = ["even", "slow", "loss"])]
     conditions: Vec<Condition>,
     /// Seconds of each run and direction.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]

@@ -30,7 +30,7 @@ pub(crate) struct FaultArgs {
     #[arg(long, default_value = "replicast-m")]
     transport: String,
     /// What breaks.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["cut", "freeze", "kill-leader", "no-multicast", "loss"])]
+    #[arg(long, value_enum, value_name = "FAULT,FAULT", value_delimiter = ',', default_values = ["cut", "freeze", "kill-leader", "no-multicast", "loss"])]
     faults: Vec<Fault>,
     /// Seconds before it breaks, while it is broken, and after it was mended.
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]

@@ -6,15 +6,17 @@ mod faults;
 mod figures;
 mod load;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
-use testkit::{Cluster, Plan, Rack, Shape, remove_stale, remove_stale_places};
+use testkit::{Cluster, Plan, Rack, Shape, remove_own, remove_own_places, remove_stale, remove_stale_places};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A cluster on a rack of network namespaces: each server a namespace with a cable of its own to a switch, each cable
-/// limited to a rate. Needs root and the commands ip, tc and bridge. What a run leaves behind that is killed, the next
-/// one removes.
+/// limited to a rate. Needs root and the commands ip, tc and bridge, and nft or iptables for lost datagrams. Lists are given
+/// with commas. What a run leaves behind that is killed, the next one removes.
 #[derive(Debug, Parser)]
 #[command(name = "rack")]
 struct Arguments {
@@ -79,6 +81,7 @@ impl RackArgs {
         if let Some(reason) = Rack::obstacle() {
             anyhow::bail!("no rack can be built: {reason}");
         }
+        stop_in_order(self.data.clone())?;
         Cluster::start(Plan {
             program: self.program()?,
             place: self.data.clone(),
@@ -91,14 +94,46 @@ impl RackArgs {
     }
 }
 
+/// Takes everything down when the program is told to stop: by Ctrl-C, or to end.
+fn stop_in_order(place: PathBuf) -> anyhow::Result<()> {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    if ASKED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut interrupt, mut end) = {
+        let _here = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! { _ = interrupt.recv() => {}, _ = end.recv() => {} }
+        });
+        eprintln!("rack: stopped; everything is taken down");
+        if let Err(error) = remove_own() {
+            eprintln!("rack: {error:#}; `rack clean` removes the rest");
+        }
+        remove_own_places(&place);
+        std::process::exit(130);
+    });
+    Ok(())
+}
+
+fn clean(data: &Path) -> anyhow::Result<()> {
+    if let Some(reason) = Rack::obstacle() {
+        anyhow::bail!("nothing can be removed: {reason}");
+    }
+    ensure!(data.is_dir(), "{} is no directory: --data says where the targets' data were", data.display());
+    println!("{} namespaces and {} directories removed", remove_stale()?, remove_stale_places(data));
+    Ok(())
+}
+
 fn main() -> std::process::ExitCode {
     let outcome = match Arguments::parse().command {
         Task::Bench(args) => bench::run(&args),
         Task::Faults(args) => faults::run(&args),
         Task::Compare(args) => compare::run(&args),
-        Task::Clean { data } => remove_stale().map(|count| {
-            println!("{count} namespaces and {} directories removed", remove_stale_places(&data));
-        }),
+        Task::Clean { data } => clean(&data),
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
