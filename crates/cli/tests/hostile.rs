@@ -14,7 +14,7 @@ use bytes::Bytes;
 use common::{Cluster, content};
 use node::ClusterConfig;
 use protocol::id::{ChunkId, ClusterId, NodeId, TxnId};
-use protocol::wire::{Ack, DataHeader, Head, Message, Sealer, decode_message, encode_message};
+use protocol::wire::{Ack, DataHeader, Head, Message, Sealer, VERSION, decode_message, encode_message};
 
 /// The largest payload of a UDP datagram.
 const LARGEST: usize = 65_507;
@@ -144,7 +144,7 @@ fn with_a_wrong_shape(stranger: &mut Stranger, good: &Bytes) {
         changed[at] = byte;
         Bytes::from(changed)
     };
-    stranger.expect("version", &[with(1, 0), with(1, 2)]);
+    stranger.expect("version", &[with(1, 0), with(1, VERSION + 1)]);
     stranger.expect("other_cluster", &[with(4, good[4] ^ 1)]);
     let (from, txn) = (stranger.head.from, TxnId(1));
     let data = |cluster, offset| {
