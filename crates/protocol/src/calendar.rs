@@ -20,6 +20,13 @@ pub struct Window {
     pub txn: TxnId,
 }
 
+/// The shortest hole that will do for a `transfer`. Windows of any beginning leave holes that are a little too short: one may
+/// lack a quarter. What runs on into the next window waits for the port.
+#[must_use]
+pub fn least(transfer: Span) -> Span {
+    transfer.less(transfer.div(4))
+}
+
 impl Calendar {
     /// The earliest hole of at least `length` that begins at or after `from`: its begin and its end (which is
     /// [`Instant::FAR`] behind the last window).
@@ -35,11 +42,10 @@ impl Calendar {
         (start, Instant::FAR)
     }
 
-    /// The same for a `transfer`. Windows of any beginning leave holes that are a little too short: one that lacks a quarter
-    /// will do. What runs on into the next window waits for the port.
+    /// The same for a `transfer`, in a hole that will [do](least).
     #[must_use]
     pub fn place(&self, from: Instant, transfer: Span) -> (Instant, Instant) {
-        self.hole(from, transfer.less(transfer.div(4)))
+        self.hole(from, least(transfer))
     }
 
     /// Reserves a window from its beginning on as far as it is free.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::rack::{Rack, Shape, is_stale};
+use crate::rack::{Rack, Shape, is_own, is_stale};
 
 /// How long a cluster may take to do what it is waited for.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -298,18 +298,17 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -
 
 /// Removes the directories of this process's clusters, which is about to end.
 pub fn remove_own_places(place: &Path) {
-    let own = format!("rack-{}-", std::process::id());
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&own))) {
-        // The targets have just been killed, and whatever is left the next run removes.
-        let _ = fs::remove_dir_all(entry.path());
-    }
+    remove_places(place, is_own);
 }
 
 /// Removes directories of clusters whose process is gone; how many that were.
 pub fn remove_stale_places(place: &Path) -> usize {
+    remove_places(place, is_stale)
+}
+
+fn remove_places(place: &Path, these: impl Fn(&str) -> bool) -> usize {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    let stale = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_stale));
+    let places = entries.filter(|entry| entry.file_name().to_str().is_some_and(&these));
     // Another one may remove it at the same time.
-    stale.filter(|entry| fs::remove_dir_all(entry.path()).is_ok()).count()
+    places.filter(|entry| fs::remove_dir_all(entry.path()).is_ok()).count()
 }

@@ -280,6 +280,11 @@ pub(crate) fn is_stale(name: &str) -> bool {
     ours && owner.is_some_and(|pid| !lives(pid))
 }
 
+/// Whether something is called after this process.
+pub(crate) fn is_own(name: &str) -> bool {
+    name.starts_with(&format!("{PREFIX}-{}-", std::process::id()))
+}
+
 /// Whether there is such a process. One that has ended, and that its parent has not asked for, is none.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -293,9 +298,7 @@ fn lives(pid: u32) -> bool {
 /// # Errors
 /// The system does not tell its namespaces.
 pub fn remove_stale() -> anyhow::Result<usize> {
-    let list = ip("netns list")?;
-    let names = list.lines().filter_map(|line| line.split(' ').next()).filter(|name| is_stale(name));
-    Ok(names.filter(|name| remove(name)).count())
+    remove_all(is_stale)
 }
 
 /// Removes the racks of this process, which is about to end.
@@ -303,8 +306,12 @@ pub fn remove_stale() -> anyhow::Result<usize> {
 /// # Errors
 /// The system does not tell its namespaces.
 pub fn remove_own() -> anyhow::Result<usize> {
-    let (list, own) = (ip("netns list")?, format!("{PREFIX}-{}-", std::process::id()));
-    let names = list.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with(&own));
+    remove_all(is_own)
+}
+
+fn remove_all(these: impl Fn(&str) -> bool) -> anyhow::Result<usize> {
+    let list = ip("netns list")?;
+    let names = list.lines().filter_map(|line| line.split(' ').next()).filter(|name| these(name));
     Ok(names.filter(|name| remove(name)).count())
 }
 

@@ -21,7 +21,7 @@ use memory::Memory;
 use multicast::Multicast;
 use put::Put;
 
-use crate::calendar::Calendar;
+use crate::calendar::{Calendar, least};
 use crate::config::{Config, Transport};
 use crate::estimate::Typical;
 use crate::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
@@ -93,7 +93,7 @@ impl Shared {
             }
             let full = taken.len() == limits::RANGES;
             match taken.last_mut() {
-                Some(last) if start < last.1 + length.less(length.div(4)) => last.1 = end,
+                Some(last) if start < last.1 + least(length) => last.1 = end,
                 _ if full => break,
                 _ => taken.push((start, end)),
             }

@@ -372,14 +372,13 @@ impl Target {
         let news = r.incoming.insert(header.offset, payload) > 0;
         let first = !core::mem::replace(&mut r.begun, true);
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
-        if news && header.offset + payload.len() as u32 == header.size {
-            (r.silent, r.timer) = (None, self.now + self.lateness.patience(0, self.config.late).div(4));
-        } else if news {
-            r.silent = r.silent.map(|since| since.max(self.now));
-            r.timer = r.timer.max(self.now + patience);
-        }
         if news {
             r.repairs = 0;
+            (r.silent, r.timer) = if header.offset + payload.len() as u32 == header.size {
+                (None, self.now + self.lateness.patience(0, self.config.late).div(4))
+            } else {
+                (r.silent.map(|since| since.max(self.now)), r.timer.max(self.now + patience))
+            };
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
         let size = r.incoming.size();

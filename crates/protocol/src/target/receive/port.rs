@@ -1,6 +1,7 @@
 //! What a target makes of its port inwards: how fast it is, what may still wait in front of it, and when it is free.
 
 use super::{Event, Instant, NodeId, PutRequest, Reservation, Span, Stage, Target, TxnId};
+use crate::calendar::least;
 
 /// Payload that arrives without a pause.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +18,7 @@ impl Target {
     pub(super) fn both_free(&self, mut earliest: Instant, transfer: Span, request: &PutRequest) -> (Instant, Instant) {
         for (from, until) in &request.taken {
             let (start, _) = self.inward.place(earliest, transfer);
-            if start + transfer.less(transfer.div(4)) <= self.now + *from {
+            if start + least(transfer) <= self.now + *from {
                 break;
             }
             earliest = earliest.max(self.now + *until);
