@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use object::Version;
 use serde::{Deserialize, Serialize};
 
+use crate::silence::SilenceInfo;
+
 /// Header of an answer with a file: BLAKE3 of its bytes, in hex.
 pub(crate) const HASH_HEADER: &str = "x-reservoir-blake3";
 /// Header of an answer with a file: its [`FileInfo`] as JSON.
@@ -88,6 +90,9 @@ pub(crate) struct TargetInfo {
     pub(crate) domain: String,
     /// Whether it answered.
     pub(crate) alive: bool,
+    /// Why not, as far as it is known.
+    #[serde(default)]
+    pub(crate) silence: Option<SilenceInfo>,
     /// Bytes that it has free.
     pub(crate) free: Option<u64>,
     /// Chunks that it holds.

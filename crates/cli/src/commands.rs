@@ -165,6 +165,11 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
     };
     let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free"];
     output::table(&header, status.targets.iter().map(row).collect())?;
+    for target in &status.targets {
+        if let Some(silence) = &target.silence {
+            line(&format!("target {} is silent: {}", target.id, silence.text))?;
+        }
+    }
     let cleaning = &status.cleaning;
     if cleaning.looks > 0 {
         line(&format!(

@@ -17,6 +17,7 @@ use protocol::wire::Usage;
 use crate::api::{CleanInfo, Status, TargetInfo};
 use crate::args::TransportArg;
 use crate::gateway::{Cluster, Live};
+use crate::silence::SilenceInfo;
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
@@ -100,7 +101,7 @@ where
 }
 
 /// A span as the standard library has it.
-const fn duration(span: Span) -> Duration {
+pub(crate) const fn duration(span: Span) -> Duration {
     Duration::from_nanos(span.as_nanos())
 }
 
@@ -156,14 +157,14 @@ impl Cluster for NodeCluster {
         let states = states.wait()?.context("the targets could not be asked")?;
         let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
-        let targets = states.into_iter().map(|state| TargetInfo {
+        let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
+        let targets = targets.map(|(target, state)| TargetInfo {
             id: state.target.0,
-            domain: config
-                .targets
-                .iter()
-                .find(|t| t.id == state.target.0)
-                .map_or_else(String::new, |t| t.domain.clone()),
+            domain: target.map_or_else(String::new, |t| t.domain.clone()),
             alive: state.answer.is_some(),
+            silence: target
+                .filter(|_| state.answer.is_none())
+                .map(|t| SilenceInfo::new(&self.client.silence(state.target), t.address)),
             free: state.answer.map(|a| a.free),
             chunks: state.answer.map(|a| a.chunks),
             live: used(state.target, |usage| usage.live),

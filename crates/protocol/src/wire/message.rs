@@ -274,7 +274,7 @@ pub struct Leg {
     pub len: u32,
 }
 
-/// Encodes a message behind its header, for a [`Sealer`](super::Sealer) to finish.
+/// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
 pub fn encode_message(head: Head, message: &Message) -> Bytes {
     let mut out = BytesMut::with_capacity(128);
@@ -285,7 +285,7 @@ pub fn encode_message(head: Head, message: &Message) -> Bytes {
     out.put_u32_le(head.cluster.0);
     out.put_u32_le(head.epoch.0);
     out.put_u32_le(head.from.0);
-    out.put_u64_le(0);
+    out.put_bytes(0, 16);
     debug_assert_eq!(out.len(), CONTROL_HEADER);
     message.put(&mut out);
     out.freeze()
@@ -302,7 +302,7 @@ pub fn decode_message(datagram: &[u8]) -> Option<(Head, Message)> {
     let code = r.u8()?;
     let _flags = r.u8()?;
     let head = Head { cluster: ClusterId(r.u32()?), epoch: Epoch(r.u32()?), from: NodeId(r.u32()?) };
-    let _sequence = r.u64()?;
+    let (_session, _sequence) = (r.u64()?, r.u64()?);
     let message = Message::take(code, &mut r)?;
     r.at_end().then_some((head, message))
 }

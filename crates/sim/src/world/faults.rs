@@ -2,9 +2,8 @@
 
 use protocol::id::NodeId;
 use protocol::time::{Instant, Span};
-use protocol::wire::{Opener, Sealer};
 
-use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
+use super::{Happening, Machinery, Node, STORM, World};
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
 
@@ -129,14 +128,20 @@ impl World<'_> {
         }
         let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
         disk.open(forget);
-        node.sealer = Sealer::new(KEY, self.now.as_nanos());
-        node.opener = Opener::new(KEY, CLUSTER);
-        let late = node.late;
+        let (late, drift) = (node.late, node.drift);
+        // A clock that was set back or forth, or that began anew with its host.
+        let offset = self.rng.below(1_000_000_000);
+        let session = self.session(id, offset, drift);
         let map = self.file(late);
         let target = self.target(id, &disk, map);
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.map = map;
+            (node.map, node.offset, node.session) = (map, offset, session);
             node.machinery = Machinery::Target(Box::new(target), disk);
+        }
+        if !self.healed {
+            for (at, to, again) in self.recorder.restarted(self.now, id) {
+                self.push(at, Happening::Datagram(to, again));
+            }
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);
