@@ -57,6 +57,8 @@ impl Planted {
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
+            Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
+            Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
