@@ -15,7 +15,7 @@ use protocol::map::ClusterMap;
 use protocol::time::Span;
 use protocol::wire::Usage;
 
-use crate::api::{CleanInfo, Status, TargetInfo};
+use crate::api::{CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::args::TransportArg;
 use crate::gateway::{Cluster, Live};
 
@@ -165,9 +165,15 @@ impl Cluster for NodeCluster {
             live: used(state.target, |usage| usage.live),
             dead: used(state.target, |usage| usage.dead),
             reclaimed: used(state.target, |usage| usage.reclaimed),
+            damaged: used(state.target, |usage| usage.damaged),
+            damaged_more: usage.get(&state.target).map(|usage| usage.damaged_more),
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
+        let damaged = DamageInfo {
+            copies: targets.iter().filter_map(|target| target.damaged).sum(),
+            at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
+        };
         let map = self.client.map();
         let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
         let groups = (0..map.groups()).map(members).collect();
@@ -179,6 +185,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
+            damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
     }

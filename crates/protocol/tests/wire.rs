@@ -70,7 +70,11 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Discard(discard), "discard", 133),
         (Message::Discarded { txn, page: 1, dropped: Some(5), bytes: 6 }, "discarded", 63),
         (Message::Usage { txn }, "usage", 48),
-        (Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3 } }, "used", 72),
+        (
+            Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3, damaged: 4, damaged_more: true } },
+            "used",
+            81,
+        ),
         (Message::Leading(Leading::Request(entrusted)), "lead-request", 116),
         (Message::Leading(Leading::Seek(seek)), "seek", 94),
         (Message::Leading(Leading::Holds(holds)), "holds", 110),
@@ -93,7 +97,7 @@ fn every_message_has_its_frozen_bytes() {
     let sealed = Sealer::new(KEY, 40).seal(&encode_message(head(), &Message::Ping { txn: TxnId(1) }));
     let hex: String = sealed.iter().map(|b| format!("{b:02x}")).collect();
     lines.push_str(&format!("sealed-ping {hex}\n"));
-    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v2.txt");
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v3.txt");
     if std::env::var_os("RESERVOIR_FREEZE").is_some() {
         std::fs::write(&fixture, &lines).expect("the fixture can be written");
     }

@@ -19,7 +19,7 @@ pub use seal::{DropReason, KEY_LEN, Opener, Sealer};
 use crate::id::{ClusterId, Epoch, NodeId};
 
 /// Version of the wire format; another one is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// First byte of every datagram.
 pub const MAGIC: u8 = 0x52;
 /// Length of the header of a control datagram.
