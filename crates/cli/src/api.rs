@@ -103,6 +103,20 @@ pub(crate) struct TargetInfo {
     pub(crate) dead: Option<u64>,
     /// Bytes won back since it was started.
     pub(crate) reclaimed: Option<u64>,
+    /// Chunks whose copy there was damaged and dropped, and is not there again.
+    pub(crate) damaged: Option<u64>,
+    /// Whether there are more than these.
+    pub(crate) damaged_more: Option<bool>,
+}
+
+/// Copies that were dropped because they were damaged, and are not back at their targets. So many chunks at most have fewer
+/// copies than they should.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct DamageInfo {
+    /// How many, as far as the targets that answer know.
+    pub(crate) copies: u64,
+    /// Whether there may be more: a target remembers no more of them, or does not answer.
+    pub(crate) at_least: bool,
 }
 
 /// What the gateway's cleaning has done since it was started.
@@ -137,6 +151,8 @@ pub(crate) struct Status {
     pub(crate) targets: Vec<TargetInfo>,
     /// The targets of each negotiating group.
     pub(crate) groups: Vec<Vec<u32>>,
+    /// What is missing because it was damaged.
+    pub(crate) damaged: DamageInfo,
     /// What cleaning has done.
     pub(crate) cleaning: CleanInfo,
 }

@@ -11,10 +11,11 @@ use object::{ChunkService, Pending, ServiceError};
 use protocol::config::Transport;
 use protocol::id::{ChunkId, GroupId, NodeId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
+use protocol::map::ClusterMap;
 use protocol::time::Span;
 use protocol::wire::Usage;
 
-use crate::api::{CleanInfo, Status, TargetInfo};
+use crate::api::{CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::args::TransportArg;
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
@@ -140,13 +141,8 @@ impl ChunkService for NodeCluster {
         pending(self.client.discard(discard), |_| ())
     }
 
-    fn copies(&self) -> usize {
-        self.client.config().copies.into()
-    }
-
-    fn members(&self, id: ChunkId) -> usize {
-        // A map in use was checked when it was read.
-        self.client.config().map().map_or(0, |map| map.members(map.group_of(&id)).count())
+    fn map(&self) -> ClusterMap {
+        self.client.map()
     }
 }
 
@@ -170,10 +166,16 @@ impl Cluster for NodeCluster {
             live: used(state.target, |usage| usage.live),
             dead: used(state.target, |usage| usage.dead),
             reclaimed: used(state.target, |usage| usage.reclaimed),
+            damaged: used(state.target, |usage| usage.damaged),
+            damaged_more: usage.get(&state.target).map(|usage| usage.damaged_more),
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
-        let map = config.map()?;
+        let damaged = DamageInfo {
+            copies: targets.iter().filter_map(|target| target.damaged).sum(),
+            at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
+        };
+        let map = self.client.map();
         let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
         let groups = (0..map.groups()).map(members).collect();
         Ok(Status {
@@ -184,6 +186,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
+            damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
     }

@@ -69,7 +69,11 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Discard(discard), "discard", 141),
         (Message::Discarded { txn, page: 1, dropped: Some(5), bytes: 6 }, "discarded", 71),
         (Message::Usage { txn }, "usage", 56),
-        (Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3 } }, "used", 80),
+        (
+            Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3, damaged: 4, damaged_more: true } },
+            "used",
+            89,
+        ),
         (Message::Leading(Leading::Request(entrusted)), "lead-request", 124),
         (Message::Leading(Leading::Seek(seek)), "seek", 102),
         (Message::Leading(Leading::Holds(holds)), "holds", 118),

@@ -64,6 +64,8 @@ impl Planted {
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
             Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
+            Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
+            Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
