@@ -201,6 +201,7 @@ impl Found {
             bytes: index.values().map(|place| u64::from(place.len)).sum(),
             torn: self.torn,
             damaged: Vec::new(),
+            forgetful: None,
         };
         // A segment is synced before the next one is begun.
         let last = usage.last().unwrap_or(0);
