@@ -98,18 +98,30 @@ struct Listed {
     access_key: String,
 }
 
+fn keys(user: &s3::User) -> anyhow::Result<()> {
+    line(&format!("access key: {}\nsecret key: {}", user.access_key, user.secret_key))
+}
+
 /// Runs `reservoir user`. A running gateway knows at once.
 pub(crate) fn user(command: &UserCommand) -> anyhow::Result<()> {
-    let (UserCommand::Add { table, .. } | UserCommand::List { table } | UserCommand::Remove { table, .. }) = command;
+    let (UserCommand::Add { table, .. }
+    | UserCommand::Show { table, .. }
+    | UserCommand::List { table }
+    | UserCommand::Remove { table, .. }) = command;
     let file = layout::gateway_file(&table.config)?;
     let users = layout::users(&table.config, file.s3.as_ref());
     match command {
         UserCommand::Add { name, .. } => {
             let user = users.add(name)?;
-            if table.json {
-                return json(&user);
+            if table.json { json(&user) } else { keys(&user) }
+        }
+        UserCommand::Show { name, secret, .. } => {
+            let user = users.get(name)?;
+            match (table.json, secret) {
+                (true, _) => json(&user),
+                (false, true) => line(&user.secret_key),
+                (false, false) => keys(&user),
             }
-            line(&format!("access key: {}\nsecret key: {}", user.access_key, user.secret_key))
         }
         UserCommand::List { .. } => {
             let list = users.list()?.into_iter().map(|user| Listed { name: user.name, access_key: user.access_key });
