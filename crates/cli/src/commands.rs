@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use rustix::fs::Mode;
 
 use crate::api::FileInfo;
 use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
@@ -13,6 +14,10 @@ use crate::{bench, catalog, clean, layout, log, numbers, objects, roles, simulat
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
+    // What a cluster keeps is its owner's alone. What a user asks for, and reports, have the modes that the user wants.
+    if !matches!(args.command, Command::Get(_) | Command::Sim(_)) {
+        rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    }
     // `s3s` calls every refused request an error of ours.
     log::start(if quiet { "warn" } else { "info,s3s=off" });
     match args.command {

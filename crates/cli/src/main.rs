@@ -14,6 +14,7 @@ mod log;
 mod numbers;
 mod objects;
 mod output;
+mod private;
 mod process;
 mod roles;
 mod service;

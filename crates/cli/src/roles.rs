@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, layout, objects, process};
+use crate::{clean, gateway, layout, objects, private, process};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -107,6 +107,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         format!("the gateway cannot listen on {address}: stop what uses it, or change `http` in {}", settings.display())
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
+    private::tighten_gateway(&config, file.s3.as_ref());
     let mut cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
     let (clean, limit) = (file.clean, file.clean.limit());
     cluster.set_limit(limit);

@@ -10,6 +10,7 @@ pub mod hearing;
 pub mod metrics;
 pub mod net;
 pub mod port;
+pub mod private;
 mod reload;
 pub mod target;
 

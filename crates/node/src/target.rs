@@ -1,7 +1,9 @@
 //! A target as a process: its store behind three threads (one verifies what is to be written, one commits in groups, one
 //! reads), its loop in front.
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -22,6 +24,7 @@ use crate::config::{ClusterConfig, TargetConfig};
 use crate::metrics::TargetMetrics;
 use crate::net::Net;
 use crate::port::{self, Host, Mail, Mailbox};
+use crate::private::Tightened;
 use crate::reload::MapInUse;
 use crate::{NodeError, io};
 
@@ -227,6 +230,10 @@ impl TargetNode {
 
 fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, Recovery), NodeError> {
     let backend = open_dir(config, target)?;
+    let mut tightened = Tightened::default();
+    tightened.file(&config.base().join(&config.key_file));
+    tightened.directory(&dir_of(config, target), is_of_store);
+    tightened.log();
     let store_error = |cause| NodeError::Store { id: target.id, cause };
     let (store, recovery) = Store::open(Box::new(backend), options(config, target)?).map_err(store_error)?;
     // Before the first write, so that it does not wait for it.
@@ -265,6 +272,11 @@ fn options(config: &ClusterConfig, target: &TargetConfig) -> Result<Options, Nod
 
 fn dir_of(config: &ClusterConfig, target: &TargetConfig) -> PathBuf {
     config.base().join(&target.data)
+}
+
+/// Whether a file of this name in a target's directory belongs to its store.
+fn is_of_store(name: &OsStr) -> bool {
+    name == IDENTITY || name == "lock" || name.to_string_lossy().starts_with("segment-")
 }
 
 fn has_store(dir: &Path) -> bool {
@@ -332,7 +344,7 @@ pub fn make_store(config: &ClusterConfig, id: u32) -> Result<(), NodeError> {
 fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
     // The name is durable before anything in it is acknowledged.
     let make = || {
-        std::fs::create_dir(dir)?;
+        std::fs::DirBuilder::new().mode(0o700).create(dir)?;
         let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::File::open(above)?.sync_all()
     };
