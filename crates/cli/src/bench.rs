@@ -129,33 +129,19 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(ceiling) = args.ceiling {
         ensure!(ceiling.is_finite() && ceiling > 0.0, "--ceiling {ceiling}: give the MB/s that can be reached");
     }
-    let mut bench = match &args.config {
+    let bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
         None => Bench::temporary(&args.data, None, &stop)?,
     };
+    // Of a cluster that goes on, all measurements share the room; where it is too little, nothing is begun.
+    let sharing = if args.config.is_none() { 1 } else { transports.len() };
+    let largest = sizes.iter().copied().max().unwrap_or(0) as usize;
+    bench.room(&NodeCluster::start(&bench.config, None, true, None)?, sharing * sizes.len(), largest)?;
     // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
     let mut ceilings = bench.ceilings(args)?;
-    let mut measured = Vec::new();
-    let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
-    for (n, transport) in transports.iter().enumerate() {
-        if n > 0 && args.config.is_none() {
-            // Each begins with empty disks; what was there is gone before the room for the next is looked at.
-            drop(bench);
-            bench = Bench::temporary(&args.data, None, &stop)?;
-        }
-        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
-        for (at, size) in sizes.iter().enumerate() {
-            let of_others = if args.config.is_some() { (transports.len() - n - 1) * sizes.len() } else { 0 };
-            let most = bench.room(&cluster, of_others + sizes.len() - at, *size as usize)?;
-            let load = Load { size: *size as usize, depth, limit: Duration::from_secs(args.seconds), most };
-            measured.extend(bench.one(&cluster, *transport, &load)?);
-            bar.inc(1);
-        }
-    }
+    let (bench, measured, largest_target_resident) = measure(bench, args, &transports, &sizes, depth)?;
     ceilings = ceilings.max(&bench.ceilings(args)?);
-    bar.finish_and_clear();
     let results: Vec<Row> = measured.into_iter().map(|row| row.of(&ceilings)).collect();
-    let largest_target_resident = bench.family.as_ref().map(Family::largest_resident);
     let report = Report {
         ceilings,
         copies: bench.config.copies,
@@ -171,6 +157,38 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         );
     }
     if args.json { json(&report) } else { print(&report) }
+}
+
+/// Puts and gets with each transport and size; the cluster of the last one, and the largest memory of a target.
+fn measure(
+    mut bench: Bench,
+    args: &BenchArgs,
+    transports: &[TransportArg],
+    sizes: &[u64],
+    depth: usize,
+) -> anyhow::Result<(Bench, Vec<Row>, Option<u64>)> {
+    let is_temporary = args.config.is_none();
+    let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
+    let (mut measured, mut resident) = (Vec::new(), None);
+    for (n, transport) in transports.iter().enumerate() {
+        if n > 0 && is_temporary {
+            // Each begins with empty disks; what was there is gone before the room for the next is looked at.
+            let stop = Arc::clone(&bench.stop);
+            drop(bench);
+            bench = Bench::temporary(&args.data, None, &stop)?;
+        }
+        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
+        for (at, size) in sizes.iter().enumerate() {
+            let of_others = if is_temporary { 0 } else { (transports.len() - n - 1) * sizes.len() };
+            let most = bench.room(&cluster, of_others + sizes.len() - at, *size as usize)?;
+            let load = Load { size: *size as usize, depth, limit: Duration::from_secs(args.seconds), most };
+            measured.extend(bench.one(&cluster, *transport, &load)?);
+            bar.inc(1);
+        }
+        resident = resident.max(bench.family.as_ref().map(Family::largest_resident));
+    }
+    bar.finish_and_clear();
+    Ok((bench, measured, resident))
 }
 
 impl Row {
