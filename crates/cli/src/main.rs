@@ -19,6 +19,7 @@ mod roles;
 mod service;
 mod silence;
 mod simulate;
+mod token;
 mod up;
 
 use std::process::ExitCode;
