@@ -130,7 +130,7 @@ impl Crowd {
                     let _ = stream.write(drip(*n));
                 }
             }
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_secs(1));
         }
         self.come
     }
@@ -322,7 +322,7 @@ fn a_thousand_strangers_do_not_slow_down_who_has_a_key() {
             let with = load();
             // Of all who came those are left for whom there is room.
             let strangers = metrics(&cluster)["reservoir_gateway_s3_strangers"];
-            assert!(strangers <= 64.0, "{strangers} strangers of one address");
+            assert!(strangers <= 512.0, "{strangers} strangers");
             stop.store(true, Ordering::SeqCst);
             assert!(crowd.join().unwrap() >= CROWD);
             with

@@ -6,14 +6,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use crate::pulse::Pulse;
 
-/// Strangers of one address.
+/// Strangers of one address, beside those that came just now.
 const OF_ONE: usize = 64;
+/// How long a stranger has come just now: many clients behind one proxy may come at once.
+const JUST_NOW: Duration = Duration::from_secs(1);
+/// How long nobody has to give way, however many there are: time for a head that was sent at once.
+const CHANCE: Duration = Duration::from_millis(250);
 /// Strangers of all addresses.
 const OF_ALL: usize = 512;
 /// Addresses that are remembered; of those that have no stranger here the budget begins anew when there are more.
@@ -85,9 +90,17 @@ pub(crate) struct Lobby {
 struct Strangers {
     /// The number of the next that comes.
     next: u64,
-    /// Whom to tell, and from where they are, in the order in which they came.
-    all: BTreeMap<u64, (IpAddr, Arc<Notify>)>,
+    /// In the order in which they came.
+    all: BTreeMap<u64, Stranger>,
     addresses: HashMap<IpAddr, Address>,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    from: IpAddr,
+    since: Instant,
+    /// Is told when it has to leave.
+    leave: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -104,18 +117,31 @@ impl Strangers {
     fn enter(&mut self, from: IpAddr, leave: &Arc<Notify>, refusals: &Refusals) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.all.insert(number, (from, Arc::clone(leave)));
-        let here = &mut self.address(from).here;
-        here.insert(number);
-        if here.len() > OF_ONE {
-            let oldest = here.first().copied();
-            self.send_away(oldest, refusals);
-        } else if self.all.len() > OF_ALL {
-            let crowded = self.addresses.values().max_by_key(|address| address.here.len());
-            let oldest = crowded.and_then(|address| address.here.first().copied());
-            self.send_away(oldest, refusals);
+        self.all.insert(number, Stranger { from, since: Instant::now(), leave: Arc::clone(leave) });
+        self.address(from).here.insert(number);
+        while let Some(oldest) = self.too_old(from) {
+            self.send_away(Some(oldest), refusals);
+        }
+        if self.all.len() > OF_ALL
+            && let Some((oldest, age)) = self.oldest_of_most()
+            && age >= CHANCE
+        {
+            self.send_away(Some(oldest), refusals);
         }
         number
+    }
+
+    /// The one that came first of the most crowded address, and how long ago.
+    fn oldest_of_most(&self) -> Option<(u64, Duration)> {
+        let oldest = *self.addresses.values().max_by_key(|address| address.here.len())?.here.first()?;
+        Some((oldest, self.all.get(&oldest)?.since.elapsed()))
+    }
+
+    /// Who has to leave an address that has too many.
+    fn too_old(&self, from: IpAddr) -> Option<u64> {
+        let here = &self.addresses.get(&from)?.here;
+        let oldest = here.first().filter(|_| here.len() > OF_ONE)?;
+        (self.all.get(oldest)?.since.elapsed() >= JUST_NOW).then_some(*oldest)
     }
 
     fn address(&mut self, from: IpAddr) -> &mut Address {
@@ -135,17 +161,25 @@ impl Strangers {
 
     /// One is no stranger any more, or has gone.
     fn leave(&mut self, number: u64) -> Option<Arc<Notify>> {
-        let (from, leave) = self.all.remove(&number)?;
-        if let Some(address) = self.addresses.get_mut(&from) {
+        let stranger = self.all.remove(&number)?;
+        if let Some(address) = self.addresses.get_mut(&stranger.from) {
             address.here.remove(&number);
         }
-        Some(leave)
+        Some(stranger.leave)
     }
 }
 
 impl Lobby {
     fn with<T>(&self, work: impl FnOnce(&mut Strangers) -> T) -> T {
         work(&mut self.strangers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How long to wait before another is taken, so that those who are here have had their chance.
+    pub(crate) fn is_full_for(&self) -> Option<Duration> {
+        self.with(|strangers| {
+            let (_, age) = strangers.oldest_of_most().filter(|_| strangers.all.len() >= OF_ALL)?;
+            CHANCE.checked_sub(age).filter(|wait| !wait.is_zero())
+        })
     }
 
     /// How many strangers there are.
@@ -328,16 +362,20 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(1), guest.has_to_leave()).await.is_ok()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn of_one_address_the_stranger_that_came_first_gives_way() {
         let lobby = Arc::new(Lobby::default());
         let other = Guest::enter(&lobby, at("10.0.0.2"));
         let known = Guest::enter(&lobby, at("10.0.0.1"));
-        let pulse = Pulse::new(Instant::now());
+        let pulse = Pulse::new(std::time::Instant::now());
         Caller::new(&known, &pulse).sign();
         let allowed = Guest::enter(&lobby, at("10.0.0.1"));
         let work = Caller::new(&allowed, &pulse).allow();
-        let crowd: Vec<_> = (0..=OF_ONE).map(|_| Guest::enter(&lobby, at("10.0.0.1"))).collect();
+        let mut crowd: Vec<_> = (0..OF_ONE + 9).map(|_| Guest::enter(&lobby, at("10.0.0.1"))).collect();
+        assert!(!leaves(&crowd[0]).await, "they came just now");
+        crowd.drain(1..10);
+        tokio::time::sleep(JUST_NOW).await;
+        crowd.push(Guest::enter(&lobby, at("10.0.0.1")));
         assert!(leaves(&crowd[0]).await && !leaves(&crowd[1]).await);
         assert!(!leaves(&other).await && !leaves(&known).await && !leaves(&allowed).await);
         assert_eq!(lobby.len(), OF_ONE + 1);
@@ -349,13 +387,15 @@ mod tests {
         assert_eq!(lobby.refusals.counts().next(), Some(("gave_way", 2)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn of_all_addresses_the_most_crowded_gives_way() {
         let lobby = Arc::new(Lobby::default());
         let one = Guest::enter(&lobby, at("2001:db8::1"));
         let two = Guest::enter(&lobby, at("2001:db8::2"));
         let others: Vec<_> = (2..OF_ALL).map(|n| Guest::enter(&lobby, IpAddr::V4((n as u32).into()))).collect();
-        assert!(!leaves(&one).await);
+        assert!(!leaves(&one).await && lobby.is_full_for().is_some());
+        tokio::time::sleep(CHANCE).await;
+        assert!(lobby.is_full_for().is_none());
         let last = Guest::enter(&lobby, at("10.0.0.1"));
         assert!(leaves(&one).await && !leaves(&two).await && !leaves(&last).await && !leaves(&others[0]).await);
     }

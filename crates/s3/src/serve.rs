@@ -152,6 +152,9 @@ impl Server {
         let mut stop = pin!(stop);
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
+            while let Some(wait) = self.lobby.is_full_for() {
+                tokio::time::sleep(wait).await;
+            }
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
             let taken = tokio::select! {
                 taken = listener.accept() => taken,
