@@ -44,7 +44,8 @@ fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {
          --config",
         output::program()
     );
-    Ok(Gateway::at(&layout::gateway_address(&table.config)?, Duration::from_secs(table.timeout), advice))
+    let address = layout::gateway_address(&table.config)?;
+    Ok(Gateway::at(&address, &table.config, Duration::from_secs(table.timeout), advice))
 }
 
 fn put(args: &PutArgs) -> anyhow::Result<()> {

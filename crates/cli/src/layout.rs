@@ -91,6 +91,9 @@ impl Cluster {
 pub(crate) struct GatewayFile {
     /// Where the gateway listens for HTTP.
     pub(crate) http: SocketAddr,
+    /// Hosts that are this gateway's HTTP address, beside addresses and `localhost`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<String>,
     /// The S3 face; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) s3: Option<S3File>,
@@ -283,6 +286,7 @@ pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Resul
     if moved || !known {
         write_gateway(&directory.join("gateway.toml"), &file)?;
     }
+    crate::token::make(&config)?;
     Ok(if users.list()?.is_empty() { Some(users.add("admin")?) } else { None })
 }
 
@@ -311,7 +315,7 @@ fn write_gateway(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
 fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
     let config = directory.join("cluster.toml");
     let file = gateway_file(&config)?;
-    let (clean, first) = (file.clean, file.s3);
+    let (names, clean, first) = (file.names, file.clean, file.s3);
     let first = first.context("gateway.toml has no section [s3]")?;
     ensure!(
         count == 1 || first.catalog.is_some(),
@@ -325,7 +329,7 @@ fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
             None => (free_address("a gateway")?, free_address("S3")?),
         };
         let s3 = S3File { listen, ..first.clone() };
-        write_gateway(&path, &GatewayFile { http, s3: Some(s3.clone()), clean })?;
+        write_gateway(&path, &GatewayFile { http, names: names.clone(), s3: Some(s3.clone()), clean })?;
         Ok(Door { settings: path, http, s3: Some(s3) })
     };
     (2..=count).map(further).collect()
@@ -406,7 +410,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
     write_gateway(
         &directory.join("gateway.toml"),
-        &GatewayFile { http: gateway, s3: None, clean: CleanFile::default() },
+        &GatewayFile { http: gateway, names: vec![], s3: None, clean: CleanFile::default() },
     )?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
     write_file(&directory.join("cluster.toml"), &format!("{HEADER}{text}"))

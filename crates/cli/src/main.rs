@@ -20,6 +20,7 @@ mod roles;
 mod service;
 mod silence;
 mod simulate;
+mod token;
 mod up;
 
 use std::process::ExitCode;

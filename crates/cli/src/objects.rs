@@ -17,6 +17,8 @@ use crate::output::{json, line};
 use crate::service::NodeCluster;
 use crate::{gateway, layout};
 
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 1_024;
 /// How long a gateway that stops waits for its catalog to take note.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -76,6 +78,8 @@ pub(crate) fn face(
         format!("the gateway cannot listen on {} for S3: stop what uses it, or change s3.listen", file.listen)
     })?;
     listener.set_nonblocking(true).context("the socket for S3 cannot be prepared")?;
+    // Who finds no room there tries again a second later.
+    rustix::net::listen(&listener, BACKLOG).context("the socket for S3 cannot be prepared")?;
     let catalog = Place::of(&args.config, &args.catalog, Some(file)).open_for_changes(cluster)?;
     let service = Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>;
     let objects = Objects::new(service, Arc::clone(&catalog)).with_limit(limit).compressing(file.compress);

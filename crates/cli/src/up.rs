@@ -85,7 +85,7 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
         family.0.push(start_gateway(&cluster.config_path, &door.settings, args.transport, args.no_multicast, url)?);
     }
     let advice = format!("see its log {}", logs.join("gateway.log").display());
-    let gateway = Gateway::at(&cluster.gateway(), START, advice);
+    let gateway = Gateway::at(&cluster.gateway(), &cluster.config_path, START, advice);
     let mut running = Running { family, gateway, cluster, stop, _lock: lock };
     running.wait_ready()?;
     Ok(running)
@@ -293,6 +293,7 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
         false => format!(" --config {}", quoted(&running.cluster.config_path.display().to_string())),
     };
     let base = running.gateway.base();
+    let token = running.cluster.config_path.with_file_name(crate::token::FILE).display().to_string();
     let mut text = String::new();
     let config_path = &running.cluster.config_path;
     let file = layout::gateway_file(config_path)?;
@@ -327,7 +328,7 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
          {program} get notes.txt -o copy.txt{flag}\n  \
          {program} ls{flag}\n  \
          {program} status{flag}\n  \
-         curl {base}/v1/files/{name}\n\
+         curl -H \"Authorization: Bearer $(cat {token})\" {base}/v1/files/{name}\n\
          Ctrl-C stops the cluster; the data stays.",
     ))
 }

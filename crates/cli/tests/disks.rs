@@ -165,7 +165,11 @@ fn a_file_whose_copies_are_all_damaged_is_refused_with_the_reason() {
         assert!(error.contains("chunk p") && why.iter().any(|why| error.contains(why)), "{error}");
         assert!(!error.contains("broke off"), "{error}");
         let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
-        let mut answer = agent.get(format!("http://{}/v1/files/{name}", cluster.gateway())).call().unwrap();
+        let mut answer = agent
+            .get(format!("http://{}/v1/files/{name}", cluster.gateway()))
+            .header("authorization", cluster.leave())
+            .call()
+            .unwrap();
         assert!(answer.status().is_server_error(), "{}", answer.status());
         let body: serde_json::Value = answer.body_mut().read_json().unwrap();
         assert!(body["error"].as_str().unwrap().contains("chunk p"), "{body}");
