@@ -43,6 +43,9 @@ struct Arguments {
     /// Seeds of `reservoir sim check` to run against each.
     #[arg(long, value_name = "N", default_value_t = 100)]
     seeds: u64,
+    /// Leave out tests that take longer than so many seconds: for a quick look.
+    #[arg(long, value_name = "SECONDS")]
+    longest: Option<u64>,
     /// How many to try at a time.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
@@ -141,7 +144,7 @@ impl Arguments {
             if begun.elapsed() > most {
                 return Ok(());
             }
-            let fate = trials.fate(*number)?;
+            let fate = trials.fate(*number, self.longest.map_or(u64::MAX, |seconds| seconds * 1_000))?;
             let planted = &copy.mutants[*number];
             let nth = done.fetch_add(1, Ordering::Relaxed) + 1;
             if !fate.is_caught() {

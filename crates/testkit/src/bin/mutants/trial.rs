@@ -22,6 +22,8 @@ const WAITING: u32 = 10;
 const WITHOUT: u64 = 600;
 /// Tests that take longer than this, milliseconds, are run after the first seeds.
 const SLOW: u64 = 300;
+/// Cases of a property that does not ask for more of them itself.
+const CASES: &str = "32";
 /// Seeds of the first process, and of each further one.
 const FIRST: usize = 10;
 const TOGETHER: usize = 20;
@@ -79,6 +81,7 @@ fn bounded(program: &Path, dir: &Path, seconds: u64) -> Command {
         // A finding of one mutant is not tried with the next one.
         .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
         .env("PROPTEST_MAX_SHRINK_ITERS", "0")
+        .env("PROPTEST_CASES", CASES)
         .env_remove("MUTANT")
         .env_remove("MUTANTS_SEEN");
     command
@@ -187,9 +190,10 @@ impl Trials {
     }
 
     /// Tries one mutant: first the tests that come by it, a program at a time, then the seeds.
-    pub(crate) fn fate(&self, mutant: usize) -> anyhow::Result<Fate> {
-        let (seeds, tests): (Vec<&Trial>, Vec<&Trial>) =
-            self.all.iter().filter(|trial| trial.seen.contains(&mutant)).partition(|trial| trial.is_seed());
+    /// Tests that take longer than `longest` milliseconds are left out.
+    pub(crate) fn fate(&self, mutant: usize, longest: u64) -> anyhow::Result<Fate> {
+        let apt = |trial: &&Trial| trial.seen.contains(&mutant) && (trial.is_seed() || trial.millis <= longest);
+        let (seeds, tests): (Vec<&Trial>, Vec<&Trial>) = self.all.iter().filter(apt).partition(|trial| trial.is_seed());
         let mut changed = 0;
         for group in order(&tests, &seeds) {
             let Some(first) = group.first() else { continue };
