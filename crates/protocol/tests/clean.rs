@@ -6,7 +6,9 @@ use common::{INITIATOR, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{self, Busy, Discarded, Found, Mark, Marked};
-use protocol::machine::{Completion, Effect, Input, Stamps, Verdict};
+use protocol::limits;
+use protocol::machine::{Completion, Effect, Input, Stamps, Verdict, WriteFailure};
+use protocol::target::Event;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
 
 fn said(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
@@ -40,10 +42,41 @@ fn a_target_numbers_its_marks_and_remembers_promises() {
     let completion = Completion::Discarded { dropped: 1, bytes: 64, result: Ok(()) };
     let (answer, _) = step(&mut target, at(4), Input::Done { op, completion });
     assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: Some(1), bytes: 64 }]);
-    // An earlier mark than this look's says nothing of it; a later one even less.
-    for since in [6, 7] {
+    // Only an earlier mark than this look's says what was condemned before it.
+    for since in [5, 6, 7] {
         let (_, effects) = step(&mut target, at(5), said(1, &discard(5, since, id)));
         assert!(matches!(effects[..], [(_, Effect::Discard { mark: 1, since: 0, .. })]), "{effects:?}");
+    }
+}
+
+#[test]
+fn the_oldest_of_many_marks_is_forgotten_and_what_refers_to_it_is_refused() {
+    let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
+    for mark in 1..=limits::MARKS as u64 + 1 {
+        step(&mut target, at(mark), said(1, &Message::Mark { txn: TxnId(mark) }));
+    }
+    let (answer, effects) = step(&mut target, at(100), said(1, &discard(1, 0, id)));
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: None, bytes: 0 }]);
+    let (_, effects) = step(&mut target, at(100), said(1, &discard(2, 1, id)));
+    assert!(matches!(effects[..], [(_, Effect::Discard { mark: 2, since: 0, .. })]), "{effects:?}");
+    let (_, effects) = step(&mut target, at(100), said(1, &discard(3, 2, id)));
+    assert!(matches!(effects[..], [(_, Effect::Discard { mark: 3, since: 2, .. })]), "{effects:?}");
+}
+
+#[test]
+fn a_target_says_what_a_discard_came_to() {
+    for (dropped, result, told, free) in [(0, Ok(()), false, true), (5, Err(WriteFailure::Disk), true, false)] {
+        let mut target = target();
+        step(&mut target, at(0), said(1, &Message::Mark { txn: TxnId(5) }));
+        let (_, effects) = step(&mut target, at(1), said(1, &discard(5, 0, ChunkId::of_payload(b"x"))));
+        let [(op, _)] = effects[..] else { panic!("{effects:?}") };
+        let completion = Completion::Discarded { dropped, bytes: 64, result };
+        let events = hear(&mut target, at(2), Input::Done { op, completion }).events;
+        assert_eq!(events.contains(&Event::Discarded { chunks: 2, bytes: 64 }), told, "{events:?}");
+        assert_eq!(events.contains(&Event::DiskFailed), !free, "{events:?}");
+        let (pong, _) = step(&mut target, at(3), said(1, &Message::Ping { txn: TxnId(1) }));
+        assert!(matches!(pong[..], [Message::Pong { free: left, .. }] if (left > 0) == free), "{pong:?}");
     }
 }
 

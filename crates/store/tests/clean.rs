@@ -67,6 +67,16 @@ fn a_promise_before_the_first_sync_counts() {
 }
 
 #[test]
+fn what_is_put_after_a_mark_is_not_condemned_by_its_look() {
+    let store = open(&CrashBackend::new());
+    let id = put(&store, b"new", 2);
+    for mark in [2, 3] {
+        assert_eq!(store.discard(&[id], mark, mark - 1).dropped, 0, "mark {mark}");
+    }
+    assert_eq!(store.discard(&[id], 4, 3).dropped, 1);
+}
+
+#[test]
 fn a_promise_during_compaction_is_kept() {
     let disk = CrashBackend::new();
     let store = open(&disk);

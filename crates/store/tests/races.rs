@@ -242,7 +242,9 @@ fn a_full_file_system_is_told_from_a_capacity_that_is_used_up() {
         assert_eq!(result.err(), refused.then_some(WriteError::FileSystemFull), "{room}");
     }
     let store = Meeting::new().open(2 * SEGMENT);
-    (0..10).for_each(|n| put(&store, n));
+    put(&store, 0);
+    assert_eq!(store.nearly_full(), None, "most of the segment is free");
+    (1..10).for_each(|n| put(&store, n));
     assert_eq!(store.nearly_full(), Some(WriteError::NoSpace));
     assert_eq!(store.read(&id(99)), Err(ReadError::Missing));
 }

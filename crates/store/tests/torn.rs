@@ -1,6 +1,7 @@
 //! What reached the disk without being made durable: after a crash it is whole, or it is gone for good.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
@@ -78,6 +79,65 @@ fn what_a_crash_tore_is_never_taken_for_a_copy_however_old_it_is() {
             drop(store);
             disk.crash(rng.next_u64());
             check(&open(&disk), &durable, seed);
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_right_after_compaction_brings_nothing_back_and_takes_nothing() {
+    for seed in 0..20 {
+        let disk = CrashBackend::new();
+        let store = open(&disk);
+        let chunk = |n: u8| Bytes::from(vec![n; 3_000]);
+        let id = |n: u8| ChunkId::of_payload(&chunk(n));
+        let put = |n| {
+            append(&store, &chunk(n));
+            store.sync().expect("syncs");
+        };
+        // Ten chunks fill a segment. The tombstones of two chunks of the first are in the second, of which all is dead.
+        (0..20).for_each(put);
+        [0, 1].iter().chain(&(10..20).collect::<Vec<_>>()).for_each(|n| store.remove(&id(*n)).expect("removes"));
+        put(20);
+        // Put again, and not synced: it is not to be taken for removed.
+        append(&store, &chunk(1));
+        let won = store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts");
+        assert!(won.is_some_and(|won| won >= 10 * 3_072), "{won:?}");
+        assert_eq!(store.read(&id(1)), Ok(chunk(1)));
+        disk.crash(seed);
+        let store = open(&disk);
+        assert_eq!(store.contains(&id(0)), None, "a removed chunk came back");
+        assert!((1..10).chain([20]).all(|n| store.read(&id(n)) == Ok(chunk(n))));
+        assert_eq!(store.chunks(), 10);
+    }
+}
+
+#[test]
+fn a_move_that_a_crash_tore_takes_nothing_away() {
+    for seed in 0..60 {
+        let disk = CrashBackend::new();
+        let store = open(&disk);
+        let chunk = |n: u8| Bytes::from(vec![n; 3_000]);
+        let id = |n: u8| ChunkId::of_payload(&chunk(n));
+        let put = |store: &Store, n| {
+            append(store, &chunk(n));
+            store.sync().expect("syncs");
+        };
+        (0..12).for_each(|n| put(&store, n));
+        (2..10).for_each(|n| store.remove(&id(n)).expect("removes"));
+        disk.set_fail_sync(true);
+        assert!(store.compact(&mut |_| ControlFlow::Continue(())).is_err());
+        disk.set_fail_sync(false);
+        drop(store);
+        disk.crash(seed);
+        // At first what was torn is struck out; then it is known as struck out, and at last among older segments.
+        for round in 0..4 {
+            let store = open(&disk);
+            for n in [0, 1, 10, 11] {
+                assert_eq!(store.read(&id(n)), Ok(chunk(n)), "seed {seed}, start {round}");
+            }
+            if round > 0 {
+                (0..20).for_each(|n| put(&store, round * 20 + n));
+            }
         }
     }
 }
