@@ -5,6 +5,7 @@
 
 pub mod check;
 mod disk;
+pub mod excuse;
 mod net;
 pub mod perf;
 mod runner;
@@ -13,6 +14,7 @@ mod tell;
 pub mod theory;
 mod world;
 
+pub use excuse::{Excuse, Excuses};
 pub use runner::{Report, check_seeds, replay, run_seed};
 pub use swarm::{Planted, Scenario};
 
@@ -27,6 +29,8 @@ pub struct Outcome {
     pub gets: u32,
     /// Events handled.
     pub events: u64,
+    /// What excused something that was missing.
+    pub excuses: Excuses,
     /// What went wrong, if anything.
     pub failure: Option<String>,
 }

@@ -16,6 +16,7 @@ use store::Options;
 use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{Acknowledged, Answer, Disk};
+use crate::excuse::Excuse;
 use crate::net::{Net, listeners};
 use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario, Trouble};
 use crate::tell;
@@ -165,7 +166,7 @@ impl<'a> World<'a> {
             healed: false,
             damaged: BTreeSet::new(),
             windows: Windows::default(),
-            outcome: Outcome { digest: scenario.seed, puts: 0, gets: 0, events: 0, failure: None },
+            outcome: Outcome { digest: scenario.seed, ..Outcome::default() },
             trace,
         };
         world.build();
@@ -287,6 +288,12 @@ impl<'a> World<'a> {
 
     fn fail(&mut self, why: String) {
         self.outcome.failure.get_or_insert(why);
+    }
+
+    /// Something is missing that would be a failure but for this.
+    fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
+        self.outcome.excuses.used(excuse);
+        self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
     }
 
     /// Runs to the end, or to the first failure.

@@ -10,27 +10,33 @@ use protocol::time::{Instant, Span};
 
 use super::workload::Asked;
 use super::{Happening, Machinery, World};
+use crate::excuse::Excuse;
 use crate::tell;
 
 impl World<'_> {
     /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
     pub(super) fn last_check(&mut self) {
         let copies = usize::from(self.scenario.copies);
+        let mut excused = Vec::new();
         for (id, bytes) in &self.acknowledged {
-            let (mut good, mut damaged) = (0, 0);
+            let (mut good, mut damaged) = (0, Vec::new());
             for (node, state) in &self.nodes {
                 match &state.machinery {
                     Machinery::Target(_, disk) | Machinery::Down(disk) if disk.durable(id).as_ref() == Some(bytes) => {
                         good += 1;
                     }
-                    _ => damaged += usize::from(self.damaged.contains(&(*id, *node))),
+                    _ => damaged.extend(self.damaged.contains(&(*id, *node)).then_some((*id, *node))),
                 }
             }
-            if good + damaged < copies {
+            if good + damaged.len() < copies {
+                let damaged = damaged.len();
                 let why = format!("{id:?} has {good} good copies of {copies} at the end, and {damaged} were damaged");
                 self.outcome.failure.get_or_insert(why);
+            } else if good < copies {
+                excused.extend(damaged.into_iter().take(copies - good));
             }
         }
+        excused.into_iter().for_each(|(id, node)| self.excuse(Excuse::Flipped, node, id));
         self.check_cleaned();
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
@@ -114,7 +120,7 @@ impl World<'_> {
                 let Some(Asked::List(prefix, known, healed)) = self.open.remove(&(id, handle)) else { return };
                 self.note(14, id, known.len(), || tell::list(&result));
                 match result {
-                    Ok(found) => self.check_list(&prefix, &known, healed, &found),
+                    Ok(found) => self.check_list(id, &prefix, &known, healed, &found),
                     Err(_) if healed => self.fail("a list was refused after the heal".to_owned()),
                     Err(_) => {}
                 }
@@ -165,7 +171,11 @@ impl World<'_> {
             // A holder that is down is looked at when it is back; one that a flipped byte hit may have lost its copy.
             let down = matches!(self.nodes.get(&holder).map(|n| &n.machinery), Some(Machinery::Down(_)));
             let good = down || self.holds(holder, &id).as_ref() == Some(&bytes);
-            if !good && !self.damaged.contains(&(id, holder)) && self.is_timely(by, begun) {
+            if !good && self.is_timely(by, begun) {
+                if self.damaged.contains(&(id, holder)) {
+                    self.excuse(Excuse::Flipped, holder, id);
+                    continue;
+                }
                 self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy"));
             }
         }
@@ -186,7 +196,7 @@ impl World<'_> {
 
     /// A list names nothing else, and every version acknowledged before, unless all its holders may have been silent. That
     /// holds of brief ones as well.
-    fn check_list(&mut self, prefix: &[u8], known: &[ChunkId], healed: bool, found: &Found) {
+    fn check_list(&mut self, by: NodeId, prefix: &[u8], known: &[ChunkId], healed: bool, found: &Found) {
         if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(prefix)) {
             self.fail(format!("a list named {other:?}, which it was not asked for"));
         }
@@ -197,6 +207,11 @@ impl World<'_> {
         let unasked = usize::from(self.scenario.new_map.is_some_and(|new| new.grows));
         for id in known.iter().filter(|id| found.chunks.iter().all(|(other, _)| other != *id)) {
             let damaged = self.damaged.iter().filter(|(chunk, _)| chunk == id).count();
+            if found.silent.len() + unasked < usize::from(self.scenario.copies)
+                && found.silent.len() + unasked + damaged >= usize::from(self.scenario.copies)
+            {
+                self.excuse(Excuse::Flipped, by, *id);
+            }
             if found.silent.len() + unasked + damaged < usize::from(self.scenario.copies) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
             }
