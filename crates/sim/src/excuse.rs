@@ -13,6 +13,8 @@ pub enum Excuse {
     /// A chunk whose copies are on fewer failure domains of its present group than there are copies: a newer map moved it
     /// to another group, or changed the number of copies.
     Regrouped,
+    /// A chunk that was put under a newer map than the one under which it is looked for, in another group.
+    OlderMap,
 }
 
 impl Excuse {
@@ -23,6 +25,7 @@ impl Excuse {
             Self::Flipped => "copy damaged by a flipped byte",
             Self::LostDisk => "copy on a lost disk",
             Self::Regrouped => "unfindable after a regrouping",
+            Self::OlderMap => "looked for under an older map than it was put with",
         }
     }
 }

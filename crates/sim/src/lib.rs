@@ -6,6 +6,7 @@
 pub mod check;
 mod disk;
 pub mod excuse;
+pub mod layout;
 mod net;
 pub mod perf;
 mod runner;

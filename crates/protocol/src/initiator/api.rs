@@ -383,4 +383,12 @@ impl core::error::Error for GetError {}
 pub enum Bug {
     /// When choosy, give every window back.
     NeverContent,
+    /// Count copies by targets, whatever failure domains they are in.
+    CountTargets,
+    /// Go on with the first cluster map.
+    KeepMap,
+    /// Go on with the number of copies of the first cluster map.
+    KeepCopies,
+    /// Count copies that were made before a newer cluster map, although the chunk is looked for in another group now.
+    KeepHolders,
 }

@@ -245,6 +245,9 @@ impl Shared {
 
     /// How many distinct failure domains these targets are in.
     fn domains(&self, targets: &[NodeId]) -> usize {
+        if self.bug == Some(Bug::CountTargets) {
+            return targets.len();
+        }
         let mut seen: Vec<u16> = targets.iter().filter_map(|t| self.map.domain(*t)).collect();
         seen.sort_unstable();
         seen.dedup();
@@ -381,7 +384,12 @@ impl Initiator {
         }
     }
 
-    fn new_map(&mut self, map: ClusterMap) {
+    fn new_map(&mut self, mut map: ClusterMap) {
+        match self.shared.bug {
+            Some(Bug::KeepMap) => return,
+            Some(Bug::KeepCopies) => map.copies = self.shared.map.copies,
+            _ => {}
+        }
         if map.epoch > self.shared.map.epoch && map.cluster == self.shared.map.cluster {
             self.shared.map = map;
         }

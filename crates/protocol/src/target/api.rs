@@ -120,6 +120,8 @@ pub enum Bug {
     ClaimGranted,
     /// Keep tentative windows for ever.
     NeverExpire,
+    /// Take puts under an older cluster map than the own one.
+    TakeOldMap,
     /// Answer "have it" without remembering that somebody counts on the copy now.
     ForgetPromise,
 }

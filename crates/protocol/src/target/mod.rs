@@ -205,7 +205,9 @@ impl Target {
         self.marks.heard(head.epoch);
         let from = head.from;
         match message {
-            Message::PutRequest(request) if head.epoch < self.setup.map.epoch => {
+            Message::PutRequest(request)
+                if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::TakeOldMap) =>
+            {
                 self.bid(from, request.txn, request.round, Answer::Stale);
             }
             Message::GetRequest { txn, round, .. } if head.epoch < self.setup.map.epoch => {
