@@ -468,6 +468,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         targets.push(TargetConfig {
             id,
             domain: format!("disk-{id:03}"),
+            moved: false,
             address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port()?),
             data: format!("targets/{id}").into(),
             capacity: format!("{}MiB", capacity >> 20),

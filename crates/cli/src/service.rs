@@ -11,6 +11,7 @@ use object::{ChunkService, Pending, ServiceError};
 use protocol::config::Transport;
 use protocol::id::{ChunkId, GroupId, NodeId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
+use protocol::map::ClusterMap;
 use protocol::time::Span;
 use protocol::wire::Usage;
 
@@ -139,13 +140,8 @@ impl ChunkService for NodeCluster {
         pending(self.client.discard(discard), |_| ())
     }
 
-    fn copies(&self) -> usize {
-        self.client.config().copies.into()
-    }
-
-    fn members(&self, id: ChunkId) -> usize {
-        // A map in use was checked when it was read.
-        self.client.config().map().map_or(0, |map| map.members(map.group_of(&id)).count())
+    fn map(&self) -> ClusterMap {
+        self.client.map()
     }
 }
 
@@ -172,7 +168,7 @@ impl Cluster for NodeCluster {
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
-        let map = config.map()?;
+        let map = self.client.map();
         let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
         let groups = (0..map.groups()).map(members).collect();
         Ok(Status {

@@ -15,6 +15,7 @@ use protocol::initiator::{
     TargetState,
 };
 use protocol::machine::{Completion, Effect};
+use protocol::map::ClusterMap;
 use protocol::time::Instant;
 use protocol::wire::Usage;
 
@@ -237,13 +238,13 @@ impl Client {
         let net = Net::open(config, SocketAddrV4::new(interface, 0), id)?;
         let metrics = Arc::new(InitiatorMetrics::new(&net.metrics));
         metrics.set_epoch(map.epoch.0);
+        let in_use = MapInUse::new(config, &map);
         let machine = Initiator::new(id, map, protocol, random()).carried(works);
         let advice = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));
         let (hashes, queue) = channel();
         let (own, done) = (mailbox.clone(), mailbox.clone());
-        let in_use = MapInUse::new(config);
         let mut host = ClientHost {
             waiting: Arc::clone(&waiting),
             hashes,
@@ -276,6 +277,12 @@ impl Client {
     #[must_use]
     pub fn config(&self) -> ClusterConfig {
         self.shared.map.get()
+    }
+
+    /// The same for the protocol.
+    #[must_use]
+    pub fn map(&self) -> ClusterMap {
+        self.shared.map.map()
     }
 
     /// Whether requests are still answered. Once they are not, each is told so; a new client must be started.

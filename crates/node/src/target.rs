@@ -173,7 +173,7 @@ impl TargetNode {
             store,
             writes,
             reads,
-            map: MapInUse::new(config),
+            map: MapInUse::new(config, &map),
             mailbox: mailbox.clone(),
             metrics: Arc::clone(&metrics),
         };

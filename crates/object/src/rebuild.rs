@@ -76,7 +76,7 @@ impl Manifests {
     /// Reads all manifests of the cluster.
     ///
     /// # Errors
-    /// When targets cannot be asked, or as many as copies are silent.
+    /// When targets cannot be asked, or so many are silent that they may be all that have a manifest.
     pub fn read(service: &dyn ChunkService) -> Result<Self, RebuildError> {
         let all = list(service, ChunkKind::Manifest)?;
         let payload: BTreeSet<ChunkId> = list(service, ChunkKind::Payload)?.into_iter().collect();
@@ -287,7 +287,7 @@ fn single_chunk(record: &Record) -> Option<ChunkId> {
 
 fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<Vec<ChunkId>, RebuildError> {
     let found = service.list(Scope::Cluster, vec![kind as u8]).wait().map_err(RebuildError::List)?;
-    if found.silent.len() >= service.copies() {
+    if service.map().may_hide(&found.silent) {
         return Err(RebuildError::Silent(found.silent.len()));
     }
     Ok(found.chunks.into_iter().map(|(id, _)| id).collect())

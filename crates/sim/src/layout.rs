@@ -64,14 +64,8 @@ impl Layout {
         let resizes = rng.chance(1, 4);
         let least = if resizes { 2 } else { copies };
         let losable = losable(&mut rng, &first, least);
-        let mut layout = Self {
-            maps: vec![first],
-            apart,
-            domain_crashes: 0,
-            domain_cuts: 0,
-            lost: Vec::new(),
-            sleeps: 0,
-        };
+        let mut layout =
+            Self { maps: vec![first], apart, domain_crashes: 0, domain_cuts: 0, lost: Vec::new(), sleeps: 0 };
         layout.draw_maps(&mut Rng::new(seed).fork(31), resizes, &losable, capacity);
         layout.draw_faults(&mut Rng::new(seed).fork(32), &losable);
         layout
@@ -120,8 +114,15 @@ impl Layout {
 
     /// The maps as the machines know them.
     pub(crate) fn cluster_maps(&self, cluster: ClusterId) -> Result<Vec<ClusterMap>, MapError> {
-        let numbered = self.maps.iter().zip(1..);
-        numbered.map(|(map, epoch)| map.build_for(cluster, Epoch(epoch), self.apart)).collect()
+        let mut maps: Vec<ClusterMap> = Vec::new();
+        for (map, epoch) in self.maps.iter().zip(1..) {
+            let built = map.build_for(cluster, Epoch(epoch), self.apart)?;
+            maps.push(match maps.last() {
+                Some(older) => built.after(older),
+                None => built,
+            });
+        }
+        Ok(maps)
     }
 }
 

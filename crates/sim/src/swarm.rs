@@ -33,7 +33,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -50,7 +50,8 @@ impl Planted {
         Self::OldMapAfterRestart,
         Self::StoppedClock,
         Self::Target(Bug::TakeOldMap),
-        Self::Initiator(initiator::Bug::CountTargets),
+        Self::Initiator(initiator::Bug::TrustTheRest),
+        Self::Initiator(initiator::Bug::IgnoreDomains),
         Self::Initiator(initiator::Bug::KeepMap),
         Self::Initiator(initiator::Bug::KeepCopies),
         Self::Initiator(initiator::Bug::KeepHolders),
@@ -70,11 +71,12 @@ impl Planted {
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
+            Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
+            Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",
             Self::OldMapAfterRestart => "old-map-after-restart",
             Self::StoppedClock => "stopped-clock",
             Self::Target(Bug::TakeOldMap) => "take-old-map",
-            Self::Initiator(initiator::Bug::CountTargets) => "count-targets",
             Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
             Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",

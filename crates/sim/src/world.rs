@@ -18,8 +18,8 @@ use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{Acknowledged, Answer, Disk};
 use crate::excuse::Excuse;
-use crate::net::{Net, listeners};
 use crate::layout::Lost;
+use crate::net::{Net, listeners};
 use crate::swarm::{Planted, Scenario, Trouble};
 use crate::tell;
 

@@ -40,6 +40,8 @@ const MEET: u16 = 35;
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
+/// Rounds that a member may miss before puts no longer wait for it to come back: they last some 4 s.
+const DOWN: u8 = 60;
 /// How long it is remembered that a target left a whole series of questions unanswered.
 const SILENCE: Span = Span::from_secs(10);
 
@@ -212,6 +214,11 @@ impl Shared {
         self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= SUSPECT)
     }
 
+    /// Whether a member has missed so many rounds in a row that it is down, and not only restarting.
+    fn is_down(&self, node: NodeId) -> bool {
+        self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= DOWN)
+    }
+
     /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
     /// none is asked where that does not reach them.
     fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
@@ -243,15 +250,20 @@ impl Shared {
         }
     }
 
-    /// How many distinct failure domains these targets are in.
-    fn domains(&self, targets: &[NodeId]) -> usize {
-        if self.bug == Some(Bug::CountTargets) {
-            return targets.len();
+    /// The failure domain of a target.
+    fn domain(&self, target: NodeId) -> Option<u16> {
+        match self.bug {
+            Some(Bug::IgnoreDomains) => Some(target.0 as u16),
+            _ => self.map.domain(target),
         }
-        let mut seen: Vec<u16> = targets.iter().filter_map(|t| self.map.domain(*t)).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        seen.len()
+    }
+
+    /// In how many distinct failure domains these targets are.
+    fn domains(&self, targets: &[NodeId]) -> usize {
+        match self.bug {
+            Some(Bug::IgnoreDomains) => targets.len(),
+            _ => self.map.domains(targets),
+        }
     }
 }
 
@@ -391,7 +403,12 @@ impl Initiator {
             _ => {}
         }
         if map.epoch > self.shared.map.epoch && map.cluster == self.shared.map.cluster {
-            self.shared.map = map;
+            self.shared.map = map.after(&self.shared.map);
+            for active in self.active.values_mut() {
+                if let Txn::Put(put) = active {
+                    put.regroup(&self.shared);
+                }
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::multicast::Rounds;
-use super::{Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
+use super::{Bug, Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, windows};
 use crate::choosy::MaxBidWait;
@@ -23,6 +23,8 @@ use crate::wire::{Ack, Answer, Bid, Granted, Leg, Message, PutRequest};
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
+/// Rounds of a put before it counts without those who are down: whoever is back answers by then.
+const ASKED: u8 = 3;
 /// Rounds that ask the leader of the group before the group itself is asked. What a member refused, its leader knows better
 /// the next time.
 const LED: u8 = 3;
@@ -136,7 +138,22 @@ impl Put {
     }
 
     fn taken(&self, cx: &Shared) -> Vec<u16> {
-        self.holders.iter().filter_map(|t| cx.map.domain(*t)).collect()
+        self.holders.iter().filter_map(|t| cx.domain(*t)).collect()
+    }
+
+    /// A target has a durable copy. It counts where the chunk is looked for: in its group.
+    fn hold(&mut self, cx: &Shared, holder: NodeId) {
+        let counts = cx.bug == Some(Bug::KeepHolders) || members(&cx.map, &self.id).1.contains(&holder);
+        if counts && !self.holders.contains(&holder) {
+            self.holders.push(holder);
+        }
+    }
+
+    /// Under a newer map the group may be another one.
+    pub(super) fn regroup(&mut self, cx: &Shared) {
+        for holder in core::mem::take(&mut self.holders) {
+            self.hold(cx, holder);
+        }
     }
 
     /// Whether there are enough copies; if so, says so.
@@ -160,7 +177,8 @@ impl Put {
             |n: &NodeId| !self.answered.contains(n) && !self.full.contains(n) && (!patient || cx.is_suspect(*n));
         let silent = self.asked_of.iter().copied().filter(silent).collect();
         let (have, full) = (core::mem::take(&mut self.holders), core::mem::take(&mut self.full));
-        let error = PutError::TooFewCopies { have, want: cx.map.copies, silent, full };
+        let domains = cx.domains(&have);
+        let error = PutError::TooFewCopies { have, domains, want: cx.map.copies, silent, full };
         cx.event(Event::Put { handle: self.handle, result: Err(error) });
         Step::Over
     }
@@ -174,6 +192,16 @@ impl Put {
         left.retain(|n| !self.full.contains(n));
         left.extend(&self.holders);
         cx.domains(&left) < usize::from(cx.map.copies)
+    }
+
+    /// Whether so many are down that too few domains are left. While nobody answers it may be our own way that is cut, and
+    /// that heals.
+    fn lacks_domains(&self, cx: &Shared) -> bool {
+        let (_, mut left) = members(&cx.map, &self.id);
+        left.retain(|n| !cx.is_down(*n));
+        let anybody = !left.is_empty();
+        left.extend(&self.holders);
+        self.counted >= ASKED && anybody && cx.domains(&left) < usize::from(cx.map.copies)
     }
 
     /// Asks the group (or, without negotiation, the targets that the hash names) for the copies that are missing.
@@ -259,7 +287,7 @@ impl Put {
         let mut named = Vec::new();
         let (live, silent): (Vec<NodeId>, Vec<NodeId>) = self.ranked.iter().partition(|n| !cx.is_suspect(**n));
         for node in live.into_iter().chain(silent) {
-            let Some(domain) = cx.map.domain(node) else {
+            let Some(domain) = cx.domain(node) else {
                 continue;
             };
             let skip = self.failed.contains(&node) || self.full.contains(&node) || taken.contains(&domain);
@@ -334,7 +362,7 @@ impl Put {
         cx.bids.sample(cx.now.since(since));
         match bid.answer {
             Answer::Window(slot) => {
-                if let Some(domain) = cx.map.domain(from) {
+                if let Some(domain) = cx.domain(from) {
                     let start = cx.window_start(slot.start, &cx.bids);
                     let offer = Offer {
                         start,
@@ -350,9 +378,7 @@ impl Put {
                 }
             }
             Answer::HaveIt => {
-                if !self.holders.contains(&from) {
-                    self.holders.push(from);
-                }
+                self.hold(cx, from);
                 if self.finish_if_enough(cx) == Step::Over {
                     self.cancel(cx);
                     return Step::Over;
@@ -484,7 +510,7 @@ impl Put {
         if let Phase::Transferring { waiting, .. } = &self.phase
             && waiting.is_empty()
         {
-            if self.counted >= limits::ROUNDS || self.lacks_space(cx) {
+            if self.counted >= limits::ROUNDS || self.lacks_space(cx) || self.lacks_domains(cx) {
                 return self.give_up(cx);
             }
             cx.uplink.remove(self.txn);
@@ -500,7 +526,7 @@ impl Put {
         match &self.phase {
             Phase::Asking { .. } => self.choose(cx, true),
             Phase::Resting { until } if cx.now >= *until => {
-                if self.counted >= limits::ROUNDS {
+                if self.counted >= limits::ROUNDS || self.lacks_domains(cx) {
                     return self.give_up(cx);
                 }
                 self.ask(cx);

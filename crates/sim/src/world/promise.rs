@@ -59,7 +59,10 @@ impl World<'_> {
             known.map(|(_, used)| *used).any(|used| used < since)
         };
         if let Some(holder) = holders.iter().find(newer).copied() {
-            self.fail(format!("{id:?} was put under map {}, but {holder} knew a newer one before the put began", map + 1));
+            self.fail(format!(
+                "{id:?} was put under map {}, but {holder} knew a newer one before the put began",
+                map + 1
+            ));
         }
     }
 }

@@ -24,7 +24,9 @@ impl World<'_> {
                 }
                 match self.harmed(id, *holder) {
                     Some(excuse) => self.excuse(excuse, *holder, id),
-                    None => self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one")),
+                    None => {
+                        self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one"))
+                    }
                 }
             }
         }
@@ -211,13 +213,16 @@ impl World<'_> {
         let (left, excuses) = self.left(id, promise, map, &self.group(map, &id));
         if !left.is_empty() || silent {
             let of = left.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
-            return self.fail(format!("{id:?} was acknowledged, and is not found under map {}, though {of} have it: {error}", map + 1));
+            return self.fail(format!(
+                "{id:?} was acknowledged, and is not found under map {}, though {of} have it: {error}",
+                map + 1
+            ));
         }
         excuses.into_iter().for_each(|excuse| self.excuse(excuse, by, id));
     }
 
-    /// A list names nothing else, and every version acknowledged before of which somebody who answered has a copy. When fewer
-    /// domains were silent than there are copies, or it did not wait for the silent, that is every version.
+    /// A list names nothing else, and every version acknowledged before of which somebody who answered has a copy. When those
+    /// who were silent hide nothing by the map, or it did not wait for them, that is every version.
     fn check_list(&mut self, by: NodeId, looked: &Looked, found: &Found) {
         if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(&looked.prefix)) {
             self.fail(format!("a list named {other:?}, which it was not asked for"));
@@ -225,8 +230,12 @@ impl World<'_> {
         if looked.healed && !found.silent.is_empty() && !found.brief {
             self.fail(format!("{:?} were silent to a list after the heal", found.silent));
         }
-        let copies = usize::from(self.maps[looked.map].copies);
-        let silent = self.spread(looked.map, &found.silent);
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let known_silent = |map: usize| !self.maps[map].may_hide(&found.silent);
+        // A list that did not wait for all is as good as complete; one that did is where few enough were silent.
+        let complete = found.brief || known_silent(looked.map) && known_silent(map);
+        let copies = self.maps[map].copies;
+        let copies = usize::from(if found.brief { copies } else { copies.min(self.maps[looked.map].copies) });
         for (id, promise) in &looked.known {
             if found.chunks.iter().any(|(other, _)| other == id) {
                 continue;
@@ -234,9 +243,8 @@ impl World<'_> {
             let (left, mut excuses) = self.left(*id, promise, looked.map, &looked.asked);
             if let Some(holder) = left.iter().find(|holder| !found.silent.contains(holder)) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed, though {holder} has it and answered"));
-            } else if found.brief || silent < copies {
-                // It may be taken for complete.
-                if self.spread(looked.map, &left) < copies && excuses.is_empty() {
+            } else if complete {
+                if excuses.is_empty() && self.spread(promise.map, &promise.holders) < copies {
                     excuses.insert(Excuse::Regrouped);
                 }
                 if excuses.is_empty() {
