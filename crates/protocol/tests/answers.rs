@@ -43,6 +43,20 @@ fn a_probe_tells_the_fate_of_the_last_round() {
 }
 
 #[test]
+fn whoever_uses_an_older_map_is_not_told_of_copies_to_count_on() {
+    let mut target = target();
+    let id = ChunkId::of_payload(PAYLOAD);
+    put_round(&mut target, 1, Ok(()));
+    let probe = Message::Probe { txn: TxnId(1), id };
+    assert_eq!(tell(&mut target, at(11), &probe, Some(6)).0, [Message::Ack { txn: TxnId(1), ack: Ack::Durable }]);
+    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+    let newer = ClusterMap::new(CLUSTER, Epoch(2), 3, 3, (1..=30).map(entry).collect()).expect("a good map");
+    hear(&mut target, at(12), Input::Request(protocol::target::Request::Map(newer)));
+    let (messages, _) = tell(&mut target, at(13), &probe, Some(6));
+    assert!(matches!(messages[..], [Message::Bid(Bid { answer: Answer::Stale, .. })]), "{messages:?}");
+}
+
+#[test]
 fn a_copy_that_was_read_damaged_is_scrubbed_and_only_then_called_dropped() {
     let mut target = target();
     let id = ChunkId::of_payload(b"rotten");

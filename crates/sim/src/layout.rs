@@ -51,6 +51,8 @@ pub struct Layout {
     pub domain_cuts: u32,
     /// Disks that are lost: of fewer domains than there are copies.
     pub lost: Vec<Lost>,
+    /// Whether most domains lose power together.
+    pub blackout: bool,
     /// Times that a node sleeps for a while; the clock of half of them jumps meanwhile.
     pub sleeps: u32,
 }
@@ -79,7 +81,7 @@ impl Layout {
             told += 10 + rng.below(110);
             let mut map = self.maps[self.maps.len() - 1].clone();
             map.changes.clear();
-            (map.told, map.found) = (Span::from_millis(told), Span::from_millis(told + rng.below(150)));
+            (map.told, map.found) = (Span::from_millis(told), Span::from_millis(told + rng.below(250)));
             for _ in 0..=rng.below(2) {
                 let before = map.clone();
                 let what = change(rng, &mut map, &mut next, resizes, losable, capacity);
@@ -94,7 +96,8 @@ impl Layout {
 
     fn draw_faults(&mut self, rng: &mut Rng, losable: &BTreeSet<NodeId>) {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) as u32 } else { 0 };
-        (self.domain_crashes, self.domain_cuts, self.sleeps) = (some(3), some(2), some(3));
+        (self.domain_crashes, self.domain_cuts, self.sleeps) = (some(3), some(2), some(4));
+        self.blackout = rng.chance(1, 4);
         if rng.chance(1, 3) {
             for target in losable {
                 let lost = Lost {

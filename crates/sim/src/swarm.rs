@@ -33,7 +33,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -50,6 +50,7 @@ impl Planted {
         Self::OldMapAfterRestart,
         Self::StoppedClock,
         Self::Target(Bug::TakeOldMap),
+        Self::Target(Bug::VouchOldMap),
         Self::Initiator(initiator::Bug::TrustTheRest),
         Self::Initiator(initiator::Bug::IgnoreDomains),
         Self::Initiator(initiator::Bug::KeepMap),
@@ -77,6 +78,7 @@ impl Planted {
             Self::OldMapAfterRestart => "old-map-after-restart",
             Self::StoppedClock => "stopped-clock",
             Self::Target(Bug::TakeOldMap) => "take-old-map",
+            Self::Target(Bug::VouchOldMap) => "vouch-old-map",
             Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
             Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",

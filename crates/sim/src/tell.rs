@@ -92,8 +92,11 @@ fn layout(layout: &Layout) -> String {
     }
     let _ = write!(
         text,
-        "\nwhole domains: {} crashes, {} partitions; nodes sleep {} times",
-        layout.domain_crashes, layout.domain_cuts, layout.sleeps
+        "\nwhole domains: {} crashes, {} partitions{}; nodes sleep {} times",
+        layout.domain_crashes,
+        layout.domain_cuts,
+        if layout.blackout { ", and a blackout of most" } else { "" },
+        layout.sleeps
     );
     text
 }

@@ -122,6 +122,8 @@ pub enum Bug {
     NeverExpire,
     /// Take puts under an older cluster map than the own one.
     TakeOldMap,
+    /// Vouch for a copy to whoever uses an older cluster map.
+    VouchOldMap,
     /// Answer "have it" without remembering that somebody counts on the copy now.
     ForgetPromise,
 }

@@ -216,6 +216,12 @@ impl Target {
             Message::Leading(Leading::Request(request)) if head.epoch < self.setup.map.epoch => {
                 self.bid(from, request.put.txn, request.put.round, Answer::Stale);
             }
+            // Whoever asks counts on the copy where its map looks for it.
+            Message::Probe { txn, .. }
+                if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::VouchOldMap) =>
+            {
+                self.bid(from, txn, 0, Answer::Stale);
+            }
             // With another map others may be in the group, or other groups.
             Message::Leading(_) if head.epoch != self.setup.map.epoch => {}
             Message::Leading(message) => self.leading(from, message),

@@ -15,6 +15,15 @@ impl World<'_> {
         let mut rng = protocol::rng::Rng::new(self.scenario.seed).fork(33);
         let domains = layout.domains();
         let (start, heal) = (self.now, self.now + STORM);
+        if layout.blackout {
+            let hit: Vec<NodeId> = domains.iter().filter(|_| rng.chance(3, 4)).flatten().copied().collect();
+            let at = start + Span::from_nanos(rng.below(storm / 2));
+            self.push(at, Happening::DomainCrash(hit.clone(), rng.next_u64()));
+            let back = at + Span::from_nanos(storm / 8 + rng.below(storm / 4));
+            for node in hit {
+                self.push(back + Span::from_nanos(rng.below(storm / 16)), Happening::Restart(node));
+            }
+        }
         for nth in 0..layout.domain_crashes + layout.domain_cuts {
             let domain = domains[rng.below(domains.len() as u64) as usize].clone();
             let at = start + Span::from_nanos(rng.below(storm));
@@ -37,14 +46,14 @@ impl World<'_> {
             self.push(Instant::ZERO + layout.maps[nth].told, Happening::NewMap(nth));
         }
         for _ in 0..layout.sleeps {
-            let initiators = rng.chance(1, 2);
+            let initiators = rng.chance(2, 3);
             let node = if initiators {
                 self.initiators[rng.below(self.initiators.len() as u64) as usize]
             } else {
                 NodeId(1 + rng.below(u64::from(self.scenario.targets)) as u32)
             };
             let at = start + Span::from_nanos(rng.below(storm));
-            let until = (at + Span::from_nanos(rng.below(storm / 2))).min(heal);
+            let until = (at + Span::from_nanos(storm / 8 + rng.below(storm * 5 / 8))).min(heal);
             let jump = if rng.chance(1, 2) { Span::from_nanos(rng.below(storm / 2)) } else { Span::ZERO };
             self.push(at, Happening::Sleep(node, until, jump));
         }
