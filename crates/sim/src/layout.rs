@@ -66,8 +66,15 @@ impl Layout {
         let resizes = rng.chance(1, 4);
         let least = if resizes { 2 } else { copies };
         let losable = losable(&mut rng, &first, least);
-        let mut layout =
-            Self { maps: vec![first], apart, domain_crashes: 0, domain_cuts: 0, lost: Vec::new(), sleeps: 0 };
+        let mut layout = Self {
+            maps: vec![first],
+            apart,
+            domain_crashes: 0,
+            domain_cuts: 0,
+            lost: Vec::new(),
+            blackout: false,
+            sleeps: 0,
+        };
         layout.draw_maps(&mut Rng::new(seed).fork(31), resizes, &losable, capacity);
         layout.draw_faults(&mut Rng::new(seed).fork(32), &losable);
         layout
