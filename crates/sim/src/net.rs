@@ -111,3 +111,28 @@ impl Net {
         bytes.into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::id::{ClusterId, Epoch};
+    use protocol::map::TargetEntry;
+
+    #[test]
+    fn everybody_listens_to_what_the_map_says() {
+        for (targets, domains, copies) in [(9, 9, 3), (23, 7, 3), (14, 5, 2), (6, 6, 2)] {
+            let entry = |n| TargetEntry { id: NodeId(n), domain: (n % domains) as u16, capacity: 1 << 30 };
+            let entries = (1..=targets).map(entry).collect();
+            let map = ClusterMap::new(ClusterId(1), Epoch(1), copies, 3, entries).expect("a good map");
+            let mut expected: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
+            for id in (1..=targets).map(NodeId) {
+                for number in map.memberships(id).into_iter().filter_map(|set| map.number(set)) {
+                    expected.entry(number).or_default().push(id);
+                }
+            }
+            let mut all = listeners(&map);
+            all.values_mut().for_each(|ids| ids.sort_unstable());
+            assert_eq!(all, expected);
+        }
+    }
+}

@@ -8,6 +8,7 @@ mod ask;
 mod get;
 mod memory;
 mod multicast;
+mod newer;
 mod put;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -392,22 +393,6 @@ impl Initiator {
             let txn = TxnId(self.shared.rng.next_u64());
             if !self.active.contains_key(&txn) {
                 return txn;
-            }
-        }
-    }
-
-    fn new_map(&mut self, mut map: ClusterMap) {
-        match self.shared.bug {
-            Some(Bug::KeepMap) => return,
-            Some(Bug::KeepCopies) => map.copies = self.shared.map.copies,
-            _ => {}
-        }
-        if map.epoch > self.shared.map.epoch && map.cluster == self.shared.map.cluster {
-            self.shared.map = map.after(&self.shared.map);
-            for active in self.active.values_mut() {
-                if let Txn::Put(put) = active {
-                    put.regroup(&self.shared);
-                }
             }
         }
     }
