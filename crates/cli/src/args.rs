@@ -378,6 +378,9 @@ pub(crate) enum SimCommand {
         /// Plant this defect, to see that the checks find it.
         #[arg(long, value_name = "DEFECT", hide = true, value_parser = crate::simulate::planted)]
         plant: Option<sim::Planted>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Run one seed again and show what happened, step by step.
     Replay {

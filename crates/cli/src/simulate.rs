@@ -1,6 +1,7 @@
 //! The simulator's commands.
 
 mod ablate;
+mod check;
 mod choosy;
 mod leader;
 mod paper;
@@ -13,15 +14,11 @@ mod scenarios;
 mod sweep;
 mod theory;
 
-use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use sim::Planted;
 
 use crate::args::SimCommand;
-use crate::output::{line, program, step_bar};
+use crate::output::line;
 
 /// Runs `reservoir sim`.
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
@@ -35,52 +32,8 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Reads(args) => reads::run(args),
         SimCommand::Leader(args) => leader::run(args),
         SimCommand::Theory(args) => theory::run(args),
-        SimCommand::Check { seeds, start, plant } => check(*start, *seeds, *plant),
+        SimCommand::Check { seeds, start, plant, json } => check::run(*start, *seeds, *plant, *json),
         SimCommand::Replay { seed, plant } => replay(*seed, *plant),
-    }
-}
-
-/// How often one who does not watch a terminal hears of the progress, in parts of the whole.
-const PARTS: u64 = 10;
-
-/// Most failed seeds that are shown.
-const SHOWN: usize = 20;
-
-fn check(start: u64, seeds: u64, plant: Option<Planted>) -> anyhow::Result<()> {
-    ensure!(seeds > 0, "--seeds 0 checks nothing: ask for at least 1");
-    let begin = Instant::now();
-    let bar = step_bar("seeds", seeds);
-    let (watched, told) = (std::io::stderr().is_terminal(), AtomicU64::new(0));
-    let progress = |done: u64| {
-        bar.set_position(done);
-        let part = done.saturating_mul(PARTS) / seeds;
-        if !watched && part > told.fetch_max(part, Ordering::Relaxed) {
-            crate::output::say!("{done} of {seeds} seeds, {:.1} s", begin.elapsed().as_secs_f64());
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = sim::check_seeds(start, seeds, plant, threads, &progress);
-    bar.finish_and_clear();
-    line(&format!(
-        "{} seeds from {start}: {} puts, {} gets, {} events in {:.1} s, {} failed",
-        report.seeds,
-        report.puts,
-        report.gets,
-        report.events,
-        begin.elapsed().as_secs_f64(),
-        report.failures.len()
-    ))?;
-    let flag = plant.map_or(String::new(), |plant| format!(" --plant {}", plant.name()));
-    let program = program();
-    for (seed, why) in report.failures.iter().take(SHOWN) {
-        line(&format!("seed {seed}: {why}\n  again, step by step: {program} sim replay {seed}{flag}"))?;
-    }
-    if let Some(more) = report.failures.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        line(&format!("and {more} more, not shown"))?;
-    }
-    match report.failures.first() {
-        None => Ok(()),
-        Some((seed, _)) => bail!("seed {seed} failed: repeat it with `{program} sim replay {seed}{flag}`"),
     }
 }
 

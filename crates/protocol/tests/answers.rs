@@ -43,6 +43,20 @@ fn a_probe_tells_the_fate_of_the_last_round() {
 }
 
 #[test]
+fn whoever_uses_an_older_map_is_not_told_of_copies_to_count_on() {
+    let mut target = target();
+    let id = ChunkId::of_payload(PAYLOAD);
+    put_round(&mut target, 1, Ok(()));
+    let probe = Message::Probe { txn: TxnId(1), id };
+    assert_eq!(tell(&mut target, at(11), &probe, Some(6)).0, [Message::Ack { txn: TxnId(1), ack: Ack::Durable }]);
+    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+    let newer = ClusterMap::new(CLUSTER, Epoch(2), 3, 3, (1..=30).map(entry).collect()).expect("a good map");
+    hear(&mut target, at(12), Input::Request(protocol::target::Request::Map(newer)));
+    let (messages, _) = tell(&mut target, at(13), &probe, Some(6));
+    assert!(matches!(messages[..], [Message::Bid(Bid { answer: Answer::Stale, .. })]), "{messages:?}");
+}
+
+#[test]
 fn a_copy_that_was_read_damaged_is_scrubbed_and_only_then_called_dropped() {
     let mut target = target();
     let id = ChunkId::of_payload(b"rotten");
@@ -233,6 +247,46 @@ fn a_put_for_which_too_few_have_room_fails_at_once_and_says_who_is_full() {
         initiator::PutError::TooFewCopies { have: vec![], domains: 0, possible: 2, want: 3, silent: vec![], full };
     assert_eq!(failed, Some(error));
     assert_eq!(initiator.in_progress(), 0);
+}
+
+/// Copies that were made in the group of an older map are not looked for there under the newer one.
+#[test]
+fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
+    let id = ChunkId::of_payload(PAYLOAD);
+    let map = |epoch, targets: std::ops::RangeInclusive<u32>| {
+        let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+        ClusterMap::new(CLUSTER, Epoch(epoch), 3, 1, targets.map(entry).collect()).expect("a good map")
+    };
+    let (old, new) = (map(1, 1..=3), map(2, 1..=30));
+    let inside: Vec<NodeId> = new.members(new.group_of(&id)).map(|t| t.id).collect();
+    assert!(inside.iter().all(|member| member.0 > 3), "another group: {inside:?}");
+    let mut initiator = Initiator::new(INITIATOR, old, Config { multicast: false, ..Config::default() }, 1);
+    let put = initiator::Request::Put { handle: 1, id, payload: Bytes::from_static(PAYLOAD) };
+    let said = hear(&mut initiator, at(0), Input::Request(put));
+    let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
+    let have = Bid { txn: request.txn, round: request.round, answer: Answer::HaveIt };
+    bid(&mut initiator, at(10), 1, have);
+    bid(&mut initiator, at(10), 2, have);
+    hear(&mut initiator, at(20), Input::Request(initiator::Request::Map(new)));
+    let events = bid(&mut initiator, at(30), 3, have);
+    assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
+    // A late acknowledgement of one of them changes nothing.
+    let ack = Message::Ack { txn: have.txn, ack: Ack::Durable };
+    let events = hear(&mut initiator, at(40), Input::Datagram(from(NodeId(1), &ack))).events;
+    assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
+    // The next round asks the group under the newer map, and its copies count.
+    let mut now = at(40);
+    let request = loop {
+        now += Span::from_millis(1);
+        assert!(now < at(0) + Config::default().give_up, "nobody is asked again");
+        match hear(&mut initiator, now, Input::Wake).messages.first() {
+            Some(Message::PutRequest(request)) => break request.clone(),
+            _ => continue,
+        }
+    };
+    let have = Bid { txn: request.txn, round: request.round, answer: Answer::HaveIt };
+    let events: Vec<_> = inside.iter().flat_map(|member| bid(&mut initiator, now, member.0, have)).collect();
+    assert!(events.iter().any(|event| matches!(event, initiator::Event::Put { result: Ok(_), .. })), "{events:?}");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 pub mod check;
 mod disk;
+pub mod excuse;
+pub mod layout;
 mod net;
 pub mod perf;
 mod runner;
@@ -13,6 +15,7 @@ mod tell;
 pub mod theory;
 mod world;
 
+pub use excuse::{Excuse, Excuses};
 pub use runner::{Report, check_seeds, replay, run_seed};
 pub use swarm::{Planted, Scenario};
 
@@ -27,6 +30,8 @@ pub struct Outcome {
     pub gets: u32,
     /// Events handled.
     pub events: u64,
+    /// What excused something that was missing.
+    pub excuses: Excuses,
     /// What went wrong, if anything.
     pub failure: Option<String>,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use protocol::id::NodeId;
+use protocol::id::{GroupId, NodeId};
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
@@ -17,12 +17,19 @@ const QUEUE: Span = Span::from_millis(20);
 /// Headers of Ethernet, IP and UDP.
 const OVERHEAD: u64 = 66;
 
-/// Which targets listen to each multicast number under a map.
+/// Which targets listen to each multicast number under a map: as [`ClusterMap::memberships`] says, for all of them at once.
 pub(crate) fn listeners(map: &ClusterMap) -> BTreeMap<u32, Vec<NodeId>> {
     let mut listeners: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
-    for target in map.targets() {
-        for number in map.memberships(target.id).into_iter().filter_map(|set| map.number(set)) {
-            listeners.entry(number).or_default().push(target.id);
+    for group in (0..map.groups()).map(GroupId) {
+        let members: Vec<NodeId> = map.members(group).map(|t| t.id).collect();
+        listeners.extend(map.number(map.group_set(group)).map(|number| (number, members.clone())));
+        for mask in 0_u32..1 << members.len() {
+            if (2..=u32::from(map.copies)).contains(&mask.count_ones()) {
+                let chosen = members.iter().enumerate().filter(|(nth, _)| mask >> nth & 1 == 1).map(|(_, id)| *id);
+                let chosen: Vec<NodeId> = chosen.collect();
+                let number = map.set_of(group, |id| chosen.contains(&id)).and_then(|set| map.number(set));
+                listeners.extend(number.map(|number| (number, chosen)));
+            }
         }
     }
     listeners
@@ -34,8 +41,8 @@ pub(crate) struct Net {
     rng: Rng,
     /// Per node: when its port is free, outwards and inwards.
     ports: BTreeMap<NodeId, (Instant, Instant)>,
-    /// A node that is cut off, and from what: everything it sends, everything it should receive, or both.
-    pub(crate) cut: Option<(NodeId, bool, bool)>,
+    /// Nodes that are cut off, and from what: everything they send to others, everything they should receive, or both.
+    pub(crate) cut: Option<(Vec<NodeId>, bool, bool)>,
     /// Whether the switch drops multicast.
     pub(crate) mute: bool,
 }
@@ -91,7 +98,10 @@ impl Net {
     }
 
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
-        self.cut.is_some_and(|(node, out, inward)| node == from && out || node == to && inward)
+        self.cut.as_ref().is_some_and(|(nodes, out, inward)| {
+            let (sends, receives) = (nodes.contains(&from), nodes.contains(&to));
+            sends && !receives && *out || receives && !sends && *inward
+        })
     }
 
     fn flip(&mut self, datagram: &Bytes) -> Bytes {
@@ -99,5 +109,30 @@ impl Net {
         let at = self.rng.below(bytes.len() as u64) as usize;
         bytes[at] ^= 1 << self.rng.below(8);
         bytes.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::id::{ClusterId, Epoch};
+    use protocol::map::TargetEntry;
+
+    #[test]
+    fn everybody_listens_to_what_the_map_says() {
+        for (targets, domains, copies) in [(9, 9, 3), (23, 7, 3), (14, 5, 2), (6, 6, 2)] {
+            let entry = |n| TargetEntry { id: NodeId(n), domain: (n % domains) as u16, capacity: 1 << 30 };
+            let entries = (1..=targets).map(entry).collect();
+            let map = ClusterMap::new(ClusterId(1), Epoch(1), copies, 3, entries).expect("a good map");
+            let mut expected: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
+            for id in (1..=targets).map(NodeId) {
+                for number in map.memberships(id).into_iter().filter_map(|set| map.number(set)) {
+                    expected.entry(number).or_default().push(id);
+                }
+            }
+            let mut all = listeners(&map);
+            all.values_mut().for_each(|ids| ids.sort_unstable());
+            assert_eq!(all, expected);
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Many seeds on all cores, or one seed step by step.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Outcome;
+use crate::excuse::Excuse;
 use crate::swarm::{Planted, Scenario};
 use crate::world::World;
 
@@ -19,6 +21,8 @@ pub struct Report {
     pub gets: u64,
     /// Events handled, over all.
     pub events: u64,
+    /// In how many seeds each excuse was used, and how often over all.
+    pub excuses: BTreeMap<Excuse, (u64, u64)>,
     /// Seeds that failed, and why; in order of the seed.
     pub failures: Vec<(u64, String)>,
 }
@@ -65,6 +69,10 @@ pub fn check_seeds(
                     report.puts += u64::from(outcome.puts);
                     report.gets += u64::from(outcome.gets);
                     report.events += outcome.events;
+                    for (excuse, times) in outcome.excuses.iter() {
+                        let (seeds, all) = report.excuses.entry(excuse).or_insert((0, 0));
+                        (*seeds, *all) = (*seeds + 1, *all + times);
+                    }
                     report.failures.extend(outcome.failure.map(|why| (seed, why)));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }

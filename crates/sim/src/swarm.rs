@@ -8,8 +8,10 @@ use protocol::target::Bug;
 use protocol::time::Span;
 use protocol::wire;
 
-/// Cells of a negotiating group.
-pub(crate) const GROUP_CELLS: usize = 3;
+use crate::layout::Layout;
+
+/// Bytes that a target may hold.
+const CAPACITY: u64 = 8 << 20;
 
 /// A defect that is planted to prove that the checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +28,15 @@ pub enum Planted {
     IgnoreFailedSync,
     /// A cleaner reads what refers to chunks at once after its mark.
     HurryCleaner,
+    /// A node that was restarted uses the first map, whatever it heard of.
+    OldMapAfterRestart,
+    /// The clock of a node that sleeps stands still.
+    StoppedClock,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 24] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -46,6 +52,15 @@ impl Planted {
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
+        Self::OldMapAfterRestart,
+        Self::StoppedClock,
+        Self::Target(Bug::TakeOldMap),
+        Self::Target(Bug::VouchOldMap),
+        Self::Initiator(initiator::Bug::TrustTheRest),
+        Self::Initiator(initiator::Bug::IgnoreDomains),
+        Self::Initiator(initiator::Bug::KeepMap),
+        Self::Initiator(initiator::Bug::KeepCopies),
+        Self::Initiator(initiator::Bug::KeepHolders),
     ];
 
     /// Its name on the command line.
@@ -67,6 +82,13 @@ impl Planted {
             Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
             Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",
+            Self::OldMapAfterRestart => "old-map-after-restart",
+            Self::StoppedClock => "stopped-clock",
+            Self::Target(Bug::TakeOldMap) => "take-old-map",
+            Self::Target(Bug::VouchOldMap) => "vouch-old-map",
+            Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
+            Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
+            Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
         }
@@ -97,17 +119,6 @@ pub enum Trouble {
     Full,
 }
 
-/// A newer cluster map that comes while the cluster works, with one target more.
-#[derive(Clone, Copy, Debug)]
-pub struct NewMap {
-    /// When half of the nodes get it, and are told.
-    pub told: Span,
-    /// When the others could find it; each looks when it hears of it.
-    pub found: Span,
-    /// Whether it has one target more.
-    pub grows: bool,
-}
-
 /// Chunks lose what refers to them, and a cleaner has them dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Cleaning {
@@ -122,12 +133,12 @@ pub struct Cleaning {
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
-    /// Targets.
+    /// Targets of the first map: their ids are 1 and up.
     pub targets: u32,
     /// Initiators.
     pub initiators: u32,
-    /// Copies of a chunk.
-    pub copies: u8,
+    /// Where they are, and what happens to them by whole domains.
+    pub layout: Layout,
     /// Puts in all, and as many gets.
     pub operations: u32,
     /// Largest chunk, bytes.
@@ -162,8 +173,6 @@ pub struct Scenario {
     pub commit: usize,
     /// Bytes that a target may hold.
     pub capacity: u64,
-    /// A newer cluster map.
-    pub new_map: Option<NewMap>,
     /// Cleaning.
     pub cleaning: Option<Cleaning>,
     /// A planted defect.
@@ -211,19 +220,8 @@ impl Scenario {
         let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
         let (partitions, flips, drift) = (some(4) as u32, some(4) as u32, some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
-        let targets = if rng.chance(1, 4) { 5 + rng.below(8) as u32 } else { 9 };
         let copies = if rng.chance(1, 6) { 2 } else { 3 };
-        let mut late = Rng::new(seed).fork(7);
-        let new_map = late.chance(1, 4).then(|| {
-            let told = 20 + late.below(200);
-            // Data does not move: only while every chunk's group is the whole cluster is it found after the map grew.
-            let whole = |targets: u32| targets / u32::from(copies) <= GROUP_CELLS as u32;
-            NewMap {
-                told: Span::from_millis(told),
-                found: Span::from_millis(told + late.below(150)),
-                grows: whole(targets + 1) && late.chance(3, 4),
-            }
-        });
+        let layout = Layout::draw(seed, copies, CAPACITY);
         let mut disks = Rng::new(seed).fork(8);
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
         let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full];
@@ -244,9 +242,9 @@ impl Scenario {
         let commit = [1, 3, 64][disks.below(3) as usize];
         Self {
             seed,
-            targets,
+            targets: layout.maps[0].targets.len() as u32,
             initiators: 3,
-            copies,
+            layout,
             operations: 200,
             largest: [1_000, 4_000, 9_000][rng.below(3) as usize],
             config,
@@ -263,8 +261,7 @@ impl Scenario {
             flips,
             troubles,
             commit,
-            capacity: 8 << 20,
-            new_map,
+            capacity: CAPACITY,
             cleaning,
             planted,
         }

@@ -1,5 +1,6 @@
 //! What a replay says: a line for each thing that happens, in the words of the documentation.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, Targ
 use protocol::target;
 use protocol::wire::{Ack, Answer, DataHeader, LeadRequest, Leading, Message, decode_message};
 
+use crate::layout::Layout;
 use crate::swarm::{Scenario, Trouble};
 
 /// What a run depends on, a line each.
@@ -24,7 +26,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
     };
     let faults = &s.faults;
     let mut text = format!(
-        "seed {}: {} targets, {} initiators, {} copies, {transport} {multicast}\n\
+        "seed {}: {} targets, {} initiators, {transport} {multicast}\n\
          work: {} puts and as many gets, chunks of up to {} bytes, {} at once for each initiator\n\
          links: {} MB/s; disks: {} MB/s, a sync takes {}, {} bytes each\n\
          of 1,000 datagrams: {} lost, {} doubled, {} delayed, {} damaged, {} played back\n\
@@ -32,7 +34,6 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         s.seed,
         s.targets,
         s.initiators,
-        s.copies,
         s.operations,
         s.largest,
         config.depth,
@@ -61,10 +62,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let troubles: Vec<&str> = s.troubles.iter().map(|t| trouble(*t)).collect();
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
-    if let Some(map) = &s.new_map {
-        let more = if map.grows { ", with one target more" } else { "" };
-        let _ = write!(text, "\na newer map after {}{more}, found by all after {}", map.told, map.found);
-    }
+    text += &layout(&s.layout);
     if let Some(cleaning) = &s.cleaning {
         let _ = write!(text, "\nchunks are erased and cleaned, with a grace of {}", cleaning.grace);
     }
@@ -72,6 +70,36 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\nplanted defect: {}", planted.name());
     }
     text + "\n\nseconds       node          what"
+}
+
+/// The domains, the maps, and what happens to whole domains.
+fn layout(layout: &Layout) -> String {
+    let mut text = String::new();
+    for (map, nth) in layout.maps.iter().zip(1..) {
+        let mut domains: BTreeMap<u16, Vec<NodeId>> = BTreeMap::new();
+        map.targets.iter().for_each(|t| domains.entry(t.domain).or_default().push(t.id));
+        let domains: Vec<String> = domains.values().map(|ids| nodes(ids)).collect();
+        let _ = write!(text, "\nmap {nth}: {} copies, by failure domain: {}", map.copies, domains.join("; "));
+        if nth > 1 {
+            let changes = if map.changes.is_empty() { "changes nothing".to_owned() } else { map.changes.join(", ") };
+            let _ = write!(text, "\n  it {changes}, after {}, and is found by all after {}", map.told, map.found);
+        }
+    }
+    if layout.apart {
+        text += "\ngroups share no cells";
+    }
+    for lost in &layout.lost {
+        let _ = write!(text, "\nthe disk of {} is lost after {}", lost.target, lost.at);
+    }
+    let _ = write!(
+        text,
+        "\nwhole domains: {} crashes, {} partitions{}; nodes sleep {} times",
+        layout.domain_crashes,
+        layout.domain_cuts,
+        if layout.blackout { ", and a blackout of most" } else { "" },
+        layout.sleeps
+    );
+    text
 }
 
 /// One line of what happens at a node.

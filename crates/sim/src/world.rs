@@ -1,12 +1,13 @@
 //! One cluster on one event queue, ordered by time, then by a seeded shuffle of ties.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, OpId};
+use protocol::id::{ChunkId, ClusterId, NodeId, OpId};
 use protocol::initiator::{self, Initiator};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit};
-use protocol::map::{ClusterMap, MemberSet, TargetEntry};
+use protocol::map::ClusterMap;
 use protocol::rng::{Rng, mix};
 use protocol::target::{self, Setup, Target};
 use protocol::time::{Instant, Span};
@@ -16,17 +17,23 @@ use store::Options;
 use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{Acknowledged, Answer, Disk};
+use crate::excuse::Excuse;
+use crate::layout::Lost;
 use crate::net::{Net, listeners};
-use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario, Trouble};
+use crate::swarm::{Planted, Scenario, Trouble};
 use crate::tell;
 
 mod cleaning;
 mod faults;
+mod maps;
+mod promise;
 mod replay;
+mod sleep;
 mod verdict;
 mod workload;
 
 use cleaning::Cleaning;
+use promise::Promise;
 use replay::Recorder;
 use workload::Asked;
 
@@ -52,9 +59,10 @@ struct Node {
     /// The node's clock, since it was started: this far ahead, and so many parts per million fast.
     offset: u64,
     drift: u64,
-    /// Which map it uses, and whether it finds the newer one later than others.
+    /// Which map it uses.
     map: usize,
-    late: bool,
+    /// Until when it sleeps.
+    sleeps: Option<Instant>,
     /// Counts restarts and wakes, so that what was meant for an earlier life or deadline is known.
     life: u32,
     wake: u64,
@@ -85,24 +93,34 @@ enum Happening {
     Crash(NodeId),
     Restart(NodeId),
     InitiatorCrash,
-    Cut(NodeId, bool, bool),
+    Cut(Vec<NodeId>, bool, bool),
+    /// A whole domain loses power, or its processes end.
+    DomainCrash(Vec<NodeId>, u64),
     Mend,
     Mute(bool),
     Trouble(NodeId, Trouble),
     Well(NodeId),
     Flip(NodeId, u64),
-    NewMap,
+    NewMap(usize),
+    Reload(NodeId),
+    Retire(NodeId),
+    LoseDisk(Lost),
+    /// Until when, and by how much its clock jumps meanwhile.
+    Sleep(NodeId, Instant, Span),
+    Awake(NodeId),
     Heal,
     /// What refers to a chunk appears, unless it is too late: by whom, when it was asked to be put (by its clock).
-    Publish(NodeId, ChunkId, Instant),
+    Publish(NodeId, ChunkId, Instant, Arc<Promise>),
     Rested(u32),
 }
 
 pub(crate) struct World<'a> {
     scenario: &'a Scenario,
-    /// The cluster maps: the first one, and the newer one if there is one.
+    /// The cluster maps, oldest first.
     maps: Vec<ClusterMap>,
-    /// Who listens to which multicast number, under each map. Empty while there is one map: then its sets say so.
+    /// Since when a node uses a map.
+    first_used: BTreeMap<(NodeId, usize), Instant>,
+    /// Who listens to which multicast number, under each map.
     listeners: Vec<BTreeMap<u32, Vec<NodeId>>>,
     now: Instant,
     queue: BTreeMap<(Instant, u64, u64), Happening>,
@@ -120,6 +138,8 @@ pub(crate) struct World<'a> {
     puts_left: u32,
     gets_left: u32,
     acknowledged: Acknowledged,
+    /// Of each of them, what the put promised that was published last.
+    promises: BTreeMap<ChunkId, Arc<Promise>>,
     /// When a chunk first became durable on each target: two puts of it may write to one target twice.
     durable_at: BTreeMap<ChunkId, BTreeMap<NodeId, Instant>>,
     /// Every chunk that was ever put.
@@ -130,6 +150,8 @@ pub(crate) struct World<'a> {
     healed: bool,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
+    /// Copies that were on a disk that was lost, likewise.
+    lost: BTreeSet<(ChunkId, NodeId)>,
     windows: Windows,
     outcome: Outcome,
     trace: Option<&'a mut dyn FnMut(&str)>,
@@ -138,18 +160,13 @@ pub(crate) struct World<'a> {
 impl<'a> World<'a> {
     pub(crate) fn new(scenario: &'a Scenario, trace: Option<&'a mut dyn FnMut(&str)>) -> Self {
         let seeds = Rng::new(scenario.seed);
-        let map = |epoch: u32, targets: u32| {
-            let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: scenario.capacity };
-            let entries = (1..=targets).map(entry).collect();
-            ClusterMap::new(CLUSTER, Epoch(epoch), scenario.copies, GROUP_CELLS, entries)
-                .unwrap_or_else(|error| panic!("seed {}: {error}", scenario.seed))
-        };
-        let mut maps = vec![map(1, scenario.targets)];
-        maps.extend(scenario.new_map.map(|new| map(2, scenario.targets + u32::from(new.grows))));
-        let listeners = if maps.len() > 1 { maps.iter().map(listeners).collect() } else { Vec::new() };
+        let maps = scenario.layout.cluster_maps(CLUSTER);
+        let maps = maps.unwrap_or_else(|error| panic!("seed {}: {error}", scenario.seed));
+        let listeners = maps.iter().map(listeners).collect();
         let mut world = Self {
             scenario,
             maps,
+            first_used: BTreeMap::new(),
             listeners,
             now: Instant::from_nanos(1_000),
             queue: BTreeMap::new(),
@@ -166,14 +183,16 @@ impl<'a> World<'a> {
             puts_left: scenario.operations,
             gets_left: scenario.operations,
             acknowledged: BTreeMap::new(),
+            promises: BTreeMap::new(),
             durable_at: BTreeMap::new(),
             contents: BTreeMap::new(),
             references: BTreeMap::new(),
             cleaning: None,
             healed: false,
             damaged: BTreeSet::new(),
+            lost: BTreeSet::new(),
             windows: Windows::default(),
-            outcome: Outcome { digest: scenario.seed, puts: 0, gets: 0, events: 0, failure: None },
+            outcome: Outcome { digest: scenario.seed, ..Outcome::default() },
             trace,
         };
         world.build();
@@ -182,7 +201,7 @@ impl<'a> World<'a> {
 
     fn build(&mut self) {
         for n in 1..=self.scenario.targets {
-            self.add_target(n);
+            self.add_target(NodeId(n));
         }
         for _ in 0..self.scenario.initiators {
             self.add_initiator();
@@ -191,7 +210,8 @@ impl<'a> World<'a> {
         self.storm();
     }
 
-    fn add_target(&mut self, n: u32) {
+    fn fresh_disk(&self, id: NodeId) -> Disk {
+        let n = id.0;
         let (rate, sync) = self.scenario.disk;
         let slow = self.scenario.slow.filter(|(which, _)| *which + 1 == n).map_or(1, |(_, times)| times);
         let options = Options {
@@ -203,52 +223,26 @@ impl<'a> World<'a> {
         };
         let mut disk = Disk::new(options, (rate / slow).max(1), sync.times(slow), self.scenario.commit);
         disk.trusting = self.scenario.planted == Some(Planted::IgnoreFailedSync);
-        let late = self.is_late(n);
-        let target = self.target(NodeId(n), &disk, self.file(late));
-        self.add(NodeId(n), Machinery::Target(Box::new(target), disk), late);
+        disk
     }
 
-    /// Half of the nodes find the newer map later.
-    fn is_late(&self, n: u32) -> bool {
-        self.scenario.new_map.is_some() && mix(self.scenario.seed ^ u64::from(n)) & 1 == 1
+    fn add_target(&mut self, id: NodeId) {
+        let disk = self.fresh_disk(id);
+        let target = self.target(id, &disk, self.file(id));
+        self.add(id, Machinery::Target(Box::new(target), disk));
     }
 
-    /// Which map is in a node's file now.
-    fn file(&self, late: bool) -> usize {
-        let there = |new: NewMap| self.now >= Instant::from_nanos(0) + if late { new.found } else { new.told };
-        usize::from(self.scenario.new_map.is_some_and(there))
-    }
-
-    /// Hands a node the map in its file, if that is newer than the one in use.
-    fn reload(&mut self, id: NodeId) {
-        let Some((late, used)) = self.nodes.get(&id).map(|node| (node.late, node.map)) else { return };
-        let found = self.file(late);
-        if found > used {
-            self.note(12, id, 0, || "uses the newer map".to_owned());
-            if let Some(node) = self.nodes.get_mut(&id) {
-                node.map = found;
-            }
-            self.input(id, None, Some(initiator::Request::Map(self.maps[found].clone())));
-        }
-    }
-
-    fn new_map(&mut self, new: NewMap) {
-        if new.grows {
-            self.add_target(self.scenario.targets + 1);
-        }
-        let told: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| !node.late).map(|(id, _)| *id).collect();
-        told.into_iter().for_each(|id| self.reload(id));
-    }
-
-    fn add(&mut self, id: NodeId, machinery: Machinery, late: bool) {
+    fn add(&mut self, id: NodeId, machinery: Machinery) {
+        let map = self.file(id);
+        self.uses(id, map);
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
         let node = Node {
             machinery,
             session: self.session(id, offset, drift),
             offset,
             drift,
-            map: self.file(late),
-            late,
+            map,
+            sleeps: None,
             life: 0,
             wake: 0,
         };
@@ -279,14 +273,13 @@ impl<'a> World<'a> {
         let id = NodeId(self.next_initiator);
         self.next_initiator += 1;
         let seed = self.rng.next_u64();
-        let late = self.is_late(id.0);
-        let map = self.maps[self.file(late)].clone();
+        let map = self.maps[self.file(id)].clone();
         let bug = match self.scenario.planted {
             Some(Planted::Initiator(bug)) => Some(bug),
             _ => None,
         };
         let machine = Initiator::new(id, map, self.scenario.config.clone(), seed).planted(bug);
-        self.add(id, Machinery::Initiator(Box::new(machine)), late);
+        self.add(id, Machinery::Initiator(Box::new(machine)));
         self.initiators.push(id);
     }
 
@@ -305,6 +298,12 @@ impl<'a> World<'a> {
 
     fn fail(&mut self, why: String) {
         self.outcome.failure.get_or_insert(why);
+    }
+
+    /// Something is missing that would be a failure but for this.
+    fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
+        self.outcome.excuses.used(excuse);
+        self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
     }
 
     /// Runs to the end, or to the first failure.
@@ -332,7 +331,10 @@ impl<'a> World<'a> {
                 ));
                 break;
             }
-            self.happen(happening);
+            match self.sleeper(&happening) {
+                Some(until) => self.push(until, happening),
+                None => self.happen(happening),
+            }
         }
         self.outcome
     }
@@ -362,16 +364,22 @@ impl<'a> World<'a> {
             Happening::Crash(node) => self.crash(node),
             Happening::Restart(node) => self.restart(node),
             Happening::InitiatorCrash => self.initiator_crash(),
-            Happening::Cut(node, out, inward) if !self.healed => self.net.cut = Some((node, out, inward)),
+            Happening::Cut(nodes, out, inward) if !self.healed => self.net.cut = Some((nodes, out, inward)),
             Happening::Cut(..) => {}
             Happening::Mend => self.net.cut = None,
             Happening::Mute(mute) => self.net.mute = mute && !self.healed,
             Happening::Trouble(node, trouble) => self.trouble(node, trouble),
             Happening::Well(node) => self.well(node),
             Happening::Flip(node, seed) => self.flip(node, seed),
-            Happening::NewMap => self.scenario.new_map.into_iter().for_each(|new| self.new_map(new)),
+            Happening::DomainCrash(nodes, seed) => self.domain_crash(&nodes, seed),
+            Happening::NewMap(nth) => self.new_map(nth),
+            Happening::Reload(node) => self.reload(node),
+            Happening::Retire(node) => self.retire(node),
+            Happening::LoseDisk(lost) => self.lose_disk(lost),
+            Happening::Sleep(node, until, jump) => self.sleep(node, until, jump),
+            Happening::Awake(node) => self.awake(node),
             Happening::Heal => self.heal(),
-            Happening::Publish(by, chunk, begun) => self.publish(by, chunk, begun),
+            Happening::Publish(by, chunk, begun, promise) => self.publish(by, chunk, begun, promise),
             Happening::Rested(look) => self.rested(look),
         }
     }
@@ -468,21 +476,6 @@ impl<'a> World<'a> {
                 Heard::Target(event) => self.target_event(id, local, event),
             }
         }
-    }
-
-    /// Who gets what `from` sends to a set: the address is of its own map, and each target listens to those of its own.
-    fn listening(&self, from: NodeId, set: MemberSet) -> Vec<NodeId> {
-        let map = &self.maps[self.nodes.get(&from).map_or(0, |node| node.map)];
-        if self.listeners.is_empty() {
-            return map.resolve(set).collect();
-        }
-        let Some(number) = map.number(set) else { return Vec::new() };
-        let uses = |id: &NodeId, map: usize| self.nodes.get(id).is_some_and(|node| node.map == map);
-        let of = |(map, listeners): (usize, &BTreeMap<u32, Vec<NodeId>>)| {
-            let all = listeners.get(&number).into_iter().flatten();
-            all.filter(|id| uses(id, map)).copied().collect::<Vec<_>>()
-        };
-        self.listeners.iter().enumerate().flat_map(of).collect()
     }
 
     fn transmit(&mut self, from: NodeId, transmit: &Transmit) {

@@ -40,8 +40,8 @@ fn a_seed_is_the_same_on_every_build() {
 #[test]
 fn every_planted_defect_is_found() {
     for planted in Planted::ALL {
-        let found = (1..=200).find_map(|seed| Some((seed, run_seed(seed, Some(planted)).failure?)));
-        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} was not found in 200 seeds"));
+        let found = (1..=300).find_map(|seed| Some((seed, run_seed(seed, Some(planted)).failure?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} was not found in 300 seeds"));
         println!("{planted:?}: seed {seed}: {why}");
     }
 }

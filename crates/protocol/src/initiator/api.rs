@@ -390,4 +390,10 @@ pub enum Bug {
     TrustTheRest,
     /// Puts and renewals take any two targets for two failure domains.
     IgnoreDomains,
+    /// Go on with the first cluster map.
+    KeepMap,
+    /// Go on with the number of copies of the first cluster map.
+    KeepCopies,
+    /// Count copies that were made before a newer cluster map, although the chunk is looked for in another group now.
+    KeepHolders,
 }

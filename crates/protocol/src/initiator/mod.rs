@@ -8,6 +8,7 @@ mod ask;
 mod get;
 mod memory;
 mod multicast;
+mod newer;
 mod put;
 mod silence;
 
@@ -354,12 +355,6 @@ impl Initiator {
             if !self.active.contains_key(&txn) {
                 return txn;
             }
-        }
-    }
-
-    fn new_map(&mut self, map: ClusterMap) {
-        if map.epoch > self.shared.map.epoch && map.cluster == self.shared.map.cluster {
-            self.shared.map = map.after(&self.shared.map);
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::multicast::Rounds;
-use super::{Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
+use super::{Bug, Deadline, Destination, Event, Instant, NodeId, PutError, Shared, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, windows};
 use crate::choosy::MaxBidWait;
@@ -139,6 +139,21 @@ impl Put {
 
     fn taken(&self, cx: &Shared) -> Vec<u16> {
         self.holders.iter().filter_map(|t| cx.domain(*t)).collect()
+    }
+
+    /// A target has a durable copy. It counts where the chunk is looked for: in its group.
+    fn hold(&mut self, cx: &Shared, holder: NodeId) {
+        let counts = cx.bug == Some(Bug::KeepHolders) || members(&cx.map, &self.id).1.contains(&holder);
+        if counts && !self.holders.contains(&holder) {
+            self.holders.push(holder);
+        }
+    }
+
+    /// Under a newer map the group may be another one.
+    pub(super) fn regroup(&mut self, cx: &Shared) {
+        for holder in core::mem::take(&mut self.holders) {
+            self.hold(cx, holder);
+        }
     }
 
     /// Whether there are enough copies; if so, says so.
@@ -366,9 +381,7 @@ impl Put {
                 }
             }
             Answer::HaveIt => {
-                if !self.holders.contains(&from) {
-                    self.holders.push(from);
-                }
+                self.hold(cx, from);
                 if self.finish_if_enough(cx) == Step::Over {
                     self.cancel(cx);
                     return Step::Over;

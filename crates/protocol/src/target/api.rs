@@ -120,6 +120,10 @@ pub enum Bug {
     ClaimGranted,
     /// Keep tentative windows for ever.
     NeverExpire,
+    /// Take puts under an older cluster map than the own one.
+    TakeOldMap,
+    /// Vouch for a copy to whoever uses an older cluster map.
+    VouchOldMap,
     /// Answer "have it" without remembering that somebody counts on the copy now.
     ForgetPromise,
 }

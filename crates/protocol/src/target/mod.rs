@@ -205,7 +205,9 @@ impl Target {
         self.marks.heard(head.epoch);
         let from = head.from;
         match message {
-            Message::PutRequest(request) if head.epoch < self.setup.map.epoch => {
+            Message::PutRequest(request)
+                if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::TakeOldMap) =>
+            {
                 self.bid(from, request.txn, request.round, Answer::Stale);
             }
             Message::GetRequest { txn, round, .. } if head.epoch < self.setup.map.epoch => {
@@ -213,6 +215,12 @@ impl Target {
             }
             Message::Leading(Leading::Request(request)) if head.epoch < self.setup.map.epoch => {
                 self.bid(from, request.put.txn, request.put.round, Answer::Stale);
+            }
+            // Whoever asks counts on the copy where its map looks for it.
+            Message::Probe { txn, .. }
+                if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::VouchOldMap) =>
+            {
+                self.bid(from, txn, 0, Answer::Stale);
             }
             // With another map others may be in the group, or other groups.
             Message::Leading(_) if head.epoch != self.setup.map.epoch => {}

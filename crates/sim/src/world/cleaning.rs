@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use protocol::cleaner::{Cleaner, Unfinished, Want};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{self, Scope};
 use protocol::time::{Instant, Span};
 
+use super::promise::Promise;
 use super::{Happening, Machinery, World};
 use crate::swarm::Planted;
 
@@ -98,7 +101,7 @@ impl World<'_> {
 
     pub(super) fn cleaner_event(&mut self, id: NodeId, event: initiator::Event) {
         if let initiator::Event::NeedMap { .. } = event {
-            return self.reload(id);
+            return self.need_map(id);
         }
         let Some(Cleaning { machine, referenced, .. }) = &mut self.cleaning else { return };
         match event {
@@ -127,6 +130,7 @@ impl World<'_> {
         self.references.insert(id, left);
         if left == 0 {
             self.acknowledged.remove(&id);
+            self.promises.remove(&id);
             self.open.values_mut().for_each(|asked| asked.erase(id));
         }
     }
@@ -153,13 +157,14 @@ impl World<'_> {
         self.scenario.cleaning.is_none_or(|cleaning| node.local(self.now).since(begun) < cleaning.grace.div(2))
     }
 
-    pub(super) fn publish(&mut self, by: NodeId, id: ChunkId, begun: Instant) {
+    pub(super) fn publish(&mut self, by: NodeId, id: ChunkId, begun: Instant, promise: Arc<Promise>) {
         let timely = self.is_timely(by, begun);
         if let Some(cleaning) = &mut self.cleaning {
             cleaning.unpublished -= 1;
         }
         if let Some(bytes) = self.contents.get(&id).filter(|_| timely) {
             self.acknowledged.insert(id, bytes.clone());
+            self.promises.insert(id, promise);
             *self.references.entry(id).or_insert(0) += 1;
         }
     }

@@ -1,7 +1,7 @@
 //! What goes wrong, and how it is put right.
 
 use protocol::id::NodeId;
-use protocol::time::{Instant, Span};
+use protocol::time::Span;
 
 use super::{Happening, Machinery, Node, STORM, World};
 use crate::swarm::{Planted, Trouble};
@@ -27,7 +27,7 @@ impl World<'_> {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let (at, way) = (draw(self), self.rng.below(3));
             let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Happening::Cut(node, way != 0, way != 1));
+            self.push(at, Happening::Cut(vec![node], way != 0, way != 1));
             self.push(back, Happening::Mend);
         }
         let victim = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
@@ -46,18 +46,22 @@ impl World<'_> {
             self.push(self.now + begins, Happening::Mute(true));
             self.push(self.now + ends, Happening::Mute(false));
         }
-        if let Some(new) = self.scenario.new_map {
-            self.push(Instant::ZERO + new.told, Happening::NewMap);
-        }
+        self.storm_by_domains();
         self.push(self.now + STORM, Happening::Heal);
     }
 
     pub(super) fn heal(&mut self) {
         self.healed = true;
         self.net.heal();
+        let newest = self.maps.len() - 1;
+        let has = |id: &NodeId| id.is_initiator() || self.maps[newest].target(*id).is_some();
+        let gone: Vec<NodeId> = self.nodes.keys().filter(|id| !has(id)).copied().collect();
+        gone.into_iter().for_each(|id| self.retire(id));
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.well(node);
             self.restart(node);
+            self.awake(node);
+            self.reload(node);
         }
         // What was acknowledged is asked for once more, and new puts must succeed.
         self.puts_left += 10;
@@ -75,13 +79,14 @@ impl World<'_> {
         }
     }
 
-    fn take_down(&mut self, id: NodeId, power: Option<u64>) {
+    pub(super) fn take_down(&mut self, id: NodeId, power: Option<u64>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if matches!(node.machinery, Machinery::Down(_)) {
             return;
         }
         node.life += 1;
         node.wake += 1;
+        node.sleeps = None;
         if let Machinery::Target(_, mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) {
             match power {
                 Some(seed) => disk.crash(seed),
@@ -128,11 +133,12 @@ impl World<'_> {
         }
         let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
         disk.open(forget);
-        let (late, drift) = (node.late, node.drift);
-        // A clock that was set back or forth, or that began anew with its host.
+        let drift = node.drift;
+        // The clock of another life has nothing to do with this one.
         let offset = self.rng.below(1_000_000_000);
         let session = self.session(id, offset, drift);
-        let map = self.file(late);
+        let map = self.file(id);
+        self.uses(id, map);
         let target = self.target(id, &disk, map);
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.map, node.offset, node.session) = (map, offset, session);

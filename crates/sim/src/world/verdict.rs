@@ -1,6 +1,6 @@
 //! What is checked, from outside.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
@@ -8,27 +8,26 @@ use protocol::initiator::{self, Found, GetError};
 use protocol::target;
 use protocol::time::{Instant, Span};
 
-use super::workload::Asked;
+use super::promise::Promise;
+use super::workload::{Asked, Looked};
 use super::{Happening, Machinery, World};
+use crate::excuse::Excuse;
 use crate::tell;
 
 impl World<'_> {
     /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
     pub(super) fn last_check(&mut self) {
-        let copies = usize::from(self.scenario.copies);
-        for (id, bytes) in &self.acknowledged {
-            let (mut good, mut damaged) = (0, 0);
-            for (node, state) in &self.nodes {
-                match &state.machinery {
-                    Machinery::Target(_, disk) | Machinery::Down(disk) if disk.durable(id).as_ref() == Some(bytes) => {
-                        good += 1;
-                    }
-                    _ => damaged += usize::from(self.damaged.contains(&(*id, *node))),
+        for (id, promise) in self.promises.clone() {
+            for holder in &promise.holders {
+                if self.holds(*holder, &id).as_ref() == self.acknowledged.get(&id) {
+                    continue;
                 }
-            }
-            if good + damaged < copies {
-                let why = format!("{id:?} has {good} good copies of {copies} at the end, and {damaged} were damaged");
-                self.outcome.failure.get_or_insert(why);
+                match self.harmed(id, *holder) {
+                    Some(excuse) => self.excuse(excuse, *holder, id),
+                    None => {
+                        self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one"))
+                    }
+                }
             }
         }
         self.check_cleaned();
@@ -58,13 +57,14 @@ impl World<'_> {
                 }
             }
             target::Event::Released { id: chunk } => self.windows.over(id, chunk),
-            target::Event::NeedMap { .. } => self.reload(id),
+            target::Event::NeedMap { .. } => self.need_map(id),
             target::Event::Stored { id: chunk, .. } => {
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
                 if self.holds(id, &chunk).is_some() {
                     // Written again: the damage is made good.
                     self.damaged.remove(&(chunk, id));
+                    self.lost.remove(&(chunk, id));
                 }
             }
             other => self.note(7, id, 0, || tell::target_event(&other)),
@@ -94,28 +94,25 @@ impl World<'_> {
                 self.feed(id);
             }
             initiator::Event::Get { handle, result } => {
-                let Some(Asked::Get(chunk, healed, must)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Asked::Get(chunk, healed, promise)) = self.open.remove(&(id, handle)) else { return };
                 self.note(10, id, 0, || tell::get(chunk, &result));
-                match (self.contents.get(&chunk).filter(|_| must), result) {
+                match (promise, result) {
                     (_, Ok(fetched)) if self.contents.get(&chunk).is_some_and(|b| fetched.pieces.concat() == *b) => {
                         self.outcome.gets += 1;
                     }
                     (_, Ok(_)) => self.fail(format!("a get of {chunk:?} returned wrong bytes")),
-                    (Some(_), Err(GetError::NotFound)) => {
-                        self.fail(format!("{chunk:?} was acknowledged, and is not found"))
-                    }
-                    (Some(_), Err(error)) if healed => self.fail(format!("a get failed after the heal: {error}")),
-                    (_, Err(_)) => {}
+                    (Some(promise), Err(error)) => self.check_unfound(id, chunk, &promise, &error, healed),
+                    (None, Err(_)) => {}
                 }
                 self.feed(id);
             }
-            initiator::Event::NeedMap { .. } => self.reload(id),
+            initiator::Event::NeedMap { .. } => self.need_map(id),
             initiator::Event::List { handle, result } => {
-                let Some(Asked::List(prefix, known, healed)) = self.open.remove(&(id, handle)) else { return };
-                self.note(14, id, known.len(), || tell::list(&result));
+                let Some(Asked::List(looked)) = self.open.remove(&(id, handle)) else { return };
+                self.note(14, id, looked.known.len(), || tell::list(&result));
                 match result {
-                    Ok(found) => self.check_list(&prefix, &known, healed, &found),
-                    Err(_) if healed => self.fail("a list was refused after the heal".to_owned()),
+                    Ok(found) => self.check_list(id, &looked, &found),
+                    Err(_) if looked.healed => self.fail("a list was refused after the heal".to_owned()),
                     Err(_) => {}
                 }
                 self.feed(id);
@@ -155,24 +152,41 @@ impl World<'_> {
         }
     }
 
-    /// At the moment of the acknowledgement the copies must be durable, apart, and right.
-    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], begun: Instant) {
-        let distinct: BTreeSet<NodeId> = holders.iter().copied().collect();
-        if distinct.len() < usize::from(self.scenario.copies) {
-            self.fail(format!("{id:?} was acknowledged with the holders {holders:?}"));
+    /// At the moment of the acknowledgement the copies must be durable, where they are looked for, apart, and right.
+    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], begun: (Instant, Instant)) {
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let group = self.group(map, &id);
+        let (copies, apart) = (self.maps[map].copies, self.spread(map, holders.iter().filter(|h| group.contains(h))));
+        if apart < usize::from(copies) {
+            let of = holders.iter().map(|holder| format!("{holder} in {:?}", self.maps[map].domain(*holder)));
+            let of: Vec<String> = of.collect();
+            self.fail(format!(
+                "{id:?} was acknowledged with {copies} copies, but only {apart} failure domains of its group under map {} \
+                 have one: {}",
+                map + 1,
+                of.join(", ")
+            ));
         }
-        for holder in distinct {
-            // A holder that is down is looked at when it is back; one that a flipped byte hit may have lost its copy.
+        self.check_epochs(id, map, holders, begun.1);
+        for holder in holders.iter().copied() {
+            // A holder that is down is looked at when it is back; what harmed a copy is known.
             let down = matches!(self.nodes.get(&holder).map(|n| &n.machinery), Some(Machinery::Down(_)));
             let good = down || self.holds(holder, &id).as_ref() == Some(&bytes);
-            if !good && !self.damaged.contains(&(id, holder)) && self.is_timely(by, begun) {
-                self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy"));
+            if !good && self.is_timely(by, begun.0) {
+                match self.harmed(id, holder) {
+                    Some(excuse) => self.excuse(excuse, holder, id),
+                    None => self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy")),
+                }
             }
         }
         self.outcome.puts += 1;
+        let promise = Arc::new(Promise { map, holders: holders.to_vec() });
         match self.draw_publish() {
-            Some(at) => self.push(at, Happening::Publish(by, id, begun)),
-            None => drop(self.acknowledged.insert(id, bytes)),
+            Some(at) => self.push(at, Happening::Publish(by, id, begun.0, promise)),
+            None => {
+                self.acknowledged.insert(id, bytes);
+                self.promises.insert(id, promise);
+            }
         }
     }
 
@@ -184,23 +198,59 @@ impl World<'_> {
         }
     }
 
-    /// A list names nothing else, and every version acknowledged before, unless all its holders may have been silent. That
-    /// holds of brief ones as well.
-    fn check_list(&mut self, prefix: &[u8], known: &[ChunkId], healed: bool, found: &Found) {
-        if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(prefix)) {
+    /// What was acknowledged is found wherever one of its copies is left.
+    fn check_unfound(&mut self, by: NodeId, id: ChunkId, promise: &Promise, error: &GetError, healed: bool) {
+        // That somebody is silent says nothing while there are faults.
+        let (absent, silent) = match error {
+            GetError::NotFound => (true, false),
+            GetError::Unavailable { silent, .. } => (false, !silent.is_empty()),
+            GetError::Busy => (false, true),
+        };
+        if !absent && !healed {
+            return;
+        }
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let (left, excuses) = self.left(id, promise, map, &self.group(map, &id));
+        if !left.is_empty() || silent {
+            let of = left.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+            return self.fail(format!(
+                "{id:?} was acknowledged, and is not found under map {}, though {of} have it: {error}",
+                map + 1
+            ));
+        }
+        excuses.into_iter().for_each(|excuse| self.excuse(excuse, by, id));
+    }
+
+    /// A list names nothing else, and every version acknowledged before of which somebody who answered has a copy. When those
+    /// who were silent hide nothing by the map, or it did not wait for them, that is every version.
+    fn check_list(&mut self, by: NodeId, looked: &Looked, found: &Found) {
+        if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(&looked.prefix)) {
             self.fail(format!("a list named {other:?}, which it was not asked for"));
         }
-        if healed && !found.silent.is_empty() && !found.brief {
+        if looked.healed && !found.silent.is_empty() && !found.brief {
             self.fail(format!("{:?} were silent to a list after the heal", found.silent));
         }
-        // An old map does not have the target that a newer one adds.
-        let unasked = usize::from(self.scenario.new_map.is_some_and(|new| new.grows));
-        for id in known.iter().filter(|id| found.chunks.iter().all(|(other, _)| other != *id)) {
-            let damaged = self.damaged.iter().filter(|(chunk, _)| chunk == id).map(|(_, target)| *target);
-            let lost: Vec<NodeId> = found.silent.iter().copied().chain(damaged).collect();
-            let domains = self.maps.last().map_or(0, |map| map.span(&lost));
-            if domains + unasked < usize::from(self.scenario.copies) {
-                self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let known_silent = |map: usize| !self.maps[map].may_hide(&found.silent);
+        // A list that did not wait for all is as good as complete; one that did is where few enough were silent.
+        let complete = found.brief || known_silent(looked.map) && known_silent(map);
+        let copies = self.maps[map].copies;
+        let copies = usize::from(if found.brief { copies } else { copies.min(self.maps[looked.map].copies) });
+        for (id, promise) in &looked.known {
+            if found.chunks.iter().any(|(other, _)| other == id) {
+                continue;
+            }
+            let (left, mut excuses) = self.left(*id, promise, looked.map, &looked.asked);
+            if let Some(holder) = left.iter().find(|holder| !found.silent.contains(holder)) {
+                self.fail(format!("{id:?} was acknowledged, and is not listed, though {holder} has it and answered"));
+            } else if complete {
+                if excuses.is_empty() && self.spread(promise.map, &promise.holders) < copies {
+                    excuses.insert(Excuse::Regrouped);
+                }
+                if excuses.is_empty() {
+                    self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
+                }
+                excuses.into_iter().for_each(|excuse| self.excuse(excuse, by, *id));
             }
         }
     }

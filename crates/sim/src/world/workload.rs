@@ -1,25 +1,40 @@
 //! What the initiators are asked.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{self, Scope};
 use protocol::time::Instant;
 
 use super::World;
+use super::promise::Promise;
 
 /// Names whose manifests are put and listed.
 const NAMES: u64 = 5;
 
 pub(super) enum Asked {
     /// Chunk, bytes, whether it was asked after the heal, whether nobody else puts it, and when it was asked, by the clock of
-    /// the initiator.
-    Put(ChunkId, Bytes, bool, bool, Instant),
-    /// Chunk, whether it was asked after the heal, and whether it must be found: it was referred to all the time.
-    Get(ChunkId, bool, bool),
-    /// A name's prefix, the versions that were acknowledged before, and whether it was asked after the heal.
-    List(Vec<u8>, Vec<ChunkId>, bool),
+    /// the initiator, and really.
+    Put(ChunkId, Bytes, bool, bool, (Instant, Instant)),
+    /// Chunk, whether it was asked after the heal, and what was promised of it, if it must be found: it was referred to all
+    /// the time.
+    Get(ChunkId, bool, Option<Arc<Promise>>),
+    /// A list of a name's versions.
+    List(Looked),
     /// Whether it was asked after the heal.
     Ping(bool),
+}
+
+/// What is known of a list when it is asked for.
+pub(super) struct Looked {
+    pub(super) prefix: Vec<u8>,
+    /// The versions that were acknowledged before.
+    pub(super) known: Vec<(ChunkId, Arc<Promise>)>,
+    pub(super) healed: bool,
+    /// Under which map, and whom.
+    pub(super) map: usize,
+    pub(super) asked: Vec<NodeId>,
 }
 
 impl Asked {
@@ -33,16 +48,16 @@ impl Asked {
     /// Nothing refers to this chunk any more.
     pub(super) fn erase(&mut self, id: ChunkId) {
         match self {
-            Self::Get(chunk, _, must) => *must &= *chunk != id,
-            Self::List(_, known, _) => known.retain(|chunk| *chunk != id),
-            Self::Put(..) | Self::Ping(_) => {}
+            Self::Get(chunk, _, must) if *chunk == id => *must = None,
+            Self::List(looked) => looked.known.retain(|(chunk, _)| *chunk != id),
+            Self::Get(..) | Self::Put(..) | Self::Ping(_) => {}
         }
     }
 
     fn chunk(&self) -> Option<(ChunkId, Bytes)> {
         match self {
             Self::Put(id, payload, ..) => Some((*id, payload.clone())),
-            Self::Get(..) | Self::List(..) | Self::Ping(_) => None,
+            Self::Get(..) | Self::List(_) | Self::Ping(_) => None,
         }
     }
 }
@@ -62,7 +77,7 @@ impl World<'_> {
             let (asked, request) = if put {
                 self.draw_put(id, handle)
             } else if self.rng.chance(1, 16) {
-                self.draw_look(handle)
+                self.draw_look(id, handle)
             } else {
                 self.draw_get(handle)
             };
@@ -91,7 +106,7 @@ impl World<'_> {
             self.open.values_mut().for_each(|asked| asked.share(id));
         }
         self.contents.insert(id, payload.clone());
-        let begun = self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now));
+        let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
         (Asked::Put(id, payload.clone(), self.healed, fresh, begun), initiator::Request::Put { handle, id, payload })
     }
 
@@ -104,24 +119,31 @@ impl World<'_> {
             let nth = self.rng.below(known) as usize;
             self.acknowledged.keys().nth(nth).copied().unwrap_or_else(|| ChunkId::of_payload(b""))
         };
-        (Asked::Get(id, self.healed, self.acknowledged.contains_key(&id)), initiator::Request::Get { handle, id })
+        (Asked::Get(id, self.healed, self.promises.get(&id).cloned()), initiator::Request::Get { handle, id })
     }
 
     /// A list of a name's versions, or a ping.
-    fn draw_look(&mut self, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_look(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
         self.gets_left -= 1;
         if self.rng.chance(1, 3) {
             return (Asked::Ping(self.healed), initiator::Request::Ping { handle });
         }
         let name = ChunkId::of_manifest(&self.draw_name(), 0, &[]);
         let prefix = name.encode()[..=ChunkId::NAME_LEN].to_vec();
-        let known = self.acknowledged.keys().filter(|id| id.encode().starts_with(&prefix)).copied().collect();
+        let known = self.promises.iter().filter(|(id, _)| id.encode().starts_with(&prefix));
+        let known = known.map(|(id, promise)| (*id, promise.clone())).collect();
         let scope = match self.rng.below(4) {
             0 => Scope::GroupOf(name),
             1 => Scope::LiveOf(name),
             _ => Scope::Cluster,
         };
-        (Asked::List(prefix.clone(), known, self.healed), initiator::Request::List { handle, scope, prefix })
+        let map = self.nodes.get(&initiator).map_or(0, |node| node.map);
+        let asked = match scope {
+            Scope::Cluster => self.maps[map].targets().map(|t| t.id).collect(),
+            Scope::GroupOf(id) | Scope::LiveOf(id) => self.group(map, &id),
+        };
+        let looked = Looked { prefix: prefix.clone(), known, healed: self.healed, map, asked };
+        (Asked::List(looked), initiator::Request::List { handle, scope, prefix })
     }
 
     fn draw_name(&mut self) -> String {

@@ -97,7 +97,7 @@ impl Put {
         }
         match answer {
             Answer::HaveIt => {
-                self.holders.push(from);
+                self.hold(cx, from);
                 if self.finish_if_enough(cx) == Step::Over {
                     return Step::Over;
                 }

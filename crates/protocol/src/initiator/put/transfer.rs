@@ -54,9 +54,7 @@ impl Put {
 
     pub(in crate::initiator) fn ack(&mut self, cx: &mut Shared, from: NodeId, ack: Ack) -> Step {
         if ack == Ack::Durable {
-            if !self.holders.contains(&from) && cx.map.domain(from).is_some() {
-                self.holders.push(from);
-            }
+            self.hold(cx, from);
             if let Phase::Transferring { waiting, .. } = &mut self.phase {
                 waiting.remove(&from);
             }

@@ -1,0 +1,107 @@
+//! Which cluster map a node uses, and who comes and goes with a newer one.
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator;
+use protocol::map::MemberSet;
+use protocol::rng::mix;
+use protocol::time::{Instant, Span};
+
+use super::{Happening, World};
+use crate::swarm::Planted;
+
+/// Until a node that heard of a newer map has read it.
+const READ: Span = Span::from_micros(100);
+/// Until a target is switched off that a newer map does not have.
+const RETIRE: u64 = 100_000_000;
+
+impl World<'_> {
+    /// Half of the nodes find a newer map later.
+    fn is_late(&self, node: NodeId, map: usize) -> bool {
+        mix(self.scenario.seed ^ u64::from(node.0) ^ (map as u64) << 40) & 1 == 1
+    }
+
+    /// Which map is in a node's file now: the newest that it has found. A target's file has it from its first map on.
+    pub(super) fn file(&self, node: NodeId) -> usize {
+        // A target does not take a map without it: whoever wrote that switches it off.
+        let has = |nth: usize| node.is_initiator() || self.maps[nth].target(node).is_some();
+        let first = (0..self.maps.len()).find(|nth| has(*nth)).unwrap_or(0);
+        let forgets = self.scenario.planted == Some(Planted::OldMapAfterRestart) && !self.healed;
+        if forgets && self.nodes.get(&node).is_some_and(|n| n.life > 0) {
+            return first;
+        }
+        let there = |nth: &usize| {
+            let map = &self.scenario.layout.maps[*nth];
+            let since = if self.is_late(node, *nth) { map.found } else { map.told };
+            self.healed || self.now >= Instant::ZERO + since
+        };
+        (first..self.maps.len()).filter(|nth| has(*nth)).filter(there).last().unwrap_or(first)
+    }
+
+    /// A node heard of a newer map, and reads its file.
+    pub(super) fn need_map(&mut self, id: NodeId) {
+        if self.nodes.get(&id).is_some_and(|node| self.file(id) > node.map) {
+            self.push(self.now + READ, Happening::Reload(id));
+        }
+    }
+
+    /// Hands a node the map in its file, if that is newer than the one in use.
+    pub(super) fn reload(&mut self, id: NodeId) {
+        let found = self.file(id);
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.map < found) else { return };
+        node.map = found;
+        self.uses(id, found);
+        self.note(12, id, found, || format!("uses map {}", found + 1));
+        self.input(id, None, Some(initiator::Request::Map(self.maps[found].clone())));
+    }
+
+    /// From now on a node uses a map, unless it did before.
+    pub(super) fn uses(&mut self, id: NodeId, map: usize) {
+        self.first_used.entry((id, map)).or_insert(self.now);
+    }
+
+    /// A newer map is there: its targets begin, and those that it does not have are switched off after a while.
+    pub(super) fn new_map(&mut self, nth: usize) {
+        for id in self.more(nth, nth - 1) {
+            self.add_target(id);
+        }
+        for id in self.more(nth - 1, nth) {
+            let at = self.now + Span::from_nanos(self.rng.below(RETIRE));
+            self.push(at, Happening::Retire(id));
+        }
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        nodes.into_iter().for_each(|id| self.push(self.now, Happening::Reload(id)));
+    }
+
+    /// The targets of one map that another does not have.
+    fn more(&self, one: usize, other: usize) -> Vec<NodeId> {
+        let ids = self.maps[one].targets().map(|t| t.id);
+        ids.filter(|id| self.maps[other].target(*id).is_none()).collect()
+    }
+
+    /// A target that no newer map has is switched off for ever.
+    pub(super) fn retire(&mut self, id: NodeId) {
+        if self.nodes.remove(&id).is_some() {
+            self.windows.crashed(id);
+            self.note(18, id, 0, || "is switched off for ever".to_owned());
+        }
+    }
+
+    /// Who gets what `from` sends to a set: the address is of its own map, and each target listens to those of its own.
+    pub(super) fn listening(&self, from: NodeId, set: MemberSet) -> Vec<NodeId> {
+        let map = &self.maps[self.nodes.get(&from).map_or(0, |node| node.map)];
+        let Some(number) = map.number(set) else { return Vec::new() };
+        let uses = |id: &NodeId, map: usize| self.nodes.get(id).is_some_and(|node| node.map == map);
+        let mut all = Vec::new();
+        for (map, listeners) in self.listeners.iter().enumerate() {
+            let them = listeners.get(&number).into_iter().flatten();
+            all.extend(them.filter(|id| uses(id, map)).copied());
+        }
+        all
+    }
+
+    /// The members of a chunk's group under a map.
+    pub(super) fn group(&self, map: usize, id: &ChunkId) -> Vec<NodeId> {
+        let map = &self.maps[map];
+        map.members(map.group_of(id)).map(|t| t.id).collect()
+    }
+}

@@ -1,0 +1,68 @@
+//! What an acknowledgement promises, and what has taken some of it away since.
+
+use std::collections::BTreeSet;
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::time::Instant;
+
+use super::World;
+use crate::excuse::Excuse;
+
+/// The copies that an acknowledged put named.
+#[derive(Clone, Debug)]
+pub(super) struct Promise {
+    /// The map that its initiator used then.
+    pub(super) map: usize,
+    pub(super) holders: Vec<NodeId>,
+}
+
+impl World<'_> {
+    /// What the simulated world did to a copy, if that is why it is missing.
+    pub(super) fn harmed(&self, id: ChunkId, holder: NodeId) -> Option<Excuse> {
+        if self.lost.contains(&(id, holder)) || !self.nodes.contains_key(&holder) {
+            return Some(Excuse::LostDisk);
+        }
+        self.damaged.contains(&(id, holder)).then_some(Excuse::Flipped)
+    }
+
+    /// The copies of a chunk that are neither harmed nor with others than those `asked` under `map`, and what excuses the rest.
+    pub(super) fn left(
+        &self,
+        id: ChunkId,
+        promise: &Promise,
+        map: usize,
+        asked: &[NodeId],
+    ) -> (Vec<NodeId>, BTreeSet<Excuse>) {
+        let mut excuses = BTreeSet::new();
+        let mut left = Vec::new();
+        for holder in &promise.holders {
+            if !asked.contains(holder) {
+                excuses.insert(if promise.map > map { Excuse::OlderMap } else { Excuse::Regrouped });
+            } else if let Some(excuse) = self.harmed(id, *holder) {
+                excuses.insert(excuse);
+            } else {
+                left.push(*holder);
+            }
+        }
+        (left, excuses)
+    }
+
+    /// Distinct failure domains of these under a map.
+    pub(super) fn spread<'n>(&self, map: usize, nodes: impl IntoIterator<Item = &'n NodeId>) -> usize {
+        nodes.into_iter().filter_map(|node| self.maps[map].domain(*node)).collect::<BTreeSet<u16>>().len()
+    }
+
+    /// A put may count on nobody who refuses its map: who used a newer one since before the put began.
+    pub(super) fn check_epochs(&mut self, id: ChunkId, map: usize, holders: &[NodeId], since: Instant) {
+        let newer = |holder: &&NodeId| {
+            let known = self.first_used.range((**holder, map + 1)..=(**holder, usize::MAX));
+            known.map(|(_, used)| *used).any(|used| used < since)
+        };
+        if let Some(holder) = holders.iter().find(newer).copied() {
+            self.fail(format!(
+                "{id:?} was put under map {}, but {holder} knew a newer one before the put began",
+                map + 1
+            ));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What befalls whole failure domains, disks that are lost for ever, and nodes that sleep.
+
+use protocol::id::NodeId;
+use protocol::rng::mix;
+use protocol::time::{Instant, Span};
+
+use super::{Happening, Machinery, STORM, World};
+use crate::layout::Lost;
+use crate::swarm::Planted;
+
+impl World<'_> {
+    /// Schedules what happens to domains, disks, maps and clocks.
+    pub(super) fn storm_by_domains(&mut self) {
+        let (storm, layout) = (STORM.as_nanos(), &self.scenario.layout);
+        let mut rng = protocol::rng::Rng::new(self.scenario.seed).fork(33);
+        let domains = layout.domains();
+        let (start, heal) = (self.now, self.now + STORM);
+        if layout.blackout {
+            let hit: Vec<NodeId> = domains.iter().filter(|_| rng.chance(3, 4)).flatten().copied().collect();
+            let at = start + Span::from_nanos(rng.below(storm / 2));
+            self.push(at, Happening::DomainCrash(hit.clone(), rng.next_u64()));
+            let back = at + Span::from_nanos(storm / 8 + rng.below(storm / 4));
+            for node in hit {
+                self.push(back + Span::from_nanos(rng.below(storm / 16)), Happening::Restart(node));
+            }
+        }
+        for nth in 0..layout.domain_crashes + layout.domain_cuts {
+            let domain = domains[rng.below(domains.len() as u64) as usize].clone();
+            let at = start + Span::from_nanos(rng.below(storm));
+            let back = at + Span::from_nanos(rng.below(storm / 4));
+            if nth < layout.domain_crashes {
+                self.push(at, Happening::DomainCrash(domain.clone(), rng.next_u64()));
+                for node in domain {
+                    self.push(back + Span::from_nanos(rng.below(storm / 16)), Happening::Restart(node));
+                }
+            } else {
+                let way = rng.below(3);
+                self.push(at, Happening::Cut(domain, way != 0, way != 1));
+                self.push(back, Happening::Mend);
+            }
+        }
+        for lost in &layout.lost {
+            self.push(Instant::ZERO + lost.at, Happening::LoseDisk(*lost));
+        }
+        for nth in 1..layout.maps.len() {
+            self.push(Instant::ZERO + layout.maps[nth].told, Happening::NewMap(nth));
+        }
+        for _ in 0..layout.sleeps {
+            let initiators = rng.chance(2, 3);
+            let node = if initiators {
+                self.initiators[rng.below(self.initiators.len() as u64) as usize]
+            } else {
+                NodeId(1 + rng.below(u64::from(self.scenario.targets)) as u32)
+            };
+            let at = start + Span::from_nanos(rng.below(storm));
+            let until = (at + Span::from_nanos(storm / 8 + rng.below(storm * 5 / 8))).min(heal);
+            let jump = if rng.chance(1, 2) { Span::from_nanos(rng.below(storm / 2)) } else { Span::ZERO };
+            self.push(at, Happening::Sleep(node, until, jump));
+        }
+    }
+
+    /// All targets of a domain go down at once: by power, or their processes.
+    pub(super) fn domain_crash(&mut self, nodes: &[NodeId], seed: u64) {
+        for node in nodes.iter().filter(|_| !self.healed).copied().collect::<Vec<_>>() {
+            let power = mix(seed ^ u64::from(node.0));
+            self.take_down(node, seed.is_multiple_of(2).then_some(power));
+        }
+    }
+
+    /// The disk of a target is lost with all that is on it; after a while an empty one is in its place.
+    pub(super) fn lose_disk(&mut self, lost: Lost) {
+        let id = lost.target;
+        if self.healed || !self.nodes.contains_key(&id) {
+            return;
+        }
+        self.take_down(id, None);
+        let fresh = self.fresh_disk(id);
+        if let Some(Machinery::Down(disk)) = self.nodes.get_mut(&id).map(|node| &mut node.machinery) {
+            // Its store says what was on it.
+            disk.open(false);
+            self.lost.extend(disk.held().into_iter().map(|chunk| (chunk, id)));
+        }
+        self.note(19, id, 0, || "its disk is lost".to_owned());
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.machinery = Machinery::Down(fresh);
+        }
+        self.push(self.now + lost.replaced, Happening::Restart(id));
+    }
+
+    /// A node does nothing for a while. What is meant for it waits.
+    pub(super) fn sleep(&mut self, id: NodeId, until: Instant, jump: Span) {
+        let (now, stops) = (self.now, self.scenario.planted == Some(Planted::StoppedClock));
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.sleeps.is_none()) else { return };
+        if self.healed || matches!(node.machinery, Machinery::Down(_)) {
+            return;
+        }
+        node.sleeps = Some(until);
+        if stops {
+            // Held back now: nothing looks at it until then.
+            node.offset = node.offset.saturating_sub(until.since(now).as_nanos());
+        } else {
+            node.offset += jump.as_nanos();
+        }
+        self.note(20, id, 0, || format!("sleeps until {until}"));
+        self.push(until, Happening::Awake(id));
+    }
+
+    pub(super) fn awake(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && node.sleeps.take().is_some()
+        {
+            self.input(id, None, None);
+        }
+    }
+
+    /// Until when whoever this happens to sleeps.
+    pub(super) fn sleeper(&self, happening: &Happening) -> Option<Instant> {
+        let node = match happening {
+            Happening::Datagram(node, _)
+            | Happening::Done(node, ..)
+            | Happening::Commit(node, _)
+            | Happening::Wake(node, _)
+            | Happening::Reload(node)
+            | Happening::Publish(node, ..) => node,
+            _ => return None,
+        };
+        self.nodes.get(node)?.sleeps.filter(|until| *until > self.now)
+    }
+}
