@@ -4,6 +4,7 @@
 //! Disk and hashing run on threads beside it ([`target`], [`client`]). Nothing here decides anything about the protocol.
 
 mod arrivals;
+mod backlog;
 pub mod client;
 pub mod config;
 pub mod hearing;

@@ -14,6 +14,7 @@ use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::backlog::{Backlog, Parcel};
 use crate::config::ClusterConfig;
 use crate::hearing::{Complaints, Hearing, Obstacle};
 use crate::metrics::NetMetrics;
@@ -26,8 +27,6 @@ const SOCKET_BUFFER: usize = 4 << 20;
 const PER_SOCKET: usize = 18;
 /// Initiators whose address is remembered.
 const BOOK: usize = 4_096;
-/// Control messages that may wait for the socket.
-const URGENT: usize = 4_096;
 /// Parcels that are sent late before what has arrived has its turn.
 const FLUSHED: usize = 256;
 /// How far apart refusals are at least: what is sent to a node must not make it send as much.
@@ -80,21 +79,6 @@ impl Port {
     fn new(socket: Socket) -> std::io::Result<Self> {
         let offload = UdpSocketState::new(UdpSockRef::from(&socket))?;
         Ok(Self { socket, offload })
-    }
-}
-
-/// What one call hands to the kernel: a datagram in two pieces, or equal segments that the kernel makes datagrams of.
-#[derive(Debug)]
-struct Parcel {
-    head: Bytes,
-    payload: Bytes,
-    segment: Option<usize>,
-    to: SocketAddr,
-}
-
-impl Parcel {
-    fn len(&self) -> usize {
-        self.head.len() + self.payload.len()
     }
 }
 
@@ -404,60 +388,6 @@ impl Net {
     }
 }
 
-/// What waits for the socket: control messages first, because they are small, and windows depend on them.
-#[derive(Debug)]
-struct Backlog {
-    control: VecDeque<Parcel>,
-    data: VecDeque<Parcel>,
-    /// Bytes of data that wait, and the most that may.
-    waiting: u64,
-    most: u64,
-}
-
-impl Backlog {
-    fn new(most: u64) -> Self {
-        Self { control: VecDeque::new(), data: VecDeque::new(), waiting: 0, most }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.control.is_empty() && self.data.is_empty()
-    }
-
-    /// Whether there is room for it. What there is none for is lost, as on the wire: whoever misses it asks for it.
-    fn push(&mut self, parcel: Parcel) -> bool {
-        if !is_data(&parcel.head) {
-            let fits = self.control.len() < URGENT;
-            fits.then(|| self.control.push_back(parcel));
-            return fits;
-        }
-        let bytes = parcel.len() as u64;
-        let fits = self.waiting + bytes <= self.most;
-        if fits {
-            self.waiting += bytes;
-            self.data.push_back(parcel);
-        }
-        fits
-    }
-
-    fn pop(&mut self) -> Option<Parcel> {
-        self.control.pop_front().or_else(|| {
-            let parcel = self.data.pop_front()?;
-            self.waiting -= parcel.len() as u64;
-            Some(parcel)
-        })
-    }
-
-    /// Puts back what was popped last.
-    fn put_back(&mut self, parcel: Parcel) {
-        if is_data(&parcel.head) {
-            self.waiting += parcel.len() as u64;
-            self.data.push_front(parcel);
-        } else {
-            self.control.push_front(parcel);
-        }
-    }
-}
-
 const ADVICE: &str = "lower the load on this host, or raise its limits";
 
 /// What an error of the network says of the way to where a datagram went.
@@ -574,36 +504,4 @@ pub fn initiator_interface(config: &ClusterConfig) -> Result<Ipv4Addr, NodeError
 /// When there is none.
 pub fn free_port(interface: Ipv4Addr) -> std::io::Result<u16> {
     UdpSocket::bind((interface, 0))?.local_addr().map(|address| address.port())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use protocol::id::{ClusterId, Epoch, TxnId};
-    use protocol::wire::{DataHeader, Head, Message, encode_message};
-
-    fn parcel(head: Bytes, payload: usize) -> Parcel {
-        Parcel { head, payload: vec![0; payload].into(), segment: None, to: SocketAddr::from(([127, 0, 0, 1], 1)) }
-    }
-
-    #[test]
-    fn what_waits_for_the_socket_is_bounded_and_control_goes_first() {
-        let (cluster, from) = (ClusterId(1), NodeId(1));
-        let header = DataHeader { cluster, from, txn: TxnId(1), offset: 0, size: 8_000 };
-        let data = || parcel(Bytes::copy_from_slice(&header.encode()), 8_000 - DATA_HEADER);
-        let head = Head { cluster, epoch: Epoch(1), from };
-        let control = || parcel(encode_message(head, &Message::Ping { txn: TxnId(1) }), 0);
-        let mut backlog = Backlog::new(80_000);
-        assert_eq!((0..20).filter(|_| backlog.push(data())).count(), 10);
-        assert_eq!((0..2 * URGENT).filter(|_| backlog.push(control())).count(), URGENT);
-        for n in 0..URGENT + 10 {
-            let parcel = backlog.pop().expect("it waits");
-            assert_eq!(is_data(&parcel.head), n >= URGENT, "{n}");
-            // The socket did not take it at first.
-            backlog.put_back(parcel);
-            backlog.pop().expect("it waits");
-        }
-        assert!(backlog.is_empty() && backlog.pop().is_none());
-        assert!(backlog.push(data()), "its room is free again");
-    }
 }

@@ -107,21 +107,21 @@ fn every_message_has_its_frozen_bytes() {
 
 /// A first word between two nodes, what it takes to be believed, and a refusal.
 fn between_sessions() -> Vec<(&'static str, Bytes)> {
-    let at = Instant::from_nanos;
-    let session = |node, seed| Session::new(KEY, head().cluster, NodeId(node), seed, at(1_000));
+    let at = |ms| Instant::ZERO + Span::from_millis(ms);
+    let session = |node, seed| Session::new(KEY, head().cluster, NodeId(node), seed, Instant::ZERO);
     let (mut speaker, mut listener) = (session(6, 40), session(7, 41));
-    let ping = speaker.seal(at(2_000), &encode_message(head(), &Message::Ping { txn: TxnId(1) }));
+    let ping = speaker.seal(at(2), &encode_message(head(), &Message::Ping { txn: TxnId(1) }));
     let reply = |opened| match opened {
-        Ok(Opened::Between { replies, .. }) => Vec::<Bytes>::from(replies),
+        Ok(Opened::Between { replies, .. }) => replies,
         other => panic!("{other:?}"),
     };
-    let challenge = reply(listener.open(at(3_000), ping.clone())).remove(0);
-    let replies = reply(speaker.open(at(4_000), challenge.clone()));
+    let challenge = reply(listener.open(at(3), ping.clone())).remove(0);
+    let replies = reply(speaker.open(at(4), challenge.clone()));
     let [back, proof] = &replies[..] else { panic!("a challenge in return, and the proof: {replies:?}") };
-    let good = listener.open(at(5_000), proof.clone());
+    let good = listener.open(at(5), proof.clone());
     let ping_alone = ping.slice(..ping.len() - TAG);
     assert_eq!(good, Ok(Opened::Between { replies: vec![], good: vec![ping_alone] }));
-    let (back, proof, refusal) = (back.clone(), proof.clone(), speaker.refusal(at(6_000)));
+    let (back, proof, refusal) = (back.clone(), proof.clone(), speaker.refusal(at(6)));
     for (datagram, length) in [(&challenge, 72), (&back, 72), (&proof, 68), (&refusal, 48)] {
         assert_eq!(datagram.len(), length);
     }
