@@ -26,6 +26,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         capacity: "256MiB".to_owned(),
         metrics: None,
         write_delay_ms: 0,
+        moved: false,
     };
     let config = ClusterConfig {
         cluster: dir.display().to_string(),

@@ -254,7 +254,7 @@ fn lost_and_doubled_challenges_and_proofs_delay_and_no_more() {
         let sent = (1..).find(|n| {
             way.push((true, a.ping(now, *n)));
             for _ in 0..25 {
-                now = now + Span::from_millis(2);
+                now += Span::from_millis(2);
                 let arrived = core::mem::take(&mut way);
                 for (to_b, datagram) in arrived {
                     for _ in 0..rng.below(3) {
