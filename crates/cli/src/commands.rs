@@ -161,10 +161,27 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
         let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), numbers::size);
         let mut cells = vec![target.id.to_string(), state.to_owned(), shortened(&target.domain), number(target.chunks)];
         cells.extend([target.live, target.dead, target.reclaimed, target.free].map(size));
+        let more = if target.damaged_more == Some(true) { "+" } else { "" };
+        cells.push(format!("{}{more}", number(target.damaged)));
         cells
     };
-    let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free"];
+    let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free", "damaged"];
     output::table(&header, status.targets.iter().map(row).collect())?;
+    for target in &status.targets {
+        if let Some(silence) = &target.silence {
+            line(&format!("target {} is silent: {}", target.id, silence.text))?;
+        }
+    }
+    let damaged = &status.damaged;
+    if damaged.copies > 0 {
+        let least = if damaged.at_least { "at least " } else { "" };
+        line(&format!(
+            "damage: {least}{n} copies were damaged and dropped, and are not back at their targets: up to {n} chunks have fewer \
+             than {} copies; check the disks, and put again what they hold",
+            status.copies,
+            n = damaged.copies
+        ))?;
+    }
     let cleaning = &status.cleaning;
     if cleaning.looks > 0 {
         line(&format!(

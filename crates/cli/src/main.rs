@@ -17,6 +17,7 @@ mod output;
 mod process;
 mod roles;
 mod service;
+mod silence;
 mod simulate;
 mod up;
 

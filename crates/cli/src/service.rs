@@ -15,9 +15,10 @@ use protocol::map::ClusterMap;
 use protocol::time::Span;
 use protocol::wire::Usage;
 
-use crate::api::{CleanInfo, Status, TargetInfo};
+use crate::api::{CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::args::TransportArg;
 use crate::gateway::{Cluster, Live};
+use crate::silence::SilenceInfo;
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
@@ -101,7 +102,7 @@ where
 }
 
 /// A span as the standard library has it.
-const fn duration(span: Span) -> Duration {
+pub(crate) const fn duration(span: Span) -> Duration {
     Duration::from_nanos(span.as_nanos())
 }
 
@@ -152,22 +153,28 @@ impl Cluster for NodeCluster {
         let states = states.wait()?.context("the targets could not be asked")?;
         let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
-        let targets = states.into_iter().map(|state| TargetInfo {
+        let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
+        let targets = targets.map(|(target, state)| TargetInfo {
             id: state.target.0,
-            domain: config
-                .targets
-                .iter()
-                .find(|t| t.id == state.target.0)
-                .map_or_else(String::new, |t| t.domain.clone()),
+            domain: target.map_or_else(String::new, |t| t.domain.clone()),
             alive: state.answer.is_some(),
+            silence: target
+                .filter(|_| state.answer.is_none())
+                .map(|t| SilenceInfo::new(&self.client.silence(state.target), t.address)),
             free: state.answer.map(|a| a.free),
             chunks: state.answer.map(|a| a.chunks),
             live: used(state.target, |usage| usage.live),
             dead: used(state.target, |usage| usage.dead),
             reclaimed: used(state.target, |usage| usage.reclaimed),
+            damaged: used(state.target, |usage| usage.damaged),
+            damaged_more: usage.get(&state.target).map(|usage| usage.damaged_more),
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
+        let damaged = DamageInfo {
+            copies: targets.iter().filter_map(|target| target.damaged).sum(),
+            at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
+        };
         let map = self.client.map();
         let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
         let groups = (0..map.groups()).map(members).collect();
@@ -179,6 +186,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
+            damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
     }

@@ -172,7 +172,14 @@ fn wait_for_targets(cluster: &Cluster, family: &mut Family, stop: &AtomicBool) -
         }
         if Instant::now() >= deadline {
             let logs = cluster.directory.join("logs");
-            bail!("targets {} do not answer after {} s: see {}", silent.join(", "), START.as_secs(), logs.display());
+            let why = status.targets.iter().find_map(|t| Some((t.id, t.silence.as_ref()?)));
+            let why = why.map_or_else(String::new, |(id, silence)| format!(" (target {id}: {})", silence.text));
+            bail!(
+                "targets {} do not answer after {} s{why}: see {}",
+                silent.join(", "),
+                START.as_secs(),
+                logs.display()
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }

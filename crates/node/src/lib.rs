@@ -6,6 +6,7 @@
 mod arrivals;
 pub mod client;
 pub mod config;
+pub mod hearing;
 pub mod metrics;
 pub mod net;
 pub mod port;
@@ -84,4 +85,12 @@ pub enum NodeError {
 pub(crate) fn io(what: impl Into<String>, advice: &'static str) -> impl FnOnce(std::io::Error) -> NodeError {
     let what = what.into();
     move |cause| NodeError::Io { what, cause, advice }
+}
+
+/// 64 bits that no other process has.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.finish()
 }

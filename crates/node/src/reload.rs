@@ -87,3 +87,29 @@ fn follow(map: &ClusterMap, used: &ClusterMap) -> Result<ClusterMap, String> {
     let unsaid: Vec<String> = unsaid.map(|id| id.0.to_string()).collect();
     if unsaid.is_empty() { Ok(after) } else { Err(unsaid.join(", ")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::id::{ClusterId, Epoch, NodeId};
+    use protocol::map::TargetEntry;
+
+    use super::*;
+
+    fn map(epoch: u32, domains: &[u16]) -> ClusterMap {
+        let entry = |(id, domain): (u32, &u16)| TargetEntry { id: NodeId(id), domain: *domain, capacity: 1 << 30 };
+        let targets = (1..).zip(domains).map(entry).collect();
+        ClusterMap::new(ClusterId(1), Epoch(epoch), 2, 3, targets).expect("a good map")
+    }
+
+    #[test]
+    fn who_comes_into_the_domain_of_others_must_be_said_to() {
+        let used = map(1, &[1, 1, 2, 2, 3, 3]);
+        assert!(follow(&map(2, &[7, 7, 8, 8, 9, 9]), &used).is_ok(), "only the names changed");
+        let joined = map(2, &[1, 2, 2, 2, 3, 3]);
+        assert_eq!(follow(&joined, &used), Err("2".to_owned()));
+        let said = follow(&joined.with_moved([NodeId(2)]), &used).expect("it is said");
+        assert_eq!(said.span(&[2, 3, 4].map(NodeId)), 2);
+        // A later map must say so too: whoever begins with that one knows no earlier.
+        assert_eq!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &said), Err("2".to_owned()));
+    }
+}

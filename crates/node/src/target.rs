@@ -85,7 +85,8 @@ impl Host<Target> for TargetHost {
             Effect::Usage => {
                 let space = self.store.space();
                 let (live, dead) = (space.written.saturating_sub(space.dead), space.dead);
-                return Some(Completion::Used(Usage { live, dead, reclaimed: space.reclaimed }));
+                let ((damaged, damaged_more), reclaimed) = (self.store.damaged(), space.reclaimed);
+                return Some(Completion::Used(Usage { live, dead, reclaimed, damaged, damaged_more }));
             }
             Effect::List { prefix, after, limit } => {
                 let (ids, more) = self.store.list(&prefix, after.as_ref(), limit);
@@ -237,6 +238,12 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
             "target {}: the record of {id}, among the last that were written, is not whole and was struck out: a crash \
              cut it off before it was acknowledged, unless the disk has damaged it since",
             target.id
+        );
+    }
+    if let Some(error) = &recovery.forgetful {
+        let id = target.id;
+        tracing::error!(
+            "target {id}: that copies were damaged could not be noted, so status forgets it at the next start: {error}"
         );
     }
     for id in &recovery.damaged {

@@ -444,7 +444,8 @@ fn servers() -> ClusterMap {
 
 #[test]
 fn a_put_that_lacks_a_failure_domain_says_so_soon() {
-    for config in configs() {
+    // Without negotiation one silent target after the other is tried.
+    for config in configs().into_iter().filter(|config| config.transport != Transport::Hash) {
         let mut cluster = Cluster::of(servers(), &config);
         cluster.dead.extend((1..=3).map(NodeId));
         // The second finds known what the first waited for.
@@ -456,10 +457,10 @@ fn a_put_that_lacks_a_failure_domain_says_so_soon() {
             else {
                 panic!("{config:?}: {events:?}")
             };
-            let PutError::TooFewCopies { have, domains: 2, silent, .. } = error else { panic!("{error:?}") };
-            assert_eq!(servers().domains(have), 2, "{have:?}");
+            let PutError::TooFewCopies { have, domains, possible: 2, silent, .. } = error else { panic!("{error:?}") };
+            assert_eq!(servers().domains(have), *domains, "{have:?}");
             assert!(!silent.is_empty() && silent.iter().all(|id| id.0 <= 3), "{config:?}: {silent:?}");
-            assert!(error.to_string().starts_with("copies are durable in 2 of 3 failure domains"), "{error}");
+            assert!(error.to_string().starts_with("copies are needed in 3 failure domains, durable in "), "{error}");
             assert!(cluster.now.since(began) <= limit, "{config:?}: {}", cluster.now.since(began));
         }
         cluster.dead.clear();

@@ -189,7 +189,9 @@ impl Disk {
             Effect::Usage => {
                 let space = store.space();
                 let live = space.written - space.dead;
-                Answer::Now(Completion::Used(Usage { live, dead: space.dead, reclaimed: space.reclaimed }))
+                let (damaged, damaged_more) = store.damaged();
+                let (dead, reclaimed) = (space.dead, space.reclaimed);
+                Answer::Now(Completion::Used(Usage { live, dead, reclaimed, damaged, damaged_more }))
             }
             Effect::Scrub { after, max_bytes } => {
                 let scrubbed = store.scrub(after, max_bytes);

@@ -55,6 +55,9 @@ impl Store {
                 }
             }
         }
+        if let Err(error) = self.settle_damaged(&mut writer, ids) {
+            done.failed = Some(error);
+        }
         // Also what a write that failed on the way had staged.
         if let Err(error) = self.sync_locked(&mut writer) {
             written.drain(..).for_each(|(_, id, place)| self.put_back(id, place));

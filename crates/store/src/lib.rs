@@ -7,6 +7,7 @@
 pub mod backend;
 mod clean;
 mod compact;
+mod damaged;
 mod record;
 mod recovery;
 mod stage;
@@ -23,6 +24,7 @@ use protocol::machine::Stamps;
 pub use clean::Discarded;
 
 use backend::Backend;
+use damaged::Damaged;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
 use stage::{BLOCK, Stage};
@@ -128,6 +130,8 @@ pub struct Recovery {
     /// Records that are not whole and once were, because they were durable when later ones were written: damaged since,
     /// and struck out.
     pub damaged: Vec<ChunkId>,
+    /// Why it could not be noted durably that some of these are missed: the next start does not know of them.
+    pub forgetful: Option<WriteError>,
 }
 
 /// Fill.
@@ -201,6 +205,7 @@ pub struct Store {
     backend: Box<dyn Backend>,
     options: Options,
     index: RwLock<BTreeMap<ChunkId, Place>>,
+    damaged: Mutex<Damaged>,
     usage: Mutex<Usage>,
     writer: Mutex<Writer>,
 }
@@ -282,7 +287,7 @@ impl Store {
             backend.read_at(&segment_name(segment), begins, &mut block).map_err(io_error("reading a segment's end"))?;
             stage.resume(&block, begins);
         }
-        let (index, mut usage, recovery, sequence) = found.finish();
+        let (index, damaged, mut usage, mut recovery, sequence) = found.finish();
         usage.open = segment;
         let writer = Writer {
             segment,
@@ -295,8 +300,10 @@ impl Store {
             pending: Vec::new(),
             failed: false,
         };
-        let store =
-            Self { backend, options, index: RwLock::new(index), usage: Mutex::new(usage), writer: Mutex::new(writer) };
+        let (index, damaged) = (RwLock::new(index), Mutex::new(damaged));
+        let store = Self { backend, options, index, damaged, usage: Mutex::new(usage), writer: Mutex::new(writer) };
+        let missed = recovery.damaged.iter().copied().filter(|id| store.contains(id).is_none());
+        recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
         Ok((store, recovery))
     }
 
@@ -593,6 +600,7 @@ impl Store {
                     // It was moved: what was promised or condemned meanwhile goes with it.
                     place.stamps = index.get(&id).map_or(place.stamps, |old| old.stamps);
                     usage.change(place.segment, |segment| segment.live += place.record_len());
+                    lock(&self.damaged).settle(&id);
                     index.insert(id, place)
                 }
                 None => index.remove(&id),
@@ -668,7 +676,7 @@ impl Store {
                 }
             };
             if !good {
-                if let Err(error) = self.remove(&id) {
+                if let Err(error) = self.drop_damaged(&[id]) {
                     self.forget(&id);
                     scrubbed.failed = Some(error);
                 }

@@ -74,9 +74,15 @@ impl ChunkService for Memory {
         Pending::new(move || {
             flying.fetch_sub(1, Ordering::SeqCst);
             if full {
-                return Err(
-                    PutError::TooFewCopies { have: vec![], domains: 0, want: 3, silent: vec![], full: vec![] }.into()
-                );
+                return Err(PutError::TooFewCopies {
+                    have: vec![],
+                    domains: 0,
+                    possible: 0,
+                    want: 3,
+                    silent: vec![],
+                    full: vec![],
+                }
+                .into());
             }
             Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
         })

@@ -284,6 +284,8 @@ pub enum PutError {
         have: Vec<NodeId>,
         /// Failure domains that they are in.
         domains: usize,
+        /// Failure domains in which a copy is, or some member answered and has room.
+        possible: usize,
         /// Copies wanted.
         want: u8,
         /// Members that did not answer.
@@ -341,10 +343,10 @@ impl fmt::Display for PutError {
         match self {
             Self::Busy => f.write_str("the initiator has too much waiting: try again later"),
             Self::Size(n) => write!(f, "a chunk of {n} bytes: 1 to {} are possible", crate::limits::CHUNK_BYTES),
-            Self::TooFewCopies { have, domains, want, silent, full } => write!(
+            Self::TooFewCopies { have, domains, possible, want, silent, full } => write!(
                 f,
-                "copies are durable in {domains} of {want} failure domains (targets with one: {}; silent targets: {}; full \
-                 targets: {}): {}, then put again",
+                "copies are needed in {want} failure domains, durable in {domains}, and possible in {possible} (targets with \
+                 one: {}; silent targets: {}; full targets: {}): {}, then put again",
                 names(have),
                 names(silent),
                 names(full),

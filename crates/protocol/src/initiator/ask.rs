@@ -93,7 +93,13 @@ impl Ask {
     pub(super) fn discard(cx: &mut Shared, txn: TxnId, handle: u64, discard: Discard) -> Self {
         let Discard { mark, since, chunks } = discard;
         let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
-        for (id, holders) in chunks {
+        for (id, mut holders) in chunks {
+            // Where a copy is missing, who dropped it as damaged need miss it no more.
+            if cx.map.domains(&holders) < usize::from(cx.map.copies) {
+                holders.extend(members(&cx.map, &id).1);
+                holders.sort_unstable();
+                holders.dedup();
+            }
             holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));
         }
         let mut done = Discarded::default();

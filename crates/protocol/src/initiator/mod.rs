@@ -10,6 +10,7 @@ mod memory;
 mod multicast;
 mod newer;
 mod put;
+mod silence;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,13 +39,6 @@ use crate::wire::{
 
 /// Most that a window is longer for what bids differ by, in percent of the transfer.
 const MEET: u16 = 35;
-
-/// Rounds that a member may miss before others no longer wait for its bid.
-const SUSPECT: u8 = 2;
-/// Rounds that a member may miss before puts no longer wait for it to come back: they last some 4 s.
-const DOWN: u8 = 60;
-/// How long it is remembered that a target left a whole series of questions unanswered.
-const SILENCE: Span = Span::from_secs(10);
 
 /// What all transactions of one initiator share.
 #[derive(Debug)]
@@ -211,44 +205,11 @@ impl Shared {
         busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
     }
 
-    fn is_suspect(&self, node: NodeId) -> bool {
-        self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= SUSPECT)
-    }
-
-    /// Whether a member has missed so many rounds in a row that it is down, and not only restarting.
-    fn is_down(&self, node: NodeId) -> bool {
-        self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= DOWN)
-    }
-
     /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
     /// none is asked where that does not reach them.
     fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
         let may = self.config.transport == Transport::Leader && self.next_look().is_none();
         members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()
-    }
-
-    fn heard(&mut self, node: NodeId) {
-        self.missed.remove(&node);
-        self.silent.remove(&node);
-    }
-
-    /// A target left a whole series of questions unanswered.
-    fn fell_silent(&mut self, node: NodeId) {
-        self.silent.insert(node, self.now);
-    }
-
-    /// Whether a target did lately, and has said nothing since.
-    fn is_silent(&self, node: NodeId) -> bool {
-        self.silent.get(&node).is_some_and(|since| self.now.since(*since) < SILENCE)
-    }
-
-    /// Nothing was heard of a member in a round that began at `since`. Rounds at one time count as one: a moment's silence
-    /// is not many.
-    fn miss(&mut self, node: NodeId, since: Instant) {
-        let (rounds, over) = self.missed.entry(node).or_insert((0, Instant::ZERO));
-        if since >= *over {
-            (*rounds, *over) = (rounds.saturating_add(1), self.now);
-        }
     }
 
     /// The failure domain of a target.

@@ -175,10 +175,13 @@ impl Put {
         let patient = self.lacks_space(cx);
         let silent =
             |n: &NodeId| !self.answered.contains(n) && !self.full.contains(n) && (!patient || cx.is_suspect(*n));
-        let silent = self.asked_of.iter().copied().filter(silent).collect();
+        let silent: Vec<NodeId> = self.asked_of.iter().copied().filter(silent).collect();
         let (have, full) = (core::mem::take(&mut self.holders), core::mem::take(&mut self.full));
-        let domains = cx.domains(&have);
-        let error = PutError::TooFewCopies { have, domains, want: cx.map.copies, silent, full };
+        let (_, mut possible) = members(&cx.map, &self.id);
+        possible.retain(|n| !silent.contains(n) && !full.contains(n) && !cx.is_suspect(*n));
+        possible.extend(&have);
+        let (domains, possible) = (cx.domains(&have), cx.domains(&possible));
+        let error = PutError::TooFewCopies { have, domains, possible, want: cx.map.copies, silent, full };
         cx.event(Event::Put { handle: self.handle, result: Err(error) });
         Step::Over
     }

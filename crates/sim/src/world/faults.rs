@@ -2,9 +2,8 @@
 
 use protocol::id::NodeId;
 use protocol::time::Span;
-use protocol::wire::{Opener, Sealer};
 
-use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
+use super::{Happening, Machinery, Node, STORM, World};
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
 
@@ -134,16 +133,21 @@ impl World<'_> {
         }
         let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
         disk.open(forget);
-        node.sealer = Sealer::new(KEY, self.now.as_nanos());
-        node.opener = Opener::new(KEY, CLUSTER);
+        let drift = node.drift;
+        // A clock that was set back or forth, or that began anew with its host.
+        let offset = self.rng.below(1_000_000_000);
+        let session = self.session(id, offset, drift);
         let map = self.file(id);
         self.uses(id, map);
         let target = self.target(id, &disk, map);
-        // The clock of another life has nothing to do with this one.
-        let offset = self.rng.below(1_000_000_000);
         if let Some(node) = self.nodes.get_mut(&id) {
-            (node.map, node.offset) = (map, offset);
+            (node.map, node.offset, node.session) = (map, offset, session);
             node.machinery = Machinery::Target(Box::new(target), disk);
+        }
+        if !self.healed {
+            for (at, to, again) in self.recorder.restarted(self.now, id) {
+                self.push(at, Happening::Datagram(to, again));
+            }
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);
