@@ -187,7 +187,7 @@ impl Found {
         let mut damaged = Damaged::default();
         // Of what was dropped or written again since, nothing is to be noted.
         let later = |(struck, at): (&(u32, ChunkId, bool), &u64)| {
-            (!self.newest.get(&struck.1).is_some_and(|newest| newest.0 > *at)).then_some(struck.1)
+            self.newest.get(&struck.1).is_none_or(|newest| newest.0 <= *at).then_some(struck.1)
         };
         let fresh: std::collections::BTreeSet<ChunkId> =
             self.struck.iter().zip(&self.struck_at).filter_map(later).collect();

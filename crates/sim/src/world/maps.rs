@@ -34,7 +34,7 @@ impl World<'_> {
             let since = if self.is_late(node, *nth) { map.found } else { map.told };
             self.healed || self.now >= Instant::ZERO + since
         };
-        (first..self.maps.len()).filter(|nth| has(*nth)).filter(there).last().unwrap_or(first)
+        (first..self.maps.len()).rev().filter(|nth| has(*nth)).find(there).unwrap_or(first)
     }
 
     /// A node heard of a newer map, and reads its file.
