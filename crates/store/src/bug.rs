@@ -1,0 +1,30 @@
+//! Defects that are planted to prove that the simulator and the tests notice.
+
+/// A defect. No daemon has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A sync writes, and does not wait until the disk has it.
+    SkipSync,
+    /// A sync that failed is tried again, and the second time believed.
+    RetrySync,
+    /// A new segment is begun while the one before it is not synced.
+    RollUnsynced,
+    /// A start takes for durable what it reads.
+    TrustCache,
+    /// A start syncs what it reads, and does not write it again.
+    TrustClean,
+    /// A start goes on behind the last record that an unbroken run of them leads to, whatever is behind it.
+    ResumeOverTorn,
+    /// A start overlooks tombstones.
+    SkipTombstones,
+    /// A compaction removes a segment before the copies of its records are durable.
+    RemoveBeforeSync,
+    /// A compaction drops tombstones of records that older segments still have.
+    DropTombstones,
+    /// A record that a compaction moves has the marks and promises of when the compaction began.
+    StaleStamps,
+    /// A scrub forgets a copy that the disk did not read.
+    ForgetUnread,
+    /// A scrub reports a bad copy, and goes on to name it.
+    KeepBad,
+}
