@@ -80,7 +80,9 @@ impl Host<Target> for TargetHost {
             Err(Effect::Write { id, pieces, verify, promise }) => {
                 drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise }));
             }
-            Err(Effect::Discard { ids, mark, since }) => drop(self.writes.send(Write::Discard { op, ids, mark, since })),
+            Err(Effect::Discard { ids, mark, since }) => {
+                drop(self.writes.send(Write::Discard { op, ids, mark, since }))
+            }
             Err(Effect::Read { id }) => drop(self.reads.send(Read::Chunk { op, id })),
             Err(Effect::Scrub { after, max_bytes }) => drop(self.reads.send(Read::Scrub { op, after, max_bytes })),
             Err(other) => unreachable!("{other:?} does not wait for the disk"),

@@ -5,6 +5,7 @@
 
 pub mod check;
 mod disk;
+pub mod disks;
 mod net;
 pub mod perf;
 mod runner;
@@ -27,6 +28,8 @@ pub struct Outcome {
     pub gets: u32,
     /// Events handled.
     pub events: u64,
+    /// What happened to the disks.
+    pub disks: disks::Seen,
     /// What went wrong, if anything.
     pub failure: Option<String>,
 }

@@ -19,6 +19,8 @@ pub struct Report {
     pub gets: u64,
     /// Events handled, over all.
     pub events: u64,
+    /// What happened to the disks, over all.
+    pub disks: crate::disks::Seen,
     /// Seeds that failed, and why; in order of the seed.
     pub failures: Vec<(u64, String)>,
 }
@@ -65,6 +67,7 @@ pub fn check_seeds(
                     report.puts += u64::from(outcome.puts);
                     report.gets += u64::from(outcome.gets);
                     report.events += outcome.events;
+                    report.disks.add(&outcome.disks);
                     report.failures.extend(outcome.failure.map(|why| (seed, why)));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }

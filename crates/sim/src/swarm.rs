@@ -7,6 +7,12 @@ use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
 
+use crate::disks::Disks;
+
+/// Time in which faults happen.
+pub(crate) const STORM: Span = Span::from_millis(400);
+/// Puts before the heal, and as many gets.
+const OPERATIONS: u32 = 200;
 /// Cells of a negotiating group.
 pub(crate) const GROUP_CELLS: usize = 3;
 
@@ -23,11 +29,13 @@ pub enum Planted {
     IgnoreFailedSync,
     /// A cleaner reads what refers to chunks at once after its mark.
     HurryCleaner,
+    /// A defect of the store.
+    Store(store::Bug),
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 25] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -41,6 +49,18 @@ impl Planted {
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
+        Self::Store(store::Bug::SkipSync),
+        Self::Store(store::Bug::RetrySync),
+        Self::Store(store::Bug::RollUnsynced),
+        Self::Store(store::Bug::TrustCache),
+        Self::Store(store::Bug::TrustClean),
+        Self::Store(store::Bug::ResumeOverTorn),
+        Self::Store(store::Bug::SkipTombstones),
+        Self::Store(store::Bug::RemoveBeforeSync),
+        Self::Store(store::Bug::DropTombstones),
+        Self::Store(store::Bug::NameUnpromised),
+        Self::Store(store::Bug::ForgetUnread),
+        Self::Store(store::Bug::KeepBad),
     ];
 
     /// Its name on the command line.
@@ -60,6 +80,7 @@ impl Planted {
             Self::HurryCleaner => "hurry-cleaner",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
+            Self::Store(bug) => bug.name(),
         }
     }
 }
@@ -82,6 +103,10 @@ pub struct Faults {
 pub enum Trouble {
     /// Syncs fail.
     FailSync,
+    /// The next sync fails.
+    FailOneSync,
+    /// Reads fail.
+    FailRead,
     /// Writes fail half-way.
     FailWrite,
     /// New segments find no room.
@@ -151,6 +176,8 @@ pub struct Scenario {
     pub commit: usize,
     /// Bytes that a target may hold.
     pub capacity: u64,
+    /// Disks, and what goes wrong with them.
+    pub disks: Disks,
     /// A newer cluster map.
     pub new_map: Option<NewMap>,
     /// Cleaning.
@@ -215,8 +242,8 @@ impl Scenario {
         });
         let mut disks = Rng::new(seed).fork(8);
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
-        let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full];
-        let troubles = (0..troubles).map(|_| ways[disks.below(3) as usize]).collect();
+        let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full, Trouble::FailOneSync, Trouble::FailRead];
+        let troubles = (0..troubles).map(|_| ways[disks.below(5) as usize]).collect();
         let mut switch = Rng::new(seed).fork(13);
         let mute = (config.multicast && switch.chance(1, 4)).then(|| {
             let begins = switch.below(200);
@@ -229,13 +256,16 @@ impl Scenario {
         });
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
+        let largest = [1_000, 4_000, 9_000][rng.below(3) as usize];
+        let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
+        let disks = Disks::draw(seed, STORM, volume, largest);
         Self {
             seed,
             targets,
             initiators: 3,
             copies,
-            operations: 200,
-            largest: [1_000, 4_000, 9_000][rng.below(3) as usize],
+            operations: OPERATIONS,
+            largest,
             config,
             link,
             disk: (disk_rate, Span::from_micros(50 + rng.below(400))),
@@ -249,7 +279,8 @@ impl Scenario {
             flips,
             troubles,
             commit,
-            capacity: 8 << 20,
+            capacity: disks.capacity,
+            disks,
             new_map,
             cleaning,
             planted,

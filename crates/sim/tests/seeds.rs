@@ -1,5 +1,6 @@
 //! Whole clusters with faults: no seed may fail, every seed repeats, every planted defect is found.
 
+use sim::disks::Seen;
 use sim::{Planted, run_seed};
 
 fn repeat(seed: u64) -> String {
@@ -13,6 +14,15 @@ fn no_seed_fails() {
         panic!("{} of {} seeds failed; seed {seed}: {why}; {}", report.failures.len(), report.seeds, repeat(*seed));
     }
     assert!(report.puts > 300 * 100 && report.gets > 300 * 100, "{report:?}");
+}
+
+/// A world in which these do not happen would find nothing that they show.
+#[test]
+fn disks_go_through_everything() {
+    let report = sim::check_seeds(1, 100, None, 2, &|_| ());
+    let Seen { emptied, stopped, stopped_starting, refused, blackouts, spoiled, full } = report.disks;
+    let seen = [emptied, stopped, stopped_starting, refused, blackouts, spoiled, full];
+    assert!(emptied > 500 && seen.iter().all(|often| *often > 0), "{:?}", report.disks);
 }
 
 #[test]
@@ -40,8 +50,8 @@ fn a_seed_is_the_same_on_every_build() {
 #[test]
 fn every_planted_defect_is_found() {
     for planted in Planted::ALL {
-        let found = (1..=200).find_map(|seed| Some((seed, run_seed(seed, Some(planted)).failure?)));
-        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} was not found in 200 seeds"));
+        let found = (1..=300).find_map(|seed| Some((seed, run_seed(seed, Some(planted)).failure?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} was not found in 300 seeds"));
         println!("{planted:?}: seed {seed}: {why}");
     }
 }

@@ -21,10 +21,34 @@ pub enum Bug {
     RemoveBeforeSync,
     /// A compaction drops tombstones of records that older segments still have.
     DropTombstones,
+    /// A chunk that is here is named to somebody who counts on it, and not promised.
+    NameUnpromised,
     /// A record that a compaction moves has the marks and promises of when the compaction began.
     StaleStamps,
     /// A scrub forgets a copy that the disk did not read.
     ForgetUnread,
     /// A scrub reports a bad copy, and goes on to name it.
     KeepBad,
+}
+
+impl Bug {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SkipSync => "skip-sync",
+            Self::RetrySync => "retry-sync",
+            Self::RollUnsynced => "roll-unsynced",
+            Self::TrustCache => "trust-cache",
+            Self::TrustClean => "trust-clean",
+            Self::ResumeOverTorn => "resume-over-torn",
+            Self::SkipTombstones => "skip-tombstones",
+            Self::RemoveBeforeSync => "remove-before-sync",
+            Self::DropTombstones => "drop-tombstones",
+            Self::NameUnpromised => "name-unpromised",
+            Self::StaleStamps => "stale-stamps",
+            Self::ForgetUnread => "forget-unread",
+            Self::KeepBad => "keep-bad",
+        }
+    }
 }

@@ -578,7 +578,6 @@ impl Store {
         });
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }
     }
-
 }
 
 /// Writes who this is into an empty directory, or checks it.

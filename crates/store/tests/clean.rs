@@ -4,7 +4,7 @@ use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::rng::Rng;
 use store::backend::CrashBackend;
-use store::{Options, ReadError, Store, WriteError};
+use store::{Bug, Options, ReadError, Step, Store, WriteError};
 
 fn open(disk: &CrashBackend) -> Store {
     let options = Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 };
@@ -80,6 +80,34 @@ fn a_promise_during_compaction_is_kept() {
     assert!(after.reclaimed > 30_000 && after.used < before.used, "{after:?}");
     assert_eq!(store.discard(&[kept], 4, 3).dropped, 0, "its move forgot the promise");
     assert_eq!(store.read(&kept).as_deref(), Ok(&b"kept"[..]));
+}
+
+/// Between the steps of a compaction a chunk is promised, and stays, whether it was moved already or not.
+fn dropped_after_a_promise(bug: Option<Bug>) -> u32 {
+    let disk = CrashBackend::new();
+    let options = Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 };
+    let store = Store::open_planted(Box::new(disk.clone()), options, bug).expect("opens").0;
+    let chunks: Vec<Bytes> = (0..30).map(|n| Bytes::from(vec![n; 2_000 + usize::from(n)])).collect();
+    let ids: Vec<ChunkId> = chunks.iter().map(|bytes| ChunkId::of_payload(bytes)).collect();
+    for (id, bytes) in ids.iter().zip(&chunks) {
+        store.append(id, std::slice::from_ref(bytes), 0).expect("room");
+        store.sync().expect("syncs");
+    }
+    ids[3..14].iter().for_each(|id| store.remove(id).expect("removes"));
+    assert_eq!(store.discard(&ids[..3], 1, 0).dropped, 0);
+    let mut compaction = store.compaction();
+    assert!(matches!(store.step(&mut compaction), Ok(Step::Moved(_))));
+    assert_eq!(store.space().reclaimed, 0, "one of three is moved");
+    assert!(ids[..3].iter().all(|id| store.promise(id, 2).is_some()));
+    while matches!(store.step(&mut compaction), Ok(Step::Moved(_))) {}
+    assert!(store.space().reclaimed > 0);
+    store.discard(&ids[..3], 2, 1).dropped.count_ones()
+}
+
+#[test]
+fn a_promise_between_the_steps_of_a_compaction_is_kept() {
+    assert_eq!(dropped_after_a_promise(None), 0);
+    assert!(dropped_after_a_promise(Some(Bug::StaleStamps)) > 0);
 }
 
 #[test]

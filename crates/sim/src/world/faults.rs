@@ -5,6 +5,9 @@ use protocol::time::{Instant, Span};
 use protocol::wire::{Opener, Sealer};
 
 use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
+use store::backend::Spot;
+
+use crate::disks::Spoil;
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
 
@@ -36,6 +39,7 @@ impl World<'_> {
             let (at, seed) = (draw(self), self.rng.next_u64());
             self.push(at, Happening::Flip(victim, seed));
         }
+        self.storm_disks(victim);
         for trouble in self.scenario.troubles.clone() {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let at = draw(self);
@@ -76,7 +80,7 @@ impl World<'_> {
         }
     }
 
-    fn take_down(&mut self, id: NodeId, power: Option<u64>) {
+    pub(super) fn take_down(&mut self, id: NodeId, power: Option<u64>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if matches!(node.machinery, Machinery::Down(_)) {
             return;
@@ -105,8 +109,14 @@ impl World<'_> {
 
     /// A target's disk is well again. When its store has failed meanwhile, somebody restarts it.
     pub(super) fn well(&mut self, id: NodeId) {
-        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
+        let Some(Node { machinery: Machinery::Target(_, disk) | Machinery::Down(disk), .. }) = self.nodes.get(&id)
+        else {
+            return;
+        };
         disk.mend();
+        if self.healed {
+            disk.backend.kill();
+        }
         if disk.has_failed() {
             self.take_down(id, None);
             self.restart(id);
@@ -114,11 +124,7 @@ impl World<'_> {
     }
 
     pub(super) fn flip(&mut self, id: NodeId, seed: u64) {
-        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
-        if let Some(hit) = disk.flip(seed) {
-            self.note(9, id, hit.len(), || format!("a byte flips on disk: it damages {}", tell::chunks(&hit)));
-            self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
-        }
+        self.spoil(id, seed, Spoil::Rot(Spot::Anywhere));
     }
 
     pub(super) fn restart(&mut self, id: NodeId) {
@@ -128,7 +134,13 @@ impl World<'_> {
             return;
         }
         let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
-        disk.open(forget);
+        if !self.open(id, &mut disk, forget) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.machinery = Machinery::Down(disk);
+            }
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
         node.sealer = Sealer::new(KEY, self.now.as_nanos());
         node.opener = Opener::new(KEY, CLUSTER);
         let late = node.late;
@@ -140,6 +152,7 @@ impl World<'_> {
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);
+        self.keep_room(id);
     }
 
     pub(super) fn initiator_crash(&mut self) {

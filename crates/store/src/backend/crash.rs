@@ -151,8 +151,7 @@ impl Backend for CrashBackend {
         let stopped = disk.burn();
         let len = if stopped.is_err() { disk.rng.below(3) * len / 2 } else { len };
         let zeros = vec![0; len as usize];
-        let file =
-            File { durable: zeros.clone(), live: zeros, unnamed: stopped.is_err(), ..File::default() };
+        let file = File { durable: zeros.clone(), live: zeros, unnamed: stopped.is_err(), ..File::default() };
         disk.files.insert(name.to_owned(), file);
         stopped?;
         disk.sync_directory();
