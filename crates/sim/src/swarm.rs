@@ -35,7 +35,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 28] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -61,6 +61,9 @@ impl Planted {
         Self::Store(store::Bug::NameUnpromised),
         Self::Store(store::Bug::ForgetUnread),
         Self::Store(store::Bug::KeepBad),
+        Self::Store(store::Bug::ClearTail),
+        Self::Store(store::Bug::NoReserve),
+        Self::Store(store::Bug::MiscountAhead),
     ];
 
     /// Its name on the command line.

@@ -13,6 +13,8 @@ pub enum Bug {
     TrustCache,
     /// A start syncs what it reads, and does not write it again.
     TrustClean,
+    /// A start clears the end of a segment before it writes it again.
+    ClearTail,
     /// A start goes on behind the last record that an unbroken run of them leads to, whatever is behind it.
     ResumeOverTorn,
     /// A start overlooks tombstones.
@@ -25,6 +27,10 @@ pub enum Bug {
     NameUnpromised,
     /// A record that a compaction moves has the marks and promises of when the compaction began.
     StaleStamps,
+    /// Compaction and tombstones have no room of their own.
+    NoReserve,
+    /// A segment that was made ahead in vain is removed, and still counted.
+    MiscountAhead,
     /// A scrub forgets a copy that the disk did not read.
     ForgetUnread,
     /// A scrub reports a bad copy, and goes on to name it.
@@ -41,12 +47,15 @@ impl Bug {
             Self::RollUnsynced => "roll-unsynced",
             Self::TrustCache => "trust-cache",
             Self::TrustClean => "trust-clean",
+            Self::ClearTail => "clear-tail",
             Self::ResumeOverTorn => "resume-over-torn",
             Self::SkipTombstones => "skip-tombstones",
             Self::RemoveBeforeSync => "remove-before-sync",
             Self::DropTombstones => "drop-tombstones",
             Self::NameUnpromised => "name-unpromised",
             Self::StaleStamps => "stale-stamps",
+            Self::NoReserve => "no-reserve",
+            Self::MiscountAhead => "miscount-ahead",
             Self::ForgetUnread => "forget-unread",
             Self::KeepBad => "keep-bad",
         }

@@ -117,7 +117,7 @@ impl Store {
         let first = lock(&self.usage).first_buried();
         if first.is_some_and(|first| first < segment) && !self.has(Bug::DropTombstones) {
             for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
-                self.write(&mut writer, Kind::Tombstone, &id, &[], self.options.capacity)?;
+                self.write(&mut writer, Kind::Tombstone, &id, &[], self.all())?;
                 writer.pending.push((id, None));
             }
             self.sync_locked(&mut writer)?;
@@ -136,7 +136,7 @@ impl Store {
         for (id, place, payload) in batch.drain(..) {
             let is_there = |now: &Place| (now.segment, now.offset) == (place.segment, place.offset);
             if self.index().get(&id).is_some_and(is_there) {
-                let moved = self.write(&mut writer, Kind::Chunk, &id, &[payload], self.options.capacity)?;
+                let moved = self.write(&mut writer, Kind::Chunk, &id, &[payload], self.all())?;
                 writer.pending.push((id, Some(Place { stamps: place.stamps, ..moved })));
             }
         }

@@ -9,6 +9,7 @@ pub mod backend;
 mod bug;
 mod clean;
 mod compact;
+mod identity;
 mod record;
 mod recovery;
 mod scrub;
@@ -32,6 +33,7 @@ pub use scrub::Scrubbed;
 pub use work::GROUP;
 
 use backend::Backend;
+use identity::identify;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
 use stage::{BLOCK, Stage};
@@ -357,6 +359,11 @@ impl Store {
         self.options.capacity.saturating_sub(self.reserve())
     }
 
+    /// Bytes that the files may take for the sake of what wins room.
+    fn all(&self) -> u64 {
+        if self.has(Bug::NoReserve) { self.most() } else { self.options.capacity }
+    }
+
     fn reserve(&self) -> u64 {
         self.options.reserve.max(self.segment_len())
     }
@@ -423,7 +430,7 @@ impl Store {
     /// The disk failed: the chunk may be there or not after the next start.
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        self.write(&mut writer, Kind::Tombstone, id, &[], self.options.capacity)?;
+        self.write(&mut writer, Kind::Tombstone, id, &[], self.all())?;
         writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
     }
@@ -578,40 +585,4 @@ impl Store {
         });
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }
     }
-}
-
-/// Writes who this is into an empty directory, or checks it.
-fn identify(backend: &dyn Backend, options: &Options, files: &[(String, u64)], empty: bool) -> Result<(), StoreError> {
-    let mut stored = [0; record::IDENTITY_LEN];
-    if files.iter().any(|(name, len)| name == IDENTITY && *len >= record::IDENTITY_LEN as u64) {
-        backend.read_at(IDENTITY, 0, &mut stored).map_err(io_error("reading the identity"))?;
-    }
-    match record::decode_identity(&stored) {
-        Some((format, ..)) if format != FORMAT => Err(StoreError::Format { found: format }),
-        Some((_, cluster, target)) if (cluster, target) == (options.cluster, options.target) => {
-            // It may be in the page cache alone until there are segments, and they would be worth nothing without it.
-            if empty { write_identity(backend, options) } else { Ok(()) }
-        }
-        Some((_, cluster, target)) => Err(StoreError::Other {
-            found_cluster: cluster,
-            found_target: target,
-            cluster: options.cluster,
-            target: options.target,
-        }),
-        None if !empty => Err(StoreError::Identity),
-        None => {
-            // Nothing stored yet: a torn identity is that of a first start that was cut off.
-            if files.iter().any(|(name, _)| name == IDENTITY) {
-                backend.remove(IDENTITY).map_err(io_error("removing a torn identity"))?;
-            }
-            backend.create(IDENTITY, record::IDENTITY_LEN as u64).map_err(io_error("creating the identity"))?;
-            write_identity(backend, options)
-        }
-    }
-}
-
-fn write_identity(backend: &dyn Backend, options: &Options) -> Result<(), StoreError> {
-    let identity = record::encode_identity(FORMAT, options.cluster, options.target);
-    backend.write_at(IDENTITY, 0, &identity).map_err(io_error("writing the identity"))?;
-    backend.sync(IDENTITY).map_err(io_error("syncing the identity"))
 }

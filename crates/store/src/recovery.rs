@@ -55,13 +55,17 @@ struct Walk {
 impl Walk {
     /// Writes again what no record says was durable before: after a failed sync the page cache may show what the kernel
     /// has given up writing, and would sync nothing of it.
-    fn write_again(&self, backend: &dyn Backend, len: u64) -> io::Result<()> {
+    fn write_again(&self, backend: &dyn Backend, len: u64, bug: Option<Bug>) -> io::Result<()> {
         let mut offset = self.durable / BLOCK as u64 * BLOCK as u64;
         let end = self.end.max(self.chain).next_multiple_of(BLOCK as u64).min(len);
         let mut blocks = vec![0; AGAIN];
         while offset < end {
             let take = (end - offset).min(AGAIN as u64) as usize;
             backend.read_at(&self.name, offset, &mut blocks[..take])?;
+            if bug == Some(Bug::ClearTail) {
+                backend.write_at(&self.name, offset, &vec![0; take])?;
+                backend.sync(&self.name)?;
+            }
             backend.write_at(&self.name, offset, &blocks[..take])?;
             offset += take as u64;
         }
@@ -116,7 +120,7 @@ impl Found {
         // What a killed process wrote and did not sync is found here, and will be called durable.
         if (walk.changed || last && walk.end > SEGMENT_HEADER) && self.bug != Some(Bug::TrustCache) {
             if last && self.bug != Some(Bug::TrustClean) {
-                walk.write_again(backend, len).map_err(io_error("writing the end of a segment again"))?;
+                walk.write_again(backend, len, self.bug).map_err(io_error("writing the end of a segment again"))?;
             }
             backend.sync(&walk.name).map_err(failed())?;
         }
