@@ -147,6 +147,8 @@ pub enum Say {
         live: u64,
         dead: u64,
         reclaimed: u64,
+        damaged: u64,
+        damaged_more: bool,
     },
     LeadRequest {
         round: u8,
@@ -292,7 +294,9 @@ impl Say {
             }
             Self::Discarded { page, dropped, bytes } => Message::Discarded { txn, page, dropped, bytes },
             Self::Usage => Message::Usage { txn },
-            Self::Used { live, dead, reclaimed } => Message::Used { txn, usage: Usage { live, dead, reclaimed } },
+            Self::Used { live, dead, reclaimed, damaged, damaged_more } => {
+                Message::Used { txn, usage: Usage { live, dead, reclaimed, damaged, damaged_more } }
+            }
             say => Message::Leading(say.leading(txn)),
         }
     }

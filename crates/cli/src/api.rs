@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use object::Version;
 use serde::{Deserialize, Serialize};
 
+use crate::silence::SilenceInfo;
+
 /// Header of an answer with a file: BLAKE3 of its bytes, in hex.
 pub(crate) const HASH_HEADER: &str = "x-reservoir-blake3";
 /// Header of an answer with a file: its [`FileInfo`] as JSON.
@@ -88,6 +90,9 @@ pub(crate) struct TargetInfo {
     pub(crate) domain: String,
     /// Whether it answered.
     pub(crate) alive: bool,
+    /// Why not, as far as it is known.
+    #[serde(default)]
+    pub(crate) silence: Option<SilenceInfo>,
     /// Bytes that it has free.
     pub(crate) free: Option<u64>,
     /// Chunks that it holds.
@@ -98,6 +103,20 @@ pub(crate) struct TargetInfo {
     pub(crate) dead: Option<u64>,
     /// Bytes won back since it was started.
     pub(crate) reclaimed: Option<u64>,
+    /// Chunks whose copy there was damaged and dropped, and is not there again.
+    pub(crate) damaged: Option<u64>,
+    /// Whether there are more than these.
+    pub(crate) damaged_more: Option<bool>,
+}
+
+/// Copies that were dropped because they were damaged, and are not back at their targets. So many chunks at most have fewer
+/// copies than they should.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct DamageInfo {
+    /// How many, as far as the targets that answer know.
+    pub(crate) copies: u64,
+    /// Whether there may be more: a target remembers no more of them, or does not answer.
+    pub(crate) at_least: bool,
 }
 
 /// What the gateway's cleaning has done since it was started.
@@ -132,6 +151,8 @@ pub(crate) struct Status {
     pub(crate) targets: Vec<TargetInfo>,
     /// The targets of each negotiating group.
     pub(crate) groups: Vec<Vec<u32>>,
+    /// What is missing because it was damaged.
+    pub(crate) damaged: DamageInfo,
     /// What cleaning has done.
     pub(crate) cleaning: CleanInfo,
 }

@@ -193,6 +193,17 @@ pub(crate) enum UserCommand {
         #[command(flatten)]
         table: TableArgs,
     },
+    /// Print a user's keys.
+    Show {
+        /// The name.
+        name: String,
+        /// Print the secret key alone, for scripts.
+        #[arg(long, conflicts_with = "json")]
+        secret: bool,
+        /// Which cluster, and how to print.
+        #[command(flatten)]
+        table: TableArgs,
+    },
     /// List the users and their access keys.
     List {
         /// Which cluster, and how to print.

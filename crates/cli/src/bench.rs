@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use node::{Client, ClusterConfig, Ticket};
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Fetched, Stored};
 use protocol::wire::DATA_HEADER;
 use serde::Serialize;
@@ -21,10 +21,12 @@ use crate::output::{self, json, line, step_bar};
 use crate::process::{Family, cpu_seconds};
 use crate::service::NodeCluster;
 use crate::{numbers, up};
+use room::Put;
 
 mod catalog;
 mod ceiling;
 mod conflicts;
+mod room;
 mod s3;
 mod slow;
 
@@ -37,8 +39,8 @@ const TRANSPORTS: [TransportArg; 4] =
 const AT_ONCE: usize = 16;
 /// Most requests in flight.
 const DEPTH: usize = 1_024;
-/// Put chunks that are remembered to be got.
-const REMEMBERED: usize = 1 << 16;
+/// Most chunks that one measurement puts: they are remembered, to be got and dropped.
+const REMEMBERED: usize = 1 << 20;
 /// Samples kept for the quantiles.
 const SAMPLES: usize = 1 << 20;
 
@@ -127,25 +129,19 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(ceiling) = args.ceiling {
         ensure!(ceiling.is_finite() && ceiling > 0.0, "--ceiling {ceiling}: give the MB/s that can be reached");
     }
-    let mut bench = match &args.config {
+    let bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
         None => Bench::temporary(&args.data, None, &stop)?,
     };
+    // Of a cluster that goes on, all measurements share the room; where it is too little, nothing is begun.
+    let sharing = if args.config.is_none() { 1 } else { transports.len() };
+    let largest = sizes.iter().copied().max().unwrap_or(0) as usize;
+    bench.room(&NodeCluster::start(&bench.config, None, true, None)?, sharing * sizes.len(), largest)?;
     // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
     let mut ceilings = bench.ceilings(args)?;
-    let mut measured = Vec::new();
-    let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
-    for transport in &transports {
-        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
-        for size in &sizes {
-            measured.extend(bench.one(&cluster, *transport, *size, depth, args.seconds)?);
-            bar.inc(1);
-        }
-    }
+    let (bench, measured, largest_target_resident) = measure(bench, args, &transports, &sizes, depth)?;
     ceilings = ceilings.max(&bench.ceilings(args)?);
-    bar.finish_and_clear();
     let results: Vec<Row> = measured.into_iter().map(|row| row.of(&ceilings)).collect();
-    let largest_target_resident = bench.family.as_ref().map(Family::largest_resident);
     let report = Report {
         ceilings,
         copies: bench.config.copies,
@@ -161,6 +157,38 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         );
     }
     if args.json { json(&report) } else { print(&report) }
+}
+
+/// Puts and gets with each transport and size; the cluster of the last one, and the largest memory of a target.
+fn measure(
+    mut bench: Bench,
+    args: &BenchArgs,
+    transports: &[TransportArg],
+    sizes: &[u64],
+    depth: usize,
+) -> anyhow::Result<(Bench, Vec<Row>, Option<u64>)> {
+    let is_temporary = args.config.is_none();
+    let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
+    let (mut measured, mut resident) = (Vec::new(), None);
+    for (n, transport) in transports.iter().enumerate() {
+        if n > 0 && is_temporary {
+            // Each begins with empty disks; what was there is gone before the room for the next is looked at.
+            let stop = Arc::clone(&bench.stop);
+            drop(bench);
+            bench = Bench::temporary(&args.data, None, &stop)?;
+        }
+        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
+        for (at, size) in sizes.iter().enumerate() {
+            let of_others = if is_temporary { 0 } else { (transports.len() - n - 1) * sizes.len() };
+            let most = bench.room(&cluster, of_others + sizes.len() - at, *size as usize)?;
+            let load = Load { size: *size as usize, depth, limit: Duration::from_secs(args.seconds), most };
+            measured.extend(bench.one(&cluster, *transport, &load)?);
+            bar.inc(1);
+        }
+        resident = resident.max(bench.family.as_ref().map(Family::largest_resident));
+    }
+    bar.finish_and_clear();
+    Ok((bench, measured, resident))
 }
 
 impl Row {
@@ -247,19 +275,11 @@ impl Bench {
     }
 
     /// Puts for a while, then gets what was put.
-    fn one(
-        &mut self,
-        cluster: &NodeCluster,
-        transport: TransportArg,
-        size: u64,
-        depth: usize,
-        seconds: u64,
-    ) -> anyhow::Result<[Row; 2]> {
-        let limit = Duration::from_secs(seconds);
+    fn one(&mut self, cluster: &NodeCluster, transport: TransportArg, load: &Load) -> anyhow::Result<[Row; 2]> {
         let row = |direction, run: &Run, cpu: f64| Row {
             transport: transport.name(),
             multicast: cluster.client().multicast(),
-            size,
+            size: load.size as u64,
             direction,
             bytes: run.bytes,
             mb_per_s: run.mb_per_s(),
@@ -270,11 +290,12 @@ impl Bench {
             cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
         };
         let before = self.cpu();
-        let (put, ids) = put_for(cluster.client(), size as usize, depth, limit, &self.stop)?;
+        let (put, stored) = put_for(cluster.client(), load, &self.stop)?;
         self.forget_cache()?;
         let between = self.cpu();
-        let get = get_for(cluster.client(), &ids, depth, limit, &self.stop)?;
+        let get = get_for(cluster.client(), &stored, load, &self.stop)?;
         let after = self.cpu();
+        self.forget(cluster, &stored);
         if let Some(family) = &mut self.family {
             family.check()?;
         }
@@ -313,26 +334,38 @@ impl Run {
     }
 }
 
-/// Keeps `depth` requests in flight until `limit` has passed or `start` has no more, and waits for all.
-fn pump<T, E: std::error::Error + Send + Sync + 'static>(
+/// What a measurement asks for.
+struct Load {
+    /// Bytes of each chunk.
+    size: usize,
+    /// Requests in flight.
     depth: usize,
+    /// It ends then.
     limit: Duration,
+    /// Or when so many bytes were put, so that targets do not become full.
+    most: u64,
+}
+
+/// Keeps `depth` requests in flight until the time is over or `start` has no more, and waits for all.
+fn pump<K, T, E: std::error::Error + Send + Sync + 'static>(
+    load: &Load,
     stop: &AtomicBool,
     what: &str,
-    mut start: impl FnMut() -> Option<Ticket<Result<T, E>>>,
-    mut done: impl FnMut(T) -> (u64, f64, u32),
+    mut start: impl FnMut() -> Option<(K, Ticket<Result<T, E>>)>,
+    mut done: impl FnMut(K, T) -> (u64, f64, u32),
 ) -> anyhow::Result<Run> {
     let begin = Instant::now();
     let mut run = Run { bytes: 0, count: 0, rounds: 0, seconds: 0.0, samples: Vec::new() };
     let mut flight = VecDeque::new();
     loop {
-        while flight.len() < depth && begin.elapsed() < limit {
+        while flight.len() < load.depth && begin.elapsed() < load.limit {
             let Some(ticket) = start() else { break };
             flight.push_back(ticket);
         }
-        let Some(ticket) = flight.pop_front() else { break };
+        let Some((key, ticket)) = flight.pop_front() else { break };
         go_on(stop)?;
-        let (bytes, ms, rounds) = done(ticket.wait()?.with_context(|| format!("a {what} of the benchmark failed"))?);
+        let outcome = ticket.wait()?.with_context(|| format!("a {what} of the benchmark failed"))?;
+        let (bytes, ms, rounds) = done(key, outcome);
         run.bytes += bytes;
         run.count += 1;
         run.rounds += u64::from(rounds);
@@ -345,40 +378,38 @@ fn pump<T, E: std::error::Error + Send + Sync + 'static>(
     Ok(run)
 }
 
-fn put_for(
-    client: &Client,
-    size: usize,
-    depth: usize,
-    limit: Duration,
-    stop: &AtomicBool,
-) -> anyhow::Result<(Run, Vec<ChunkId>)> {
-    let mut base = vec![0; size];
+fn put_for(client: &Client, load: &Load, stop: &AtomicBool) -> anyhow::Result<(Run, Put)> {
+    let mut base = vec![0; load.size];
     // Different in each run, so that nothing is there already.
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     std::io::Read::read_exact(&mut crate::demo::Content::new(seed), &mut base).context("no content could be made")?;
-    let mut ids = Vec::new();
+    let most = (load.most / load.size as u64).min(REMEMBERED as u64);
+    let mut stored = Put::new();
     let mut count = 0_u64;
     let start = || {
+        if count == most {
+            return None;
+        }
         count += 1;
         base[..8].copy_from_slice(&count.to_le_bytes());
         let payload = Bytes::copy_from_slice(&base);
         let id = ChunkId::of_payload(&payload);
-        if ids.len() < REMEMBERED {
-            ids.push(id);
-        }
-        Some(client.put(id, payload))
+        Some((id, client.put(id, payload)))
     };
-    let done = |stored: Stored| (size as u64, stored.took.as_nanos() as f64 / 1e6, stored.rounds);
-    let run = pump(depth, limit, stop, "put", start, done)?;
-    Ok((run, ids))
+    let done = |id: ChunkId, chunk: Stored| {
+        stored.push((id, chunk.holders));
+        (load.size as u64, chunk.took.as_nanos() as f64 / 1e6, chunk.rounds)
+    };
+    let run = pump(load, stop, "put", start, done)?;
+    Ok((run, stored))
 }
 
-fn get_for(client: &Client, ids: &[ChunkId], depth: usize, limit: Duration, stop: &AtomicBool) -> anyhow::Result<Run> {
-    ensure!(!ids.is_empty(), "the benchmark stored nothing to read: raise --seconds");
+fn get_for(client: &Client, stored: &[(ChunkId, Vec<NodeId>)], load: &Load, stop: &AtomicBool) -> anyhow::Result<Run> {
+    ensure!(!stored.is_empty(), "the benchmark stored nothing to read: raise --seconds");
     // Each once: a second time it would come out of a cache.
-    let mut turn = ids.iter();
-    let start = || turn.next().map(|id| client.get(*id));
-    pump(depth, limit, stop, "get", start, |fetched: Fetched| {
+    let mut turn = stored.iter();
+    let start = || turn.next().map(|(id, _)| ((), client.get(*id)));
+    pump(load, stop, "get", start, |(), fetched: Fetched| {
         let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
         (bytes as u64, fetched.took.as_nanos() as f64 / 1e6, fetched.rounds)
     })

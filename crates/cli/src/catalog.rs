@@ -102,8 +102,11 @@ pub(crate) fn without_password(url: &str) -> anyhow::Result<String> {
 struct Found {
     buckets: usize,
     versions: usize,
-    remarks: Vec<String>,
     differences: Vec<String>,
+    /// What changes left that were never answered, or are under way: nothing of it counts, and cleaning takes it.
+    harmless: Vec<String>,
+    /// What could not be used.
+    remarks: Vec<String>,
 }
 
 /// Runs `reservoir catalog`.
@@ -112,30 +115,28 @@ pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
     let config = &table.config;
     let place = Place::of(config, catalog, layout::gateway_file(config)?.s3.as_ref());
     let cluster = NodeCluster::start(&layout::load(config)?, None, false, None)?;
-    let (manifests, compared) = match (command, &place) {
+    let (manifests, compared): (Manifests, Option<Comparison>) = match (command, &place) {
         (CatalogCommand::Rebuild { .. }, Place::File(path)) => {
             let _lock = lock(path)?;
             let manifests = Manifests::read(&cluster)?;
             manifests.write(path)?;
-            (manifests, Comparison::default())
+            (manifests, None)
         }
         (CatalogCommand::Rebuild { .. }, Place::Database(url)) => {
-            (Manifests::rebuild(&cluster, &open_database(url, &cluster)?)?, Comparison::default())
+            (Manifests::rebuild(&cluster, &open_database(url, &cluster)?)?, None)
         }
         (CatalogCommand::Check { .. }, _) => {
             let catalog = place.open_existing(&cluster)?;
             let manifests = Manifests::read(&cluster)?;
             let compared = manifests.compare(&*catalog)?;
-            (manifests, compared)
+            (manifests, Some(compared))
         }
     };
     let (buckets, versions) = manifests.counts();
-    let Comparison { differences, begun } = compared;
-    let (count, mut remarks) = (differences.len(), manifests.remarks);
-    if begun > 0 {
-        remarks.push(format!("{begun} changes were begun and not made: they were never answered, or are under way"));
-    }
-    let found = Found { buckets, versions, remarks, differences };
+    let made = || Comparison { remarks: manifests.remarks(), ..Comparison::default() };
+    let Comparison { differences, harmless, remarks } = compared.unwrap_or_else(made);
+    let count = differences.len();
+    let found = Found { buckets, versions, differences, harmless, remarks };
     if table.json {
         json(&found)?;
     } else {
@@ -144,6 +145,13 @@ pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
         let more = lines.count().saturating_sub(SHOWN);
         if more > 0 {
             line(&format!("and {more} more: `--json` prints all"))?;
+        }
+        match found.harmless.len() {
+            0 => {}
+            left => line(&format!(
+                "{left} leftovers of changes that were never answered, or are under way: harmless, nobody was told that \
+                 they were made, and cleaning takes them (`--json` names them)"
+            ))?,
         }
         line(&format!("{buckets} buckets, {versions} versions, {count} differences"))?;
     }

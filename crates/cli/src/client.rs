@@ -9,10 +9,12 @@ use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
+use ureq::http::header::AUTHORIZATION;
 use ureq::{Agent, Body, SendBody, Timeout};
 
 use crate::api::{FileInfo, FileList, HASH_HEADER, INFO_HEADER, PutReport, Refusal, Status, hex, path_segment};
 use crate::output::program;
+use crate::token;
 
 /// How long a gateway may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -21,6 +23,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub(crate) struct Gateway {
     agent: Agent,
     base: String,
+    /// The cluster's configuration: the token of its files is beside it.
+    config: PathBuf,
     /// What to do when it does not answer.
     advice: String,
     /// How long it may keep silent.
@@ -41,15 +45,16 @@ pub(crate) struct GetReport {
 impl Gateway {
     /// The gateway at `address` (host and port), which may neither take nor send anything for as long as `patience`
     /// lasts. A transfer that goes on may take as long as it needs.
-    pub(crate) fn at(address: &str, patience: Duration, advice: String) -> Self {
-        let config = Agent::config_builder()
+    pub(crate) fn at(address: &str, config: &Path, patience: Duration, advice: String) -> Self {
+        let agent = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
             .timeout_connect(Some(CONNECT.min(patience)))
             .timeout_per_read(Some(patience))
             .timeout_per_write(Some(patience))
             .build();
-        Self { agent: Agent::new_with_config(config), base: format!("http://{address}"), advice, patience }
+        let (agent, config) = (Agent::new_with_config(agent), config.to_owned());
+        Self { agent, base: format!("http://{address}"), config, advice, patience }
     }
 
     fn url(&self, path: &str) -> String {
@@ -96,8 +101,13 @@ impl Gateway {
         )
     }
 
-    fn json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let mut answer = self.good(self.agent.get(self.url(path)).call())?;
+    /// What shows that one may have files.
+    fn leave(&self) -> anyhow::Result<String> {
+        Ok(format!("Bearer {}", token::read(&self.config)?))
+    }
+
+    fn json<T: DeserializeOwned>(&self, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Result<T> {
+        let mut answer = self.good(answer)?;
         let body = answer.body_mut().with_config().limit(1 << 30);
         body.read_json().map_err(|error| match error {
             ureq::Error::Timeout(_) => self.stalled(),
@@ -107,12 +117,12 @@ impl Gateway {
 
     /// The cluster at a glance.
     pub(crate) fn status(&self) -> anyhow::Result<Status> {
-        self.json("/v1/status")
+        self.json(self.agent.get(self.url("/v1/status")).call())
     }
 
     /// Every file.
     pub(crate) fn list(&self) -> anyhow::Result<FileList> {
-        self.json("/v1/files")
+        self.json(self.agent.get(self.url("/v1/files")).header(AUTHORIZATION, self.leave()?).call())
     }
 
     fn file_path(name: &str) -> String {
@@ -121,12 +131,13 @@ impl Gateway {
 
     /// What is stored under `name`.
     pub(crate) fn stat(&self, name: &str) -> anyhow::Result<FileInfo> {
-        let answer = self.agent.head(self.url(&Self::file_path(name))).call();
+        let (url, leave) = (self.url(&Self::file_path(name)), self.leave()?);
+        let answer = self.agent.head(&url).header(AUTHORIZATION, &leave).call();
         if let Ok(answer) = &answer
             && !answer.status().is_success()
         {
             // A HEAD has no body to say why.
-            let why = self.agent.get(self.url(&Self::file_path(name))).call();
+            let why = self.agent.get(&url).header(AUTHORIZATION, &leave).call();
             self.good(why)?;
         }
         file_info(&self.good(answer)?)
@@ -135,7 +146,7 @@ impl Gateway {
     /// Stores what `source` yields, `size` bytes when that is known.
     pub(crate) fn put(&self, name: &str, source: &mut dyn Read, size: Option<u64>) -> anyhow::Result<PutReport> {
         ensure!(object::manifest::valid_name(name), object::Error::Name(name.to_owned()).to_string());
-        let mut request = self.agent.put(self.url(&Self::file_path(name)));
+        let mut request = self.agent.put(self.url(&Self::file_path(name))).header(AUTHORIZATION, self.leave()?);
         if let Some(size) = size {
             request = request.header("content-length", size.to_string());
         }
@@ -148,7 +159,8 @@ impl Gateway {
     /// Writes the file `name` to `sink` and checks its length and hash.
     pub(crate) fn get(&self, name: &str, sink: &mut dyn Write, bar: &ProgressBar) -> anyhow::Result<GetReport> {
         let begin = Instant::now();
-        let mut answer = self.good(self.agent.get(self.url(&Self::file_path(name))).call())?;
+        let request = self.agent.get(self.url(&Self::file_path(name))).header(AUTHORIZATION, self.leave()?);
+        let mut answer = self.good(request.call())?;
         let file = file_info(&answer)?;
         let hash = answer.headers().get(HASH_HEADER).and_then(|h| h.to_str().ok()).unwrap_or_default().to_owned();
         bar.set_length(file.size);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use rustix::fs::Mode;
 
 use crate::api::FileInfo;
 use crate::args::{Args, Command, GetArgs, PutArgs, StatArgs, TableArgs};
@@ -13,6 +14,10 @@ use crate::{bench, catalog, clean, layout, log, numbers, objects, roles, simulat
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
+    // What a cluster keeps is its owner's alone. What a user asks for, and reports, have the modes that the user wants.
+    if !matches!(args.command, Command::Get(_) | Command::Sim(_)) {
+        rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    }
     // `s3s` calls every refused request an error of ours.
     log::start(if quiet { "warn" } else { "info,s3s=off" });
     match args.command {
@@ -39,7 +44,8 @@ fn gateway(table: &TableArgs) -> anyhow::Result<Gateway> {
          --config",
         output::program()
     );
-    Ok(Gateway::at(&layout::gateway_address(&table.config)?, Duration::from_secs(table.timeout), advice))
+    let address = layout::gateway_address(&table.config)?;
+    Ok(Gateway::at(&address, &table.config, Duration::from_secs(table.timeout), advice))
 }
 
 fn put(args: &PutArgs) -> anyhow::Result<()> {
@@ -161,10 +167,27 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
         let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), numbers::size);
         let mut cells = vec![target.id.to_string(), state.to_owned(), shortened(&target.domain), number(target.chunks)];
         cells.extend([target.live, target.dead, target.reclaimed, target.free].map(size));
+        let more = if target.damaged_more == Some(true) { "+" } else { "" };
+        cells.push(format!("{}{more}", number(target.damaged)));
         cells
     };
-    let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free"];
+    let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free", "damaged"];
     output::table(&header, status.targets.iter().map(row).collect())?;
+    for target in &status.targets {
+        if let Some(silence) = &target.silence {
+            line(&format!("target {} is silent: {}", target.id, silence.text))?;
+        }
+    }
+    let damaged = &status.damaged;
+    if damaged.copies > 0 {
+        let least = if damaged.at_least { "at least " } else { "" };
+        line(&format!(
+            "damage: {least}{n} copies were damaged and dropped, and are not back at their targets: up to {n} chunks have fewer \
+             than {} copies; check the disks, and put again what they hold",
+            status.copies,
+            n = damaged.copies
+        ))?;
+    }
     let cleaning = &status.cleaning;
     if cleaning.looks > 0 {
         line(&format!(

@@ -21,11 +21,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::api::{FileInfo, FileList, HASH_HEADER, INFO_HEADER, PutReport, Refusal, Status, hex};
 use crate::{log, numbers};
 
+mod door;
 mod live;
 mod metrics;
+pub(crate) use door::Door;
 use live::History;
 pub(crate) use live::Live;
-pub(crate) use metrics::Metrics;
+pub(crate) use metrics::{Metrics, S3Counts};
 
 /// Files that are put or read at once; further requests are answered with 503.
 const FILES: usize = 32;
@@ -60,10 +62,10 @@ struct Gateway {
     metrics: Metrics,
 }
 
-/// The gateway's pages.
-pub(crate) fn router(cluster: Arc<dyn Cluster>) -> Router {
+/// The gateway's pages, for those whom `door` lets ask. `s3` says what the S3 face does, if there is one.
+pub(crate) fn router(cluster: Arc<dyn Cluster>, door: Door, s3: Option<S3Counts>) -> Router {
     let (permits, looks) = (Arc::new(Semaphore::new(FILES)), Arc::new(Semaphore::new(LOOKS)));
-    let gateway = Gateway { cluster, permits, looks, metrics: Metrics::default() };
+    let gateway = Gateway { cluster, permits, looks, metrics: Metrics::new(s3) };
     Router::new()
         .route("/v1/files", get(list))
         .route("/v1/files/{name}", get(read).put(write))
@@ -81,6 +83,7 @@ pub(crate) fn router(cluster: Arc<dyn Cluster>) -> Router {
             Failure(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here"))
         })
         .with_state(Arc::new(gateway))
+        .layer(axum::middleware::from_fn_with_state(Arc::new(door), door::guard))
 }
 
 /// An answer that says what went wrong.

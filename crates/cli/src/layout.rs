@@ -33,6 +33,8 @@ pub(crate) struct Cluster {
     pub(crate) gateways: Vec<Door>,
     /// Whether it was made just now.
     pub(crate) created: bool,
+    /// Its first user, if that was made just now.
+    pub(crate) new_user: Option<s3::User>,
 }
 
 /// A gateway of a cluster on one machine.
@@ -68,7 +70,7 @@ impl Cluster {
         }
         let targets = config.targets.iter().map(|t| t.id).collect();
         let door = Door { settings, http: gateway.http, s3: gateway.s3 };
-        Ok(Self { directory, config_path, targets, gateways: vec![door], created: false })
+        Ok(Self { directory, config_path, targets, gateways: vec![door], created: false, new_user: None })
     }
 
     /// The first gateway's HTTP address.
@@ -89,6 +91,9 @@ impl Cluster {
 pub(crate) struct GatewayFile {
     /// Where the gateway listens for HTTP.
     pub(crate) http: SocketAddr,
+    /// Hosts that are this gateway's HTTP address, beside addresses and `localhost`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<String>,
     /// The S3 face; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) s3: Option<S3File>,
@@ -264,8 +269,8 @@ pub(crate) fn settings(config: &Path, path: &Path) -> anyhow::Result<GatewayFile
 }
 
 /// Gives a cluster that was made before there was an S3 face an address for it, and one without users its first.
-/// Where its catalog is stays written down, so that the next start finds the same objects.
-pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Result<()> {
+/// Where its catalog is stays written down, so that the next start finds the same objects. The user, if it made one.
+pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Result<Option<s3::User>> {
     let config = directory.join("cluster.toml");
     let catalog = catalog.map(crate::catalog::without_password).transpose()?;
     let mut file = gateway_file(&config)?;
@@ -281,10 +286,8 @@ pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Resul
     if moved || !known {
         write_gateway(&directory.join("gateway.toml"), &file)?;
     }
-    if users.list()?.is_empty() {
-        users.add("admin")?;
-    }
-    Ok(())
+    crate::token::make(&config)?;
+    Ok(if users.list()?.is_empty() { Some(users.add("admin")?) } else { None })
 }
 
 /// Lets objects up to this many bytes ride in their manifests.
@@ -304,7 +307,7 @@ fn free_address(what: &str) -> anyhow::Result<SocketAddr> {
 
 fn write_gateway(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
     let text = toml::to_string(file).with_context(|| format!("{} cannot be made", path.display()))?;
-    write_file(path, 0o644, &text)
+    write_file(path, &text)
 }
 
 /// The gateways of the cluster after the first, each with a file that is made when it is not there. All is as for the
@@ -312,7 +315,7 @@ fn write_gateway(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
 fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
     let config = directory.join("cluster.toml");
     let file = gateway_file(&config)?;
-    let (clean, first) = (file.clean, file.s3);
+    let (names, clean, first) = (file.names, file.clean, file.s3);
     let first = first.context("gateway.toml has no section [s3]")?;
     ensure!(
         count == 1 || first.catalog.is_some(),
@@ -326,7 +329,7 @@ fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<Door>> {
             None => (free_address("a gateway")?, free_address("S3")?),
         };
         let s3 = S3File { listen, ..first.clone() };
-        write_gateway(&path, &GatewayFile { http, s3: Some(s3.clone()), clean })?;
+        write_gateway(&path, &GatewayFile { http, names: names.clone(), s3: Some(s3.clone()), clean })?;
         Ok(Door { settings: path, http, s3: Some(s3) })
     };
     (2..=count).map(further).collect()
@@ -337,10 +340,15 @@ pub(crate) fn directory(config: &Path) -> &Path {
     config.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The file that says who may use S3.
+pub(crate) fn users_file(config: &Path, s3: Option<&S3File>) -> PathBuf {
+    let file = s3.and_then(|s3| s3.users.as_deref()).unwrap_or(Path::new("users.toml"));
+    directory(config).join(file)
+}
+
 /// Who may use S3.
 pub(crate) fn users(config: &Path, s3: Option<&S3File>) -> s3::Users {
-    let file = s3.and_then(|s3| s3.users.as_deref()).unwrap_or(Path::new("users.toml"));
-    s3::Users::at(&directory(config).join(file))
+    s3::Users::at(&users_file(config, s3))
 }
 
 /// The cluster in the data directory; a new one when there is none.
@@ -349,8 +357,8 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     if created {
         create(&args.data, &Shape { targets: args.targets.unwrap_or(TARGETS), transport: args.transport, slow: None })?;
     }
-    complete(&args.data, args.catalog.url.as_deref())?;
-    let mut cluster = Cluster { created, ..Cluster::open(&args.data)? };
+    let new_user = complete(&args.data, args.catalog.url.as_deref())?;
+    let mut cluster = Cluster { created, new_user, ..Cluster::open(&args.data)? };
     cluster.gateways.extend(further_gateways(&cluster.directory, args.gateways)?);
     let count = cluster.targets.len();
     if let Some(asked) = args.targets.filter(|asked| *asked as usize != count) {
@@ -398,14 +406,14 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let targets = directory.join("targets");
     fs::create_dir_all(&targets).with_context(|| format!("the directory {} cannot be made", targets.display()))?;
     make_stores(&config)?;
-    write_file(&directory.join(&config.key_file), 0o600, &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
+    write_file(&directory.join(&config.key_file), &format!("{}\n", crate::api::hex(&random_bytes()?)))?;
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
     write_gateway(
         &directory.join("gateway.toml"),
-        &GatewayFile { http: gateway, s3: None, clean: CleanFile::default() },
+        &GatewayFile { http: gateway, names: vec![], s3: None, clean: CleanFile::default() },
     )?;
     let text = toml::to_string(&config).context("cluster.toml cannot be made")?;
-    write_file(&directory.join("cluster.toml"), 0o644, &format!("{HEADER}{text}"))
+    write_file(&directory.join("cluster.toml"), &format!("{HEADER}{text}"))
 }
 
 /// Makes the targets' stores. Empty ones that are there were made for a cluster whose making was broken off; what has chunks
@@ -468,6 +476,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         targets.push(TargetConfig {
             id,
             domain: format!("disk-{id:03}"),
+            moved: false,
             address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port()?),
             data: format!("targets/{id}").into(),
             capacity: format!("{}MiB", capacity >> 20),
@@ -520,10 +529,10 @@ fn random_bytes() -> anyhow::Result<[u8; 32]> {
 }
 
 /// Writes a whole file or none.
-fn write_file(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
+fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let partial = path.with_extension("new");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&partial)?;
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&partial)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&partial, path)?;

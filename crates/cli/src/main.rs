@@ -14,10 +14,13 @@ mod log;
 mod numbers;
 mod objects;
 mod output;
+mod private;
 mod process;
 mod roles;
 mod service;
+mod silence;
 mod simulate;
+mod token;
 mod up;
 
 use std::process::ExitCode;

@@ -17,6 +17,8 @@ use crate::output::{json, line};
 use crate::service::NodeCluster;
 use crate::{gateway, layout};
 
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 1_024;
 /// How long a gateway that stops waits for its catalog to take note.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -76,6 +78,8 @@ pub(crate) fn face(
         format!("the gateway cannot listen on {} for S3: stop what uses it, or change s3.listen", file.listen)
     })?;
     listener.set_nonblocking(true).context("the socket for S3 cannot be prepared")?;
+    // Who finds no room there tries again a second later.
+    rustix::net::listen(&listener, BACKLOG).context("the socket for S3 cannot be prepared")?;
     let catalog = Place::of(&args.config, &args.catalog, Some(file)).open_for_changes(cluster)?;
     let service = Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>;
     let objects = Objects::new(service, Arc::clone(&catalog)).with_limit(limit).compressing(file.compress);
@@ -98,18 +102,30 @@ struct Listed {
     access_key: String,
 }
 
+fn keys(user: &s3::User) -> anyhow::Result<()> {
+    line(&format!("access key: {}\nsecret key: {}", user.access_key, user.secret_key))
+}
+
 /// Runs `reservoir user`. A running gateway knows at once.
 pub(crate) fn user(command: &UserCommand) -> anyhow::Result<()> {
-    let (UserCommand::Add { table, .. } | UserCommand::List { table } | UserCommand::Remove { table, .. }) = command;
+    let (UserCommand::Add { table, .. }
+    | UserCommand::Show { table, .. }
+    | UserCommand::List { table }
+    | UserCommand::Remove { table, .. }) = command;
     let file = layout::gateway_file(&table.config)?;
     let users = layout::users(&table.config, file.s3.as_ref());
     match command {
         UserCommand::Add { name, .. } => {
             let user = users.add(name)?;
-            if table.json {
-                return json(&user);
+            if table.json { json(&user) } else { keys(&user) }
+        }
+        UserCommand::Show { name, secret, .. } => {
+            let user = users.get(name)?;
+            match (table.json, secret) {
+                (true, _) => json(&user),
+                (false, true) => line(&user.secret_key),
+                (false, false) => keys(&user),
             }
-            line(&format!("access key: {}\nsecret key: {}", user.access_key, user.secret_key))
         }
         UserCommand::List { .. } => {
             let list = users.list()?.into_iter().map(|user| Listed { name: user.name, access_key: user.access_key });

@@ -11,10 +11,9 @@ use rustix::process::{Pid, Signal};
 /// How long a process may take to stop before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How often a process that ends is started again before it stays down.
-const TRIES: u32 = 5;
-/// How long it rests before the first of these; each further time twice as long.
+/// How long a process that ended rests before it is started again; each further time twice as long, up to [`LONGEST`].
 const REST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
 /// A process that ran as long as this is well: what happens to it then is counted from the beginning.
 const WELL: Duration = Duration::from_secs(60);
 
@@ -29,9 +28,21 @@ pub(crate) struct Role {
     /// Bytes of the log before it was started last.
     before: u64,
     started: Instant,
-    /// How often it was started again, by [`attend`](Self::attend).
+    /// How often it was started again, by [`attend`](Self::attend), since it was well last.
     tries: u32,
     rest: Rest,
+    /// The last end, as far as it says why.
+    last: Option<String>,
+    /// Whether all of it was told, so that nothing is until that changes.
+    quiet: bool,
+}
+
+/// How a process ended.
+struct End {
+    /// In words.
+    text: String,
+    /// As much of it as is the same when it ends in the same way again.
+    why: String,
 }
 
 /// What becomes of a process that ended.
@@ -62,7 +73,8 @@ impl Role {
         let _ = std::fs::remove_file(&log);
         let (child, before) = spawn(what, &args, &env, &log)?;
         let started = Instant::now();
-        Ok(Self { what: what.to_owned(), args, env, log, child, before, started, tries: 0, rest: Rest::No })
+        let (what, rest, last) = (what.to_owned(), Rest::No, None);
+        Ok(Self { what, args, env, log, child, before, started, tries: 0, rest, last, quiet: false })
     }
 
     /// Starts it again after it ended.
@@ -72,44 +84,62 @@ impl Role {
         Ok(())
     }
 
-    /// Looks whether it has ended, and starts it `again` then, after a rest and a few times; what there is to tell of it.
+    /// Looks whether it has ended, and starts it `again` then, after a rest; what there is to tell of it.
     pub(crate) fn attend(&mut self, now: Instant, again: bool) -> Option<String> {
         match self.rest {
             Rest::ForGood => return None,
             Rest::Until(at) if now < at => return None,
             Rest::Until(_) => {
-                // One that cannot be started is not one that ran for long.
+                let outcome = self.restart();
+                // Also of one that cannot be started: it is not one that ran for long.
                 self.started = now;
-                return Some(match self.restart() {
-                    Ok(()) => format!("{} is started again", self.what),
-                    Err(error) => self.ended(now, &format!("{error:#}")),
-                });
+                return match outcome {
+                    Ok(()) => (!self.quiet).then(|| format!("{} is started again", self.what)),
+                    Err(error) => {
+                        let text = format!("{error:#}");
+                        self.ended(now, End { why: text.clone(), text })
+                    }
+                };
             }
             Rest::No => {}
         }
-        let Err(error) = self.check() else { return None };
-        if again {
-            return Some(self.ended(now, &format!("{error:#}")));
+        match self.end() {
+            Ok(None) if now.duration_since(self.started) < WELL => None,
+            Ok(None) => {
+                self.tries = 0;
+                std::mem::take(&mut self.quiet).then(|| format!("{} runs well again", self.what))
+            }
+            Ok(Some(end)) if again => self.ended(now, end),
+            Ok(Some(End { text, .. })) => {
+                self.rest = Rest::ForGood;
+                Some(format!("{text}; it stays down, the others go on"))
+            }
+            Err(error) => {
+                self.rest = Rest::ForGood;
+                Some(format!("{error:#}; it is left alone, the others go on"))
+            }
         }
-        self.rest = Rest::ForGood;
-        Some(format!("{error:#}; it stays down, the others go on"))
     }
 
-    fn ended(&mut self, now: Instant, why: &str) -> String {
+    /// Lets it rest; what there is to tell. A reason is told once, however often it is the same.
+    fn ended(&mut self, now: Instant, end: End) -> Option<String> {
         if now.duration_since(self.started) >= WELL {
-            self.tries = 0;
+            (self.tries, self.last) = (0, None);
         }
-        if self.tries == TRIES {
-            self.rest = Rest::ForGood;
-            let log = self.log.display();
-            return format!(
-                "{why}; it was started {TRIES} times again and stays down now: see {log}, and start all anew"
-            );
-        }
-        let rest = REST * 2_u32.pow(self.tries);
-        self.tries += 1;
+        let rest = REST.saturating_mul(2_u32.saturating_pow(self.tries)).min(LONGEST);
+        self.tries = self.tries.saturating_add(1);
         self.rest = Rest::Until(now + rest);
-        format!("{why}; it is started again in {} s (try {} of {TRIES})", rest.as_secs(), self.tries)
+        let is_same = self.last.as_ref() == Some(&end.why);
+        if is_same && self.quiet {
+            return None;
+        }
+        self.last = Some(end.why);
+        self.quiet = rest == LONGEST;
+        let text = if is_same { format!("{} ended again in the same way", self.what) } else { end.text };
+        let (tries, rest) = (self.tries, rest.as_secs());
+        let from_now_on =
+            if self.quiet { ", and once a minute from now on, without a word until that changes" } else { "" };
+        Some(format!("{text}; it is started again in {rest} s (try {tries}){from_now_on}"))
     }
 
     /// Its process id.
@@ -119,30 +149,38 @@ impl Role {
 
     /// An error when it has ended, with the last thing that it said.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        let status = self.child.try_wait().with_context(|| format!("{} cannot be watched", self.what))?;
-        match status {
+        match self.end()? {
             None => Ok(()),
-            Some(status) => bail!("{}", self.obituary(status)),
+            Some(End { text, .. }) => bail!("{text}"),
         }
     }
 
-    fn obituary(&self, status: ExitStatus) -> String {
+    /// How it ended, if it has.
+    fn end(&mut self) -> anyhow::Result<Option<End>> {
+        let status = self.child.try_wait().with_context(|| format!("{} cannot be watched", self.what))?;
+        Ok(status.map(|status| self.obituary(status)))
+    }
+
+    fn obituary(&self, status: ExitStatus) -> End {
         if status.success() {
-            return format!("{} ended in order, as when it is asked to by SIGTERM", self.what);
+            let text = format!("{} ended in order, as when it is asked to by SIGTERM", self.what);
+            return End { why: text.clone(), text };
         }
         let said = std::fs::read(&self.log).unwrap_or_default();
         let said = String::from_utf8_lossy(said.get(self.before as usize..).unwrap_or_default());
         if let Some(why) = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: ")) {
             // Most begin with the same name.
             let why = why.strip_prefix(self.what.as_str()).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
-            return format!("{} ended with {status}: {why}", self.what);
+            let text = format!("{} ended with {status}: {why}", self.what);
+            return End { why: text.clone(), text };
         }
-        match said.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("note: ")) {
-            Some(last) => {
-                format!("{} ended with {status}; the last line of {}: {}", self.what, self.log.display(), last.trim())
-            }
-            None => format!("{} ended with {status} and said nothing", self.what),
-        }
+        // The lines of a log begin with the time.
+        let why = format!("{} ended with {status}", self.what);
+        let text = match said.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("note: ")) {
+            Some(last) => format!("{why}; the last line of {}: {}", self.log.display(), last.trim()),
+            None => format!("{why} and said nothing"),
+        };
+        End { text, why }
     }
 
     /// Kills it at once, as a crash would.
@@ -291,21 +329,58 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_started_again_is_given_up_after_some_tries() {
+    fn what_ends_is_started_again_ever_more_slowly_and_told_of_once() {
         let place = tempfile::tempdir().unwrap();
         let logs = place.path().join("logs");
         std::fs::create_dir(&logs).unwrap();
         // It does not know the flag for the parent, and ends.
         let mut role = Role::start("it", vec!["--list".to_owned()], logs.join("log")).unwrap();
         role.child.wait().unwrap();
-        std::fs::remove_dir_all(&logs).unwrap();
-        let mut now = Instant::now() + WELL;
-        let mut news = Vec::new();
-        for _ in 0..100 {
+        let begin = Instant::now();
+        let (mut now, mut tries, mut news) = (begin, vec![], vec![]);
+        while now < begin + Duration::from_secs(7_200) {
+            let was = role.tries;
             news.extend(role.attend(now, true));
-            now += WELL;
+            role.child.wait().unwrap();
+            if role.tries > was {
+                tries.push(now);
+            }
+            now += Duration::from_millis(500);
         }
-        assert_eq!(news.len() as u32, TRIES + 1, "{news:#?}");
-        assert!(news.last().unwrap().contains("stays down"), "{news:#?}");
+        let gaps: Vec<f64> = tries.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+        assert!(gaps.is_sorted() && gaps[0] < 3.0, "{gaps:?}");
+        assert!((60.0..62.0).contains(gaps.last().unwrap()) && tries.len() > 100, "{gaps:?}");
+        assert!(news.len() < 20 && news.last().unwrap().contains("once a minute"), "{news:#?}");
+        assert_eq!(news.iter().filter(|line| line.contains("exit status")).count(), 1, "{news:#?}");
+        // It cannot even be started: another reason, which is told, once.
+        std::fs::remove_dir_all(&logs).unwrap();
+        let mut told = vec![];
+        for _ in 0..100 {
+            now += LONGEST;
+            told.extend(role.attend(now, true));
+        }
+        assert!(told.len() == 1 && told[0].contains("cannot be written"), "{told:#?}");
+    }
+
+    #[test]
+    fn what_ran_well_for_a_while_is_forgiven() {
+        let place = tempfile::tempdir().unwrap();
+        let mut role = Role::start("it", vec!["--list".to_owned()], place.path().join("log")).unwrap();
+        role.child.wait().unwrap();
+        let mut now = Instant::now();
+        while !role.quiet {
+            role.attend(now, true);
+            role.child.wait().unwrap();
+            now += LONGEST / 60;
+        }
+        role.child = Command::new("sleep").arg("600").spawn().unwrap();
+        (role.rest, role.started) = (Rest::No, now);
+        assert_eq!(role.attend(now + WELL / 2, true), None);
+        let said = role.attend(now + WELL, true);
+        assert!(said.as_ref().is_some_and(|said| said.contains("runs well again")), "{said:?}");
+        assert_eq!(role.attend(now + 2 * WELL, true), None);
+        role.kill().unwrap();
+        let said = role.attend(now + 2 * WELL, true).unwrap();
+        assert!(said.contains("signal: 9") && said.contains("in 1 s (try 1)"), "{said}");
     }
 }

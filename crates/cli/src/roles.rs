@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, layout, objects, process};
+use crate::{clean, gateway, layout, objects, private, process, token};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -107,6 +107,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         format!("the gateway cannot listen on {address}: stop what uses it, or change `http` in {}", settings.display())
     })?;
     listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
+    private::tighten_gateway(&config, file.s3.as_ref());
     let mut cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
     let (clean, limit) = (file.clean, file.clean.limit());
     cluster.set_limit(limit);
@@ -115,7 +116,11 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     // It ends when this function does.
     let _cleaner = s3.as_ref().map(|face| clean::start(clean, &cluster, Arc::clone(&face.catalog))).transpose()?;
     let (s3, _beating) = s3.map(|face| ((face.server, face.listener), face.beating)).unzip();
-    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>);
+    let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
+    let token = token::make(&args.config);
+    let token = token.inspect_err(|why| tracing::warn!("nobody can have files over HTTP: {why:#}")).ok();
+    let door = gateway::Door { names: file.names, token };
+    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, door, counts);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(BLOCKING)

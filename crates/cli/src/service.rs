@@ -11,12 +11,14 @@ use object::{ChunkService, Pending, ServiceError};
 use protocol::config::Transport;
 use protocol::id::{ChunkId, GroupId, NodeId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
+use protocol::map::ClusterMap;
 use protocol::time::Span;
 use protocol::wire::Usage;
 
-use crate::api::{CleanInfo, Status, TargetInfo};
+use crate::api::{CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::args::TransportArg;
 use crate::gateway::{Cluster, Live};
+use crate::silence::SilenceInfo;
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
@@ -100,7 +102,7 @@ where
 }
 
 /// A span as the standard library has it.
-const fn duration(span: Span) -> Duration {
+pub(crate) const fn duration(span: Span) -> Duration {
     Duration::from_nanos(span.as_nanos())
 }
 
@@ -139,13 +141,8 @@ impl ChunkService for NodeCluster {
         pending(self.client.discard(discard), |_| ())
     }
 
-    fn copies(&self) -> usize {
-        self.client.config().copies.into()
-    }
-
-    fn members(&self, id: ChunkId) -> usize {
-        // A map in use was checked when it was read.
-        self.client.config().map().map_or(0, |map| map.members(map.group_of(&id)).count())
+    fn map(&self) -> ClusterMap {
+        self.client.map()
     }
 }
 
@@ -156,23 +153,29 @@ impl Cluster for NodeCluster {
         let states = states.wait()?.context("the targets could not be asked")?;
         let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
-        let targets = states.into_iter().map(|state| TargetInfo {
+        let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
+        let targets = targets.map(|(target, state)| TargetInfo {
             id: state.target.0,
-            domain: config
-                .targets
-                .iter()
-                .find(|t| t.id == state.target.0)
-                .map_or_else(String::new, |t| t.domain.clone()),
+            domain: target.map_or_else(String::new, |t| t.domain.clone()),
             alive: state.answer.is_some(),
+            silence: target
+                .filter(|_| state.answer.is_none())
+                .map(|t| SilenceInfo::new(&self.client.silence(state.target), t.address)),
             free: state.answer.map(|a| a.free),
             chunks: state.answer.map(|a| a.chunks),
             live: used(state.target, |usage| usage.live),
             dead: used(state.target, |usage| usage.dead),
             reclaimed: used(state.target, |usage| usage.reclaimed),
+            damaged: used(state.target, |usage| usage.damaged),
+            damaged_more: usage.get(&state.target).map(|usage| usage.damaged_more),
         });
         let mut targets: Vec<TargetInfo> = targets.collect();
         targets.sort_by_key(|t| t.id);
-        let map = config.map()?;
+        let damaged = DamageInfo {
+            copies: targets.iter().filter_map(|target| target.damaged).sum(),
+            at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
+        };
+        let map = self.client.map();
         let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
         let groups = (0..map.groups()).map(members).collect();
         Ok(Status {
@@ -183,6 +186,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
+            damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
     }

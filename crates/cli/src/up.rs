@@ -15,7 +15,7 @@ use crate::layout::{self, Cluster, Door, S3File};
 use crate::output::line;
 use crate::process::{Family, Role};
 use crate::service::NodeCluster;
-use crate::{api, demo, gateway, numbers};
+use crate::{api, demo, gateway, numbers, private};
 
 /// How long targets and gateway may take until all of them answer. Recovery of a large store is part of it.
 const START: Duration = Duration::from_secs(90);
@@ -77,6 +77,7 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
             }
         }
     })?;
+    private::tighten_cluster(&cluster.directory);
     let mut family = start_targets(&cluster, &stop)?;
     let logs = cluster.directory.join("logs");
     for door in &cluster.gateways {
@@ -84,7 +85,7 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
         family.0.push(start_gateway(&cluster.config_path, &door.settings, args.transport, args.no_multicast, url)?);
     }
     let advice = format!("see its log {}", logs.join("gateway.log").display());
-    let gateway = Gateway::at(&cluster.gateway(), START, advice);
+    let gateway = Gateway::at(&cluster.gateway(), &cluster.config_path, START, advice);
     let mut running = Running { family, gateway, cluster, stop, _lock: lock };
     running.wait_ready()?;
     Ok(running)
@@ -172,7 +173,14 @@ fn wait_for_targets(cluster: &Cluster, family: &mut Family, stop: &AtomicBool) -
         }
         if Instant::now() >= deadline {
             let logs = cluster.directory.join("logs");
-            bail!("targets {} do not answer after {} s: see {}", silent.join(", "), START.as_secs(), logs.display());
+            let why = status.targets.iter().find_map(|t| Some((t.id, t.silence.as_ref()?)));
+            let why = why.map_or_else(String::new, |(id, silence)| format!(" (target {id}: {})", silence.text));
+            bail!(
+                "targets {} do not answer after {} s{why}: see {}",
+                silent.join(", "),
+                START.as_secs(),
+                logs.display()
+            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -272,11 +280,20 @@ fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
     line(&text)
 }
 
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte));
+    if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
 fn what_next(running: &Running) -> anyhow::Result<()> {
-    let config = running.cluster.config_path.display();
     let (name, program) = (api::path_segment("notes.txt"), crate::output::program());
-    let flag = if running.cluster.default_directory() { String::new() } else { format!(" --config {config}") };
+    let flag = match running.cluster.default_directory() {
+        true => String::new(),
+        false => format!(" --config {}", quoted(&running.cluster.config_path.display().to_string())),
+    };
     let base = running.gateway.base();
+    let token = running.cluster.config_path.with_file_name(crate::token::FILE).display().to_string();
     let mut text = String::new();
     let config_path = &running.cluster.config_path;
     let file = layout::gateway_file(config_path)?;
@@ -289,11 +306,16 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
     let mut endpoints = running.cluster.gateways.iter().filter_map(|door| door.s3.as_ref()).map(S3File::endpoint);
     if let (Some(endpoint), Some(user)) = (endpoints.next(), user) {
         let more: String = endpoints.map(|endpoint| format!("\nanother endpoint: {endpoint}")).collect();
-        let (key, secret) = (user.access_key, user.secret_key);
+        let (key, show) = (user.access_key, format!("{program} user show {}{flag}", quoted(&user.name)));
+        // What is printed may end in a journal that others read.
+        let secret = match running.cluster.new_user.as_ref().filter(|new| new.name == user.name) {
+            Some(new) => format!("secret key: {}\n(printed this once; `{show}` shows it again)", new.secret_key),
+            None => format!("the secret key is shown by `{show}`"),
+        };
         text = format!(
-            "\nendpoint: {endpoint}{more}\naccess key: {key}\nsecret key: {secret}\n\n\
+            "\nendpoint: {endpoint}{more}\naccess key: {key}\n{secret}\n\n\
              Try, in another terminal:\n  \
-             export AWS_ACCESS_KEY_ID={key} AWS_SECRET_ACCESS_KEY={secret} AWS_DEFAULT_REGION=us-east-1 \
+             export AWS_ACCESS_KEY_ID={key} AWS_SECRET_ACCESS_KEY=$({show} --secret) AWS_DEFAULT_REGION=us-east-1 \
              AWS_ENDPOINT_URL={endpoint}\n  \
              aws s3 mb s3://first && aws s3 cp README.md s3://first/\n  \
              rclone lsl ':s3,provider=Other,env_auth=true,endpoint=\"{endpoint}\":first'\n  \
@@ -306,7 +328,7 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
          {program} get notes.txt -o copy.txt{flag}\n  \
          {program} ls{flag}\n  \
          {program} status{flag}\n  \
-         curl {base}/v1/files/{name}\n\
+         curl -H \"Authorization: Bearer $(cat {token})\" {base}/v1/files/{name}\n\
          Ctrl-C stops the cluster; the data stays.",
     ))
 }

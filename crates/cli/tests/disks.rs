@@ -165,7 +165,11 @@ fn a_file_whose_copies_are_all_damaged_is_refused_with_the_reason() {
         assert!(error.contains("chunk p") && why.iter().any(|why| error.contains(why)), "{error}");
         assert!(!error.contains("broke off"), "{error}");
         let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
-        let mut answer = agent.get(format!("http://{}/v1/files/{name}", cluster.gateway())).call().unwrap();
+        let mut answer = agent
+            .get(format!("http://{}/v1/files/{name}", cluster.gateway()))
+            .header("authorization", cluster.leave())
+            .call()
+            .unwrap();
         assert!(answer.status().is_server_error(), "{}", answer.status());
         let body: serde_json::Value = answer.body_mut().read_json().unwrap();
         assert!(body["error"].as_str().unwrap().contains("chunk p"), "{body}");
@@ -226,6 +230,47 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn damage_is_in_the_status_until_it_is_made_good() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let bytes = content(4 << 20, 9);
+    let put = |cluster: &Cluster| assert!(cluster.try_run(&["put", "-", "--name", "f"], &bytes).status.success());
+    put(&cluster);
+    let missed = |cluster: &Cluster| {
+        let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
+        let targets: Vec<u64> = (0..3).map(|n| status["targets"][n]["damaged"].as_u64().unwrap()).collect();
+        assert_eq!(
+            (targets.iter().sum::<u64>().into(), false.into()),
+            (status["damaged"]["copies"].clone(), status["damaged"]["at_least"].clone()),
+            "{status}"
+        );
+        targets
+    };
+    assert_eq!(missed(&cluster), [0, 0, 0]);
+    assert!(!String::from_utf8(cluster.run(&["status"])).unwrap().contains("damage: "));
+    let segment = data.join("targets/2/segment-00000001");
+    let stored = fs::read(&segment).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    for chunk in [0, 2] {
+        let sample = &bytes[(chunk << 20) + 700_000..][..32];
+        let at = stored.windows(32).position(|window| window == sample).unwrap();
+        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
+    }
+    wait_for("a scrub of what rotted", || missed(&cluster) == [0, 2, 0]);
+    assert_eq!(value(&data, 2, "damaged_chunks"), 2.0);
+    assert!(cluster.stop());
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    assert_eq!(missed(&cluster), [0, 2, 0], "it was forgotten");
+    let table = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(table.contains("damage: 2 copies were damaged and dropped") && table.contains("up to 2 chunks"), "{table}");
+    put(&cluster);
+    assert_eq!(missed(&cluster), [0, 0, 0]);
+    assert!(cluster.stop());
 }
 
 #[test]

@@ -175,12 +175,28 @@ fn what_http_refuses_has_a_reason_in_json() {
     let cluster = started(&place, &["--targets", "3"]);
     let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().http_status_as_error(false).build());
     let url = |path: &str| format!("http://{}{path}", cluster.gateway());
+    let leave = cluster.leave();
+    let leave = ("authorization", leave.as_str());
     let answers = [
         (agent.get(url("/nothing")).call(), 404),
-        (agent.get(url("/v1/files/%ff%fe")).call(), 400),
-        (agent.put(url("/v1/files/%ff%fe")).send(&b"x"[..]), 400),
-        (agent.delete(url("/v1/files/x")).call(), 405),
-        (agent.get(url("/v1/files/x")).call(), 404),
+        (agent.get(url("/v1/files/%ff%fe")).header(leave.0, leave.1).call(), 400),
+        (agent.put(url("/v1/files/%ff%fe")).header(leave.0, leave.1).send(&b"x"[..]), 400),
+        (agent.delete(url("/v1/files/x")).header(leave.0, leave.1).call(), 405),
+        (agent.get(url("/v1/files/x")).header(leave.0, leave.1).call(), 404),
+        // Who has no token, a host that is not the gateway, a page of another origin.
+        (agent.get(url("/v1/files/x")).call(), 401),
+        (agent.get(url("/v1/files")).header(leave.0, "Bearer x").call(), 401),
+        (agent.put(url("/v1/files/x")).send(&b"x"[..]), 401),
+        (agent.get(url("/v1/status")).header("host", "gateway.example").call(), 403),
+        (agent.get(url("/metrics")).header("origin", "http://evil.example").call(), 403),
+        (
+            agent
+                .put(url("/v1/files/x"))
+                .header(leave.0, leave.1)
+                .header("sec-fetch-site", "cross-site")
+                .send(&b"x"[..]),
+            403,
+        ),
     ];
     for (answer, status) in answers {
         let mut answer = answer.unwrap();

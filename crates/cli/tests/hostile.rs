@@ -8,13 +8,14 @@ mod common;
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Cluster, content};
 use node::ClusterConfig;
 use protocol::id::{ChunkId, ClusterId, NodeId, TxnId};
-use protocol::wire::{Ack, DataHeader, Head, Message, Sealer, VERSION, decode_message, encode_message};
+use protocol::time::Instant;
+use protocol::wire::{Ack, DataHeader, Head, Message, Opened, Session, VERSION, decode_message, encode_message};
 
 /// The largest payload of a UDP datagram.
 const LARGEST: usize = 65_507;
@@ -25,7 +26,7 @@ struct Stranger {
     victim: SocketAddrV4,
     metrics: SocketAddr,
     head: Head,
-    sealer: Sealer,
+    session: Session,
 }
 
 impl Stranger {
@@ -35,9 +36,8 @@ impl Stranger {
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let map = config.map().unwrap();
         let head = Head { cluster: map.cluster, epoch: map.epoch, from: NodeId(NodeId::FIRST_INITIATOR + 4_711) };
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let sealer = Sealer::new(config.key().unwrap(), since_1970.as_nanos() as u64);
-        Self { socket, victim: target.address, metrics: target.metrics.unwrap(), head, sealer }
+        let session = Session::new(config.key().unwrap(), map.cluster, head.from, 4_711, node::port::now());
+        Self { socket, victim: target.address, metrics: target.metrics.unwrap(), head, session }
     }
 
     fn send(&self, datagram: &[u8]) {
@@ -45,7 +45,11 @@ impl Stranger {
     }
 
     fn sealed(&mut self, message: &Message) -> Bytes {
-        self.sealer.seal(&encode_message(self.head, message))
+        self.seal(&encode_message(self.head, message))
+    }
+
+    fn seal(&mut self, message: &[u8]) -> Bytes {
+        self.session.seal(node::port::now(), message)
     }
 
     /// Waits until the target has worked off what was sent before, which its answer to a ping shows.
@@ -55,8 +59,20 @@ impl Stranger {
             self.send(&ping);
             let mut answer = [0; 2_048];
             while let Ok((len, _)) = self.socket.recv_from(&mut answer) {
-                let message = decode_message(&answer[..len - protocol::wire::TAG]).map(|(_, message)| message);
-                if matches!(message, Some(Message::Pong { txn, .. }) if txn == TxnId(n)) {
+                let opened = self.session.open(node::port::now(), Bytes::copy_from_slice(&answer[..len]));
+                let good = match opened {
+                    Ok(Opened::Good(message)) => vec![message],
+                    Ok(Opened::Between { replies, good }) => {
+                        replies.iter().for_each(|reply| self.send(reply));
+                        good
+                    }
+                    Err(_) => continue,
+                };
+                let pong = |message: &Bytes| match decode_message(message) {
+                    Some((_, Message::Pong { txn, .. })) => txn == TxnId(n),
+                    _ => false,
+                };
+                if good.iter().any(pong) {
                     return;
                 }
             }
@@ -131,12 +147,12 @@ fn hostile_datagrams_are_counted_and_dropped_and_the_target_serves_on() {
 
 fn with_a_wrong_shape(stranger: &mut Stranger, good: &Bytes) {
     let start = |len: usize| {
-        let mut datagram = good[..24].to_vec();
+        let mut datagram = good[..32].to_vec();
         datagram.resize(len, 7);
         Bytes::from(datagram)
     };
     let garbage = Bytes::from(vec![0xA5; 100]);
-    let cut = [good.slice(..1), good.slice(..23), good.slice(..39)];
+    let cut = [good.slice(..1), good.slice(..31), good.slice(..47)];
     stranger.expect("malformed", &[Bytes::new(), garbage, cut[0].clone(), cut[1].clone(), cut[2].clone()]);
     stranger.expect("malformed", &[start(1_201), start(LARGEST), Bytes::from(vec![0; LARGEST])]);
     let with = |at: usize, byte: u8| {
@@ -164,11 +180,12 @@ fn with_a_wrong_seal(stranger: &mut Stranger, good: &Bytes) {
         changed[at] ^= 1;
         Bytes::from(changed)
     };
-    let foreign = Sealer::new([1; 32], u64::MAX / 2)
-        .seal(&encode_message(stranger.head, &Message::Suspect { id: ChunkId::of_payload(b"x") }));
-    // The sender, the sequence number, the message, the tag; a byte less; another key.
-    let forged =
-        [changed(12), changed(16), changed(24), changed(good.len() - 1), good.slice(..good.len() - 1), foreign];
+    let head = stranger.head;
+    let mut other = Session::new([1; 32], head.cluster, head.from, 1, Instant::ZERO);
+    let foreign = other.seal(Instant::ZERO, &encode_message(head, &Message::Suspect { id: ChunkId::of_payload(b"x") }));
+    // The sender, the session, the sequence number, the message, the tag; a byte less; another key.
+    let changes = [12, 16, 24, 32, good.len() - 1].map(changed);
+    let forged = [&changes[..], &[good.slice(..good.len() - 1), foreign]].concat();
     stranger.expect("forged", &forged);
     stranger.settle();
     let once = stranger.sealed(&Message::Ping { txn: TxnId(2) });
@@ -188,7 +205,7 @@ fn with_the_key(stranger: &mut Stranger) {
     let ping = encode_message(stranger.head, &Message::Ping { txn });
     let mut unknown = ping.to_vec();
     unknown[2] = 99;
-    senseless.push(stranger.sealer.seal(&unknown.into()));
-    senseless.push(stranger.sealer.seal(&[&ping[..], b"more"].concat().into()));
+    senseless.push(stranger.seal(&unknown));
+    senseless.push(stranger.seal(&[&ping[..], b"more"].concat()));
     stranger.expect("senseless", &senseless);
 }

@@ -39,7 +39,7 @@ fn a_process_that_ends_is_named_and_started_again() {
     let said = cluster.said();
     let killed = said.lines().find(|line| line.starts_with("reservoir: target 2 ended")).unwrap();
     assert!(
-        killed.contains("signal: 9") && killed.contains("target-2.log") && killed.contains("try 1 of 5"),
+        killed.contains("signal: 9") && killed.contains("target-2.log") && killed.contains("in 1 s (try 1)"),
         "{killed}"
     );
     assert!(said.contains("reservoir: the gateway ended with signal: 9"), "{said}");
@@ -65,18 +65,24 @@ fn a_process_that_was_asked_to_stop_is_said_to_have_ended_in_order() {
     assert!(cluster.stop());
 }
 
+/// It is never given up: who mends what is wrong need not start all anew.
 #[test]
-fn a_process_that_cannot_stay_up_is_said_to_with_its_reason() {
+fn a_process_that_cannot_stay_up_is_started_again_and_again_with_its_reason_told_once() {
     let place = tempfile::tempdir().unwrap();
     let cluster = up(place.path());
-    let identity = cluster.directory.join("targets/3");
-    fs::rename(&identity, place.path().join("gone")).unwrap();
-    fs::write(&identity, "no directory").unwrap();
+    let (store, aside) = (cluster.directory.join("targets/3"), place.path().join("gone"));
+    fs::rename(&store, &aside).unwrap();
+    fs::write(&store, "no directory").unwrap();
     signal(cluster.children("target")[2], "-KILL");
-    wait_until("no second try", || cluster.said().contains("try 2 of 5"));
+    wait_until("it is given up", || cluster.said().contains("in 32 s (try 6)"));
     let said = cluster.said();
-    let line = said.lines().find(|line| line.contains("try 2 of 5")).unwrap();
-    assert!(line.contains("target 3 ended with exit status: 1: ") && line.contains("targets/3"), "{line}");
+    let reasons = || said.lines().filter(|line| line.contains("target 3 ended with exit status: 1: "));
+    let reason = reasons().next().unwrap();
+    assert!(reason.contains("targets/3") && reasons().count() == 1, "{said}");
+    fs::remove_file(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    wait_until("it is not started again", || cluster.children("target").len() == 3);
+    cluster.run(&["status"]);
     assert!(cluster.stop());
 }
 
@@ -154,4 +160,81 @@ fn a_benchmark_that_is_stopped_leaves_nothing_behind() {
     for depth in ["0", "100000"] {
         assert!(error_of(&["bench", "--depth", depth]).contains("choose 1 to 1024"));
     }
+}
+
+/// What is printed ends in journals that others read.
+#[test]
+fn a_secret_is_printed_once_when_it_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let text = |args: &[&str]| String::from_utf8(cluster.run(args)).unwrap();
+    let secret = text(&["user", "show", "admin", "--secret"]).trim_end().to_owned();
+    assert_eq!(secret.len(), 40);
+    let said = cluster.said();
+    assert_eq!(said.matches(&secret).count(), 1, "{said}");
+    assert!(said.contains("user show admin"), "{said}");
+    // What is to be typed has the secret all the same.
+    let export = said.lines().find(|line| line.trim_start().starts_with("export ")).unwrap();
+    let shell = std::process::Command::new("sh").args(["-c", &format!("{export}; env")]).output().unwrap();
+    let environment = String::from_utf8_lossy(&shell.stdout).into_owned();
+    assert!(environment.contains(&format!("AWS_SECRET_ACCESS_KEY={secret}\n")), "{export}");
+    let shown: serde_json::Value = serde_json::from_str(&text(&["user", "show", "admin", "--json"])).unwrap();
+    assert_eq!(shown["secret_key"], *secret);
+    let key = shown["access_key"].as_str().unwrap();
+    assert_eq!(text(&["user", "show", "admin"]), format!("access key: {key}\nsecret key: {secret}\n"));
+    assert!(said.contains(&format!("access key: {key}\n")), "{said}");
+    let unknown = cluster.try_run(&["user", "show", "nobody"], b"");
+    assert!(!unknown.status.success() && String::from_utf8_lossy(&unknown.stderr).contains("user list"));
+    assert!(cluster.stop());
+
+    let cluster = Cluster::start(&data, &[]);
+    let said = cluster.said();
+    assert!(!said.contains(&secret) && said.contains("user show admin") && said.contains(key), "{said}");
+    let logs = fs::read_dir(data.join("logs")).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    assert!(logs.into_iter().all(|log| !log.contains(&secret)));
+    assert!(cluster.stop());
+}
+
+/// A cluster of three targets that take this much each.
+fn small(place: &Path, capacity: &str) -> Cluster {
+    let data = place.join("data");
+    let path = data.to_str().unwrap();
+    assert!(reservoir(&["up", "--once", "--targets", "3", "--data", path]).status.success());
+    let config = data.join("cluster.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let lines = text.lines().map(|line| match line.starts_with("capacity") {
+        true => format!("capacity = \"{capacity}\"\n"),
+        false => format!("{line}\n"),
+    });
+    fs::write(&config, lines.collect::<String>()).unwrap();
+    Cluster::start(&data, &[])
+}
+
+#[test]
+fn a_benchmark_leaves_room_and_takes_its_chunks_away() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = small(place.path(), "1GiB");
+    let bench = ["bench", "--ceiling", "1000", "--seconds", "8", "--sizes", "1MiB"];
+    let rows: serde_json::Value = serde_json::from_slice(&cluster.run(&[&bench[..], &["--json"]].concat())).unwrap();
+    let rows = rows["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    let put: u64 = rows.iter().filter(|row| row["direction"] == "put").map(|row| row["bytes"].as_u64().unwrap()).sum();
+    assert!(put >= 256 << 20, "{put} bytes: {rows:?}");
+    let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
+    let chunks: u64 = status["targets"].as_array().unwrap().iter().map(|t| t["chunks"].as_u64().unwrap()).sum();
+    assert!(chunks < 30, "{chunks} copies are left: {status}");
+    assert!(cluster.stop());
+}
+
+#[test]
+fn a_benchmark_says_beforehand_that_there_is_too_little_room() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = small(place.path(), "300MiB");
+    let begin = Instant::now();
+    let refused = cluster.try_run(&["bench", "--ceiling", "1000", "--seconds", "600"], b"");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("too little room") && said.contains("--sizes"), "{said}");
+    assert!(begin.elapsed() < LIMIT);
+    assert!(cluster.stop());
 }

@@ -263,12 +263,28 @@ fn everybody(s3: &S3, ann: &S3) {
     s3.get("shared", "public/none").fails(404, "NoSuchKey");
     unsigned(s3, "GET", "shared/public/k?response-content-type=text/html", b"").fails(400, "InvalidRequest");
     let xml = b"<Delete><Object><Key>public/k</Key></Object></Delete>";
-    let many = unsigned(s3, "POST", "shared?delete", xml).is(200);
-    assert_eq!((many.element("Code").as_str(), many.elements("Deleted").len()), ("AccessDenied", 0));
+    unsigned(s3, "POST", "shared?delete", xml).fails(403, "AccessDenied");
     let from = [("x-amz-copy-source", "shared/private/k")];
     ann.put("anns", "", b"").is(200);
     ann.ask("PUT", ("anns", "stolen"), &[], &from, b"").fails(403, "AccessDenied");
     ann.ask("PUT", ("anns", "copied"), &[], &[("x-amz-copy-source", "shared/public/k")], b"").is(200);
+    let drop_box = r#"{"Effect":"Allow","Principal":"*","Action":["s3:PutObject","s3:DeleteObject"],
+                       "Resource":"arn:aws:s3:::shared/box/*"}"#;
+    policy(s3, "shared", drop_box).is(204);
+    unsigned(s3, "PUT", "shared/box/k", b"x").is(200);
+    unsigned(s3, "PUT", "shared/public/k", b"x").fails(403, "AccessDenied");
+    for (key, status) in [("box/form", 204), ("public/form", 403)] {
+        let part = |name: &str, value: &str| {
+            format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"f\"\r\n\r\n{value}\r\n")
+        };
+        let form = part("key", key) + &part("file", "x") + "--b--\r\n";
+        let kind = [("content-type", "multipart/form-data; boundary=b")];
+        s3.send("POST", &format!("{}/shared", s3.endpoint), &kind, form.as_bytes()).unwrap().is(status);
+    }
+    let xml = "<Delete><Object><Key>box/k</Key></Object><Object><Key>public/k</Key></Object></Delete>";
+    let many = unsigned(s3, "POST", "shared?delete", xml.as_bytes()).is(200);
+    assert_eq!((many.element("Code").as_str(), many.elements("Deleted").len()), ("AccessDenied", 1));
+    s3.head("shared", "box/form").is(200);
     s3.ask("DELETE", ("shared", ""), &[("policy", "")], &[], b"").is(204);
     unsigned(s3, "GET", "shared/public/k", b"").fails(403, "AccessDenied");
 }

@@ -107,6 +107,47 @@ fn a_scenario_is_run_compared_swept_and_ablated_with_reports() {
     }
 }
 
+/// Two leaders that share members refuse each other's windows: groups are laid out for the protocol unless it is said how.
+#[test]
+fn groups_are_laid_out_for_the_protocol() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("x.toml");
+    let file = path.to_str().unwrap();
+    let text = "profile = \"product\"\ninitiators = 18\ntargets = 18\nlength = \"5ms\"\n";
+    fs::write(&path, text).unwrap();
+    let rate = |set: &[&str]| {
+        let set = set.iter().flat_map(|set| ["--set", *set]);
+        let args: Vec<&str> = ["sim", "run", file, "--json"].into_iter().chain(set).collect();
+        let result: Value = serde_json::from_str(&output_of(&args)).unwrap();
+        (result["overlap"].as_bool().unwrap(), result["chunks_per_second"]["mean"].as_f64().unwrap())
+    };
+    let led = rate(&["protocol=leader"]);
+    assert_eq!(led, rate(&["protocol=leader", "overlap=false"]));
+    let shared = rate(&["protocol=leader", "overlap=true"]);
+    assert!(!led.0 && shared.0 && led.1 != shared.1, "{led:?} {shared:?}");
+    assert!(rate(&[]).0 && !rate(&["overlap=false"]).0);
+    // Said where it was chosen, and only there; with JSON on standard error.
+    let said = "share no targets, because protocol = \"leader\"";
+    let tells = |args: &[&str]| {
+        let output = reservoir(&[&["sim"], args].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        (out.matches(said).count(), err.matches(said).count())
+    };
+    let led = ["--set", "protocol=leader"];
+    assert_eq!(tells(&[&["run", file][..], &led].concat()), (1, 0));
+    assert_eq!(tells(&[&["run", file, "--json"][..], &led].concat()), (0, 1));
+    assert_eq!(tells(&[&["run", file, "--set", "overlap=true"][..], &led].concat()), (0, 0));
+    assert_eq!(tells(&["run", file]), (0, 0));
+    assert_eq!(tells(&["sweep", file, "--vary", "protocol=replicast-m,leader"]), (1, 0));
+    assert_eq!(tells(&["ablate", file, "--switch", "protocol=leader", "--switch", "depth=2"]), (1, 0));
+    let second = place.path().join("y.toml");
+    fs::write(&second, format!("{text}protocol = \"leader\"\n")).unwrap();
+    assert_eq!(tells(&["compare", file, second.to_str().unwrap(), "--seeds", "2"]), (1, 0));
+    fs::write(&second, format!("{text}protocol = \"leader\"\noverlap = false\n")).unwrap();
+    assert_eq!(tells(&["compare", file, second.to_str().unwrap(), "--seeds", "2"]), (0, 0));
+}
+
 #[test]
 fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
     let place = tempfile::tempdir().unwrap();

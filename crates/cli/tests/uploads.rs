@@ -20,11 +20,17 @@ fn started(place: &tempfile::TempDir) -> Cluster {
     Cluster::start(&data, &["--targets", "3"])
 }
 
+/// The head of a put, which may go on.
+fn head(cluster: &Cluster, name: &str, framing: &str) -> String {
+    let leave = cluster.leave();
+    format!("PUT /v1/files/{name} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {leave}\r\n{framing}\r\n")
+}
+
 /// A connection to the gateway of `cluster` that puts the file `name`: the gateway has asked for its body.
 fn begun(cluster: &Cluster, name: &str, framing: &str) -> TcpStream {
     let mut stream = TcpStream::connect(cluster.gateway()).unwrap();
-    let expect = "Expect: 100-continue";
-    write!(stream, "PUT /v1/files/{name} HTTP/1.1\r\nHost: gateway\r\n{framing}\r\n{expect}\r\n\r\n").unwrap();
+    let head = head(cluster, name, framing);
+    write!(stream, "{head}Expect: 100-continue\r\n\r\n").unwrap();
     let mut answer = vec![];
     while !answer.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -157,7 +163,7 @@ fn idle_uploads_keep_neither_the_state_nor_the_end_of_a_gateway() {
     uploads.iter_mut().for_each(|stream| send(stream, b"abc", false));
     let mut one_more = TcpStream::connect(cluster.gateway()).unwrap();
     let framing = "Content-Length: 3\r\nExpect: 100-continue\r\nConnection: close";
-    write!(one_more, "PUT /v1/files/g HTTP/1.1\r\nHost: gateway\r\n{framing}\r\n\r\n").unwrap();
+    write!(one_more, "{}\r\n", head(&cluster, "g", &framing)).unwrap();
     let mut refused = String::new();
     one_more.read_to_string(&mut refused).unwrap();
     assert!(refused.contains("works on 32 files"), "{refused}");

@@ -15,15 +15,17 @@ use protocol::initiator::{
     TargetState,
 };
 use protocol::machine::{Completion, Effect};
+use protocol::map::ClusterMap;
 use protocol::time::Instant;
 use protocol::wire::Usage;
 
 use crate::config::{ClusterConfig, MulticastChoice};
+use crate::hearing::{Hearing, Silence};
 use crate::metrics::InitiatorMetrics;
 use crate::net::{Net, has_addresses, initiator_interface};
 use crate::port::{self, Host, Mail, Mailbox};
 use crate::reload::MapInUse;
-use crate::{NodeError, io};
+use crate::{NodeError, io, random};
 
 /// Chunks below this are hashed by the loop itself: cheaper than a hop to another thread.
 const INLINE: usize = 32 << 10;
@@ -52,6 +54,7 @@ struct Shared {
     map: MapInUse,
     metrics: Arc<InitiatorMetrics>,
     multicast: Arc<AtomicBool>,
+    hearing: Hearing,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -188,14 +191,6 @@ impl ClientHost {
     }
 }
 
-/// 64 bits that no other process has.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    hasher.finish()
-}
-
 /// Sends a request to the loop, with somebody who waits for its answer.
 fn ask<T>(
     mailbox: &Mailbox<Request>,
@@ -237,13 +232,14 @@ impl Client {
         let net = Net::open(config, SocketAddrV4::new(interface, 0), id)?;
         let metrics = Arc::new(InitiatorMetrics::new(&net.metrics));
         metrics.set_epoch(map.epoch.0);
+        let hearing = net.hearing.clone();
+        let in_use = MapInUse::new(config, &map);
         let machine = Initiator::new(id, map, protocol, random()).carried(works);
         let advice = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));
         let (hashes, queue) = channel();
         let (own, done) = (mailbox.clone(), mailbox.clone());
-        let in_use = MapInUse::new(config);
         let mut host = ClientHost {
             waiting: Arc::clone(&waiting),
             hashes,
@@ -263,7 +259,7 @@ impl Client {
             }
         });
         let thread = Mutex::new(Some(port.map_err(io("starting a thread", advice))?));
-        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, thread }) })
+        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, hearing, thread }) })
     }
 
     /// Whether multicast is used now: as long as it works.
@@ -278,11 +274,23 @@ impl Client {
         self.shared.map.get()
     }
 
+    /// The same for the protocol.
+    #[must_use]
+    pub fn map(&self) -> ClusterMap {
+        self.shared.map.map()
+    }
+
     /// Whether requests are still answered. Once they are not, each is told so; a new client must be started.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// What is known of why a target is silent.
+    #[must_use]
+    pub fn silence(&self, target: NodeId) -> Silence {
+        self.shared.hearing.silence(target)
     }
 
     /// Looks whether there is a newer cluster map.
@@ -378,12 +386,13 @@ fn probe(config: &ClusterConfig, interface: Ipv4Addr) -> bool {
     let (Ok(map), id) = (config.map(), NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1)) else { return false };
     let Ok(mut net) = Net::open(config, SocketAddrV4::new(interface, 0), id) else { return false };
     let head = Head { cluster: map.cluster, epoch: map.epoch, from: id };
-    for _ in 0..10 {
-        for group in (0..map.groups().min(4)).map(GroupId) {
+    for n in 0..100 {
+        let groups = if n % 10 == 0 { map.groups().min(4) } else { 0 };
+        for group in (0..groups).map(GroupId) {
             let body = Body::Control(encode_message(head, &Message::Ping { txn: TxnId(1) }));
             net.send(&Transmit { to: Destination::Members(map.group_set(group)), body });
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(std::time::Duration::from_millis(2));
         net.receive(0);
         while let Some(datagram) = net.arrived() {
             if matches!(decode_message(&datagram), Some((_, Message::Pong { .. }))) {

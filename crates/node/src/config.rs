@@ -162,6 +162,9 @@ pub struct TargetConfig {
     pub id: u32,
     /// The failure domain; copies of a chunk are kept in distinct ones.
     pub domain: String,
+    /// Whether it holds copies from when it was in another domain.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub moved: bool,
     /// Where it listens.
     pub address: SocketAddrV4,
     /// Its directory, relative to this file.
@@ -178,6 +181,10 @@ pub struct TargetConfig {
 
 fn is_zero(n: &u64) -> bool {
     *n == 0
+}
+
+fn is_no(yes: &bool) -> bool {
+    !yes
 }
 
 fn three() -> u8 {
@@ -348,6 +355,7 @@ impl ClusterConfig {
         let cluster = ClusterId::of_name(&self.cluster);
         let map = ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
             .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
+        let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
         Ok(if self.overlap { map } else { map.apart() })
     }
 

@@ -4,11 +4,14 @@
 //! Disk and hashing run on threads beside it ([`target`], [`client`]). Nothing here decides anything about the protocol.
 
 mod arrivals;
+mod backlog;
 pub mod client;
 pub mod config;
+pub mod hearing;
 pub mod metrics;
 pub mod net;
 pub mod port;
+pub mod private;
 mod reload;
 pub mod target;
 
@@ -84,4 +87,12 @@ pub enum NodeError {
 pub(crate) fn io(what: impl Into<String>, advice: &'static str) -> impl FnOnce(std::io::Error) -> NodeError {
     let what = what.into();
     move |cause| NodeError::Io { what, cause, advice }
+}
+
+/// 64 bits that no other process has.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.finish()
 }

@@ -190,6 +190,7 @@ pub struct TargetMetrics {
     met: Family<[(&'static str, &'static str); 1], Gauge>,
     epoch: Gauge,
     chunks: Gauge,
+    missed: Gauge,
     space: [Gauge; 5],
 }
 
@@ -253,6 +254,7 @@ impl TargetMetrics {
             met,
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
             chunks: gauge(r, "chunks", "Chunks held"),
+            missed: gauge(r, "damaged_chunks", "Chunks whose copy here was damaged and dropped, and is not here again"),
             space,
             store,
             net,
@@ -351,6 +353,7 @@ impl TargetMetrics {
             gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
         self.chunks.set(i64::try_from(self.store.chunks()).unwrap_or(i64::MAX));
+        self.missed.set(i64::try_from(self.store.damaged().0).unwrap_or(i64::MAX));
         for (which, of) in ARRIVALS.into_iter().enumerate() {
             let spread = self.arrivals(which).spread();
             for (came, intervals) in CAME.into_iter().zip(spread.intervals) {

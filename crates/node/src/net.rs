@@ -8,12 +8,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use protocol::id::NodeId;
 use protocol::machine::{Body, DataRun, Destination, Transmit};
 use protocol::map::{ClusterMap, MemberSet};
-use protocol::wire::{DATA_HEADER, Opener, Sealer, datagrams, is_data};
+use protocol::time::{Instant, Span};
+use protocol::wire::{DATA_HEADER, DropReason, Opened, Session, datagrams, is_answerable, is_data};
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::backlog::{Backlog, Parcel};
 use crate::config::ClusterConfig;
+use crate::hearing::{Complaints, Hearing, Obstacle};
 use crate::metrics::NetMetrics;
+use crate::port::now;
 use crate::{NodeError, io};
 
 /// Bytes of socket buffer to ask for.
@@ -22,10 +27,14 @@ const SOCKET_BUFFER: usize = 4 << 20;
 const PER_SOCKET: usize = 18;
 /// Initiators whose address is remembered.
 const BOOK: usize = 4_096;
-/// Control messages that may wait for the socket.
-const URGENT: usize = 4_096;
 /// Parcels that are sent late before what has arrived has its turn.
 const FLUSHED: usize = 256;
+/// How far apart refusals are at least: what is sent to a node must not make it send as much.
+const REFUSALS: Span = Span::from_millis(100);
+/// Errors of earlier datagrams that are read at once, and times that a datagram is sent again because of them.
+const ERRORS: usize = 64;
+/// See [`ERRORS`].
+const RETRIES: usize = 4;
 /// Receive buffers that one call fills.
 const BATCH: usize = 16;
 /// Bytes of one: the largest datagram, or several that the kernel joined.
@@ -43,13 +52,20 @@ pub struct Net {
     multicast_port: u16,
     book: BTreeMap<NodeId, SocketAddrV4>,
     learned: VecDeque<NodeId>,
-    sealer: Sealer,
-    opener: Opener,
+    session: Session,
     backlog: Backlog,
     buffers: Vec<u8>,
     arrived: VecDeque<(Bytes, SocketAddr)>,
+    /// When the last batch came.
+    arrived_at: Instant,
+    /// What turned out to be good later.
+    proven: VecDeque<Bytes>,
+    refused_at: Instant,
+    complaints: Complaints,
     /// What was counted.
     pub metrics: NetMetrics,
+    /// What was heard of each target.
+    pub hearing: Hearing,
 }
 
 /// A socket, and what the kernel can do for it.
@@ -63,21 +79,6 @@ impl Port {
     fn new(socket: Socket) -> std::io::Result<Self> {
         let offload = UdpSocketState::new(UdpSockRef::from(&socket))?;
         Ok(Self { socket, offload })
-    }
-}
-
-/// What one call hands to the kernel: a datagram in two pieces, or equal segments that the kernel makes datagrams of.
-#[derive(Debug)]
-struct Parcel {
-    head: Bytes,
-    payload: Bytes,
-    segment: Option<usize>,
-    to: SocketAddr,
-}
-
-impl Parcel {
-    fn len(&self) -> usize {
-        self.head.len() + self.payload.len()
     }
 }
 
@@ -103,12 +104,11 @@ impl Net {
         let key = config.key()?;
         let mut sockets = vec![unicast(config, address)?];
         sockets.extend(groups(config, &map, id, *address.ip())?);
-        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let sequence = u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX / 2);
+        // No earlier process of this node hears anything any more: its address is ours.
+        let began = now();
         let net = Self {
             book: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),
-            opener: Opener::new(key, map.cluster),
-            sealer: Sealer::new(key, sequence),
+            session: Session::new(key, map.cluster, id, crate::random(), began),
             sockets,
             id,
             map,
@@ -118,7 +118,12 @@ impl Net {
             backlog: Backlog::new(config.protocol(*address.ip()).receive_buffer),
             buffers: vec![0; BATCH * BUFFER],
             arrived: VecDeque::new(),
+            arrived_at: began,
+            proven: VecDeque::new(),
+            refused_at: Instant::ZERO,
+            complaints: Complaints::default(),
             metrics: NetMetrics::default(),
+            hearing: Hearing::new(config, began),
         };
         net.warn_of_small_buffers();
         Ok(net)
@@ -139,6 +144,7 @@ impl Net {
         self.sockets.truncate(1);
         self.sockets.extend(joined);
         self.book.extend(config.targets.iter().map(|t| (NodeId(t.id), t.address)));
+        self.hearing.set(config);
         (self.map, self.multicast_port) = (map, config.network.multicast_port);
         Ok(())
     }
@@ -178,14 +184,13 @@ impl Net {
         let mut slices: [IoSliceMut<'_>; BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
         let mut metas = [RecvMeta::default(); BATCH];
-        let count = loop {
-            match port.offload.recv(UdpSockRef::from(&port.socket), &mut slices, &mut metas) {
-                Ok(count) => break count,
-                // An earlier datagram was refused by its host: says nothing of this one.
-                Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {}
-                Err(_) => return false,
-            }
+        let count = match port.offload.recv(UdpSockRef::from(&port.socket), &mut slices, &mut metas) {
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return false,
+            // An earlier datagram did not reach its host: says nothing of those that are here.
+            Err(error) => return self.errors(Some(error.kind())) > 0,
         };
+        self.arrived_at = now();
         for (meta, buffer) in metas.iter().zip(self.buffers.chunks(BUFFER)).take(count) {
             let joined = Bytes::copy_from_slice(&buffer[..meta.len]);
             // An empty one counts as well: it is malformed.
@@ -199,26 +204,53 @@ impl Net {
 
     /// The next good datagram of those that were received.
     pub fn arrived(&mut self) -> Option<Bytes> {
-        while let Some((datagram, from)) = self.arrived.pop_front() {
+        while self.proven.is_empty() {
+            let (datagram, from) = self.arrived.pop_front()?;
             self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
-            match self.opener.open(datagram) {
-                Ok(datagram) => {
+            let answerable = is_answerable(&datagram);
+            match self.session.open(self.arrived_at, datagram) {
+                Ok(Opened::Good(datagram)) => {
                     if !is_data(&datagram) {
                         self.learn(&datagram, from);
                     }
                     return Some(datagram);
                 }
-                Err(reason) => self.metrics.dropped(reason.name()),
+                Ok(Opened::Between { replies, good }) => {
+                    for head in replies {
+                        self.push(Parcel { head, payload: Bytes::new(), segment: None, to: from });
+                    }
+                    good.first().inspect(|datagram| self.learn(datagram, from));
+                    self.proven.extend(good);
+                }
+                Err(reason) => self.drop_arrived(reason, answerable, from),
             }
         }
-        None
+        self.proven.pop_front()
     }
 
-    /// Remembers where an initiator is, from an authenticated datagram.
+    /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
+    /// side where that may have no idea.
+    fn drop_arrived(&mut self, reason: DropReason, answerable: bool, from: SocketAddr) {
+        let at = self.arrived_at;
+        self.metrics.dropped(reason.name());
+        let target = self.hearing.met(from, Obstacle::Dropped(reason), at);
+        self.complaints.dropped(reason, from, target, at);
+        let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
+        if strange && answerable && at.since(self.refused_at) >= REFUSALS {
+            self.refused_at = at;
+            let head = self.session.refusal(at);
+            self.push(Parcel { head, payload: Bytes::new(), segment: None, to: from });
+        }
+    }
+
+    /// Remembers where an initiator is, and that a target was heard, from an authenticated datagram.
     fn learn(&mut self, datagram: &Bytes, from: SocketAddr) {
         let Some(id) = datagram.get(12..16).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else { return };
         let (id, SocketAddr::V4(from)) = (NodeId(id), from) else { return };
-        if id.is_initiator() && self.book.insert(id, from).is_none() {
+        if !id.is_initiator() {
+            return self.hearing.heard(id, self.arrived_at);
+        }
+        if self.book.insert(id, from).is_none() {
             self.learned.push_back(id);
             if self.learned.len() > BOOK {
                 self.learned.pop_front().map(|oldest| self.book.remove(&oldest));
@@ -241,7 +273,7 @@ impl Net {
         };
         match &transmit.body {
             Body::Control(message) => {
-                let head = self.sealer.seal(message);
+                let head = self.session.seal(now(), message);
                 self.push(Parcel { head, payload: Bytes::new(), segment: None, to });
             }
             Body::Data(run) => self.send_run(run, to),
@@ -281,8 +313,54 @@ impl Net {
 
     /// Whether it is done with: sent, or lost for good (which the protocol repairs).
     fn try_send(&mut self, parcel: &Parcel) -> bool {
+        for _ in 0..RETRIES {
+            match self.send_now(parcel) {
+                Ok(()) => {
+                    let count = parcel.segment.map_or(1, |segment| parcel.len().div_ceil(segment));
+                    self.metrics.sent(is_data(&parcel.head), count as u64, parcel.len() as u64);
+                    return true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) => {
+                    // What is waiting there is of earlier datagrams, to others perhaps: this one was not sent.
+                    if self.errors(Some(error.kind())) == 0 {
+                        obstacle(error.kind()).map(|obstacle| self.hearing.met(parcel.to, obstacle, now()));
+                        break;
+                    }
+                }
+            }
+        }
+        // A cut cable, an interface that cannot cut segments (the socket state remembers that it cannot): lost, like any
+        // other datagram.
+        self.metrics.dropped("send_failed");
+        true
+    }
+
+    /// Reads what became of earlier datagrams that did not reach anybody: how many. `first` is what a call was told.
+    pub fn errors(&mut self, first: Option<ErrorKind>) -> usize {
+        let socket = &self.sockets[0].socket;
+        let (mut kind, mut count) = (first, 0);
+        while count < ERRORS {
+            // What stands first in the queue; reading it clears that.
+            let next = socket.take_error().ok().flatten().map(|error| error.kind());
+            kind = next.or(kind);
+            let (mut byte, mut rest) = ([0], RecvAncillaryBuffer::default());
+            let mut slices = [IoSliceMut::new(&mut byte)];
+            let Ok(message) = recvmsg(socket, &mut slices, &mut rest, RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT) else {
+                break;
+            };
+            count += 1;
+            let to = message.address.and_then(|address| SocketAddrV4::try_from(address).ok());
+            if let (Some(to), Some(obstacle)) = (to, kind.and_then(obstacle)) {
+                self.hearing.met(to.into(), obstacle, now());
+            }
+        }
+        count
+    }
+
+    fn send_now(&self, parcel: &Parcel) -> std::io::Result<()> {
         let Port { socket, offload } = &self.sockets[0];
-        let sent = match parcel.segment {
+        match parcel.segment {
             None => socket
                 .send_to_vectored(&[IoSlice::new(&parcel.head), IoSlice::new(&parcel.payload)], &parcel.to.into())
                 .map(drop),
@@ -295,20 +373,6 @@ impl Net {
                     src_ip: None,
                 };
                 offload.try_send(UdpSockRef::from(socket), &transmit)
-            }
-        };
-        match sent {
-            Ok(()) => {
-                let count = parcel.segment.map_or(1, |segment| parcel.len().div_ceil(segment));
-                self.metrics.sent(is_data(&parcel.head), count as u64, parcel.len() as u64);
-                true
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-            // A dead peer's "refused", a cut cable, an interface that cannot cut segments (the socket state remembers that
-            // it cannot): lost, like any other datagram.
-            Err(_) => {
-                self.metrics.dropped("send_failed");
-                true
             }
         }
     }
@@ -324,61 +388,18 @@ impl Net {
     }
 }
 
-/// What waits for the socket: control messages first, because they are small, and windows depend on them.
-#[derive(Debug)]
-struct Backlog {
-    control: VecDeque<Parcel>,
-    data: VecDeque<Parcel>,
-    /// Bytes of data that wait, and the most that may.
-    waiting: u64,
-    most: u64,
-}
-
-impl Backlog {
-    fn new(most: u64) -> Self {
-        Self { control: VecDeque::new(), data: VecDeque::new(), waiting: 0, most }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.control.is_empty() && self.data.is_empty()
-    }
-
-    /// Whether there is room for it. What there is none for is lost, as on the wire: whoever misses it asks for it.
-    fn push(&mut self, parcel: Parcel) -> bool {
-        if !is_data(&parcel.head) {
-            let fits = self.control.len() < URGENT;
-            fits.then(|| self.control.push_back(parcel));
-            return fits;
-        }
-        let bytes = parcel.len() as u64;
-        let fits = self.waiting + bytes <= self.most;
-        if fits {
-            self.waiting += bytes;
-            self.data.push_back(parcel);
-        }
-        fits
-    }
-
-    fn pop(&mut self) -> Option<Parcel> {
-        self.control.pop_front().or_else(|| {
-            let parcel = self.data.pop_front()?;
-            self.waiting -= parcel.len() as u64;
-            Some(parcel)
-        })
-    }
-
-    /// Puts back what was popped last.
-    fn put_back(&mut self, parcel: Parcel) {
-        if is_data(&parcel.head) {
-            self.waiting += parcel.len() as u64;
-            self.data.push_front(parcel);
-        } else {
-            self.control.push_front(parcel);
-        }
-    }
-}
-
 const ADVICE: &str = "lower the load on this host, or raise its limits";
+
+/// What an error of the network says of the way to where a datagram went.
+const fn obstacle(kind: ErrorKind) -> Option<Obstacle> {
+    match kind {
+        ErrorKind::ConnectionRefused => Some(Obstacle::Closed),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::PermissionDenied => {
+            Some(Obstacle::Unreachable)
+        }
+        _ => None,
+    }
+}
 
 /// The socket that sends, and receives what is addressed to this node.
 fn unicast(config: &ClusterConfig, address: SocketAddrV4) -> Result<Port, NodeError> {
@@ -396,7 +417,11 @@ fn unicast(config: &ClusterConfig, address: SocketAddrV4) -> Result<Port, NodeEr
         format!("using {interface} for multicast"),
         "set `interface` to an IPv4 address of this host, or leave it out",
     ))?;
-    Port::new(unicast).map_err(io(format!("setting up the socket of {address}"), ADVICE))
+    let port = Port::new(unicast).map_err(io(format!("setting up the socket of {address}"), ADVICE))?;
+    if let Err(error) = port.offload.enable_transport_errors(UdpSockRef::from(&port.socket)) {
+        tracing::warn!("why a target is silent is not told by the network here: {error}");
+    }
+    Ok(port)
 }
 
 /// The sockets of the groups that the target at `address` is in; none where there is no multicast.
@@ -479,36 +504,4 @@ pub fn initiator_interface(config: &ClusterConfig) -> Result<Ipv4Addr, NodeError
 /// When there is none.
 pub fn free_port(interface: Ipv4Addr) -> std::io::Result<u16> {
     UdpSocket::bind((interface, 0))?.local_addr().map(|address| address.port())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use protocol::id::{ClusterId, Epoch, TxnId};
-    use protocol::wire::{DataHeader, Head, Message, encode_message};
-
-    fn parcel(head: Bytes, payload: usize) -> Parcel {
-        Parcel { head, payload: vec![0; payload].into(), segment: None, to: SocketAddr::from(([127, 0, 0, 1], 1)) }
-    }
-
-    #[test]
-    fn what_waits_for_the_socket_is_bounded_and_control_goes_first() {
-        let (cluster, from) = (ClusterId(1), NodeId(1));
-        let header = DataHeader { cluster, from, txn: TxnId(1), offset: 0, size: 8_000 };
-        let data = || parcel(Bytes::copy_from_slice(&header.encode()), 8_000 - DATA_HEADER);
-        let head = Head { cluster, epoch: Epoch(1), from };
-        let control = || parcel(encode_message(head, &Message::Ping { txn: TxnId(1) }), 0);
-        let mut backlog = Backlog::new(80_000);
-        assert_eq!((0..20).filter(|_| backlog.push(data())).count(), 10);
-        assert_eq!((0..2 * URGENT).filter(|_| backlog.push(control())).count(), URGENT);
-        for n in 0..URGENT + 10 {
-            let parcel = backlog.pop().expect("it waits");
-            assert_eq!(is_data(&parcel.head), n >= URGENT, "{n}");
-            // The socket did not take it at first.
-            backlog.put_back(parcel);
-            backlog.pop().expect("it waits");
-        }
-        assert!(backlog.is_empty() && backlog.pop().is_none());
-        assert!(backlog.push(data()), "its room is free again");
-    }
 }

@@ -172,6 +172,10 @@ pub fn run<M: Machine>(
                     }
                 }
                 socket => {
+                    let flags = event.flags;
+                    if flags.contains(EventFlags::ERR) {
+                        net.errors(None);
+                    }
                     net.flush();
                     for _ in 0..BUDGET {
                         let more = net.receive(socket as usize);
@@ -373,13 +377,22 @@ mod tests {
     fn a_full_mailbox_does_not_keep_datagrams_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        let net = Net::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        let mut net = Net::open(&config, config.targets[0].address, NodeId(1)).unwrap();
         let sender = NodeId(NodeId::FIRST_INITIATOR);
-        let other = Net::open(&config, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), sender).unwrap();
+        let mut other = Net::open(&config, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), sender).unwrap();
         let map = config.map().unwrap();
         let head = Head { cluster: map.cluster, epoch: map.epoch, from: sender };
         let ping = encode_message(head, &Message::Ping { txn: protocol::id::TxnId(1) });
         let datagram = Transmit { to: Destination::Node(NodeId(1)), body: Body::Control(ping) };
+        // Their sessions know each other, so that one datagram is heard at once.
+        other.send(&datagram);
+        let deadline = std::time::Instant::now() + LIMIT;
+        while net.arrived().is_none() {
+            assert!(std::time::Instant::now() < deadline, "they do not get to know each other");
+            net.receive(0);
+            other.receive(0);
+            assert!(other.arrived().is_none());
+        }
         let (mailbox, mail) = Mailbox::new().unwrap();
         let letters = 10 * LETTERS;
         assert!((0..letters).all(|_| mailbox.send(Mail::Request(()))));

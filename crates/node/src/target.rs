@@ -1,7 +1,9 @@
 //! A target as a process: its store behind three threads (one verifies what is to be written, one commits in groups, one
 //! reads), its loop in front.
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -21,6 +23,7 @@ use crate::config::{ClusterConfig, TargetConfig};
 use crate::metrics::TargetMetrics;
 use crate::net::Net;
 use crate::port::{self, Host, Mail, Mailbox};
+use crate::private::Tightened;
 use crate::reload::MapInUse;
 use crate::{NodeError, io};
 
@@ -158,7 +161,7 @@ impl TargetNode {
             store,
             writes,
             reads,
-            map: MapInUse::new(config),
+            map: MapInUse::new(config, &map),
             mailbox: mailbox.clone(),
             metrics: Arc::clone(&metrics),
         };
@@ -211,6 +214,10 @@ impl TargetNode {
 
 fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, Recovery), NodeError> {
     let backend = open_dir(config, target)?;
+    let mut tightened = Tightened::default();
+    tightened.file(&config.base().join(&config.key_file));
+    tightened.directory(&dir_of(config, target), is_of_store);
+    tightened.log();
     let store_error = |cause| NodeError::Store { id: target.id, cause };
     let (store, recovery) = Store::open(Box::new(backend), options(config, target)?).map_err(store_error)?;
     // Before the first write, so that it does not wait for it.
@@ -222,6 +229,12 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
             "target {}: the record of {id}, among the last that were written, is not whole and was struck out: a crash \
              cut it off before it was acknowledged, unless the disk has damaged it since",
             target.id
+        );
+    }
+    if let Some(error) = &recovery.forgetful {
+        let id = target.id;
+        tracing::error!(
+            "target {id}: that copies were damaged could not be noted, so status forgets it at the next start: {error}"
         );
     }
     for id in &recovery.damaged {
@@ -243,6 +256,11 @@ fn options(config: &ClusterConfig, target: &TargetConfig) -> Result<Options, Nod
 
 fn dir_of(config: &ClusterConfig, target: &TargetConfig) -> PathBuf {
     config.base().join(&target.data)
+}
+
+/// Whether a file of this name in a target's directory belongs to its store.
+fn is_of_store(name: &OsStr) -> bool {
+    name == IDENTITY || name == "lock" || name.to_string_lossy().starts_with("segment-")
 }
 
 fn has_store(dir: &Path) -> bool {
@@ -310,7 +328,7 @@ pub fn make_store(config: &ClusterConfig, id: u32) -> Result<(), NodeError> {
 fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
     // The name is durable before anything in it is acknowledged.
     let make = || {
-        std::fs::create_dir(dir)?;
+        std::fs::DirBuilder::new().mode(0o700).create(dir)?;
         let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::File::open(above)?.sync_all()
     };

@@ -20,6 +20,7 @@ fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
         .map(|id| TargetConfig {
             id,
             domain: format!("disk-{id}"),
+            moved: false,
             address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST).expect("a port")),
             data: format!("target-{id}").into(),
             capacity: "256MiB".to_owned(),

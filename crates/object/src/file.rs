@@ -170,8 +170,8 @@ pub fn read_version(
 /// were lost, is put again first: who reads after this call finds no older version.
 ///
 /// # Errors
-/// When there is none, when as many targets as copies are silent, so that only they might know a newer one, or when the
-/// newest has too few copies, no more can be made, and silent targets do not account for the missing ones.
+/// When there is none, when targets in as many failure domains as copies are silent, so that only they might know a newer
+/// one, or when the newest has too few copies, no more can be made, and silent targets do not account for the missing ones.
 pub fn newest(service: &dyn ChunkService, name: &str) -> Result<Version, Error> {
     newest_said_by(service, name, Scope::LiveOf)
 }
@@ -182,21 +182,17 @@ fn newest_said_by(service: &dyn ChunkService, name: &str, whom: impl Fn(ChunkId)
     let brief = found.brief;
     let surely = |outcome| if brief { newest_said_by(service, name, Scope::GroupOf) } else { outcome };
     let Some((id, holders)) = found.chunks.pop() else {
-        // Whoever is silent may hold the only copies that are left.
-        return surely(Err(if found.silent.is_empty() {
-            Error::NotFound(name.to_owned())
-        } else {
-            silent(name, &found.silent)
-        }));
+        return surely(Err(Error::NotFound(name.to_owned())));
     };
     let mut version = open(service, name, id, holders)?;
-    let copies = service.copies();
-    if version.holders.len() >= copies {
+    let map = service.map();
+    let copies = usize::from(map.copies);
+    if map.domains(&version.holders) >= copies {
         return Ok(version);
     }
-    let whole_with_silent = version.holders.len() + found.silent.len() >= copies;
-    let answering = service.members(id).saturating_sub(found.silent.len());
-    if whole_with_silent && answering < copies {
+    let whole_with_silent = map.may_hide(&[&version.holders[..], &found.silent].concat());
+    let answering = map.members(map.group_of(&id)).map(|target| target.id).filter(|id| !found.silent.contains(id));
+    if whole_with_silent && map.domains(&answering.collect::<Vec<NodeId>>()) < copies {
         // It may have been promised, and another copy could not be made now: to wait for one would keep everybody from
         // reading.
         return surely(Ok(version));
@@ -240,7 +236,7 @@ pub fn list(service: &dyn ChunkService, pipeline: usize) -> Result<Listing, Erro
         name.copy_from_slice(&id.bytes()[..ChunkId::NAME_LEN]);
         newest.insert(name, (id, holders));
     }
-    let incomplete = found.silent.len() >= service.copies();
+    let incomplete = service.map().may_hide(&found.silent);
     let mut listing = Listing { silent: found.silent, incomplete, ..Listing::default() };
     let mut flight = VecDeque::new();
     for (id, holders) in newest.into_values() {
@@ -270,7 +266,7 @@ fn add_listed(listing: &mut Listing, (id, holders, pending): Asked) {
     }
 }
 
-/// Every version of `name`, oldest first, and who is silent: fewer than copies.
+/// Every version of `name`, oldest first, and who is silent: too few to hide one that was acknowledged.
 fn versions(service: &dyn ChunkService, name: &str, whom: impl Fn(ChunkId) -> Scope) -> Result<Found, Error> {
     if !manifest::valid_name(name) {
         return Err(Error::Name(name.to_owned()));
@@ -282,16 +278,12 @@ fn versions(service: &dyn ChunkService, name: &str, whom: impl Fn(ChunkId) -> Sc
         .list(whom(any), prefix)
         .wait()
         .map_err(|cause| Error::List { name: name.to_owned(), cause: Box::new(cause) })?;
-    if found.silent.len() >= service.copies() {
-        return Err(silent(name, &found.silent));
+    if service.map().may_hide(&found.silent) {
+        let silent = found.silent.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", ");
+        return Err(Error::Silent { name: name.to_owned(), silent });
     }
     found.chunks.sort_by_key(|(id, _)| *id);
     Ok(found)
-}
-
-fn silent(name: &str, silent: &[NodeId]) -> Error {
-    let silent = silent.iter().map(|n| n.0.to_string()).collect::<Vec<_>>().join(", ");
-    Error::Silent { name: name.to_owned(), silent }
 }
 
 fn read_manifest(id: ChunkId, fetched: &Fetched) -> Result<Manifest, manifest::Malformed> {

@@ -39,8 +39,10 @@ pub enum RebuildError {
 pub struct Manifests {
     /// All records, by bucket and key, in the order of their versions and revisions.
     records: BTreeMap<(String, String), Vec<Row>>,
-    /// What could not be used, a line each.
-    pub remarks: Vec<String>,
+    /// Those of objects of one chunk whose chunk is not there, by manifest, with the chunk.
+    unfinished: BTreeMap<ChunkId, (Row, ChunkId)>,
+    /// Manifests that cannot be read, a line each.
+    unread: Vec<String>,
 }
 
 /// What stands when all that was removed or replaced is gone.
@@ -61,6 +63,14 @@ impl Standing<'_> {
         let empty = self.versions.keys().all(|(name, _)| *name != record.bucket);
         empty && record.attributes.contains_key(LEAVING)
     }
+
+    /// Whether this very row stands.
+    fn has(&self, row: &Row) -> bool {
+        let record = &row.record;
+        let bucket = self.buckets.get(record.bucket.as_str()).copied();
+        let versions = self.versions.get(&(record.bucket.as_str(), record.key.as_str()));
+        bucket.into_iter().chain(versions.into_iter().flatten().copied()).any(|stands| stands == row)
+    }
 }
 
 /// How a catalog compares with the manifests.
@@ -68,15 +78,17 @@ impl Standing<'_> {
 pub struct Comparison {
     /// What is different, a line each.
     pub differences: Vec<String>,
-    /// Changes that were begun and are not made: they were never answered, or are under way. They are no differences.
-    pub begun: usize,
+    /// Left by changes that were never answered, or are under way, a line each. Nothing of it counts, and cleaning takes it.
+    pub harmless: Vec<String>,
+    /// What could not be used, and is neither of both as far as is known, a line each.
+    pub remarks: Vec<String>,
 }
 
 impl Manifests {
     /// Reads all manifests of the cluster.
     ///
     /// # Errors
-    /// When targets cannot be asked, or as many as copies are silent.
+    /// When targets cannot be asked, or so many are silent that they may be all that have a manifest.
     pub fn read(service: &dyn ChunkService) -> Result<Self, RebuildError> {
         let all = list(service, ChunkKind::Manifest)?;
         let payload: BTreeSet<ChunkId> = list(service, ChunkKind::Payload)?.into_iter().collect();
@@ -91,16 +103,12 @@ impl Manifests {
             let Some((manifest, pending)) = flight.pop_front() else { break };
             match pending.wait() {
                 Ok(fetched) => manifests.take(manifest, &fetched.pieces.concat(), &payload),
-                Err(error) => manifests.remarks.push(format!("the manifest {manifest} cannot be read: {error}")),
+                Err(error) => manifests.unread.push(format!("the manifest {manifest} cannot be read: {error}")),
             }
         }
         for rows in manifests.records.values_mut() {
             rows.sort_by_key(|row| (row.record.version, row.record.revision, row.manifest));
         }
-        let homeless = manifests.standing(&BTreeSet::new()).homeless;
-        let lines = homeless.iter().map(|(bucket, key)| format!("{bucket}/{key}: there is no such bucket"));
-        let mut lines: Vec<String> = lines.collect();
-        manifests.remarks.append(&mut lines);
         Ok(manifests)
     }
 
@@ -110,15 +118,31 @@ impl Manifests {
         }
         let record = match Record::decode(bytes) {
             Ok(record) => record,
-            Err(why) => return self.remarks.push(format!("the manifest {manifest} cannot be read: {why}")),
+            Err(why) => return self.unread.push(format!("the manifest {manifest} cannot be read: {why}")),
         };
-        let Record { bucket, key, version, .. } = &record;
-        if let Some(id) = single_chunk(&record).filter(|id| !payload.contains(id)) {
-            let text = format!("{bucket}/{key}: version {version} was not finished, or its bytes are lost ({id})");
-            return self.remarks.push(text);
+        let name = (record.bucket.clone(), record.key.clone());
+        let missing = single_chunk(&record).filter(|id| !payload.contains(id));
+        let row = Row { record: record.row(), manifest };
+        match missing {
+            Some(chunk) => drop(self.unfinished.insert(manifest, (row, chunk))),
+            None => self.records.entry(name).or_default().push(row),
         }
-        let name = (bucket.clone(), key.clone());
-        self.records.entry(name).or_default().push(Row { record: record.row(), manifest });
+    }
+
+    /// What a catalog that is made from them does not have, and why, a line each.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let unfinished = self.unfinished.values().filter(|(row, _)| !self.is_removed(row));
+        let unfinished = unfinished.map(|(row, chunk)| doubtful(row, *chunk));
+        let homeless = self.standing(&BTreeSet::new()).homeless;
+        self.unread.iter().cloned().chain(unfinished).chain(homeless.into_iter().map(without_bucket)).collect()
+    }
+
+    /// Whether another manifest says that this version was removed, or never came to be.
+    fn is_removed(&self, row: &Row) -> bool {
+        let name = (row.record.bucket.clone(), row.record.key.clone());
+        let others = self.records.get(&name).into_iter().flatten().map(|other| &other.record);
+        Removals::of(others).remove(&row.record)
     }
 
     /// What stands when these manifests do not count.
@@ -212,7 +236,10 @@ impl Manifests {
                     let known = standing.versions.get(&(bucket.as_str(), key.as_str())).map_or(&[][..], Vec::as_slice);
                     let manifest = known.iter().find(|known| known.record.version == record.version).copied();
                     let is_last = known.last().is_some_and(|last| last.record.version == record.version);
-                    if manifest != Some(&row) {
+                    if let Some((_, chunk)) = self.unfinished.get(&row.manifest) {
+                        let version = record.version;
+                        differences.push(format!("{bucket}/{key}: the bytes of version {version} are lost ({chunk})"));
+                    } else if manifest != Some(&row) {
                         differences.push(format!("{bucket}/{key}: {}", said(manifest, Some(&row))));
                     } else if is_last != newest {
                         differences.push(format!("{bucket}/{key}: another version is the newest"));
@@ -226,19 +253,50 @@ impl Manifests {
             let missing = rows.iter().filter(|row| !seen.contains(&name(row)));
             differences.extend(missing.map(|row| format!("{bucket}/{key}: {}", said(Some(row), None))));
         }
+        let (harmless, remarks) = self.apart(&begun, &standing, &seen);
+        Ok(Comparison { differences, harmless, remarks })
+    }
+
+    /// What is no difference: the leftovers of changes that were begun, and what could not be used. `seen` is what the catalog
+    /// has.
+    fn apart(
+        &self,
+        begun: &BTreeSet<ChunkId>,
+        standing: &Standing<'_>,
+        seen: &BTreeSet<(String, String, VersionId)>,
+    ) -> (Vec<String>, Vec<String>) {
         let without = self.standing(&BTreeSet::new());
-        let stand = without.buckets.values().chain(without.versions.values().flatten());
-        let removals = self.records.values().flatten().filter(|row| row.record.kind == Kind::Erased);
-        let begun = stand.copied().chain(removals).filter(|row| begun.contains(&row.manifest)).count();
-        Ok(Comparison { differences, begun })
+        let homeless = |name: &(&str, &str)| !standing.homeless.contains(name);
+        let homeless: BTreeSet<(&str, &str)> = without.homeless.iter().copied().filter(homeless).collect();
+        let stands = |row: &&Row| {
+            let name = (row.record.bucket.as_str(), row.record.key.as_str());
+            row.record.kind == Kind::Erased || homeless.contains(&name) || without.has(row)
+        };
+        let rows = self.records.values().flatten().filter(|row| begun.contains(&row.manifest));
+        let mut harmless: Vec<String> = rows.filter(stands).map(left).collect();
+        let mut remarks = self.unread.clone();
+        for (row, chunk) in self.unfinished.values() {
+            let Record { bucket, key, version, .. } = &row.record;
+            if seen.contains(&(bucket.clone(), key.clone(), *version)) {
+                continue;
+            }
+            if begun.contains(&row.manifest) || self.is_removed(row) {
+                harmless.push(left(row));
+            } else {
+                remarks.push(doubtful(row, *chunk));
+            }
+        }
+        remarks.extend(standing.homeless.iter().copied().map(without_bucket));
+        (harmless, remarks)
     }
 
     /// The manifests of changes that were begun and that this catalog has not made.
     fn begun(&self, catalog: &dyn Catalog) -> Result<BTreeSet<ChunkId>, RebuildError> {
         let mut begun = Begun::of(catalog)?;
-        self.records.values().flatten().for_each(|row| begun.see(&row.record));
+        let rows = || self.records.values().flatten().chain(self.unfinished.values().map(|(row, _)| row));
+        rows().for_each(|row| begun.see(&row.record));
         let mut found = BTreeSet::new();
-        for row in self.records.values().flatten() {
+        for row in rows() {
             let run = begun.open_in(&row.record);
             if run.is_some_and(|run| begun.is_known(run.id)) && contradicts(catalog, row)? {
                 found.insert(row.manifest);
@@ -287,7 +345,7 @@ fn single_chunk(record: &Record) -> Option<ChunkId> {
 
 fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<Vec<ChunkId>, RebuildError> {
     let found = service.list(Scope::Cluster, vec![kind as u8]).wait().map_err(RebuildError::List)?;
-    if found.silent.len() >= service.copies() {
+    if service.map().may_hide(&found.silent) {
         return Err(RebuildError::Silent(found.silent.len()));
     }
     Ok(found.chunks.into_iter().map(|(id, _)| id).collect())
@@ -296,6 +354,29 @@ fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<Vec<ChunkId>, Reb
 fn said(manifest: Option<&Row>, row: Option<&Row>) -> String {
     let one = |row: Option<&Row>| row.map_or("nothing".to_owned(), |row| row.record.version.to_string());
     format!("the manifests have {}, the catalog has {}", one(manifest), one(row))
+}
+
+fn left(row: &Row) -> String {
+    let Record { kind, bucket, key, version, erases, .. } = &row.record;
+    let (what, version) = match kind {
+        Kind::Erased => ("the removal of version ", erases.to_string()),
+        Kind::Bucket | Kind::BucketGone => ("a change of the bucket", String::new()),
+        Kind::Object | Kind::Marker => ("version ", version.to_string()),
+    };
+    let slash = if key.is_empty() { "" } else { "/" };
+    format!("{bucket}{slash}{key}: {what}{version} was never answered, or is under way")
+}
+
+fn doubtful(row: &Row, chunk: ChunkId) -> String {
+    let Record { bucket, key, version, .. } = &row.record;
+    format!(
+        "{bucket}/{key}: version {version} has no bytes ({chunk}): they are lost if it was ever acknowledged, and a put that \
+         was broken off leaves the same"
+    )
+}
+
+fn without_bucket((bucket, key): (&str, &str)) -> String {
+    format!("{bucket}/{key}: the bucket of this key was removed")
 }
 
 /// Removes a catalog with the files that SQLite keeps beside it.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Scope, Stored};
+use protocol::map::ClusterMap;
 
 /// An answer that is on its way.
 pub struct Pending<T>(Box<dyn FnOnce() -> T + Send>);
@@ -39,7 +40,7 @@ pub enum ServiceError {
 
 /// Stores and finds chunks. Calls return at once; the answers are waited for.
 pub trait ChunkService: Sync {
-    /// Starts to store a chunk on [`copies`](Self::copies) targets.
+    /// Starts to store a chunk on as many targets as the [map](Self::map) says.
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
     /// Starts to fetch a chunk; its bytes are verified against its id.
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>>;
@@ -51,10 +52,8 @@ pub trait ChunkService: Sync {
     fn mark(&self) -> Pending<Result<Marked, ServiceError>>;
     /// Starts to tell targets of chunks that nothing refers to.
     fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>>;
-    /// Copies of each chunk.
-    fn copies(&self) -> usize;
-    /// Targets in a chunk's negotiating group: those that may hold it.
-    fn members(&self, id: ChunkId) -> usize;
+    /// The cluster map in use: how many copies there are of each chunk, and what silent targets may hide.
+    fn map(&self) -> ClusterMap;
 }
 
 impl From<protocol::initiator::Busy> for ServiceError {

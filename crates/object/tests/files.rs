@@ -11,7 +11,7 @@ use protocol::initiator::Scope;
 
 mod memory;
 
-use memory::Memory;
+use memory::{Memory, map};
 
 fn small(entries: usize) -> PutOptions {
     PutOptions { chunk_size: 100, pipeline: 4, entries, ..PutOptions::default() }
@@ -80,12 +80,52 @@ fn as_many_silent_targets_as_copies_refuse() {
 }
 
 #[test]
-fn a_name_without_versions_is_not_found_only_when_nobody_is_silent() {
+fn a_name_without_versions_is_not_found_only_when_the_silent_hide_nothing() {
     let mut memory = Memory::default();
     assert!(matches!(newest(&memory, "f"), Err(Error::NotFound(_))));
-    memory.silent = vec![NodeId(4)];
+    memory.silent = vec![NodeId(3), NodeId(4)];
+    assert!(matches!(newest(&memory, "f"), Err(Error::NotFound(_))));
+    memory.silent.push(NodeId(2));
     assert!(matches!(newest(&memory, "f"), Err(Error::Silent { .. })));
-    put_file(&memory, "f", &mut &b"abc"[..], &small(9), &mut |_| ()).unwrap();
+    assert!(matches!(put_file(&memory, "f", &mut &b"abc"[..], &small(9), &mut |_| ()), Err(Error::Silent { .. })));
+}
+
+/// Three servers of three targets each: what was acknowledged is on all of them.
+#[test]
+fn a_silent_server_hides_nothing() {
+    let mut memory = Memory { map: Some(map(&[1, 1, 1, 2, 2, 2, 3, 3, 3])), ..Memory::default() };
+    let id = put_file(&memory, "f", &mut &b"abc"[..], &small(9), &mut |_| ()).unwrap().id;
+    memory.silent = [1, 2, 3].map(NodeId).to_vec();
+    memory.holders = Some([4, 7].map(NodeId).to_vec());
+    assert_eq!(newest(&memory, "f").unwrap().id, id);
+    assert!(!list(&memory, 2).unwrap().incomplete);
+    assert!(matches!(newest(&memory, "g"), Err(Error::NotFound(_))));
+    // With one of the second as well two servers are not known, with one of each three.
+    memory.silent.push(NodeId(4));
+    memory.holders = Some(vec![NodeId(7)]);
+    assert_eq!(newest(&memory, "f").unwrap().id, id);
+    memory.silent = [1, 4, 7].map(NodeId).to_vec();
+    for name in ["f", "g"] {
+        assert!(matches!(newest(&memory, name), Err(Error::Silent { .. })), "{name}");
+    }
+    assert!(list(&memory, 2).unwrap().incomplete);
+    // Three of one server that were on three before may have all the copies.
+    memory.map = memory.map.map(|map| map.with_moved([NodeId(2), NodeId(3)]));
+    memory.silent = [1, 2, 3].map(NodeId).to_vec();
+    assert!(matches!(newest(&memory, "f"), Err(Error::Silent { .. })));
+}
+
+/// Two targets of one server have a copy, and one of another: that is two that are apart.
+#[test]
+fn copies_in_one_domain_make_no_version_whole() {
+    let mut memory = Memory { map: Some(map(&[1, 1, 1, 2, 2, 2, 3, 3, 3])), ..Memory::default() };
+    let id = put_file(&memory, "f", &mut &b"abc"[..], &small(9), &mut |_| ()).unwrap().id;
+    memory.most.store(0, Ordering::SeqCst);
+    memory.holders = Some([1, 2, 4].map(NodeId).to_vec());
+    assert_eq!(newest(&memory, "f").unwrap().id, id);
+    assert_eq!(memory.most.load(Ordering::SeqCst), 1, "it was not put again");
+    memory.full = true;
+    assert!(matches!(newest(&memory, "f"), Err(Error::Put { .. })));
 }
 
 #[test]
@@ -134,11 +174,10 @@ fn only_what_rests_on_silence_waits_for_the_silent() {
     memory.full = true;
     newest(&memory, "f").unwrap();
     assert_eq!(asked(&memory), [brief, patient]);
-    assert!(matches!(newest(&memory, "other"), Err(Error::Silent { .. })));
+    assert!(matches!(newest(&memory, "other"), Err(Error::NotFound(_))));
     assert_eq!(asked(&memory), [brief, patient]);
     // It says in the end that it has not.
     memory.slow = memory.silent.clone();
-    assert!(matches!(newest(&memory, "other"), Err(Error::NotFound(_))));
     assert!(matches!(newest(&memory, "f"), Err(Error::Put { id: failed, .. }) if failed == id));
 }
 

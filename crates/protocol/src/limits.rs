@@ -33,5 +33,16 @@ pub const LISTED: usize = 30;
 pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.
 pub const SENDERS: usize = 4_096;
+/// Sessions that wait for a proof, in all and of one sender: when there are as many, further ones are dropped, or replace
+/// the one that was asked longest ago and has not answered for 100 ms.
+pub const UNPROVEN: usize = 1_024;
+/// See [`UNPROVEN`].
+pub const UNPROVEN_OF_A_SENDER: usize = 4;
+/// Control datagrams that are kept until their session is proven, of one session and in all; further ones are dropped.
+pub const KEPT_OF_A_SESSION: usize = 32;
+/// See [`KEPT_OF_A_SESSION`].
+pub const KEPT_IN_ALL: usize = 2_048;
+/// Moments, at least a millisecond apart, for which a session knows what it had sent before.
+pub const MARKED_MOMENTS: usize = 128;
 /// Times a choosy initiator gives windows back for one put because they begin too late; then it takes what it gets.
 pub const CANCELS: u8 = 3;

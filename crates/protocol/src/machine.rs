@@ -37,7 +37,7 @@ pub enum Input<R> {
     /// The deadline of the last `Idle` has come (or not: harmless). Nothing else lets time pass: a driver that was late
     /// hands over what has arrived first.
     Wake,
-    /// A datagram, already opened by [`wire::Opener`](crate::wire::Opener) (control) or of the data kind (unsealed).
+    /// A datagram, already opened by a [`wire::Session`](crate::wire::Session) (control) or of the data kind (unsealed).
     Datagram(Bytes),
     /// A run of payload whose header was taken off already: many datagrams of one transfer that a driver received, or
     /// simulated, at once.
@@ -106,7 +106,7 @@ pub struct Transmit {
 /// The two kinds of datagrams.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// One encoded control message without its tag: the driver seals it ([`wire::Sealer`](crate::wire::Sealer)).
+    /// One encoded control message without its tag: the driver seals it ([`wire::Session`](crate::wire::Session)).
     Control(Bytes),
     /// A run of payload, to be cut into datagrams.
     Data(DataRun),

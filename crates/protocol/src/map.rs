@@ -33,6 +33,8 @@ pub struct ClusterMap {
     pub copies: u8,
     /// Shared, so that a copy of the map costs nothing.
     cells: Arc<[Vec<TargetEntry>]>,
+    /// Targets that were in other failure domains when they took what they hold, in order.
+    moved: Arc<[NodeId]>,
     /// Where each target is, by its id: cell and place.
     places: Arc<[(NodeId, u32, u32)]>,
     /// How often each group draws for a chunk: its capacity in sixteenths of the largest.
@@ -163,6 +165,7 @@ impl ClusterMap {
             epoch,
             copies,
             cells,
+            moved: Arc::new([]),
             places,
             draws: Arc::new([]),
             salts: Arc::new([]),
@@ -183,6 +186,41 @@ impl ClusterMap {
         self.step = self.group_cells;
         self.weigh();
         self
+    }
+
+    /// The same, in which these targets may have been in other failure domains when they took what they hold: copies that
+    /// were apart may be in one domain now, so the silence of each of these counts for itself.
+    #[must_use]
+    pub fn with_moved(mut self, moved: impl IntoIterator<Item = NodeId>) -> Self {
+        let all: std::collections::BTreeSet<NodeId> = self.moved.iter().copied().chain(moved).collect();
+        self.moved = all.into_iter().collect();
+        self
+    }
+
+    /// Who has [moved](Self::with_moved).
+    pub fn moved(&self) -> impl Iterator<Item = NodeId> {
+        self.moved.iter().copied()
+    }
+
+    /// The same after `older`: who shares a domain now with others that were in another has [moved](Self::with_moved), and
+    /// so has who had before. Of those that came from different domains the larger number stayed.
+    #[must_use]
+    pub fn after(self, older: &Self) -> Self {
+        let mut from: std::collections::BTreeMap<u16, std::collections::BTreeMap<u16, Vec<NodeId>>> =
+            Default::default();
+        for target in self.targets() {
+            if let Some(before) = older.domain(target.id) {
+                from.entry(target.domain).or_default().entry(before).or_default().push(target.id);
+            }
+        }
+        let mut moved = older.moved.to_vec();
+        for mut parts in from.into_values() {
+            let stayed = parts.iter().max_by_key(|(before, part)| (part.len(), core::cmp::Reverse(**before)));
+            let stayed = stayed.map(|(before, _)| *before);
+            stayed.map(|before| parts.remove(&before));
+            moved.extend(parts.into_values().flatten());
+        }
+        self.with_moved(moved)
     }
 
     fn weigh(&mut self) {
@@ -369,6 +407,33 @@ impl ClusterMap {
     #[must_use]
     pub fn domain(&self, id: NodeId) -> Option<u16> {
         self.target(id).map(|t| t.domain)
+    }
+
+    /// In how many distinct failure domains these targets are: so many copies are apart. Who is not in the map counts for
+    /// nothing.
+    #[must_use]
+    pub fn domains(&self, targets: &[NodeId]) -> usize {
+        let mut seen: Vec<u16> = targets.iter().filter_map(|t| self.domain(*t)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        seen.len()
+    }
+
+    /// In how many failure domains these targets were at most, each in one of its own that is not in the map or has
+    /// [moved](Self::with_moved): of no chunk have they more copies that were acknowledged.
+    #[must_use]
+    pub fn span(&self, targets: &[NodeId]) -> usize {
+        let stays = |id: &NodeId| self.domain(*id).is_some() && self.moved.binary_search(id).is_err();
+        let (known, alone): (Vec<NodeId>, Vec<NodeId>) = targets.iter().partition(|id| stays(id));
+        let alone: std::collections::BTreeSet<NodeId> = alone.into_iter().collect();
+        self.domains(&known) + alone.len()
+    }
+
+    /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
+    /// in as many distinct domains as there are copies. Silence that hides nothing is as good as an answer.
+    #[must_use]
+    pub fn may_hide(&self, silent: &[NodeId]) -> bool {
+        self.span(silent) >= usize::from(self.copies)
     }
 }
 

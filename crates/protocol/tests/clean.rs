@@ -5,8 +5,10 @@ mod common;
 use common::{INITIATOR, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{self, Discarded, Found, Mark, Marked};
-use protocol::machine::{Completion, Effect, Input, Stamps, Verdict};
+use protocol::initiator::{self, Busy, Discarded, Found, Mark, Marked};
+use protocol::limits;
+use protocol::machine::{Completion, Effect, Input, Stamps, Verdict, WriteFailure};
+use protocol::target::Event;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
 
 fn said(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
@@ -40,10 +42,41 @@ fn a_target_numbers_its_marks_and_remembers_promises() {
     let completion = Completion::Discarded { dropped: 1, bytes: 64, result: Ok(()) };
     let (answer, _) = step(&mut target, at(4), Input::Done { op, completion });
     assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: Some(1), bytes: 64 }]);
-    // An earlier mark than this look's says nothing of it; a later one even less.
-    for since in [6, 7] {
+    // Only an earlier mark than this look's says what was condemned before it.
+    for since in [5, 6, 7] {
         let (_, effects) = step(&mut target, at(5), said(1, &discard(5, since, id)));
         assert!(matches!(effects[..], [(_, Effect::Discard { mark: 1, since: 0, .. })]), "{effects:?}");
+    }
+}
+
+#[test]
+fn the_oldest_of_many_marks_is_forgotten_and_what_refers_to_it_is_refused() {
+    let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
+    for mark in 1..=limits::MARKS as u64 + 1 {
+        step(&mut target, at(mark), said(1, &Message::Mark { txn: TxnId(mark) }));
+    }
+    let (answer, effects) = step(&mut target, at(100), said(1, &discard(1, 0, id)));
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: None, bytes: 0 }]);
+    let (_, effects) = step(&mut target, at(100), said(1, &discard(2, 1, id)));
+    assert!(matches!(effects[..], [(_, Effect::Discard { mark: 2, since: 0, .. })]), "{effects:?}");
+    let (_, effects) = step(&mut target, at(100), said(1, &discard(3, 2, id)));
+    assert!(matches!(effects[..], [(_, Effect::Discard { mark: 3, since: 2, .. })]), "{effects:?}");
+}
+
+#[test]
+fn a_target_says_what_a_discard_came_to() {
+    for (dropped, result, told, free) in [(0, Ok(()), false, true), (5, Err(WriteFailure::Disk), true, false)] {
+        let mut target = target();
+        step(&mut target, at(0), said(1, &Message::Mark { txn: TxnId(5) }));
+        let (_, effects) = step(&mut target, at(1), said(1, &discard(5, 0, ChunkId::of_payload(b"x"))));
+        let [(op, _)] = effects[..] else { panic!("{effects:?}") };
+        let completion = Completion::Discarded { dropped, bytes: 64, result };
+        let events = hear(&mut target, at(2), Input::Done { op, completion }).events;
+        assert_eq!(events.contains(&Event::Discarded { chunks: 2, bytes: 64 }), told, "{events:?}");
+        assert_eq!(events.contains(&Event::DiskFailed), !free, "{events:?}");
+        let (pong, _) = step(&mut target, at(3), said(1, &Message::Ping { txn: TxnId(1) }));
+        assert!(matches!(pong[..], [Message::Pong { free: left, .. }] if (left > 0) == free), "{pong:?}");
     }
 }
 
@@ -114,6 +147,107 @@ fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
     cleaner.again();
     cleaner.marked(Ok(Marked { mark: mark(4), silent: vec![NodeId(2)] }));
     assert!(matches!(cleaner.want(), Want::Over(_)), "it goes on without a mark on target 2");
+}
+
+#[test]
+fn a_cleaner_looks_slice_by_slice() {
+    let ids = [ChunkId::of_payload(b"x"), ChunkId::of_payload(b"y")];
+    for bytes in [1, 2] {
+        let mut cleaner = Cleaner::new(false);
+        cleaner.set_slice_bytes(bytes);
+        assert_eq!(cleaner.slice_bytes(), bytes);
+        cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
+        let last = if bytes == 1 { 255 } else { 65_535 };
+        for (from, until) in [(0, 2), (2, 2), (3, last), (last, last + 1)] {
+            assert_eq!(cleaner.want(), Want::Read { from });
+            let manifests = if from == 0 { found(ids[0]).chunks } else { vec![] };
+            cleaner.read(until, manifests.clone());
+            if from == 0 {
+                let discard = initiator::Discard { mark: mark(1), since: None, chunks: manifests };
+                assert_eq!(cleaner.want(), Want::Discard(discard), "manifests go first");
+                cleaner.discarded(Ok(Discarded { copies: 0, bytes: 0, silent: vec![] }));
+            }
+            // A reading that gets nowhere still covers its slice.
+            for slice in from..until.max(from + 1) {
+                let slice_bytes = &u32::to_be_bytes(slice)[4 - usize::from(bytes)..];
+                assert_eq!(cleaner.want(), Want::List { prefix: [&[0], slice_bytes].concat() });
+                cleaner.listed(Ok(found(ids[1])), |id| *id == ids[1]);
+            }
+        }
+        let look = Look { unreferenced: 1, copies: 0, bytes: 0, unfinished: None };
+        assert_eq!(cleaner.want(), Want::Over(look));
+    }
+}
+
+#[test]
+fn a_look_that_cannot_go_on_says_why() {
+    let id = ChunkId::of_payload(b"x");
+    type Step = fn(&mut Cleaner, ChunkId);
+    let silent = || Unfinished::Silent(vec![NodeId(2)]);
+    let discarded: Step = |cleaner, _| {
+        cleaner.discarded(Ok(Discarded { copies: 1, bytes: 64, silent: vec![NodeId(2)] }));
+    };
+    let refused: Step = |cleaner, _| cleaner.discarded(Err(Busy));
+    let at_discard: [(Step, Unfinished); 2] = [(discarded, silent()), (refused, Unfinished::Busy)];
+    for (step, why) in at_discard {
+        let mut cleaner = Cleaner::new(false);
+        cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
+        cleaner.read(1, found(id).chunks);
+        assert!(matches!(cleaner.want(), Want::Discard(_)));
+        step(&mut cleaner, id);
+        let Want::Over(look) = cleaner.want() else { panic!("it goes on") };
+        assert_eq!(look.unfinished, Some(why));
+    }
+    let at_mark: [(Step, Unfinished); 2] = [
+        (|cleaner, _| cleaner.marked(Err(Busy)), Unfinished::Busy),
+        (|cleaner, _| cleaner.stop(Unfinished::Unread), Unfinished::Unread),
+    ];
+    for (step, why) in at_mark {
+        let mut cleaner = Cleaner::new(false);
+        step(&mut cleaner, id);
+        let Want::Over(look) = cleaner.want() else { panic!("it goes on") };
+        assert_eq!(look.unfinished, Some(why));
+        // The next look begins anew.
+        cleaner.again();
+        assert_eq!(cleaner.want(), Want::Mark);
+    }
+    let mut cleaner = Cleaner::new(false);
+    cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
+    cleaner.read(1, vec![]);
+    assert!(matches!(cleaner.want(), Want::List { .. }));
+    cleaner.listed(Err(Busy), |_| false);
+    let Want::Over(look) = cleaner.want() else { panic!("it goes on") };
+    assert_eq!(look.unfinished, Some(Unfinished::Busy));
+}
+
+#[test]
+fn a_dry_cleaner_tells_the_targets_nothing() {
+    let id = ChunkId::of_payload(b"x");
+    let mut cleaner = Cleaner::new(true);
+    cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
+    cleaner.read(1, found(id).chunks);
+    assert!(matches!(cleaner.want(), Want::List { .. }));
+    cleaner.listed(Ok(found(id)), |_| false);
+    let look = Look { unreferenced: 2, copies: 0, bytes: 0, unfinished: None };
+    assert_eq!(cleaner.want(), Want::Over(look));
+}
+
+#[test]
+fn many_chunks_are_discarded_in_batches() {
+    let chunks: Vec<_> = (0..2_500_u32).map(|n| (ChunkId::of_payload(&n.to_le_bytes()), vec![NodeId(1)])).collect();
+    let mut cleaner = Cleaner::new(false);
+    cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
+    cleaner.read(1, vec![]);
+    assert!(matches!(cleaner.want(), Want::List { .. }));
+    cleaner.listed(Ok(Found { chunks: chunks.clone(), silent: vec![], brief: false }), |_| false);
+    let mut told = Vec::new();
+    while let Want::Discard(discard) = cleaner.want() {
+        assert!(discard.chunks.len() <= 1_024);
+        told.extend(discard.chunks);
+        cleaner.discarded(Ok(Discarded { copies: 1, bytes: 64, silent: vec![] }));
+    }
+    assert_eq!(told, chunks);
+    assert_eq!(cleaner.want(), Want::Over(Look { unreferenced: 2_500, copies: 3, bytes: 192, unfinished: None }));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use protocol::config::{Config, Transport};
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{Event, GetError, Initiator, PutError, Request, Scope};
+use protocol::initiator::{Bug, Event, GetError, Initiator, PutError, Request, Scope};
 use protocol::machine::{
     Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
 };
@@ -57,7 +57,10 @@ fn map(targets: u32, copies: u8) -> ClusterMap {
 
 impl Cluster {
     fn new(config: &Config) -> Self {
-        let map = map(9, 3);
+        Self::of(map(9, 3), config)
+    }
+
+    fn of(map: ClusterMap, config: &Config) -> Self {
         let initiator = Initiator::new(INITIATOR, map.clone(), config.clone(), 42);
         let setup = |id| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, bug: None };
         let targets = map.targets().map(|t| (t.id, Target::new(setup(t.id), config.clone()))).collect();
@@ -431,6 +434,73 @@ fn too_few_live_targets_fail_with_names() {
         panic!("{events:?}")
     };
     assert!(have.len() <= 2 && silent.len() >= 7, "{have:?} {silent:?}");
+}
+
+/// Three servers of three targets each: targets 1, 2 and 3 are on the first.
+fn servers() -> ClusterMap {
+    let entry = |n| TargetEntry { id: NodeId(n), domain: (n as u16 - 1) / 3, capacity: 1 << 30 };
+    ClusterMap::new(ClusterId(7), Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map")
+}
+
+#[test]
+fn a_put_that_lacks_a_failure_domain_says_so_soon() {
+    // Without negotiation one silent target after the other is tried.
+    for config in configs().into_iter().filter(|config| config.transport != Transport::Hash) {
+        let mut cluster = Cluster::of(servers(), &config);
+        cluster.dead.extend((1..=3).map(NodeId));
+        // The second finds known what the first waited for.
+        for (n, limit) in [(1, Span::from_secs(10)), (2, Span::from_secs(1))] {
+            let (began, chunk) = (cluster.now, payload(n, 1_000));
+            cluster.request(Request::Put { handle: n, id: ChunkId::of_payload(&chunk), payload: chunk });
+            let events = cluster.run();
+            let Some(Event::Put { result: Err(error), .. }) = events.iter().find(|e| matches!(e, Event::Put { .. }))
+            else {
+                panic!("{config:?}: {events:?}")
+            };
+            let PutError::TooFewCopies { have, domains, possible: 2, silent, .. } = error else { panic!("{error:?}") };
+            assert_eq!(servers().domains(have), *domains, "{have:?}");
+            assert!(!silent.is_empty() && silent.iter().all(|id| id.0 <= 3), "{config:?}: {silent:?}");
+            assert!(error.to_string().starts_with("copies are needed in 3 failure domains, durable in "), "{error}");
+            assert!(cluster.now.since(began) <= limit, "{config:?}: {}", cluster.now.since(began));
+        }
+        cluster.dead.clear();
+        let chunk = payload(3, 1_000);
+        cluster.request(Request::Put { handle: 3, id: ChunkId::of_payload(&chunk), payload: chunk });
+        let events = cluster.run();
+        assert!(events.iter().any(|e| matches!(e, Event::Put { result: Ok(_), .. })), "{config:?}: {events:?}");
+    }
+}
+
+/// Copies that are there already, two of them on one server.
+#[test]
+fn copies_of_one_domain_count_once() {
+    let put = |bug, renew| {
+        let mut cluster = Cluster::of(servers(), &configs()[0]);
+        cluster.initiator = Initiator::new(INITIATOR, servers(), configs().remove(0), 42).planted(bug);
+        let (chunk, handle) = (payload(1, 1_000), 1);
+        let id = ChunkId::of_payload(&chunk);
+        for holder in [1, 2, 4].map(NodeId) {
+            cluster.disks.entry(holder).or_default().insert(id, chunk.clone());
+        }
+        cluster.request(if renew {
+            Request::Renew { handle, id }
+        } else {
+            Request::Put { handle, id, payload: chunk }
+        });
+        cluster.run()
+    };
+    let holders = |events: Vec<Event>| {
+        let stored = events.into_iter().find_map(|event| match event {
+            Event::Put { result, .. } => result.ok(),
+            _ => None,
+        });
+        stored.expect("stored").holders
+    };
+    assert_eq!(servers().domains(&holders(put(None, false))), 3);
+    let wrong = Some(Bug::IgnoreDomains);
+    assert!(servers().domains(&holders(put(wrong, false))) < 3, "the planted defect does nothing");
+    let renewed = |events: Vec<Event>| events.iter().any(|e| matches!(e, Event::Renew { result: Ok(true), .. }));
+    assert!(!renewed(put(None, true)) && renewed(put(wrong, true)));
 }
 
 #[test]

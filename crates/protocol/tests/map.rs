@@ -54,3 +54,37 @@ fn groups_apart_share_no_cell_and_cover_every_target() {
         assert_eq!(named, apart.members(group).map(|t| t.id).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn silence_is_weighed_by_failure_domains() {
+    let ids = |ids: &[u32]| ids.iter().copied().map(NodeId).collect::<Vec<NodeId>>();
+    let servers = map(&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3, 3).expect("a good map");
+    for (silent, span) in [(&[][..], 0), (&[0, 1, 2], 1), (&[0, 1, 2, 3, 4, 5], 2), (&[0, 3], 2), (&[2, 5, 8], 3)] {
+        assert_eq!((servers.domains(&ids(silent)), servers.span(&ids(silent))), (span, span), "{silent:?}");
+        assert_eq!(servers.may_hide(&ids(silent)), span == 3, "{silent:?}");
+    }
+    // Who is not in the map was somewhere, and so was who has moved. Each counts once.
+    assert_eq!((servers.domains(&ids(&[1, 20, 21, 20])), servers.span(&ids(&[1, 20, 21, 20]))), (1, 3));
+    let moved = servers.clone().with_moved(ids(&[1, 2]));
+    assert_eq!((moved.domains(&ids(&[0, 1, 2])), moved.span(&ids(&[0, 1, 2, 2]))), (1, 3));
+    assert!(moved.may_hide(&ids(&[0, 1, 2])) && !moved.may_hide(&ids(&[3, 4, 5])));
+}
+
+#[test]
+fn who_shares_a_domain_with_others_than_before_has_moved() {
+    let moved = |before: &[u16], after: &[u16]| {
+        let [before, after] = [before, after].map(|domains| map(domains, 2, 3).expect("a good map"));
+        after.after(&before).moved().map(|id| id.0).collect::<Vec<u32>>()
+    };
+    // Other numbers of the same domains, or a domain that is split, put nobody together.
+    assert!(moved(&[1, 1, 2, 2, 3, 3], &[8, 8, 2, 2, 7, 7]).is_empty());
+    assert!(moved(&[1, 1, 1, 2, 2, 2], &[1, 5, 1, 2, 2, 2]).is_empty());
+    assert!(moved(&[1, 1, 2, 2], &[1, 1, 2, 2, 2, 1]).is_empty(), "new ones bring nothing");
+    // One joins others; two domains become one.
+    assert_eq!(moved(&[1, 1, 2, 2, 3, 3], &[1, 2, 2, 2, 3, 3]), [1]);
+    assert_eq!(moved(&[1, 1, 2, 3, 3], &[1, 1, 1, 3, 3]), [2]);
+    // It stays so in later maps.
+    let first = map(&[1, 1, 2, 2], 2, 3).expect("a good map");
+    let second = map(&[1, 2, 2, 2], 2, 3).expect("a good map").after(&first);
+    assert_eq!(first.after(&second).moved().collect::<Vec<NodeId>>(), [NodeId(1)]);
+}

@@ -26,6 +26,17 @@ struct Asker {
     config: Config,
 }
 
+/// Nine targets, with three copies of each chunk.
+fn map(epoch: u32, domain: impl Fn(u32) -> u16) -> ClusterMap {
+    let entry = |n| TargetEntry { id: NodeId(n), domain: domain(n), capacity: 1 << 30 };
+    ClusterMap::new(CLUSTER, Epoch(epoch), 3, 3, (1..=9).map(entry).collect()).expect("a good map")
+}
+
+/// Targets 1, 2 and 3 on one server, and so on.
+fn server(target: u32) -> u16 {
+    (target as u16 - 1) / 3
+}
+
 /// What became of one list.
 struct Asked {
     found: Found,
@@ -36,8 +47,11 @@ struct Asked {
 
 impl Asker {
     fn new(dead: &[u32]) -> Self {
-        let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
-        let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map");
+        Self::in_domains(dead, |n| n as u16)
+    }
+
+    fn in_domains(dead: &[u32], domain: impl Fn(u32) -> u16) -> Self {
+        let map = map(1, domain);
         let config = Config::default();
         let initiator = Initiator::new(INITIATOR, map, config.clone(), 1);
         Self { initiator, now: at(0), dead: dead.iter().copied().collect(), config }
@@ -144,6 +158,38 @@ fn those_who_may_be_all_that_know_are_waited_for() {
     assert_eq!(asker.live().in_vain, 2, "two may be silent");
     // One more falls silent: it gets its series, and so do the others, since three are missing.
     asker.dead.insert(7);
+    let asked = asker.live();
+    assert_eq!((asked.in_vain, asked.found.brief), (3 * ASKED, false));
+}
+
+/// Three targets of one server have one copy of what was acknowledged, however many they are.
+#[test]
+fn a_silent_server_is_waited_for_as_briefly_as_a_silent_target() {
+    let mut asker = Asker::in_domains(&[1, 2, 3], server);
+    assert_eq!((asker.live().in_vain, asker.live().in_vain), (3 * ASKED, 3));
+    let asked = asker.live();
+    assert_eq!((asked.found.silent, asked.found.brief), ([1, 2, 3].map(NodeId).to_vec(), true));
+    // Two servers, as long as a third answers.
+    let mut asker = Asker::in_domains(&[1, 2, 3, 4, 5, 6, 7], |n| if n > 7 { 3 } else { server(n) });
+    asker.live();
+    assert!(!asker.live().found.brief, "one of each of three");
+    asker.dead.remove(&7);
+    asker.live();
+    let asked = asker.live();
+    assert_eq!((asked.found.silent.len(), asked.found.brief), (6, true));
+    // One target of each server may be all that know.
+    let mut asker = Asker::in_domains(&[1, 4, 7], server);
+    asker.live();
+    let asked = asker.live();
+    assert_eq!((asked.in_vain, asked.found.brief), (3 * ASKED, false));
+}
+
+/// A map that puts targets together that were apart: what was acknowledged before may be on these alone.
+#[test]
+fn targets_that_were_in_other_domains_count_for_themselves() {
+    let mut asker = Asker::in_domains(&[1, 4, 7], |n| n as u16);
+    asker.live();
+    asker.initiator.handle_input(asker.now, Input::Request(Request::Map(map(2, |n| n as u16 % 3))));
     let asked = asker.live();
     assert_eq!((asked.in_vain, asked.found.brief), (3 * ASKED, false));
 }

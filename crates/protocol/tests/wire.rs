@@ -5,11 +5,10 @@ use proptest::prelude::*;
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::time::Span;
+use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, Bid, DataHeader, Discard, DropReason, Grant, Granted, Head, Holds, LeadRequest, Leading, Leg, Message,
-    Opener, PutRequest, Repair, Report, Sealer, Seek, Slot, TAG, Turn, Usage, datagrams, decode_message,
-    encode_message,
+    Ack, Answer, Bid, DataHeader, Discard, Grant, Granted, Head, Holds, LeadRequest, Leading, Leg, Message, Opened,
+    PutRequest, Repair, Report, Seek, Session, Slot, TAG, Turn, Usage, datagrams, decode_message, encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -52,31 +51,35 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     let (disk, each, whole) = (span(2), span(3), span(4));
     let report = Report { group, term, port, disk, size: 6, each, whole, rate: 5, free: 8 };
     vec![
-        (Message::PutRequest(request.clone()), "put-request", 106),
-        (Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }), "bid", 74),
-        (Message::Bid(Bid { txn, round: 1, answer: Answer::Busy(span(7)) }), "busy", 54),
-        (Message::Accept { txn, round: 1, granted }, "accept", 74),
-        (get, "get-request", 87),
-        (Message::Ack { txn, ack: Ack::Durable }, "ack", 49),
-        (Message::Repair(Repair { txn, rate: 9, ranges }), "repair", 69),
-        (Message::Probe { txn, id }, "probe", 81),
-        (Message::Suspect { id }, "suspect", 73),
-        (Message::List { txn, prefix: vec![1, 2], after: Some(id) }, "list", 85),
-        (Message::Listed { txn, ids: vec![id, id], more: true }, "listed", 116),
-        (Message::Ping { txn }, "ping", 48),
-        (Message::Pong { txn, free: 1, chunks: 2 }, "pong", 64),
-        (Message::Mark { txn }, "mark", 48),
-        (Message::Marked { txn }, "marked", 48),
-        (Message::Discard(discard), "discard", 133),
-        (Message::Discarded { txn, page: 1, dropped: Some(5), bytes: 6 }, "discarded", 63),
-        (Message::Usage { txn }, "usage", 48),
-        (Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3 } }, "used", 72),
-        (Message::Leading(Leading::Request(entrusted)), "lead-request", 116),
-        (Message::Leading(Leading::Seek(seek)), "seek", 94),
-        (Message::Leading(Leading::Holds(holds)), "holds", 110),
-        (Message::Leading(Leading::Grant(grant)), "grant", 144),
-        (Message::Leading(Leading::Claim { group: GroupId(1), term: 2 }), "claim", 48),
-        (Message::Leading(Leading::Report(report)), "report", 80),
+        (Message::PutRequest(request.clone()), "put-request", 114),
+        (Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }), "bid", 82),
+        (Message::Bid(Bid { txn, round: 1, answer: Answer::Busy(span(7)) }), "busy", 62),
+        (Message::Accept { txn, round: 1, granted }, "accept", 82),
+        (get, "get-request", 95),
+        (Message::Ack { txn, ack: Ack::Durable }, "ack", 57),
+        (Message::Repair(Repair { txn, rate: 9, ranges }), "repair", 77),
+        (Message::Probe { txn, id }, "probe", 89),
+        (Message::Suspect { id }, "suspect", 81),
+        (Message::List { txn, prefix: vec![1, 2], after: Some(id) }, "list", 93),
+        (Message::Listed { txn, ids: vec![id, id], more: true }, "listed", 124),
+        (Message::Ping { txn }, "ping", 56),
+        (Message::Pong { txn, free: 1, chunks: 2 }, "pong", 72),
+        (Message::Mark { txn }, "mark", 56),
+        (Message::Marked { txn }, "marked", 56),
+        (Message::Discard(discard), "discard", 141),
+        (Message::Discarded { txn, page: 1, dropped: Some(5), bytes: 6 }, "discarded", 71),
+        (Message::Usage { txn }, "usage", 56),
+        (
+            Message::Used { txn, usage: Usage { live: 1, dead: 2, reclaimed: 3, damaged: 4, damaged_more: true } },
+            "used",
+            89,
+        ),
+        (Message::Leading(Leading::Request(entrusted)), "lead-request", 124),
+        (Message::Leading(Leading::Seek(seek)), "seek", 102),
+        (Message::Leading(Leading::Holds(holds)), "holds", 118),
+        (Message::Leading(Leading::Grant(grant)), "grant", 152),
+        (Message::Leading(Leading::Claim { group: GroupId(1), term: 2 }), "claim", 56),
+        (Message::Leading(Leading::Report(report)), "report", 88),
     ]
 }
 
@@ -90,10 +93,11 @@ fn every_message_has_its_frozen_bytes() {
         let hex: String = encoded.iter().map(|b| format!("{b:02x}")).collect();
         lines.push_str(&format!("{name} {hex}\n"));
     }
-    let sealed = Sealer::new(KEY, 40).seal(&encode_message(head(), &Message::Ping { txn: TxnId(1) }));
-    let hex: String = sealed.iter().map(|b| format!("{b:02x}")).collect();
-    lines.push_str(&format!("sealed-ping {hex}\n"));
-    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v2.txt");
+    for (name, datagram) in between_sessions() {
+        let hex: String = datagram.iter().map(|b| format!("{b:02x}")).collect();
+        lines.push_str(&format!("{name} {hex}\n"));
+    }
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v3.txt");
     if std::env::var_os("RESERVOIR_FREEZE").is_some() {
         std::fs::write(&fixture, &lines).expect("the fixture can be written");
     }
@@ -101,32 +105,28 @@ fn every_message_has_its_frozen_bytes() {
     assert_eq!(lines, frozen, "the wire format changed: that needs a new version");
 }
 
-#[test]
-fn forged_replayed_and_foreign_datagrams_are_dropped() {
-    let message = encode_message(head(), &Message::Ping { txn: TxnId(1) });
-    let mut sealer = Sealer::new(KEY, 1_000);
-    let mut opener = Opener::new(KEY, head().cluster);
-    let first = sealer.seal(&message);
-    let second = sealer.seal(&message);
-    assert!(opener.open(second).is_ok(), "overtaking is allowed");
-    let opened = opener.open(first.clone()).expect("the older one still counts");
-    assert!(decode_message(&opened).is_some());
-    assert_eq!(opener.open(first.clone()), Err(DropReason::Replayed));
-    let stranger = Sealer::new([8; 32], 5_000).seal(&message);
-    assert_eq!(opener.open(stranger), Err(DropReason::Forged));
-    let mut flipped = first.to_vec();
-    flipped[30] ^= 1;
-    assert_eq!(opener.open(flipped.into()), Err(DropReason::Forged));
-    let mut version = first.to_vec();
-    version[1] += 1;
-    assert_eq!(opener.open(version.into()), Err(DropReason::Version));
-    let foreign = Sealer::new(KEY, 9_000)
-        .seal(&encode_message(Head { cluster: ClusterId(1), ..head() }, &Message::Ping { txn: TxnId(1) }));
-    assert_eq!(opener.open(foreign), Err(DropReason::OtherCluster));
-    for _ in 0..2_000 {
-        assert!(opener.open(sealer.seal(&message)).is_ok());
+/// A first word between two nodes, what it takes to be believed, and a refusal.
+fn between_sessions() -> Vec<(&'static str, Bytes)> {
+    let at = |ms| Instant::ZERO + Span::from_millis(ms);
+    let session = |node, seed| Session::new(KEY, head().cluster, NodeId(node), seed, Instant::ZERO);
+    let (mut speaker, mut listener) = (session(6, 40), session(7, 41));
+    let ping = speaker.seal(at(2), &encode_message(head(), &Message::Ping { txn: TxnId(1) }));
+    let reply = |opened| match opened {
+        Ok(Opened::Between { replies, .. }) => replies,
+        other => panic!("{other:?}"),
+    };
+    let challenge = reply(listener.open(at(3), ping.clone())).remove(0);
+    let replies = reply(speaker.open(at(4), challenge.clone()));
+    let [back, proof] = &replies[..] else { panic!("a challenge in return, and the proof: {replies:?}") };
+    let good = listener.open(at(5), proof.clone());
+    let ping_alone = ping.slice(..ping.len() - TAG);
+    assert_eq!(good, Ok(Opened::Between { replies: vec![], good: vec![ping_alone] }));
+    let (back, proof, refusal) = (back.clone(), proof.clone(), speaker.refusal(at(6)));
+    for (datagram, length) in [(&challenge, 72), (&back, 72), (&proof, 68), (&refusal, 48)] {
+        assert_eq!(datagram.len(), length);
     }
-    assert_eq!(opener.open(Sealer::new(KEY, 1_005).seal(&message)), Err(DropReason::Replayed), "too old to tell");
+    let names = ["sealed-ping", "challenge", "challenge-in-return", "proof", "refusal"];
+    names.into_iter().zip([ping, challenge, back, proof, refusal]).collect()
 }
 
 #[test]
@@ -149,7 +149,7 @@ proptest! {
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), code in 0_u8..26) {
         let mut bytes = bytes;
         if bytes.len() > 3 {
-            bytes[..3].copy_from_slice(&[0x52, 1, code]);
+            bytes[..3].copy_from_slice(&[0x52, 3, code]);
         }
         if let Some((head, message)) = decode_message(&bytes) {
             let again = encode_message(head, &message);
@@ -157,7 +157,7 @@ proptest! {
         }
         let bytes = Bytes::from(bytes);
         let _ = DataHeader::decode(&bytes);
-        let _ = Opener::new(KEY, ClusterId(1)).open(bytes);
+        let _ = Session::new(KEY, ClusterId(1), NodeId(1), 2, Instant::ZERO).open(Instant::ZERO, bytes);
     }
 
     #[test]
@@ -165,15 +165,14 @@ proptest! {
         use protocol::config::Config;
         use protocol::machine::{Input, Machine, Output};
         use protocol::target::{Setup, Target};
-        use protocol::time::Instant;
         let member = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
         let map = ClusterMap::new(ClusterId(1), Epoch(1), 3, 1, (1..=3).map(member).collect()).expect("a good map");
         let setup = Setup { id: NodeId(1), map, free: 1 << 30, chunks: 0, bug: None };
         let mut target = Target::new(setup, Config::default());
         for (n, (head, code, body)) in noise.into_iter().enumerate() {
-            let mut datagram = vec![0x52, 1, code, 0, 1, 0, 0, 0, 1, 0, 0, 0];
+            let mut datagram = vec![0x52, 3, code, 0, 1, 0, 0, 0, 1, 0, 0, 0];
             datagram.extend_from_slice(&head);
-            datagram.extend_from_slice(&[0; 4]);
+            datagram.extend_from_slice(&[0; 12]);
             datagram.extend_from_slice(&body);
             target.handle_input(Instant::from_nanos(n as u64), Input::Datagram(datagram.into()));
             while !matches!(target.poll_output(), Output::Idle(_)) {}

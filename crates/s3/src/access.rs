@@ -4,7 +4,9 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
-use crate::users::Users;
+use crate::face::Face;
+use crate::lobby::Caller;
+use crate::policy;
 use crate::who::{Who, signer};
 
 /// Query parameters that are understood, beside those of signatures and the headers that a query may override. Others
@@ -68,9 +70,9 @@ const HEADER_PREFIXES: &[&str] =
     &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-"];
 
 /// Refuses requests with parts that are not understood, and finds out who asks. What is allowed to whom is decided where
-/// the bucket is looked up.
+/// the bucket is looked up; a request without a signature is looked at here already, before anything of its body is read.
 pub(crate) struct Access {
-    pub(crate) users: Users,
+    pub(crate) face: Face,
 }
 
 #[async_trait::async_trait]
@@ -106,9 +108,34 @@ impl S3Access for Access {
         {
             return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
         }
-        let who = Who::of(context, &self.users)?;
+        let who = Who::of(context, &self.face.users)?;
+        let caller = context.extensions_mut().get::<Caller>().cloned().ok_or(S3ErrorCode::AccessDenied)?;
+        if who.user.is_some() {
+            caller.sign();
+        } else {
+            self.check_unsigned(context, who.clone()).await?;
+            context.extensions_mut().insert(caller.allow());
+        }
         context.extensions_mut().insert(who);
         Ok(())
+    }
+}
+
+impl Access {
+    /// Refuses what only who signs may ask.
+    async fn check_unsigned(&self, context: &S3AccessContext<'_>, who: Who) -> S3Result<()> {
+        let (bucket, key) = match context.s3_path() {
+            S3Path::Bucket { bucket } if !who.action.is_empty() => (bucket.to_string(), String::new()),
+            S3Path::Object { bucket, key } if !who.action.is_empty() => (bucket.to_string(), key.to_string()),
+            _ => return who.named().map(drop),
+        };
+        // The keys are in the body.
+        let some_key = matches!(context.s3_op().name(), "DeleteObjects" | "PostObject");
+        let check = move |face: &Face| match some_key {
+            true => policy::check_some_key(&face.bucket_named(&bucket)?, &who),
+            false => face.bucket(&bucket, &who, &key).map(drop),
+        };
+        self.face.blocking(check).await
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::error::Error as StdError;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -14,18 +15,18 @@ use s3s::dto::{Checksum, StreamingBlob};
 use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{S3Error, S3ErrorCode, S3Result, StdError as BoxError, TrailingHeaders, s3_error};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use crate::attributes::{Attributes, CHECKSUM_TYPE};
 use crate::error;
 use crate::etag::Etag;
+use crate::pulse::Pulse;
+use crate::turn::{self, LOOK, Pace, Turn};
 
 /// How long a client may neither send of its object nor take of what it asked for.
 const IDLE: Duration = Duration::from_secs(60);
 /// Pieces of an answer that wait for a slow client.
 const AHEAD: usize = 2;
-/// Bytes of a broken body that are read to nowhere, so that the client hears why it was refused.
-const UNREAD: usize = 64 << 20;
 
 /// The checksums of S3, and the headers that carry them.
 pub(crate) const CHECKSUMS: [&str; 5] = [
@@ -102,14 +103,17 @@ pub(crate) struct Incoming {
     seen: u64,
     md5: Option<Etag>,
     hasher: ChecksumHasher,
+    /// Of who brings a body: it is kept from others only while the body comes.
+    turn: Option<Turn>,
+    pace: Pace,
     /// Whether the bucket wants them compressed, when it says.
     pub(crate) compress: Option<bool>,
 }
 
 impl Incoming {
     /// A body that should be as the request says.
-    pub(crate) fn new(body: Option<StreamingBlob>, expected: Expected) -> Self {
-        Self::from(body.map_or(Origin::Nowhere, Origin::Body), expected)
+    pub(crate) fn new(body: Option<StreamingBlob>, expected: Expected, turn: Turn) -> Self {
+        Self { turn: Some(turn), ..Self::from(body.map_or(Origin::Nowhere, Origin::Body), expected) }
     }
 
     /// The bytes of an object that is copied.
@@ -136,7 +140,8 @@ impl Incoming {
             switch_on(&mut hasher, CHECKSUMS[2]);
         }
         let md5 = Some(Etag::new());
-        Self { origin, runtime: Handle::current(), expected, seen: 0, md5, hasher, compress: None }
+        let (turn, pace) = (None, Pace::default());
+        Self { origin, runtime: Handle::current(), expected, seen: 0, md5, hasher, turn, pace, compress: None }
     }
 
     fn verify(&mut self, size: u64) -> S3Result<Sealed> {
@@ -173,15 +178,6 @@ impl Incoming {
         let etag = hex(&md5);
         Ok(Sealed { etag, attributes })
     }
-
-    /// Reads what is left of a body that was refused.
-    pub(crate) fn drain(&mut self) {
-        let mut left = UNREAD;
-        while left > 0 {
-            let Ok(Some(part)) = self.next() else { return };
-            left = left.saturating_sub(part.len().max(1));
-        }
-    }
 }
 
 fn switch_on(hasher: &mut ChecksumHasher, name: &str) {
@@ -194,6 +190,37 @@ fn switch_on(hasher: &mut ChecksumHasher, name: &str) {
     }
 }
 
+/// The next part of a body. Late when it does not come, and when it comes too slowly while others wait for the turn.
+async fn wait_for(
+    body: &mut StreamingBlob,
+    turn: Option<&Turn>,
+    pace: &mut Pace,
+) -> Result<Option<Result<Bytes, BoxError>>, String> {
+    let begin = Instant::now();
+    let mut counted = Duration::ZERO;
+    loop {
+        let part = tokio::time::timeout(LOOK, body.next()).await;
+        let waited = begin.elapsed();
+        let bytes = match &part {
+            Ok(Some(Ok(bytes))) => bytes.len() as u64,
+            _ => 0,
+        };
+        pace.count(waited - counted, bytes);
+        counted = waited;
+        if matches!(&part, Ok(None | Some(Err(_)))) {
+            return part.map_err(|_| String::new());
+        }
+        if pace.is_slow() && turn.is_some_and(Turn::is_wanted) {
+            return Err(turn::slow());
+        }
+        match part {
+            Ok(part) => return Ok(part),
+            Err(_) if waited >= IDLE => return Err(format!("nothing of the body came for {} s", IDLE.as_secs())),
+            Err(_) => {}
+        }
+    }
+}
+
 impl Source for Incoming {
     fn next(&mut self) -> Result<Option<Bytes>, Box<dyn StdError + Send + Sync>> {
         let body = match &mut self.origin {
@@ -201,7 +228,7 @@ impl Source for Incoming {
             Origin::Object(reader) => return reader.piece().map_err(|e| error::boxed(error::s3(e))),
             Origin::Nowhere => return Ok(None),
         };
-        let part = self.runtime.block_on(async { tokio::time::timeout(IDLE, body.next()).await });
+        let part = self.runtime.block_on(wait_for(body, self.turn.as_ref(), &mut self.pace));
         let failure = match part {
             Ok(Some(Ok(bytes))) => {
                 self.seen += bytes.len() as u64;
@@ -212,10 +239,7 @@ impl Source for Incoming {
                 return Ok(None);
             }
             Ok(Some(Err(broken))) => error::broken_body(&*broken),
-            Err(_) => {
-                let why = format!("nothing of the body came for {} s", IDLE.as_secs());
-                S3Error::with_message(S3ErrorCode::RequestTimeout, why)
-            }
+            Err(late) => S3Error::with_message(S3ErrorCode::RequestTimeout, late),
         };
         self.origin = Origin::Nowhere;
         Err(error::boxed(failure))
@@ -272,13 +296,14 @@ impl ByteStream for Outgoing {
     }
 }
 
-/// The bytes of `reader`, of which the first piece is there already, as a stream. The permit is held until the last was
-/// taken or the client has gone.
+/// The bytes of `reader`, of which the first piece is there already, as a stream. The turn is held until the last was
+/// taken, the client has gone, or it takes too little, which `pulse` knows, while others wait.
 pub(crate) fn stream(
     first: Option<Bytes>,
     mut reader: Reader,
     length: u64,
-    permit: OwnedSemaphorePermit,
+    turn: Turn,
+    pulse: Option<Arc<Pulse>>,
 ) -> StreamingBlob {
     let (sender, pieces) = mpsc::channel(AHEAD);
     let runtime = Handle::current();
@@ -289,7 +314,7 @@ pub(crate) fn stream(
     }
     if !whole {
         tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let mut pace = Pace::default();
             loop {
                 let piece = match reader.piece() {
                     Ok(Some(piece)) => Ok(piece),
@@ -300,13 +325,41 @@ pub(crate) fn stream(
                     }
                 };
                 let broken = piece.is_err();
-                let sent = runtime.block_on(async { tokio::time::timeout(IDLE, sender.send(piece)).await });
-                // Who has gone, or takes nothing, gets no more: the answer ends short of its length.
-                if broken || !matches!(sent, Ok(Ok(()))) {
+                let sent = runtime.block_on(hand_over(piece, &sender, &turn, pulse.as_deref(), &mut pace));
+                // Who has gone, or takes too little, gets no more: the answer ends short of its length.
+                if broken || !sent {
                     return;
                 }
             }
         });
     }
     StreamingBlob::new(Outgoing { pieces, length })
+}
+
+/// Waits until a piece of an answer finds room; whether it did.
+async fn hand_over(
+    piece: Result<Bytes, BoxError>,
+    sender: &mpsc::Sender<Result<Bytes, BoxError>>,
+    turn: &Turn,
+    pulse: Option<&Pulse>,
+    pace: &mut Pace,
+) -> bool {
+    let begin = Instant::now();
+    let (mut counted, mut taken) = (Duration::ZERO, pulse.map_or(0, Pulse::taken));
+    loop {
+        let room = tokio::time::timeout(LOOK, sender.reserve()).await;
+        let waited = begin.elapsed();
+        let now_taken = pulse.map_or(0, Pulse::taken);
+        pace.count(waited - counted, now_taken - taken);
+        (counted, taken) = (waited, now_taken);
+        match room {
+            Ok(Ok(room)) => {
+                room.send(piece);
+                return true;
+            }
+            Ok(Err(_)) => return false,
+            Err(_) if waited >= IDLE || pace.is_slow() && turn.is_wanted() => return false,
+            Err(_) => {}
+        }
+    }
 }

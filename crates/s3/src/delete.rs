@@ -48,9 +48,9 @@ impl Face {
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let who = Who::known(&request.extensions)?;
         // It has threads of its own, and so a turn like a put.
-        let permit = self.permit().await?;
+        let turn = self.turn(&request.extensions).await?;
         let work = move |face: &Self| {
-            let _permit = permit;
+            let _turn = turn;
             face.delete_objects(&who, request.input)
         };
         self.blocking(work).await.map(S3Response::new)

@@ -1,50 +1,54 @@
 //! The operations of S3, each a few lines that lead to where it is done.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use crate::error;
+use crate::lobby::{Allowed, Caller, Why};
+use crate::turn::{Turn, Turns};
+use crate::users::Users;
+use crate::who::Who;
+use crate::{lock, policy};
+use http::Extensions;
 use object::catalog::{Refused, Row};
 use object::objects::{ObjectError, Objects};
 use object::record::Record;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::error;
-use crate::users::Users;
-use crate::who::Who;
-use crate::{lock, policy};
 
 /// Requests with bytes of objects that are worked on at once; memory is a chunk for each, and what they have ahead.
 const WORKING: usize = 128;
 /// Requests that wait for their turn; further ones are told to slow down.
 const WAITING: usize = 512;
-/// How long a request waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The gateway's face.
 #[derive(Clone)]
 pub(crate) struct Face {
     pub(crate) objects: Arc<Objects>,
     pub(crate) users: Users,
-    working: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
+    turns: Turns,
 }
 
 type Answer<T> = S3Result<S3Response<T>>;
 
 impl Face {
     pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
-        let (working, waiting) = (Arc::new(Semaphore::new(WORKING)), Arc::new(Semaphore::new(WAITING)));
-        Self { objects, users, working, waiting }
+        Self { objects, users, turns: Turns::new(WORKING, WAITING) }
     }
 
-    /// Leave to work on the bytes of an object.
-    pub(crate) async fn permit(&self) -> S3Result<OwnedSemaphorePermit> {
-        let busy = || s3_error!(SlowDown, "the gateway works on {WORKING} objects already");
-        let _place = self.waiting.try_acquire().map_err(|_| busy())?;
-        let permit = tokio::time::timeout(PATIENCE, Arc::clone(&self.working).acquire_owned()).await;
-        permit.map_err(|_| busy())?.map_err(|_| busy())
+    /// Leave to work on the bytes of an object, for a request that is allowed.
+    pub(crate) async fn turn(&self, extensions: &Extensions) -> S3Result<Turn> {
+        let turn = self.turns.take(extensions.get::<Arc<Allowed>>().cloned()).await;
+        turn.ok_or_else(|| {
+            if let Some(caller) = extensions.get::<Caller>() {
+                caller.guest.count(Why::Busy);
+            }
+            s3_error!(SlowDown, "the gateway works on {WORKING} objects already")
+        })
+    }
+
+    /// Requests that work on the bytes of objects.
+    pub(crate) fn working(&self) -> usize {
+        self.turns.taken()
     }
 
     /// Does blocking work off the async threads. It goes on when the client leaves, so permits belong into the work.

@@ -1,31 +1,42 @@
 //! Forms that browsers send with a file. `s3s` holds a form's file in memory and passes over fields that it does not know,
-//! so that forms come few at a time, up to a size, and are looked through before.
+//! so that forms come few at a time, up to a size, and are looked through before: who may send one is said by the fields before
+//! its file.
 
-use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt;
 use multer::Multipart;
+use ring::hmac;
+use s3s::post_policy::PostPolicy;
 use s3s::{Body, HttpResponse, StdError as BoxError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use time::OffsetDateTime;
 
 use crate::error::plain;
-use crate::version2;
+use crate::face::Face;
+use crate::lobby::{Allowed, Caller, GREETING, Why};
+use crate::turn::{self, LOOK, Pace, Turn, Turns};
+use crate::unread::Watched;
+use crate::who::{Peer, Who};
+use crate::{policy, version2};
 
 /// Bytes of a form's file.
 pub(crate) const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of a form beside its file.
 const MORE_BYTES: usize = 1 << 20;
+/// Bytes of the fields before the file.
+const FIELDS_BYTES: u64 = 64 << 10;
 /// Forms at once.
 const FORMS: usize = 8;
 /// How long a form may take to come.
 const TIME: Duration = Duration::from_secs(120);
-/// How long a form waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Forms that wait for their turn.
+const WAITING: usize = 64;
 
 /// Fields that are understood, beside user metadata and what is to be ignored.
 const FIELDS: &[&str] = &[
@@ -54,9 +65,9 @@ const FIELDS: &[&str] = &[
 /// Fields that ask for nothing when they have this value.
 const IDLE: &[(&str, &str)] = &[("acl", "private"), ("x-amz-acl", "private"), ("x-amz-storage-class", "STANDARD")];
 
-/// A form's turn.
+/// Turns of forms.
 #[derive(Clone)]
-pub(crate) struct Forms(Arc<Semaphore>);
+pub(crate) struct Forms(Turns);
 
 /// Whether a request is a form with a file.
 pub(crate) fn is_form<B>(request: &Request<B>) -> bool {
@@ -69,45 +80,142 @@ fn boundary<B>(request: &Request<B>) -> Option<String> {
 
 impl Forms {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(FORMS)))
+        Self(Turns::new(FORMS, WAITING))
     }
 
-    /// The form in a request when it is whole and understood, and its turn, which ends when it is stored.
-    pub(crate) async fn take<B>(
+    /// The form in a request when it is whole and understood, and its turn, which ends when it is stored. It gets its turn
+    /// when the fields before its file have shown that it is allowed: until then only these are read.
+    pub(crate) async fn take(
         &self,
-        request: Request<B>,
-    ) -> Result<(Request<Body>, OwnedSemaphorePermit), HttpResponse>
-    where
-        B: hyper::body::Body,
-        B::Error: Into<BoxError>,
-    {
-        let turn = tokio::time::timeout(PATIENCE, Arc::clone(&self.0).acquire_owned()).await;
-        let Ok(Ok(turn)) = turn else {
-            let why = "too many forms are on their way already";
-            return Err(plain(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", why));
+        request: Request<Watched>,
+        sender: Sender<'_>,
+    ) -> Result<(Request<Body>, Turn), HttpResponse> {
+        let guest = &sender.caller.guest;
+        let busy = || {
+            guest.count(Why::Busy);
+            plain(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "too many forms are on their way already")
         };
+        let looked_at = guest.forms.try_acquire().map_err(|_| busy())?;
         let boundary = boundary(&request).unwrap_or_default();
-        let (head, body) = request.into_parts();
-        let whole = Limited::new(body, FILE_BYTES as usize + MORE_BYTES).collect();
-        let bytes = match tokio::time::timeout(TIME, whole).await {
-            Ok(Ok(whole)) => whole.to_bytes(),
-            Ok(Err(broken)) if broken.is::<http_body_util::LengthLimitError>() => {
-                let why = format!("a file in a form may have {FILE_BYTES} bytes");
-                return Err(plain(StatusCode::BAD_REQUEST, "EntityTooLarge", &why));
+        let (head, mut body) = request.into_parts();
+        let mut read = vec![];
+        let fields = match tokio::time::timeout(GREETING, fields(&mut body, &boundary, &mut read)).await {
+            Ok(Ok(fields)) => fields,
+            Ok(Err(multer::Error::StreamSizeExceeded { limit })) => {
+                let why = format!("the fields before the file may have {limit} bytes");
+                return Err(plain(StatusCode::BAD_REQUEST, "MaxPostPreDataLengthExceeded", &why));
             }
-            Ok(Err(_)) => return Err(plain(StatusCode::BAD_REQUEST, "IncompleteBody", "the form broke off")),
-            Err(_) => return Err(plain(StatusCode::BAD_REQUEST, "RequestTimeout", "the form took too long to come")),
+            Ok(Err(_)) => {
+                return Err(plain(StatusCode::BAD_REQUEST, "MalformedPOSTRequest", "this is no form with a file"));
+            }
+            Err(_) => {
+                guest.count(Why::SlowBody);
+                let why = format!("the fields before the file took more than {} s", GREETING.as_secs());
+                return Err(plain(StatusCode::BAD_REQUEST, "RequestTimeout", &why));
+            }
         };
-        match refused_field(bytes.clone(), &boundary).await {
-            Ok(None) => Ok((Request::from_parts(head, Body::from(bytes)), turn)),
-            Ok(Some(name)) if matches!(&*name, "awsaccesskeyid" | "signature") => Err(version2::refusal()),
-            Ok(Some(name)) => {
+        match &fields.refused {
+            None => {}
+            Some(name) if matches!(&**name, "awsaccesskeyid" | "signature") => return Err(version2::refusal()),
+            Some(name) => {
                 let why = format!("the field {name:?} of the form is not supported, or not with this value");
-                Err(plain(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &escaped(&why)))
+                return Err(plain(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &escaped(&why)));
             }
-            Err(_) => Err(plain(StatusCode::BAD_REQUEST, "MalformedPOSTRequest", "this is no form with a file")),
         }
+        let unsigned = sender.may_send(&fields, &head.headers).await?;
+        drop(looked_at);
+        let turn = self.0.take(unsigned).await.ok_or_else(busy)?;
+        let whole = tokio::time::timeout(TIME, rest(body, &mut read, &turn)).await.unwrap_or_else(|_| {
+            Err(plain(StatusCode::BAD_REQUEST, "RequestTimeout", "the form took too long to come"))
+        });
+        whole?;
+        let whole = read.concat();
+        Ok((Request::from_parts(head, Body::from(Bytes::from(whole))), turn))
     }
+}
+
+/// Reads a form from where its file is about to begin, while it comes fast enough.
+async fn rest(mut body: Watched, read: &mut Vec<Bytes>, turn: &Turn) -> Result<(), HttpResponse> {
+    let refuse = |code, why: &str| Err(plain(StatusCode::BAD_REQUEST, code, why));
+    let (mut pace, mut size) = (Pace::default(), read.iter().map(Bytes::len).sum::<usize>());
+    loop {
+        if size > FILE_BYTES as usize + MORE_BYTES {
+            return refuse("EntityTooLarge", &format!("a file in a form may have {FILE_BYTES} bytes"));
+        }
+        let begin = Instant::now();
+        let frame = tokio::time::timeout(LOOK, body.frame()).await;
+        let bytes = match frame {
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(_))) => return refuse("IncompleteBody", "the form broke off"),
+            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+            Err(_) => Bytes::new(),
+        };
+        pace.count(begin.elapsed(), bytes.len() as u64);
+        if pace.is_slow() && turn.is_wanted() {
+            return refuse("RequestTimeout", &turn::slow());
+        }
+        size += bytes.len();
+        read.push(bytes);
+    }
+}
+
+/// Who sends a form.
+pub(crate) struct Sender<'a> {
+    pub(crate) face: &'a Face,
+    pub(crate) caller: &'a Caller,
+    pub(crate) peer: Peer,
+    pub(crate) bucket: Option<String>,
+}
+
+impl Sender<'_> {
+    /// Refuses a form that is signed wrongly, and one without a signature where nobody may send one; leave to send it without
+    /// one. That the form is as its policy says is looked at later.
+    async fn may_send(&self, fields: &Fields, headers: &HeaderMap) -> Result<Option<Arc<Allowed>>, HttpResponse> {
+        let refuse = |code, why| Err(plain(StatusCode::FORBIDDEN, code, why));
+        let Some(signature) = &fields.signature else {
+            let (who, bucket) = (Who::with_form(self.peer, headers), self.bucket.clone().unwrap_or_default());
+            let check = move |face: &Face| policy::check_some_key(&face.bucket_named(&bucket)?, &who);
+            return match self.face.blocking(check).await {
+                Ok(()) => Ok(Some(self.caller.allow())),
+                Err(failure) => {
+                    let status = failure.status_code().unwrap_or(StatusCode::FORBIDDEN);
+                    let why = failure.message().unwrap_or("Access Denied");
+                    Err(plain(status, failure.code().as_str(), why))
+                }
+            };
+        };
+        let policy = fields.policy.as_deref().unwrap_or_default();
+        let Ok(read) = PostPolicy::from_base64(policy) else {
+            return Err(plain(StatusCode::BAD_REQUEST, "InvalidPolicyDocument", "the form's policy cannot be read"));
+        };
+        if OffsetDateTime::from(read.expiration) <= OffsetDateTime::now_utc() {
+            return refuse("AccessDenied", "Request has expired");
+        }
+        let credential = fields.credential.as_deref().unwrap_or_default();
+        let scope: Vec<&str> = credential.rsplitn(5, '/').collect();
+        let [end, service, region, date, key] = scope[..] else {
+            return Err(plain(StatusCode::BAD_REQUEST, "InvalidRequest", "invalid field: x-amz-credential"));
+        };
+        let Some(user) = self.face.users.find(key) else {
+            return refuse("InvalidAccessKeyId", "there is no such access key");
+        };
+        let secret = format!("AWS4{}", user.secret_key).into_bytes();
+        let keyed = |secret: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let next = |key: hmac::Key, part: &str| keyed(hmac::sign(&key, part.as_bytes()).as_ref());
+        let key = [date, region, service, end].into_iter().fold(keyed(&secret), next);
+        let given = bytes_of(signature).unwrap_or_default();
+        if hmac::verify(&key, policy.as_bytes(), &given).is_err() {
+            return refuse("SignatureDoesNotMatch", "the form's signature is not that of its policy");
+        }
+        self.caller.sign();
+        Ok(None)
+    }
+}
+
+/// The bytes that hexadecimal digits stand for.
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
 /// What S3 says to a form that is not as its policy demands. `s3s` has the code of a policy that cannot be read for it, so
@@ -126,29 +234,62 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// The first field that would mean something which is not done here.
-async fn refused_field(form: Bytes, boundary: &str) -> multer::Result<Option<String>> {
-    let stream = futures_util::stream::iter([Ok::<_, Infallible>(form)]);
+/// What the fields of a form say before its file.
+#[derive(Debug, Default)]
+struct Fields {
+    /// The first field that would mean something which is not done here.
+    refused: Option<String>,
+    policy: Option<String>,
+    credential: Option<String>,
+    signature: Option<String>,
+}
+
+/// The fields before the file. What is read of the body for them is kept in `read`.
+async fn fields<B>(body: &mut B, boundary: &str, read: &mut Vec<Bytes>) -> multer::Result<Fields>
+where
+    B: hyper::body::Body<Data = Bytes, Error = BoxError> + Unpin + Send,
+{
+    let mut size = 0;
+    let stream = futures_util::stream::poll_fn(|context| {
+        if size > FIELDS_BYTES {
+            return Poll::Ready(Some(Err(multer::Error::StreamSizeExceeded { limit: FIELDS_BYTES })));
+        }
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+        let bytes = frame.map(|frame| frame.map(|frame| frame.into_data().unwrap_or_default()));
+        if let Some(Ok(bytes)) = &bytes {
+            size += bytes.len() as u64;
+            read.push(bytes.clone());
+        }
+        Poll::Ready(bytes.map(|bytes| bytes.map_err(multer::Error::StreamReadFailed)))
+    });
     let mut form = Multipart::new(stream, boundary);
+    let mut fields = Fields::default();
     while let Some(field) = form.next_field().await? {
         let name = field.name().unwrap_or_default().to_ascii_lowercase();
         if name == "file" {
             // What comes after it counts for nothing.
-            return Ok(None);
+            break;
         }
         let known = FIELDS.contains(&name.as_str()) || name.starts_with("x-amz-meta-") || name.starts_with("x-ignore-");
         let idle = IDLE.iter().find(|(idle, _)| *idle == name).map(|(_, value)| *value);
-        // A name for the file that the browser chooses is not put into the key.
         let text = field.text().await?;
+        // A name for the file that the browser chooses is not put into the key.
         let refused = match idle {
             Some(value) => text != value,
             None => !known || name == "key" && text.contains("${filename}"),
         };
         if refused {
-            return Ok(Some(name));
+            fields.refused = Some(name);
+            break;
+        }
+        match name.as_str() {
+            "policy" => fields.policy = fields.policy.or(Some(text)),
+            "x-amz-credential" => fields.credential = fields.credential.or(Some(text)),
+            "x-amz-signature" => fields.signature = fields.signature.or(Some(text)),
+            _ => {}
         }
     }
-    Ok(None)
+    Ok(fields)
 }
 
 #[cfg(test)]
@@ -162,8 +303,13 @@ mod tests {
             format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
         };
         let text: String = fields.iter().map(part).collect::<String>() + "--b--\r\n";
+        look(Bytes::from(text)).map(|fields| fields.refused)
+    }
+
+    fn look(form: Bytes) -> multer::Result<Fields> {
+        let mut body = http_body_util::Full::new(form).map_err(|never| match never {}).boxed();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(refused_field(Bytes::from(text), "b"))
+        runtime.block_on(fields(&mut body, "b", &mut vec![]))
     }
 
     #[test]
@@ -175,8 +321,7 @@ mod tests {
         {
             assert_eq!(refused(&[("policy", "x"), bad, ("file", "x")]).unwrap().as_deref(), Some(bad.0));
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        assert!(runtime.block_on(refused_field(Bytes::from_static(b"no form"), "b")).is_err());
+        assert!(look(Bytes::from_static(b"no form")).is_err());
     }
 
     #[test]

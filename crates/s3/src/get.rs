@@ -1,6 +1,7 @@
 //! GetObject and HeadObject.
 
 use std::ops::Range as Bytes;
+use std::sync::Arc;
 
 use object::catalog::Row;
 use object::objects::Reader;
@@ -10,6 +11,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use crate::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::face::Face;
+use crate::lobby::Caller;
 use crate::who::Who;
 use crate::{body, error, lock, policy, tagging};
 
@@ -222,17 +224,19 @@ impl Face {
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let who = Who::known(&request.extensions)?;
-        let permit = self.permit().await?;
         let asked = asked!(request.input);
+        let (row, part, output) = self.blocking(move |face| face.look_up(&who, &asked)).await?;
+        let turn = self.turn(&request.extensions).await?;
+        let length = part.length();
         let work = move |face: &Self| {
-            let (row, part, output) = face.look_up(&who, &asked)?;
-            let mut reader = Reader::new(&face.objects, &row, part.range.clone()).map_err(error::s3)?;
+            let mut reader = Reader::new(&face.objects, &row, part.range).map_err(error::s3)?;
             // Before the answer begins: what cannot be read at all is an error and not a broken answer.
             let first = reader.piece().map_err(error::s3)?;
-            Ok((output, part.length(), first, reader))
+            Ok((first, reader))
         };
-        let (output, length, first, reader) = self.blocking(work).await?;
-        let body = Some(body::stream(first, reader, length, permit));
+        let (first, reader) = self.blocking(work).await?;
+        let pulse = request.extensions.get::<Caller>().map(|caller| Arc::clone(&caller.pulse));
+        let body = Some(body::stream(first, reader, length, turn, pulse));
         Ok(S3Response::new(GetObjectOutput { body, ..output }))
     }
 

@@ -88,7 +88,10 @@ impl Face {
         mut request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let who = Who::known(&request.extensions)?;
-        let permit = self.permit().await?;
+        let input = &request.input;
+        let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id.clone());
+        let upload = self.blocking(move |face| face.upload(&who, &bucket, &key, &id)).await?;
+        let turn = self.turn(&request.extensions).await?;
         let trailer = header(&request, "x-amz-trailer");
         let input = &mut request.input;
         let expected = Expected {
@@ -101,26 +104,15 @@ impl Face {
         };
         let body = input.body.take();
         let work = move |face: &Self| {
-            let _permit = permit;
             let mut expected = expected;
-            let input = request.input;
-            let upload = face.upload(&who, &input.bucket, &input.key, &input.upload_id);
-            if let Ok(upload) = &upload
-                && expected.algorithm.is_none()
-            {
+            if expected.algorithm.is_none() {
                 expected.algorithm = attributes::get(&upload.record, ALGORITHM);
             }
-            let mut incoming = Incoming::new(body, expected);
-            let outcome = upload.and_then(|upload| {
-                if input.content_length.is_some_and(|length| length > MOST) {
-                    return Err(S3ErrorCode::EntityTooLarge.into());
-                }
-                face.put_part(&upload, input.part_number, &mut incoming)
-            });
-            if outcome.is_err() {
-                incoming.drain();
+            let mut incoming = Incoming::new(body, expected, turn);
+            if request.input.content_length.is_some_and(|length| length > MOST) {
+                return Err(S3ErrorCode::EntityTooLarge.into());
             }
-            outcome
+            face.put_part(&upload, request.input.part_number, &mut incoming)
         };
         let (part, _) = self.blocking(work).await?;
         let sum = |name: &str| part_sums(&part).remove(name);
@@ -163,19 +155,23 @@ impl Face {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let who = Who::known(&request.extensions)?;
-        let permit = self.permit().await?;
         let input = request.input;
-        let work = move |face: &Self| {
-            let _permit = permit;
+        let look = move |face: &Self| {
             let upload = face.upload(&who, &input.bucket, &input.key, &input.upload_id)?;
             let from = face.source(&who, &input.copy_source, false)?;
             wanted!(source of input).check_copy(&from.record)?;
             let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
+            Ok((upload, from, range, input.part_number))
+        };
+        let (upload, from, range, number) = self.blocking(look).await?;
+        let turn = self.turn(&request.extensions).await?;
+        let work = move |face: &Self| {
+            let _turn = turn;
             let reader = Reader::new(&face.objects, &from, range).map_err(error::s3)?;
             let algorithm = attributes::get(&upload.record, ALGORITHM);
             let expected = Expected { algorithm, ..Expected::default() };
             let mut source = Incoming::copying(reader, expected);
-            let (part, micros) = face.put_part(&upload, input.part_number, &mut source)?;
+            let (part, micros) = face.put_part(&upload, number, &mut source)?;
             Ok((part, micros, from.record))
         };
         let (part, micros, from) = self.blocking(work).await?;

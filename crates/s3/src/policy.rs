@@ -103,6 +103,12 @@ pub(crate) fn action(operation: &str, versioned: bool) -> &'static str {
     }
 }
 
+/// The action that is needed instead of this one when a version is named.
+fn action_of_version(action: &str) -> &'static str {
+    let found = OPERATIONS.iter().find(|(_, plain, version)| *plain == action && !version.is_empty());
+    found.map_or("", |(_, _, version)| version)
+}
+
 /// All actions that a policy can name.
 fn actions() -> impl Iterator<Item = &'static str> {
     let needed = OPERATIONS.iter().flat_map(|(_, plain, version)| [*plain, *version]);
@@ -236,6 +242,11 @@ struct Statement {
 
 impl Statement {
     fn covers(&self, who: &Who, action: &str, resource: &str) -> bool {
+        self.concerns(who, action) && self.resources.iter().any(|pattern| fits(pattern, resource))
+    }
+
+    /// Whether it is about what `who` does, with some resource.
+    fn concerns(&self, who: &Who, action: &str) -> bool {
         let about = match &self.principals {
             Principals::Everybody => true,
             Principals::Users(names) => who.user.as_ref().is_some_and(|user| names.contains(user)),
@@ -243,7 +254,6 @@ impl Statement {
         let action = action.to_ascii_lowercase();
         about
             && self.actions.iter().any(|pattern| fits(pattern, &action))
-            && self.resources.iter().any(|pattern| fits(pattern, resource))
             && self.conditions.iter().all(|condition| condition.holds(who))
     }
 
@@ -300,6 +310,16 @@ pub(crate) fn check(bucket: &Row, who: &Who, action: &str, key: &str) -> S3Resul
         Verdict::Silent if is_owner => Ok(()),
         Verdict::Denied => Err(s3_error!(AccessDenied, "the bucket's policy denies s3:{action}")),
         Verdict::Silent => Err(S3ErrorCode::AccessDenied.into()),
+    }
+}
+
+/// Refuses what `who` may do with no key of a bucket. With which it is, is said later.
+pub(crate) fn check_some_key(bucket: &Row, who: &Who) -> S3Result<()> {
+    let actions = [who.action, action_of_version(who.action)];
+    let allows = |statement: &Statement| statement.allow && actions.iter().any(|name| statement.concerns(who, name));
+    match Policy::of(bucket)? {
+        Some(policy) if policy.statements.iter().any(allows) => Ok(()),
+        _ => Err(S3ErrorCode::AccessDenied.into()),
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// Bytes that a client must send of a body, or take of an answer, while it has one patience.
-const LEAST: u64 = 64 << 10;
+pub(crate) const LEAST: u64 = 64 << 10;
 
 /// What happens on one connection.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ struct Beats {
     since: Instant,
     /// Bytes that the client took.
     taken: u64,
+    /// Bytes that it took since it came.
+    all: u64,
 }
 
 /// A request that is not answered yet.
@@ -34,7 +36,7 @@ pub(crate) struct Working(Arc<Pulse>);
 
 impl Pulse {
     pub(crate) fn new(now: Instant) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Beats { working: 0, since: now, taken: 0 })))
+        Arc::new(Self(Mutex::new(Beats { working: 0, since: now, taken: 0, all: 0 })))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Beats) -> T) -> T {
@@ -45,6 +47,11 @@ impl Pulse {
     pub(crate) fn work(self: &Arc<Self>) -> Working {
         self.with(|beats| beats.working += 1);
         Working(Arc::clone(self))
+    }
+
+    /// Bytes that the client took since it came.
+    pub(crate) fn taken(&self) -> u64 {
+        self.with(|beats| beats.all)
     }
 
     /// Whether the client has done nothing for as long as `patience`: it neither asked, while nothing else is in work,
@@ -79,7 +86,10 @@ pub(crate) struct Counted<S> {
 impl<S> Counted<S> {
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &written {
-            self.pulse.with(|beats| beats.taken += *bytes as u64);
+            self.pulse.with(|beats| {
+                beats.taken += *bytes as u64;
+                beats.all += *bytes as u64;
+            });
         }
         written
     }

@@ -26,7 +26,10 @@ impl Face {
         mut request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let who = Who::known(&request.extensions)?;
-        let permit = self.permit().await?;
+        let (bucket, key) = (request.input.bucket.clone(), request.input.key.clone());
+        let (bucket, who) =
+            self.blocking(move |face| face.bucket(&bucket, &who, &key).map(|bucket| (bucket, who))).await?;
+        let turn = self.turn(&request.extensions).await?;
         let trailer = header(&request, "x-amz-trailer");
         let expected = Expected {
             length: request.input.content_length,
@@ -36,30 +39,27 @@ impl Face {
             trailer,
             trailers: request.trailing_headers.take(),
         };
-        let incoming = Incoming::new(request.input.body.take(), expected);
-        let work = move |face: &Self| {
-            let _permit = permit;
-            let mut incoming = incoming;
-            let outcome = face.put(&who, request.input, &mut incoming);
-            if outcome.is_err() {
-                incoming.drain();
-            }
-            outcome
-        };
+        let mut incoming = Incoming::new(request.input.body.take(), expected, turn);
+        let work = move |face: &Self| face.put(&who, &bucket, request.input, &mut incoming);
         self.blocking(work).await.map(S3Response::new)
     }
 
-    fn put(&self, who: &Who, mut input: PutObjectInput, incoming: &mut Incoming) -> S3Result<PutObjectOutput> {
-        let bucket = self.bucket(&input.bucket, who, &input.key)?;
+    fn put(
+        &self,
+        who: &Who,
+        bucket: &Row,
+        mut input: PutObjectInput,
+        incoming: &mut Incoming,
+    ) -> S3Result<PutObjectOutput> {
         if input.content_length.is_some_and(|length| length > PUT_BYTES) {
             return Err(S3ErrorCode::EntityTooLarge.into());
         }
         incoming.compress = bucket_tags::compress(&bucket.record);
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let mut record = self.draft(&bucket, &input.key)?;
+        let mut record = self.draft(bucket, &input.key)?;
         record.attributes =
-            self.attributes(&bucket, who, &input.key, given_lock!(input), headers!(input, input.tagging))?;
-        lock::apply_default(&bucket, &mut record.attributes)?;
+            self.attributes(bucket, who, &input.key, given_lock!(input), headers!(input, input.tagging))?;
+        lock::apply_default(bucket, &mut record.attributes)?;
         let row = self.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
         let record = row.record;
         let sum = |name: &str| attributes::get(&record, name);

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::StatusCode;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,8 +22,9 @@ use tokio::sync::Semaphore;
 use crate::access::Access;
 use crate::cors::Page;
 use crate::face::Face;
-use crate::form::{self, Forms};
+use crate::form::{self, Forms, Sender};
 use crate::host::{Domain, bucket_of};
+use crate::lobby::{Caller, GREETING, Guest, Lobby, Why};
 use crate::pulse::{Counted, Pulse};
 use crate::region;
 use crate::senseless::Senseless;
@@ -47,8 +49,19 @@ const XML_BYTES: usize = 4 << 20;
 /// How long an encrypted connection may take to begin.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// What the face does and refuses, for metrics.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Requests and connections that were refused or ended since the start, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+    /// Requests that work on the bytes of objects now.
+    pub working: usize,
+    /// Connections now on which nobody has shown yet that they may ask for anything.
+    pub strangers: usize,
+}
+
 /// Is told the status of each answer.
-pub type Watch = Arc<dyn Fn(http::StatusCode) + Send + Sync>;
+pub type Watch = Arc<dyn Fn(StatusCode) + Send + Sync>;
 
 /// What can be configured.
 #[derive(Clone)]
@@ -78,6 +91,7 @@ pub struct Server {
     domain: Option<Domain>,
     tls: Option<Arc<Tls>>,
     forms: Forms,
+    lobby: Arc<Lobby>,
     patience: Duration,
     watch: Option<Watch>,
 }
@@ -98,7 +112,7 @@ impl Server {
             let mut builder = S3ServiceBuilder::new(face.clone());
             builder.set_config(config.clone());
             builder.set_auth(users.clone());
-            builder.set_access(Access { users: users.clone() });
+            builder.set_access(Access { face: face.clone() });
             if let Some(domain) = &domain {
                 builder.set_host(domain.clone());
             }
@@ -109,8 +123,23 @@ impl Server {
         };
         let service = service(Some(Senseless { service: service(None) }));
         let tls = settings.certificate.as_ref().map(Tls::open).transpose()?.map(Arc::new);
-        let forms = Forms::new();
-        Ok(Self { service, face, domain, tls, forms, patience: settings.patience, watch: settings.watch.clone() })
+        let (forms, lobby) = (Forms::new(), Arc::default());
+        Ok(Self {
+            service,
+            face,
+            domain,
+            tls,
+            forms,
+            lobby,
+            patience: settings.patience,
+            watch: settings.watch.clone(),
+        })
+    }
+
+    /// What it does and refuses, whenever it is asked.
+    pub fn counts(&self) -> impl Fn() -> Counts + Send + Sync + 'static {
+        let (face, lobby) = (self.face.clone(), Arc::clone(&self.lobby));
+        move || Counts { refused: lobby.refusals.counts().collect(), working: face.working(), strangers: lobby.len() }
     }
 
     /// Serves connections until `stop`, then waits for those that are in work.
@@ -123,6 +152,9 @@ impl Server {
         let mut stop = pin!(stop);
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
+            while let Some(wait) = self.lobby.is_full_for() {
+                tokio::time::sleep(wait).await;
+            }
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
             let taken = tokio::select! {
                 taken = listener.accept() => taken,
@@ -145,13 +177,23 @@ impl Server {
             let (server, builder, watcher) = (self.clone(), builder.clone(), graceful.watcher());
             let peer = Peer { address: from.ip().to_canonical(), secure: self.tls.is_some() };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor());
+            let guest = Guest::enter(&self.lobby, peer.address);
             tokio::spawn(async move {
                 let _place = place;
-                let Some(acceptor) = acceptor else { return server.converse(&builder, stream, peer, watcher).await };
-                match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => server.converse(&builder, stream, peer, watcher).await,
-                    Ok(Err(error)) => tracing::debug!("a connection is not encrypted as it should be: {error}"),
-                    Err(_) => tracing::debug!("a connection was not encrypted in time"),
+                let stay = async {
+                    let Some(acceptor) = acceptor else {
+                        return server.converse(&builder, stream, (peer, &guest), watcher).await;
+                    };
+                    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => return server.converse(&builder, stream, (peer, &guest), watcher).await,
+                        Ok(Err(error)) => tracing::debug!("a connection is not encrypted as it should be: {error}"),
+                        Err(_) => tracing::debug!("a connection was not encrypted in time"),
+                    }
+                    guest.count(Why::Handshake);
+                };
+                tokio::select! {
+                    () = stay => {}
+                    () = guest.has_to_leave() => tracing::debug!("a connection without a good request gave way"),
                 }
             });
         }
@@ -160,49 +202,72 @@ impl Server {
     }
 
     /// Answers the requests of a connection.
-    async fn converse<S>(self, builder: &Builder<TokioExecutor>, stream: S, peer: Peer, watcher: Watcher)
-    where
+    async fn converse<S>(
+        self,
+        builder: &Builder<TokioExecutor>,
+        stream: S,
+        (peer, guest): (Peer, &Arc<Guest>),
+        watcher: Watcher,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (pulse, patience) = (Pulse::new(Instant::now()), self.patience);
         let stream = Counted { stream, pulse: Arc::clone(&pulse) };
-        let beats = Arc::clone(&pulse);
+        let (beats, asks) = (Arc::clone(&pulse), Arc::clone(guest));
         let service = service_fn(move |request| {
-            let (server, work) = (self.clone(), beats.work());
+            let (server, work, caller) = (self.clone(), beats.work(), Caller::new(&asks, &beats));
             async move {
                 let _work = work;
-                server.serve_one(request, peer).await
+                server.serve_one(request, peer, caller).await
             }
         });
         let mut connection = pin!(watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()));
-        let mut look = tokio::time::interval(patience / LOOKS);
+        let mut look = tokio::time::interval(patience.min(GREETING) / LOOKS);
         loop {
             tokio::select! {
                 ended = &mut connection => {
                     return ended.unwrap_or_else(|error| tracing::debug!("a connection broke off: {error}"));
                 }
-                now = look.tick() => if pulse.has_stopped(now.into_std(), patience) {
-                    return tracing::debug!("a connection stood still and was ended");
-                },
+                now = look.tick() => {
+                    let patience = if guest.is_known() { patience } else { patience.min(GREETING) };
+                    if pulse.has_stopped(now.into_std(), patience) {
+                        guest.count(Why::StoodStill);
+                        return tracing::debug!("a connection stood still and was ended");
+                    }
+                }
             }
         }
     }
 
     /// Answers a request, says how, and reads what nobody wanted of it.
-    async fn serve_one(self, mut request: http::Request<Incoming>, peer: Peer) -> Result<HttpResponse, HttpError> {
+    async fn serve_one(
+        self,
+        mut request: http::Request<Incoming>,
+        peer: Peer,
+        caller: Caller,
+    ) -> Result<HttpResponse, HttpError> {
         let watch = self.watch.clone();
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(caller.clone());
         let (request, unread) = unread::watch(request, self.patience);
-        let mut answer = self.answer(request).await?;
+        let mut answer = self.answer(request, peer, &caller).await?;
+        if answer.status() == StatusCode::FORBIDDEN && !caller.is_signed() {
+            caller.guest.count(Why::Unauthorized);
+        }
         if let Some(watch) = watch {
             watch(answer.status());
         }
-        unread.finish(&mut answer).await;
+        unread.finish(&mut answer, &caller).await;
         Ok(answer)
     }
 
     /// Answers a request; a page of another origin is told what it may do with the answer.
-    async fn answer(self, request: http::Request<Watched>) -> Result<HttpResponse, HttpError> {
+    async fn answer(
+        self,
+        request: http::Request<Watched>,
+        peer: Peer,
+        caller: &Caller,
+    ) -> Result<HttpResponse, HttpError> {
         let page = Page::of(request.method(), request.headers());
         let rule = match (&page, bucket_of(&request, self.domain.as_ref())) {
             (Some(page), Some(bucket)) => {
@@ -222,7 +287,8 @@ impl Server {
         }
         let form = form::is_form(&request);
         let (request, _turn) = if form {
-            match self.forms.take(request).await {
+            let bucket = bucket_of(&request, self.domain.as_ref());
+            match self.forms.take(request, Sender { face: &self.face, caller, peer, bucket }).await {
                 Ok((request, turn)) => (request, Some(turn)),
                 Err(refusal) => return Ok(refusal),
             }

@@ -97,6 +97,14 @@ impl Users {
         Ok(file.user)
     }
 
+    /// The user of this name.
+    ///
+    /// # Errors
+    /// When there is no such user, or the file cannot be read.
+    pub fn get(&self, name: &str) -> Result<User, UsersError> {
+        self.list()?.into_iter().find(|user| user.name == name).ok_or_else(|| unknown(name))
+    }
+
     /// Adds a user with new keys.
     ///
     /// # Errors
@@ -129,7 +137,7 @@ impl Users {
         let before = users.len();
         users.retain(|user| user.name != name);
         if users.len() == before {
-            return Err(UsersError::Name(format!("there is no user {name:?}: `reservoir user list` shows them")));
+            return Err(unknown(name));
         }
         self.write(users)
     }
@@ -174,6 +182,10 @@ impl Users {
     }
 }
 
+fn unknown(name: &str) -> UsersError {
+    UsersError::Name(format!("there is no user {name:?}: `reservoir user list` shows them"))
+}
+
 #[async_trait::async_trait]
 impl S3Auth for Users {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
@@ -205,7 +217,9 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(users.add("ann").is_err());
         assert!(users.add("a b").is_err());
+        assert_eq!(users.get("ann").unwrap(), ann);
         users.remove("ann").unwrap();
+        assert!(users.get("ann").is_err());
         assert_eq!(users.find(&ann.access_key), None);
         assert_eq!(users.find(&bob.access_key), Some(bob.clone()));
         assert!(users.remove("ann").is_err());

@@ -60,6 +60,19 @@ impl Who {
         })
     }
 
+    /// Somebody without a signature who sends a form.
+    pub(crate) fn with_form(peer: Peer, headers: &HeaderMap) -> Self {
+        Self {
+            user: None,
+            action: action("PostObject", false),
+            peer,
+            prefix: None,
+            delimiter: None,
+            referer: text(headers, header::REFERER),
+            agent: text(headers, header::USER_AGENT),
+        }
+    }
+
     /// Who was found behind a request before.
     pub(crate) fn known(extensions: &Extensions) -> S3Result<Self> {
         extensions.get::<Self>().cloned().ok_or_else(|| S3ErrorCode::AccessDenied.into())

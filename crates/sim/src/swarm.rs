@@ -6,6 +6,7 @@ use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
+use protocol::wire;
 
 use crate::disks::Disks;
 
@@ -23,6 +24,8 @@ pub enum Planted {
     Target(Bug),
     /// A defect of the initiator machine.
     Initiator(initiator::Bug),
+    /// A defect of what judges other nodes' sessions.
+    Session(wire::Bug),
     /// A restart forgets the newest records of the index.
     LoseIndexTail,
     /// A disk whose sync failed says that it went well.
@@ -35,7 +38,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -46,6 +49,8 @@ impl Planted {
         Self::Target(Bug::NeverExpire),
         Self::Target(Bug::ForgetPromise),
         Self::Initiator(initiator::Bug::NeverContent),
+        Self::Session(wire::Bug::TrustSequences),
+        Self::Session(wire::Bug::BelieveSessions),
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
@@ -80,6 +85,10 @@ impl Planted {
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
+            Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
+            Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
+            Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
+            Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
@@ -163,6 +172,8 @@ pub struct Scenario {
     pub drift: u64,
     /// Network faults before the heal.
     pub faults: Faults,
+    /// Datagrams that somebody recorded and plays back before the heal, per thousand that are sent.
+    pub replays: u64,
     /// Crashes of targets before the heal.
     pub crashes: u32,
     /// Crashes of initiators before the heal.
@@ -252,6 +263,8 @@ impl Scenario {
             let begins = switch.below(200);
             (Span::from_millis(begins), Span::from_millis(begins + 50 + switch.below(300)))
         });
+        let mut recorder = Rng::new(seed).fork(14);
+        let replays = if recorder.chance(1, 2) { 1 + recorder.below(40) } else { 0 };
         let mut cleaner = Rng::new(seed).fork(9);
         let cleaning = cleaner.chance(1, 2).then(|| Cleaning {
             grace: Span::from_millis(20 + cleaner.below(80)),
@@ -275,6 +288,7 @@ impl Scenario {
             slow,
             drift,
             faults,
+            replays,
             crashes,
             initiator_crashes,
             partitions,

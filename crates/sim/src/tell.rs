@@ -30,7 +30,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         "seed {}: {} targets, {} initiators, {} copies, {transport} {multicast}\n\
          work: {} puts and as many gets, chunks of up to {} bytes, {} at once for each initiator\n\
          links: {} MB/s; disks: {} MB/s, a sync takes {}, {} bytes each\n\
-         of 1,000 datagrams: {} lost, {} doubled, {} delayed, {} damaged\n\
+         of 1,000 datagrams: {} lost, {} doubled, {} delayed, {} damaged, {} played back\n\
          faults: {} crashes of targets and {} of initiators, {} partitions, {} flipped bytes, clocks off by up to {} ppm",
         s.seed,
         s.targets,
@@ -47,6 +47,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         faults.duplicate,
         faults.reorder,
         faults.corrupt,
+        s.replays,
         s.crashes,
         s.initiator_crashes,
         s.partitions,

@@ -10,7 +10,7 @@ use protocol::map::{ClusterMap, MemberSet, TargetEntry};
 use protocol::rng::{Rng, mix};
 use protocol::target::{self, Setup, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Opener, Sealer, datagrams};
+use protocol::wire::{Opened, Session, datagrams};
 use store::Options;
 
 use crate::Outcome;
@@ -23,10 +23,12 @@ use crate::tell;
 mod cleaning;
 mod disks;
 mod faults;
+mod replay;
 mod verdict;
 mod workload;
 
 use cleaning::Cleaning;
+use replay::Recorder;
 use workload::Asked;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
@@ -45,9 +47,8 @@ enum Machinery {
 
 struct Node {
     machinery: Machinery,
-    sealer: Sealer,
-    opener: Opener,
-    /// The node's clock: this far ahead, and so many parts per million fast.
+    session: Session,
+    /// The node's clock, since it was started: this far ahead, and so many parts per million fast.
     offset: u64,
     drift: u64,
     /// Which map it uses, and whether it finds the newer one later than others.
@@ -60,14 +61,19 @@ struct Node {
 
 impl Node {
     fn local(&self, now: Instant) -> Instant {
-        let nanos = u128::from(now.as_nanos());
-        Instant::from_nanos(self.offset + (nanos + nanos * u128::from(self.drift) / 1_000_000) as u64)
+        clock(now, self.offset, self.drift)
     }
 
     fn global(&self, local: Instant) -> Instant {
         let nanos = u128::from(local.as_nanos().saturating_sub(self.offset));
         Instant::from_nanos((nanos * 1_000_000 / u128::from(1_000_000 + self.drift)) as u64 + 1)
     }
+}
+
+/// What a clock shows that is so far ahead, and so many parts per million fast.
+fn clock(now: Instant, offset: u64, drift: u64) -> Instant {
+    let nanos = u128::from(now.as_nanos());
+    Instant::from_nanos(offset + (nanos + nanos * u128::from(drift) / 1_000_000) as u64)
 }
 
 enum Happening {
@@ -104,6 +110,7 @@ pub(crate) struct World<'a> {
     ties: Rng,
     rng: Rng,
     net: Net,
+    recorder: Recorder,
     nodes: BTreeMap<NodeId, Node>,
     initiators: Vec<NodeId>,
     next_initiator: u32,
@@ -151,6 +158,7 @@ impl<'a> World<'a> {
             ties: seeds.fork(2),
             rng: seeds.fork(3),
             net: Net::new(scenario.link, scenario.faults, seeds.fork(4)),
+            recorder: Recorder::new(scenario.replays, seeds.fork(15)),
             nodes: BTreeMap::new(),
             initiators: Vec::new(),
             next_initiator: NodeId::FIRST_INITIATOR,
@@ -248,18 +256,28 @@ impl<'a> World<'a> {
     }
 
     fn add(&mut self, id: NodeId, machinery: Machinery, late: bool) {
+        let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
         let node = Node {
             machinery,
-            sealer: Sealer::new(KEY, self.now.as_nanos()),
-            opener: Opener::new(KEY, CLUSTER),
-            offset: self.rng.below(1_000_000_000),
-            drift: self.rng.below(self.scenario.drift + 1),
+            session: self.session(id, offset, drift),
+            offset,
+            drift,
             map: self.file(late),
             late,
             life: 0,
             wake: 0,
         };
         self.nodes.insert(id, node);
+    }
+
+    /// The session of a node that starts now, with this clock.
+    fn session(&mut self, id: NodeId, offset: u64, drift: u64) -> Session {
+        let bug = match self.scenario.planted {
+            Some(Planted::Session(bug)) => Some(bug),
+            _ => None,
+        };
+        let began = clock(self.now, offset, drift);
+        Session::new(KEY, CLUSTER, id, self.rng.next_u64(), began).planted(bug)
     }
 
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
@@ -380,12 +398,34 @@ impl<'a> World<'a> {
         if matches!(node.machinery, Machinery::Down(_)) {
             return;
         }
-        match node.opener.open(datagram) {
-            Ok(opened) => {
-                self.note(4, to, size, || tell::datagram(&opened));
-                self.input(to, Some(Input::Datagram(opened)), None);
+        let from = replay::sender(&datagram);
+        let good = match node.session.open(node.local(self.now), datagram) {
+            Ok(Opened::Good(opened)) => vec![opened],
+            Ok(Opened::Between { replies, good }) => {
+                self.note(16, to, replies.len(), || format!("hears of the session of {from}"));
+                replies.into_iter().for_each(|reply| self.carry(to, &[from], &reply));
+                good
             }
-            Err(reason) => self.note(5, to, size, || format!("drops a datagram: {}", reason.name())),
+            Err(reason) => return self.note(5, to, size, || format!("drops a datagram: {}", reason.name())),
+        };
+        for opened in good {
+            if let Some(problem) = self.recorder.taken(to, &opened) {
+                self.fail(problem);
+            }
+            self.note(4, to, size, || tell::datagram(&opened));
+            self.input(to, Some(Input::Datagram(opened)), None);
+        }
+    }
+
+    /// Puts a datagram on the wire.
+    fn carry(&mut self, from: NodeId, receivers: &[NodeId], datagram: &Bytes) {
+        for (at, to, contents) in self.net.send(self.now, from, receivers, datagram) {
+            if !self.healed {
+                for (at, to, again) in self.recorder.sent(at, to, &contents) {
+                    self.push(at, Happening::Datagram(to, again));
+                }
+            }
+            self.push(at, Happening::Datagram(to, contents));
         }
     }
 
@@ -492,18 +532,15 @@ impl<'a> World<'a> {
             Destination::Members(_) if self.net.mute => Vec::new(),
             Destination::Members(set) => self.listening(from, set),
         };
+        let now = self.now;
         let Some(node) = self.nodes.get_mut(&from) else { return };
         let bodies: Vec<Bytes> = match &transmit.body {
-            Body::Control(message) => vec![node.sealer.seal(message)],
+            Body::Control(message) => vec![node.session.seal(node.local(now), message)],
             Body::Data(run) => {
                 datagrams(run).map(|(head, payload)| [&head[..], &payload[..]].concat().into()).collect()
             }
         };
-        for body in bodies {
-            for (at, to, contents) in self.net.send(self.now, from, &receivers, &body) {
-                self.push(at, Happening::Datagram(to, contents));
-            }
-        }
+        bodies.into_iter().for_each(|body| self.carry(from, &receivers, &body));
     }
 
     fn effect(&mut self, id: NodeId, op: OpId, effect: Effect) {

@@ -59,6 +59,9 @@ impl Store {
                 }
             }
         }
+        if let Err(error) = self.settle_damaged(&mut writer, ids) {
+            done.failed = Some(error);
+        }
         // Also what a write that failed on the way had staged.
         if let Err(error) = self.sync_locked(&mut writer) {
             written.clear();

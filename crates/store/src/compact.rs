@@ -114,14 +114,16 @@ impl Store {
         let mut writer = lock(&self.writer);
         // What was put again and is not visible yet must not be taken for removed.
         self.sync_locked(&mut writer)?;
-        let first = lock(&self.usage).first_buried();
-        if first.is_some_and(|first| first < segment) && !self.has(Bug::DropTombstones) {
-            for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
+        let buries = lock(&self.usage).first_buried().is_some_and(|first| first < segment);
+        for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
+            if lock(&self.damaged).contains(&id) {
+                self.bury_damaged(&mut writer, &id)?;
+            } else if buries && !self.has(Bug::DropTombstones) {
                 self.write(&mut writer, Kind::Tombstone, &id, &[], self.all())?;
                 writer.pending.push((id, None));
             }
-            self.sync_locked(&mut writer)?;
         }
+        self.sync_locked(&mut writer)?;
         if lock(&self.usage).get(segment).live > 0 {
             return Ok(false);
         }

@@ -9,6 +9,7 @@ pub mod backend;
 mod bug;
 mod clean;
 mod compact;
+mod damaged;
 mod identity;
 mod record;
 mod recovery;
@@ -33,6 +34,7 @@ pub use scrub::Scrubbed;
 pub use work::GROUP;
 
 use backend::Backend;
+use damaged::Damaged;
 use identity::identify;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
@@ -137,6 +139,8 @@ pub struct Recovery {
     /// Records that are not whole and once were, because they were durable when later ones were written: damaged since,
     /// and struck out.
     pub damaged: Vec<ChunkId>,
+    /// Why it could not be noted durably that some of these are missed: the next start does not know of them.
+    pub forgetful: Option<WriteError>,
 }
 
 /// Fill.
@@ -196,6 +200,7 @@ pub struct Store {
     options: Options,
     bug: Option<Bug>,
     index: RwLock<BTreeMap<ChunkId, Place>>,
+    damaged: Mutex<Damaged>,
     usage: Mutex<Usage>,
     writer: Mutex<Writer>,
 }
@@ -290,7 +295,7 @@ impl Store {
             backend.read_at(&segment_name(segment), begins, &mut block).map_err(io_error("reading a segment's end"))?;
             stage.resume(&block, begins);
         }
-        let (index, mut usage, recovery, sequence) = found.finish();
+        let (index, damaged, mut usage, mut recovery, sequence) = found.finish();
         usage.open = segment;
         let writer = Writer {
             segment,
@@ -303,8 +308,12 @@ impl Store {
             pending: Vec::new(),
             failed: false,
         };
-        let (index, usage, writer) = (RwLock::new(index), Mutex::new(usage), Mutex::new(writer));
-        Ok((Self { backend, options, bug, index, usage, writer }, recovery))
+        let (index, damaged, usage, writer) =
+            (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
+        let store = Self { backend, options, bug, index, damaged, usage, writer };
+        let missed = recovery.damaged.iter().copied().filter(|id| store.contains(id).is_none());
+        recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
+        Ok((store, recovery))
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -536,6 +545,7 @@ impl Store {
                     let now = index.get(&id).filter(|_| !self.has(Bug::StaleStamps));
                     place.stamps = now.map_or(place.stamps, |old| old.stamps);
                     usage.change(place.segment, |segment| segment.live += place.record_len());
+                    lock(&self.damaged).settle(&id);
                     index.insert(id, place)
                 }
                 None => index.remove(&id),

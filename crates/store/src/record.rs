@@ -21,10 +21,14 @@ const IDENTITY_MAGIC: [u8; 8] = *b"RvStore\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chunk = 1,
+    /// With a payload of one byte: because the copy was damaged.
     Tombstone = 2,
     /// Was not whole when the store was opened: stands for nothing, and says where the next record is.
     Struck = 3,
 }
+
+/// The payload of a tombstone of a copy that was damaged; others have none.
+pub(crate) const DAMAGED: &[u8] = b"D";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -8,6 +8,7 @@ use protocol::machine::Stamps;
 
 use crate::backend::Backend;
 use crate::bug::Bug;
+use crate::damaged::Damaged;
 use crate::record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use crate::stage::BLOCK;
 use crate::usage::Usage;
@@ -15,11 +16,19 @@ use crate::{Place, Recovery, StoreError, io_error, record, segment_name};
 
 /// Bytes of a segment's end that are written again at a time.
 const AGAIN: usize = 256 << 10;
+/// What the newest record of a chunk says.
+#[derive(Clone, Copy)]
+enum Newest {
+    Here(Place),
+    Gone,
+    /// Gone, because it was damaged.
+    Damaged,
+}
 
 /// What was found so far.
 #[derive(Default)]
 pub(crate) struct Found {
-    newest: BTreeMap<ChunkId, (u64, Option<Place>)>,
+    newest: BTreeMap<ChunkId, (u64, Newest)>,
     usage: Usage,
     /// Records that were not whole: segment, chunk, and whether they must have been whole once.
     struck: Vec<(u32, ChunkId, bool)>,
@@ -173,14 +182,18 @@ impl Found {
         }
         let stamps = Stamps::default();
         let place = Place { segment, offset, len: header.len, sequence: header.sequence, stamps };
-        let place = (header.kind == Kind::Chunk).then_some(place);
-        self.usage.change(segment, |of| match place {
-            Some(_) => of.buried += 1,
-            None => of.tombstones += RECORD_HEADER,
+        let says = match (header.kind, header.len) {
+            (Kind::Chunk, _) => Newest::Here(place),
+            (Kind::Tombstone | Kind::Struck, 0) => Newest::Gone,
+            (Kind::Tombstone | Kind::Struck, _) => Newest::Damaged,
+        };
+        self.usage.change(segment, |of| match says {
+            Newest::Here(_) => of.buried += 1,
+            Newest::Gone | Newest::Damaged => of.tombstones += record::span(header.len),
         });
-        let newest = self.newest.entry(header.id).or_insert((header.sequence, place));
+        let newest = self.newest.entry(header.id).or_insert((header.sequence, says));
         if header.sequence >= newest.0 {
-            *newest = (header.sequence, place);
+            *newest = (header.sequence, says);
         }
     }
 
@@ -198,13 +211,20 @@ impl Found {
 
     /// Chunks whose newest record is a tombstone.
     pub(crate) fn tombstones(self) -> impl Iterator<Item = ChunkId> {
-        self.newest.into_iter().filter(|(_, (_, place))| place.is_none()).map(|(id, _)| id)
+        self.newest.into_iter().filter(|(_, (_, says))| !matches!(says, Newest::Here(_))).map(|(id, _)| id)
     }
 
-    /// The index, the usage, what to report, and the highest sequence number.
-    pub(crate) fn finish(self) -> (BTreeMap<ChunkId, Place>, Usage, Recovery, u64) {
-        let index: BTreeMap<ChunkId, Place> =
-            self.newest.into_iter().filter_map(|(id, (_, place))| Some((id, place?))).collect();
+    /// The index, the damaged copies of earlier runs, the usage, what to report, and the highest sequence number.
+    pub(crate) fn finish(self) -> (BTreeMap<ChunkId, Place>, Damaged, Usage, Recovery, u64) {
+        let mut index = BTreeMap::new();
+        let mut damaged = Damaged::default();
+        for (id, (_, says)) in self.newest {
+            match says {
+                Newest::Here(place) => drop(index.insert(id, place)),
+                Newest::Gone => {}
+                Newest::Damaged => damaged.add(id),
+            }
+        }
         let mut usage = self.usage;
         for place in index.values() {
             usage.change(place.segment, |segment| {
@@ -217,6 +237,7 @@ impl Found {
             bytes: index.values().map(|place| u64::from(place.len)).sum(),
             torn: self.torn,
             damaged: Vec::new(),
+            forgetful: None,
         };
         // A segment is synced before the next one is begun.
         let last = usage.last().unwrap_or(0);
@@ -224,7 +245,7 @@ impl Found {
             let what = if was_durable || segment < last { &mut recovery.damaged } else { &mut recovery.torn };
             what.push(id);
         }
-        (index, usage, recovery, self.sequence)
+        (index, damaged, usage, recovery, self.sequence)
     }
 }
 

@@ -60,7 +60,7 @@ impl Store {
             };
             if !good {
                 if !self.has(Bug::KeepBad)
-                    && let Err(error) = self.remove(&id)
+                    && let Err(error) = self.drop_damaged(&[id])
                 {
                     self.forget(&id);
                     scrubbed.failed = Some(error);

@@ -46,7 +46,9 @@ impl Store {
             Effect::Usage => {
                 let space = self.space();
                 let live = space.written.saturating_sub(space.dead);
-                Completion::Used(Usage { live, dead: space.dead, reclaimed: space.reclaimed })
+                let (damaged, damaged_more) = self.damaged();
+                let (dead, reclaimed) = (space.dead, space.reclaimed);
+                Completion::Used(Usage { live, dead, reclaimed, damaged, damaged_more })
             }
             Effect::List { prefix, after, limit } => {
                 let (ids, more) = self.list(&prefix, after.as_ref(), limit);

@@ -52,6 +52,31 @@ fn what_is_promised_stays() {
 }
 
 #[test]
+fn a_promise_before_the_first_sync_counts() {
+    let store = open(&CrashBackend::new());
+    let id = ChunkId::of_payload(b"twice");
+    for promise in [0, 2] {
+        store.append(&id, &[Bytes::from_static(b"twice")], promise).expect("room");
+    }
+    store.sync().expect("syncs");
+    assert_eq!(store.space().written, 128, "it was written twice");
+    for mark in [2, 3] {
+        assert_eq!(store.discard(&[id], mark, mark - 1).dropped, 0, "the second put was promised after mark 2");
+    }
+    assert_eq!(store.discard(&[id], 4, 3).dropped, 1);
+}
+
+#[test]
+fn what_is_put_after_a_mark_is_not_condemned_by_its_look() {
+    let store = open(&CrashBackend::new());
+    let id = put(&store, b"new", 2);
+    for mark in [2, 3] {
+        assert_eq!(store.discard(&[id], mark, mark - 1).dropped, 0, "mark {mark}");
+    }
+    assert_eq!(store.discard(&[id], 4, 3).dropped, 1);
+}
+
+#[test]
 fn a_promise_during_compaction_is_kept() {
     let disk = CrashBackend::new();
     let store = open(&disk);
@@ -78,7 +103,9 @@ fn a_promise_during_compaction_is_kept() {
     while store.compact(&mut |_| std::ops::ControlFlow::Continue(())).expect("compacts").is_some() {}
     let after = store.space();
     assert!(after.reclaimed > 30_000 && after.used < before.used, "{after:?}");
-    assert_eq!(store.discard(&[kept], 4, 3).dropped, 0, "its move forgot the promise");
+    for mark in [4, 5] {
+        assert_eq!(store.discard(&[kept], mark, mark - 1).dropped, 0, "its move forgot the promise");
+    }
     assert_eq!(store.read(&kept).as_deref(), Ok(&b"kept"[..]));
 }
 
@@ -108,6 +135,21 @@ fn dropped_after_a_promise(bug: Option<Bug>) -> u32 {
 fn a_promise_between_the_steps_of_a_compaction_is_kept() {
     assert_eq!(dropped_after_a_promise(None), 0);
     assert!(dropped_after_a_promise(Some(Bug::StaleStamps)) > 0);
+}
+
+#[test]
+fn a_page_is_judged_chunk_by_chunk() {
+    let store = open(&CrashBackend::new());
+    let ids: Vec<ChunkId> = (0..34_u8).map(|n| put(&store, Box::leak(Box::new([n; 100])), 0)).collect();
+    assert_eq!(store.discard(&ids, 1, 0).dropped, 0);
+    store.promise(&ids[3], 1).expect("it is here");
+    let done = store.discard(&ids, 2, 1);
+    // What stands behind the 32nd was not judged.
+    assert_eq!((done.dropped, done.bytes), (!(1 << 3), 31 * 192));
+    let (left, _) = store.list(&[], None, 99);
+    let mut kept = vec![ids[3], ids[32], ids[33]];
+    kept.sort_unstable();
+    assert_eq!(left, kept);
 }
 
 #[test]

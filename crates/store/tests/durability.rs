@@ -348,8 +348,11 @@ fn payload_that_imitates_records_is_not_believed_when_the_header_before_it_rots(
         let store = open(&disk);
         assert_eq!(store.contains(&id("wrong")), None, "start {n}");
         assert_eq!(store.read(&id("kept")).as_ref(), Ok(&kept), "start {n}");
-        let more = Bytes::from(vec![n; 9]);
-        store.append(&ChunkId::of_payload(&more), &[more], 0).expect("room");
+        // Two segments more.
+        for len in [20_000, 20_001] {
+            let more = Bytes::from(vec![n; len]);
+            store.append(&ChunkId::of_payload(&more), &[more], 0).expect("room");
+        }
         store.sync().expect("syncs");
     }
 }

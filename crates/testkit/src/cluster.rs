@@ -17,6 +17,8 @@ use crate::rack::{Rack, Shape, is_own, is_stale};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Where gateways serve files, on their own hosts' loopback interface.
 const HTTP: &str = "127.0.0.1:8080";
+/// What files over HTTP are had with.
+const TOKEN: &str = "of a rack";
 /// The port of the targets' metrics.
 const METRICS: u16 = 7_100;
 
@@ -89,6 +91,7 @@ impl Cluster {
         }
         fs::write(self.config(), text).context("the configuration cannot be written")?;
         fs::write(self.file("cluster.key"), "7e".repeat(32)).context("the key cannot be written")?;
+        fs::write(self.file("gateway.token"), TOKEN).context("the gateway's token cannot be written")?;
         fs::write(self.file("gateway.toml"), format!("http = \"{HTTP}\"\n")).context("gateway.toml cannot be written")
     }
 
@@ -213,6 +216,11 @@ impl Cluster {
         })?;
         self.gateways[gateway] = Some(process);
         Ok(())
+    }
+
+    /// What a request for files says in its `Authorization` header.
+    pub fn leave(&self) -> String {
+        format!("Bearer {TOKEN}")
     }
 
     /// The address of a gateway's files, on its own host.

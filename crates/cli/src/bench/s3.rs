@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -16,7 +16,7 @@ use rusty_s3::signing::sign;
 use serde::Serialize;
 use ureq::{Agent, Body, SendBody};
 
-use super::{Bench, get_for, put_for};
+use super::{Bench, Load, get_for, put_for};
 use crate::args::{BenchArgs, TransportArg};
 use crate::output::{self, json, line, step_bar};
 use crate::process::most_resident;
@@ -90,14 +90,17 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
         client.wait(&mut bench)?;
         let chunks =
             NodeCluster::start(&bench.config, Some(transport), false, Some(*depths.iter().max().unwrap_or(&1)))?;
+        let mut left = 2 * sizes.len() * depths.len();
         for size in &sizes {
             for depth in &depths {
-                let mut rows = client.measure(&mut bench, transport, *size, *depth, args.seconds)?;
+                let (limit, most) = (Duration::from_secs(args.seconds), bench.room(&chunks, left, *size as usize)?);
+                let load = Load { size: *size as usize, depth: *depth, limit, most };
+                let mut rows = client.measure(&mut bench, transport, &load)?;
+                left -= 2;
                 if *size <= u64::from(protocol::limits::CHUNK_BYTES) {
-                    let limit = Duration::from_secs(args.seconds);
-                    let (put, ids) = put_for(chunks.client(), *size as usize, *depth, limit, stop)?;
+                    let (put, stored) = put_for(chunks.client(), &load, stop)?;
                     bench.forget_cache()?;
-                    let get = get_for(chunks.client(), &ids, *depth, limit, stop)?;
+                    let get = get_for(chunks.client(), &stored, &load, stop)?;
                     for (row, run) in rows.iter_mut().zip([put, get]) {
                         row.chunks_mb_per_s = Some(run.mb_per_s());
                         row.share = Some(row.mb_per_s / run.mb_per_s().max(f64::MIN_POSITIVE));
@@ -171,16 +174,12 @@ impl Client {
     }
 
     /// Puts for a while, then gets what was put, each object once.
-    fn measure(
-        &self,
-        bench: &mut Bench,
-        transport: TransportArg,
-        size: u64,
-        depth: usize,
-        seconds: u64,
-    ) -> anyhow::Result<[Row; 2]> {
+    fn measure(&self, bench: &mut Bench, transport: TransportArg, load: &Load) -> anyhow::Result<[Row; 2]> {
         let base = base()?;
-        let limit = Duration::from_secs(seconds);
+        let Load { depth, limit, most, .. } = *load;
+        let size = load.size as u64;
+        // Objects that may still be put.
+        let left = AtomicU64::new(most / size);
         let stop = Arc::clone(&bench.stop);
         let before = bench.cpu();
         let begin = Instant::now();
@@ -188,6 +187,9 @@ impl Client {
             let (agent, mut done) = (Self::agent(), Done::default());
             while begin.elapsed() < limit && !failed.load(Ordering::Relaxed) {
                 super::go_on(&stop)?;
+                if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+                    break;
+                }
                 let key = format!("{size}-{depth}-{thread}-{}", done.keys.len());
                 self.put(&agent, &key, &base, size, &mut done)?;
                 done.keys.push(key);

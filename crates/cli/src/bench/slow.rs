@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Bench, Duration, put_for};
+use super::{Bench, Duration, Load, Run, put_for};
 use crate::args::{BenchArgs, TransportArg};
 use crate::numbers;
 use crate::output::{self, json, step_bar};
@@ -35,12 +35,17 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let bar = step_bar("bench", 2 * transports.len() as u64);
     let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
-        let bench = Bench::temporary(&args.data, slow, stop)?;
         let one = |transport: &TransportArg| {
+            // Each begins with empty disks.
+            let bench = Bench::temporary(&args.data, slow, stop)?;
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
+            let put = |seconds, measurements| -> anyhow::Result<Run> {
+                let (limit, most) = (Duration::from_secs(seconds), bench.room(&cluster, measurements, SIZE)?);
+                Ok(put_for(cluster.client(), &Load { size: SIZE, depth, limit, most }, stop)?.0)
+            };
             // A first, short run teaches the rates, which are measured and not configured.
-            put_for(cluster.client(), SIZE, depth, Duration::from_secs(1), stop)?;
-            let (run, _) = put_for(cluster.client(), SIZE, depth, Duration::from_secs(args.seconds), stop)?;
+            put(1, 2)?;
+            let run = put(args.seconds, 1)?;
             bar.inc(1);
             Ok((numbers::quantile(&run.samples, 50.0), numbers::quantile(&run.samples, 99.0)))
         };

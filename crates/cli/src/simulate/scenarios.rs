@@ -69,6 +69,9 @@ pub(super) fn seeded(mut scenario: Scenario, seeds: Option<u64>) -> anyhow::Resu
 /// to find at the end that it cannot.
 pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::Result<Vec<Done>> {
     make_place(report)?;
+    if let Some(chosen) = scenarios.iter().find_map(|scenario| scenario.chosen) {
+        tell(chosen, report)?;
+    }
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
     let progress = Progress::default();
@@ -82,6 +85,15 @@ pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::
         Done { scenario, outcomes, metrics }
     });
     Ok(done.collect())
+}
+
+/// Says something beside the results: with JSON, standard output is for these alone.
+fn tell(text: &str, report: &ReportArgs) -> anyhow::Result<()> {
+    if report.json {
+        crate::output::say!("reservoir: {text}");
+        return Ok(());
+    }
+    line(text)
 }
 
 pub(super) fn written(value: f64) -> String {
@@ -131,6 +143,7 @@ impl Done {
         object.insert("title".to_owned(), self.scenario.title.clone().into());
         object.insert("protocol".to_owned(), self.scenario.setup.name().into());
         object.insert("seeds".to_owned(), self.scenario.seeds.into());
+        object.insert("overlap".to_owned(), self.scenario.setup.shares_targets().into());
         let (bound, which) = self.scenario.setup.bounds().lowest();
         object.insert("bound".to_owned(), which.into());
         object.insert("bound_chunks_per_second".to_owned(), bound.into());
@@ -205,6 +218,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(directory) = &how.report.out {
         let mut report = Report::new(&done.scenario.title);
         report.text(&format!("{}, with {} seeds.", args.file.display(), done.scenario.seeds));
+        done.scenario.chosen.into_iter().for_each(|chosen| report.text(chosen));
         report.table(&["", "mean", "95 %"], &done.rows());
         report.plot("latency", latency(&[done.latency(done.scenario.setup.name())])?);
         if done.outcomes.len() > 1 {

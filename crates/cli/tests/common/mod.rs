@@ -103,6 +103,11 @@ impl Cluster {
         text.split('"').nth(1).unwrap().to_owned()
     }
 
+    /// What a request for files says in its `Authorization` header.
+    pub(crate) fn leave(&self) -> String {
+        format!("Bearer {}", fs::read_to_string(self.directory.join("gateway.token")).unwrap().trim())
+    }
+
     /// Starts a command against it, with its standard input open.
     pub(crate) fn spawn(&self, args: &[&str]) -> Child {
         let mut command = command(&[args, &["--config", &self.config()]].concat());

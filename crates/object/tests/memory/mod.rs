@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use object::objects::{Sealed, Source};
 use object::{ChunkService, Pending, ServiceError};
-use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Scope, Stored};
 use protocol::machine::{Stamps, Verdict};
+use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::Span;
 
 /// An object that comes in one piece.
@@ -31,8 +32,11 @@ impl Source for All {
     }
 }
 
-/// Targets of the only group.
-pub(crate) const MEMBERS: usize = 4;
+/// Targets in these failure domains, with ids from 1 on, in one group, and three copies.
+pub(crate) fn map(domains: &[u16]) -> ClusterMap {
+    let entry = |(id, domain): (u32, &u16)| TargetEntry { id: NodeId(id), domain: *domain, capacity: 1 << 30 };
+    ClusterMap::new(ClusterId(1), Epoch(1), 3, 3, (1..).zip(domains).map(entry).collect()).unwrap()
+}
 
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -42,6 +46,10 @@ pub(crate) struct Memory {
     /// Whether no copy can be made.
     pub(crate) full: bool,
     pub(crate) silent: Vec<NodeId>,
+    /// Four targets in a domain each, if not this.
+    pub(crate) map: Option<ClusterMap>,
+    /// Who has the copies, if not the first.
+    pub(crate) holders: Option<Vec<NodeId>>,
     /// Who of the silent answers after all when all patience is asked for.
     pub(crate) slow: Vec<NodeId>,
     /// The scopes of the lists that were asked for.
@@ -66,7 +74,15 @@ impl ChunkService for Memory {
         Pending::new(move || {
             flying.fetch_sub(1, Ordering::SeqCst);
             if full {
-                return Err(PutError::TooFewCopies { have: vec![], want: 3, silent: vec![], full: vec![] }.into());
+                return Err(PutError::TooFewCopies {
+                    have: vec![],
+                    domains: 0,
+                    possible: 0,
+                    want: 3,
+                    silent: vec![],
+                    full: vec![],
+                }
+                .into());
             }
             Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
         })
@@ -84,7 +100,10 @@ impl ChunkService for Memory {
     fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
         let chunks = self.chunks.lock().unwrap();
         let few = self.few.lock().unwrap();
-        let holders = |id| (1..=few.get(id).copied().unwrap_or(3)).map(NodeId).collect();
+        let holders = |id| match &self.holders {
+            Some(holders) => holders.clone(),
+            None => (1..=few.get(id).copied().unwrap_or(3)).map(NodeId).collect(),
+        };
         let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
         let brief = matches!(scope, Scope::LiveOf(_)) && !self.silent.is_empty();
         let mut silent = self.silent.clone();
@@ -120,11 +139,7 @@ impl ChunkService for Memory {
         Pending::new(move || Ok(done))
     }
 
-    fn copies(&self) -> usize {
-        3
-    }
-
-    fn members(&self, _: ChunkId) -> usize {
-        MEMBERS
+    fn map(&self) -> ClusterMap {
+        self.map.clone().unwrap_or_else(|| map(&[1, 2, 3, 4]))
     }
 }

@@ -282,6 +282,10 @@ pub enum PutError {
     TooFewCopies {
         /// Copies made durable.
         have: Vec<NodeId>,
+        /// Failure domains that they are in.
+        domains: usize,
+        /// Failure domains in which a copy is, or some member answered and has room.
+        possible: usize,
         /// Copies wanted.
         want: u8,
         /// Members that did not answer.
@@ -323,7 +327,7 @@ fn advice(silent: &[NodeId], full: &[NodeId]) -> String {
             !full.is_empty(),
             "free space or replace the failed disk where the full ones are (their logs say which it is)",
         ),
-        (true, "add targets"),
+        (true, "add targets in other domains"),
     ];
     todo.iter().filter(|(applies, _)| *applies).map(|(_, what)| *what).collect::<Vec<_>>().join(", or ")
 }
@@ -339,11 +343,10 @@ impl fmt::Display for PutError {
         match self {
             Self::Busy => f.write_str("the initiator has too much waiting: try again later"),
             Self::Size(n) => write!(f, "a chunk of {n} bytes: 1 to {} are possible", crate::limits::CHUNK_BYTES),
-            Self::TooFewCopies { have, want, silent, full } => write!(
+            Self::TooFewCopies { have, domains, possible, want, silent, full } => write!(
                 f,
-                "{} of {want} copies are durable (targets with one: {}; silent targets: {}; full targets: {}): {}, then put \
-                 again",
-                have.len(),
+                "copies are needed in {want} failure domains, durable in {domains}, and possible in {possible} (targets with \
+                 one: {}; silent targets: {}; full targets: {}): {}, then put again",
                 names(have),
                 names(silent),
                 names(full),
@@ -383,4 +386,8 @@ impl core::error::Error for GetError {}
 pub enum Bug {
     /// When choosy, give every window back.
     NeverContent,
+    /// A list names fewer silent targets than there are, so that they seem to hide nothing.
+    TrustTheRest,
+    /// Puts and renewals take any two targets for two failure domains.
+    IgnoreDomains,
 }

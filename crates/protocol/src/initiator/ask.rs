@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Ack, Alive, Busy, Deadline, Destination, Discard, Discarded, Event, Found, Instant, Mark, Marked, NodeId, Scope,
-    Shared, Span, Step, TargetState, TxnId, limits, members,
+    Ack, Alive, Bug, Busy, Deadline, Destination, Discard, Discarded, Event, Found, Instant, Mark, Marked, NodeId,
+    Scope, Shared, Span, Step, TargetState, TxnId, limits, members,
 };
 use crate::id::ChunkId;
 use crate::wire::{self, Message, Usage};
@@ -93,7 +93,13 @@ impl Ask {
     pub(super) fn discard(cx: &mut Shared, txn: TxnId, handle: u64, discard: Discard) -> Self {
         let Discard { mark, since, chunks } = discard;
         let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
-        for (id, holders) in chunks {
+        for (id, mut holders) in chunks {
+            // Where a copy is missing, who dropped it as damaged need miss it no more.
+            if cx.map.domains(&holders) < usize::from(cx.map.copies) {
+                holders.extend(members(&cx.map, &id).1);
+                holders.sort_unstable();
+                holders.dedup();
+            }
             holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));
         }
         let mut done = Discarded::default();
@@ -258,10 +264,10 @@ impl Ask {
     }
 
     /// Whether only those are missing who were silent before, and the answer counts without them: nothing that was
-    /// acknowledged is known to none but fewer targets than there are copies, however briefly they were waited for.
+    /// acknowledged is known to none but them, however briefly they were waited for.
     fn lacks_only_the_silent(&self, cx: &Shared) -> bool {
-        let missing = self.open.len() + self.silent.len() + self.busy.len();
-        self.brief && missing < usize::from(cx.map.copies) && self.open.keys().all(|node| cx.is_silent(*node))
+        let missing: Vec<NodeId> = self.open.keys().chain(&self.silent).chain(&self.busy).copied().collect();
+        self.brief && !cx.map.may_hide(&missing) && self.open.keys().all(|node| cx.is_silent(*node))
     }
 
     fn finish_if_all(&mut self, cx: &mut Shared) -> Step {
@@ -279,10 +285,14 @@ impl Ask {
     fn finish(&mut self, cx: &mut Shared, brief: bool) -> Step {
         let (handle, copies) = (self.handle, usize::from(cx.map.copies));
         let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
-        let too_few = silent.len() < copies && silent.len() + busy.len() >= copies;
         // With so many dead that the list is worth nothing, only they are to be started.
-        if silent.len() < copies || matches!(self.question, Question::Mark { .. } | Question::Discard { .. }) {
+        let dead = cx.map.may_hide(&silent);
+        let too_few = !dead && cx.map.may_hide(&[&silent[..], &busy].concat());
+        if !dead || matches!(self.question, Question::Mark { .. } | Question::Discard { .. }) {
             silent.extend(busy);
+        }
+        while cx.bug == Some(Bug::TrustTheRest) && cx.map.may_hide(&silent) {
+            silent.pop();
         }
         cx.event(match &mut self.question {
             // What was not heard is missing: "silent" would send the reader to look for targets that are well.

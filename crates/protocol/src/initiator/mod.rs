@@ -9,6 +9,7 @@ mod get;
 mod memory;
 mod multicast;
 mod put;
+mod silence;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,11 +38,6 @@ use crate::wire::{
 
 /// Most that a window is longer for what bids differ by, in percent of the transfer.
 const MEET: u16 = 35;
-
-/// Rounds that a member may miss before others no longer wait for its bid.
-const SUSPECT: u8 = 2;
-/// How long it is remembered that a target left a whole series of questions unanswered.
-const SILENCE: Span = Span::from_secs(10);
 
 /// What all transactions of one initiator share.
 #[derive(Debug)]
@@ -208,10 +204,6 @@ impl Shared {
         busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
     }
 
-    fn is_suspect(&self, node: NodeId) -> bool {
-        self.missed.get(&node).is_some_and(|(rounds, _)| *rounds >= SUSPECT)
-    }
-
     /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
     /// none is asked where that does not reach them.
     fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
@@ -219,36 +211,20 @@ impl Shared {
         members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()
     }
 
-    fn heard(&mut self, node: NodeId) {
-        self.missed.remove(&node);
-        self.silent.remove(&node);
-    }
-
-    /// A target left a whole series of questions unanswered.
-    fn fell_silent(&mut self, node: NodeId) {
-        self.silent.insert(node, self.now);
-    }
-
-    /// Whether a target did lately, and has said nothing since.
-    fn is_silent(&self, node: NodeId) -> bool {
-        self.silent.get(&node).is_some_and(|since| self.now.since(*since) < SILENCE)
-    }
-
-    /// Nothing was heard of a member in a round that began at `since`. Rounds at one time count as one: a moment's silence
-    /// is not many.
-    fn miss(&mut self, node: NodeId, since: Instant) {
-        let (rounds, over) = self.missed.entry(node).or_insert((0, Instant::ZERO));
-        if since >= *over {
-            (*rounds, *over) = (rounds.saturating_add(1), self.now);
+    /// The failure domain of a target.
+    fn domain(&self, target: NodeId) -> Option<u16> {
+        match self.bug {
+            Some(Bug::IgnoreDomains) => Some(target.0 as u16),
+            _ => self.map.domain(target),
         }
     }
 
-    /// How many distinct failure domains these targets are in.
+    /// In how many distinct failure domains these targets are.
     fn domains(&self, targets: &[NodeId]) -> usize {
-        let mut seen: Vec<u16> = targets.iter().filter_map(|t| self.map.domain(*t)).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        seen.len()
+        match self.bug {
+            Some(Bug::IgnoreDomains) => targets.len(),
+            _ => self.map.domains(targets),
+        }
     }
 }
 
@@ -383,7 +359,7 @@ impl Initiator {
 
     fn new_map(&mut self, map: ClusterMap) {
         if map.epoch > self.shared.map.epoch && map.cluster == self.shared.map.cluster {
-            self.shared.map = map;
+            self.shared.map = map.after(&self.shared.map);
         }
     }
 

@@ -23,6 +23,8 @@ use crate::wire::{Ack, Answer, Bid, Granted, Leg, Message, PutRequest};
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
+/// Rounds of a put before it counts without those who are down: whoever is back answers by then.
+const ASKED: u8 = 3;
 /// Rounds that ask the leader of the group before the group itself is asked. What a member refused, its leader knows better
 /// the next time.
 const LED: u8 = 3;
@@ -136,7 +138,7 @@ impl Put {
     }
 
     fn taken(&self, cx: &Shared) -> Vec<u16> {
-        self.holders.iter().filter_map(|t| cx.map.domain(*t)).collect()
+        self.holders.iter().filter_map(|t| cx.domain(*t)).collect()
     }
 
     /// Whether there are enough copies; if so, says so.
@@ -158,9 +160,13 @@ impl Put {
         let patient = self.lacks_space(cx);
         let silent =
             |n: &NodeId| !self.answered.contains(n) && !self.full.contains(n) && (!patient || cx.is_suspect(*n));
-        let silent = self.asked_of.iter().copied().filter(silent).collect();
+        let silent: Vec<NodeId> = self.asked_of.iter().copied().filter(silent).collect();
         let (have, full) = (core::mem::take(&mut self.holders), core::mem::take(&mut self.full));
-        let error = PutError::TooFewCopies { have, want: cx.map.copies, silent, full };
+        let (_, mut possible) = members(&cx.map, &self.id);
+        possible.retain(|n| !silent.contains(n) && !full.contains(n) && !cx.is_suspect(*n));
+        possible.extend(&have);
+        let (domains, possible) = (cx.domains(&have), cx.domains(&possible));
+        let error = PutError::TooFewCopies { have, domains, possible, want: cx.map.copies, silent, full };
         cx.event(Event::Put { handle: self.handle, result: Err(error) });
         Step::Over
     }
@@ -174,6 +180,16 @@ impl Put {
         left.retain(|n| !self.full.contains(n));
         left.extend(&self.holders);
         cx.domains(&left) < usize::from(cx.map.copies)
+    }
+
+    /// Whether so many are down that too few domains are left. While nobody answers it may be our own way that is cut, and
+    /// that heals.
+    fn lacks_domains(&self, cx: &Shared) -> bool {
+        let (_, mut left) = members(&cx.map, &self.id);
+        left.retain(|n| !cx.is_down(*n));
+        let anybody = !left.is_empty();
+        left.extend(&self.holders);
+        self.counted >= ASKED && anybody && cx.domains(&left) < usize::from(cx.map.copies)
     }
 
     /// Asks the group (or, without negotiation, the targets that the hash names) for the copies that are missing.
@@ -259,7 +275,7 @@ impl Put {
         let mut named = Vec::new();
         let (live, silent): (Vec<NodeId>, Vec<NodeId>) = self.ranked.iter().partition(|n| !cx.is_suspect(**n));
         for node in live.into_iter().chain(silent) {
-            let Some(domain) = cx.map.domain(node) else {
+            let Some(domain) = cx.domain(node) else {
                 continue;
             };
             let skip = self.failed.contains(&node) || self.full.contains(&node) || taken.contains(&domain);
@@ -334,7 +350,7 @@ impl Put {
         cx.bids.sample(cx.now.since(since));
         match bid.answer {
             Answer::Window(slot) => {
-                if let Some(domain) = cx.map.domain(from) {
+                if let Some(domain) = cx.domain(from) {
                     let start = cx.window_start(slot.start, &cx.bids);
                     let offer = Offer {
                         start,
@@ -484,7 +500,7 @@ impl Put {
         if let Phase::Transferring { waiting, .. } = &self.phase
             && waiting.is_empty()
         {
-            if self.counted >= limits::ROUNDS || self.lacks_space(cx) {
+            if self.counted >= limits::ROUNDS || self.lacks_space(cx) || self.lacks_domains(cx) {
                 return self.give_up(cx);
             }
             cx.uplink.remove(self.txn);
@@ -500,7 +516,7 @@ impl Put {
         match &self.phase {
             Phase::Asking { .. } => self.choose(cx, true),
             Phase::Resting { until } if cx.now >= *until => {
-                if self.counted >= limits::ROUNDS {
+                if self.counted >= limits::ROUNDS || self.lacks_domains(cx) {
                     return self.give_up(cx);
                 }
                 self.ask(cx);

@@ -146,7 +146,7 @@ pub struct Discard {
     pub ids: Vec<ChunkId>,
 }
 
-/// What the bytes written to a target's disk do.
+/// What the bytes written to a target's disk do, and which went bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of records of chunks that are held.
@@ -155,6 +155,10 @@ pub struct Usage {
     pub dead: u64,
     /// Bytes that compaction has won back since the target was started.
     pub reclaimed: u64,
+    /// Chunks whose copy here was damaged and dropped, and is not here again.
+    pub damaged: u64,
+    /// Whether there are more of these than the target remembers.
+    pub damaged_more: bool,
 }
 
 /// A put request.
@@ -274,7 +278,7 @@ pub struct Leg {
     pub len: u32,
 }
 
-/// Encodes a message behind its header, for a [`Sealer`](super::Sealer) to finish.
+/// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
 pub fn encode_message(head: Head, message: &Message) -> Bytes {
     let mut out = BytesMut::with_capacity(128);
@@ -285,7 +289,7 @@ pub fn encode_message(head: Head, message: &Message) -> Bytes {
     out.put_u32_le(head.cluster.0);
     out.put_u32_le(head.epoch.0);
     out.put_u32_le(head.from.0);
-    out.put_u64_le(0);
+    out.put_bytes(0, 16);
     debug_assert_eq!(out.len(), CONTROL_HEADER);
     message.put(&mut out);
     out.freeze()
@@ -302,7 +306,7 @@ pub fn decode_message(datagram: &[u8]) -> Option<(Head, Message)> {
     let code = r.u8()?;
     let _flags = r.u8()?;
     let head = Head { cluster: ClusterId(r.u32()?), epoch: Epoch(r.u32()?), from: NodeId(r.u32()?) };
-    let _sequence = r.u64()?;
+    let (_session, _sequence) = (r.u64()?, r.u64()?);
     let message = Message::take(code, &mut r)?;
     r.at_end().then_some((head, message))
 }
@@ -430,7 +434,9 @@ impl Message {
             }
             Self::Used { txn, usage } => {
                 out.put_u64_le(txn.0);
-                [usage.live, usage.dead, usage.reclaimed].into_iter().for_each(|bytes| out.put_u64_le(bytes));
+                let numbers = [usage.live, usage.dead, usage.reclaimed, usage.damaged];
+                numbers.into_iter().for_each(|number| out.put_u64_le(number));
+                out.put_u8(u8::from(usage.damaged_more));
             }
             Self::Pong { txn, free, chunks } => {
                 out.put_u64_le(txn.0);
@@ -495,8 +501,9 @@ impl Message {
             }
             17 => Self::Usage { txn: TxnId(r.u64()?) },
             18 => {
-                let usage = |r: &mut Reader<'_>| Some(Usage { live: r.u64()?, dead: r.u64()?, reclaimed: r.u64()? });
-                Self::Used { txn: TxnId(r.u64()?), usage: usage(r)? }
+                let txn = TxnId(r.u64()?);
+                let [live, dead, reclaimed, damaged] = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
+                Self::Used { txn, usage: Usage { live, dead, reclaimed, damaged, damaged_more: r.flag()? } }
             }
             code => Self::Leading(Leading::take(code, r)?),
         })

@@ -1,29 +1,30 @@
 //! Datagrams, byte by byte (`docs/wire.md`): a sealed control message, or a piece of payload behind a short header.
 //!
-//! Control: 24 bytes of header, the message, 16 bytes of tag (BLAKE3 keyed with the cluster's key). Data: 32 bytes of
+//! Control: 32 bytes of header, the message, 16 bytes of tag (BLAKE3 keyed with the cluster's key). Data: 32 bytes of
 //! header, then payload, which the chunk's hash protects.
 
 mod codec;
 mod data;
 mod lead;
 mod message;
-mod seal;
+mod peers;
+mod session;
 
 pub use data::{DataHeader, datagrams};
 pub use lead::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
 pub use message::{
     Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage, decode_message, encode_message,
 };
-pub use seal::{DropReason, KEY_LEN, Opener, Sealer};
+pub use session::{Bug, DropReason, KEY_LEN, Opened, Session, is_answerable};
 
 use crate::id::{ClusterId, Epoch, NodeId};
 
 /// Version of the wire format; another one is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// First byte of every datagram.
 pub const MAGIC: u8 = 0x52;
 /// Length of the header of a control datagram.
-pub const CONTROL_HEADER: usize = 24;
+pub const CONTROL_HEADER: usize = 32;
 /// Length of the tag at the end of a control datagram.
 pub const TAG: usize = 16;
 /// Length of the header of a data datagram.

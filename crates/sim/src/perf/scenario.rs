@@ -189,6 +189,8 @@ pub struct Scenario {
     pub setup: Setup,
     /// How many seeds.
     pub seeds: u64,
+    /// What the protocol decided because the file does not say it, in words.
+    pub chosen: Option<&'static str>,
 }
 
 /// Why a scenario cannot be run: one line, which names the place.
@@ -431,7 +433,8 @@ impl File {
             ..Setup::paper(config, initiators, 1, length)
         };
         let title = self.title.clone().unwrap_or_else(|| "a scenario".to_owned());
-        Ok(Scenario { title, setup: self.load(setup)?, seeds: within("seeds", self.seeds.unwrap_or(1), 1, 10_000)? })
+        let seeds = within("seeds", self.seeds.unwrap_or(1), 1, 10_000)?;
+        Ok(Scenario { title, setup: self.load(setup)?, seeds, chosen: self.chosen() })
     }
 }
 

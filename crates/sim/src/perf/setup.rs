@@ -131,6 +131,12 @@ impl Setup {
         self.product.as_ref().map_or_else(|| self.protocol.protocol.name(), |profile| profile.name())
     }
 
+    /// Whether neighbouring groups share targets.
+    #[must_use]
+    pub fn shares_targets(&self) -> bool {
+        self.product.as_ref().map_or(self.protocol.overlap, |profile| profile.overlap)
+    }
+
     /// The mean chunk size in bytes.
     #[must_use]
     pub fn mean_size(&self) -> f64 {

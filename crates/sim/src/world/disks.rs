@@ -179,6 +179,10 @@ impl World<'_> {
             disk.backend.stop_after(self.disks.rng.below(RECOVERING));
         }
         match disk.open(forget) {
+            Ok(_) if disk.backend.has_stopped() => {
+                self.stop_starting(id, disk);
+                false
+            }
             Ok(damaged) if damaged.is_empty() || self.disks.spoiled.contains(&id) => {
                 if self.disks.forgetful.contains(&id) {
                     // What is back after it was dropped may have rotted meanwhile.
@@ -202,13 +206,23 @@ impl World<'_> {
     fn start_failed(&mut self, id: NodeId, disk: &mut Disk, error: &StoreError) {
         self.note(19, id, 0, || format!("does not start: {error}"));
         if disk.backend.has_stopped() {
-            self.outcome.disks.stopped_starting += 1;
-            let seed = self.disks.rng.next_u64();
-            if seed.is_multiple_of(2) { disk.crash(seed) } else { disk.kill() }
-        } else if !disk.backend.give_up_unreadable() && self.healed {
+            return self.stop_starting(id, disk);
+        }
+        if !disk.backend.give_up_unreadable() && self.healed {
             return self.fail(format!("the store of {id} does not open: {error}"));
         } else {
             self.outcome.disks.refused += 1;
+        }
+        self.restart_soon(id);
+    }
+
+    fn stop_starting(&mut self, id: NodeId, disk: &mut Disk) {
+        self.outcome.disks.stopped_starting += 1;
+        let seed = self.disks.rng.next_u64();
+        if seed.is_multiple_of(2) {
+            disk.crash(seed)
+        } else {
+            disk.kill()
         }
         self.restart_soon(id);
     }

@@ -2,9 +2,8 @@
 
 use protocol::id::NodeId;
 use protocol::time::{Instant, Span};
-use protocol::wire::{Opener, Sealer};
 
-use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
+use super::{Happening, Machinery, Node, STORM, World};
 use store::backend::Spot;
 
 use crate::disks::Spoil;
@@ -140,15 +139,21 @@ impl World<'_> {
             }
             return;
         }
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        node.sealer = Sealer::new(KEY, self.now.as_nanos());
-        node.opener = Opener::new(KEY, CLUSTER);
-        let late = node.late;
+        let Some(node) = self.nodes.get(&id) else { return };
+        let (late, drift) = (node.late, node.drift);
+        // A clock that was set back or forth, or that began anew with its host.
+        let offset = self.rng.below(1_000_000_000);
+        let session = self.session(id, offset, drift);
         let map = self.file(late);
         let target = self.target(id, &disk, map);
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.map = map;
+            (node.map, node.offset, node.session) = (map, offset, session);
             node.machinery = Machinery::Target(Box::new(target), disk);
+        }
+        if !self.healed {
+            for (at, to, again) in self.recorder.restarted(self.now, id) {
+                self.push(at, Happening::Datagram(to, again));
+            }
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);

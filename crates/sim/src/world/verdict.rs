@@ -200,8 +200,10 @@ impl World<'_> {
         // An old map does not have the target that a newer one adds.
         let unasked = usize::from(self.scenario.new_map.is_some_and(|new| new.grows));
         for id in known.iter().filter(|id| found.chunks.iter().all(|(other, _)| other != *id)) {
-            let damaged = self.damaged.iter().filter(|(chunk, _)| chunk == id).count();
-            if found.silent.len() + unasked + damaged < usize::from(self.scenario.copies) {
+            let damaged = self.damaged.iter().filter(|(chunk, _)| chunk == id).map(|(_, target)| *target);
+            let lost: Vec<NodeId> = found.silent.iter().copied().chain(damaged).collect();
+            let domains = self.maps.last().map_or(0, |map| map.span(&lost));
+            if domains + unasked < usize::from(self.scenario.copies) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
             }
         }

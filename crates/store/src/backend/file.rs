@@ -13,6 +13,8 @@ use super::Backend;
 use crate::stage::BLOCK;
 
 const LOCK: &str = "lock";
+/// The mode of its files: nobody else reads what is stored.
+const OWNER: u32 = 0o600;
 
 /// A directory that this process alone uses.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ impl FileBackend {
     /// # Errors
     /// `WouldBlock` when another process has it; or the directory cannot be used.
     pub fn open(dir: &Path) -> io::Result<Self> {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(LOCK))?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(OWNER).open(dir.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Self { dir: dir.to_owned(), open: Mutex::new(BTreeMap::new()), _lock: lock })
     }
@@ -91,7 +93,7 @@ impl Backend for FileBackend {
 
     fn create(&self, name: &str, len: u64) -> io::Result<()> {
         let path = self.dir.join(name);
-        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
+        let file = OpenOptions::new().create_new(true).read(true).write(true).mode(OWNER).open(&path)?;
         // Allocated, not written with zeros: that would halve the latency of a sync, but double what the disk has to take.
         let written = fallocate(&file, FallocateFlags::empty(), 0, len)
             .map_err(io::Error::from)

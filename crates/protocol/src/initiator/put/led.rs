@@ -50,7 +50,7 @@ impl Put {
         self.answered.push(from);
         let mut choices: Vec<Choice> = Vec::new();
         for turn in &grant.windows {
-            let Some(domain) = cx.map.domain(turn.target) else { continue };
+            let Some(domain) = cx.domain(turn.target) else { continue };
             let (start, rate) = (cx.window_start(turn.start, &cx.grants), u64::from(grant.rate));
             let done = start + turn.done.less(turn.start);
             let end = start + grant.transfer;

@@ -52,11 +52,20 @@ impl File {
             wake_jitter: self.wake_jitter.map_or(Span::ZERO, |time| time.0),
             cpu,
             disk,
-            overlap: self.overlap.unwrap_or(true),
+            overlap: self.overlap.unwrap_or(machines.transport != Transport::Leader),
             drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
             crashes: self.crashes()?,
             config: machines,
         })))
+    }
+
+    /// What is chosen with the protocol where the scenario does not say it, in words. Two leaders that share members refuse
+    /// each other's windows.
+    pub(super) fn chosen(&self) -> Option<&'static str> {
+        let is_led = matches!(self.protocol, Some(Named::Leader));
+        (is_led && self.overlap.is_none()).then_some(
+            "groups share no targets, because protocol = \"leader\" and the scenario does not say otherwise (overlap)",
+        )
     }
 
     fn crashes(&self) -> Result<Option<Crashes>, Wrong> {

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::Value;
 use testkit::{Cluster, Door};
-use ureq::Agent;
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{HeaderValue, Request};
+use ureq::middleware::MiddlewareNext;
+use ureq::{Agent, SendBody};
 
 /// Bytes of a file.
 const FILE: usize = 1 << 20;
@@ -55,6 +58,8 @@ struct Shared {
 pub(crate) struct Clients {
     door: Arc<Door>,
     base: String,
+    /// What shows that they may have files.
+    leave: HeaderValue,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
 }
@@ -78,7 +83,8 @@ fn content(number: u64) -> Vec<u8> {
 impl Clients {
     pub(crate) fn new(cluster: &Cluster) -> anyhow::Result<Self> {
         let base = format!("{}/v1/files", cluster.http());
-        Ok(Self { door: Arc::new(cluster.rack().door(0)?), base, shared: Arc::default(), threads: Vec::new() })
+        let leave = HeaderValue::from_str(&cluster.leave())?;
+        Ok(Self { door: Arc::new(cluster.rack().door(0)?), base, leave, shared: Arc::default(), threads: Vec::new() })
     }
 
     /// Puts and gets from now on.
@@ -86,9 +92,9 @@ impl Clients {
         self.shared.stop.store(false, Ordering::SeqCst);
         for kind in [Kind::Put, Kind::Get] {
             let (door, base, shared) = (Arc::clone(&self.door), self.base.clone(), Arc::clone(&self.shared));
+            let agent = agent(self.leave.clone());
             let work = move || {
                 door.enter()?;
-                let agent = agent();
                 while !shared.stop.load(Ordering::SeqCst) {
                     match kind {
                         Kind::Put => shared.put(&agent, &base),
@@ -120,17 +126,22 @@ impl Clients {
     /// Reads every file that was acknowledged: how many there are, and how many are as they were put.
     pub(crate) fn read_back(&self) -> anyhow::Result<(usize, usize)> {
         let (door, base, shared) = (Arc::clone(&self.door), self.base.clone(), Arc::clone(&self.shared));
+        let agent = agent(self.leave.clone());
         let work = move || -> anyhow::Result<(usize, usize)> {
             door.enter()?;
-            let (agent, numbers) = (agent(), locked(&shared.acknowledged).clone());
+            let numbers = locked(&shared.acknowledged).clone();
             Ok((numbers.len(), numbers.iter().filter(|number| holds(&agent, &base, **number)).count()))
         };
         std::thread::spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-fn agent() -> Agent {
-    Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build().into()
+fn agent(leave: HeaderValue) -> Agent {
+    let show = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
+        request.headers_mut().insert(AUTHORIZATION, leave.clone());
+        next.handle(request)
+    };
+    Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).middleware(show).build().into()
 }
 
 /// Whether a file is as it was put.

@@ -1,0 +1,374 @@
+//! Strangers: whoever has no key keeps nobody who has one from being served, however many connections he holds and whatever
+//! he leaves undone on them. All come from one address, as behind a proxy.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use ring::hmac;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[path = "common/client.rs"]
+mod client;
+mod common;
+
+use client::S3;
+use common::{Cluster, content};
+
+/// Connections of strangers.
+const CROWD: usize = 1_000;
+/// More than requests work on bytes at once.
+const ENOUGH: usize = 140;
+/// Far below what a request would wait for its turn.
+const SOON: Duration = Duration::from_secs(10);
+/// What of a body strangers send.
+const THREE: &str = "abc";
+
+fn started(place: &tempfile::TempDir, settings: &str) -> (Cluster, S3) {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let directory = place.path().join("data");
+    let mut cluster = Cluster::start(&directory, &["--targets", "3"]);
+    if !settings.is_empty() {
+        assert!(cluster.stop());
+        let file = directory.join("gateway.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, text.replace("[s3]\n", &format!("[s3]\n{settings}"))).unwrap();
+        cluster = Cluster::start(&directory, &[]);
+    }
+    let s3 = S3::of(&cluster);
+    if settings.is_empty() {
+        s3.put("bucket", "", b"").is(200);
+    }
+    (cluster, s3)
+}
+
+fn host(s3: &S3) -> &str {
+    s3.endpoint.split_once("://").unwrap().1
+}
+
+/// The address of an object, signed; without the endpoint.
+fn signed(s3: &S3, method: &str, key: &str) -> String {
+    s3.address(method, "bucket", key, &[], Timestamp::now()).strip_prefix(&s3.endpoint).unwrap().to_owned()
+}
+
+/// A head and three bytes of its body.
+fn begun(s3: &S3, line: &str, headers: &str, body: &str) -> Vec<u8> {
+    format!("{line} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n{body}", host(s3)).into_bytes()
+}
+
+/// What strangers leave undone: a kind for each number.
+fn undone(s3: &S3, n: usize) -> Vec<u8> {
+    let long = "Content-Length: 1000000\r\n";
+    let wrong = signed(s3, "PUT", "never").replace("X-Amz-Signature=", "X-Amz-Signature=0");
+    let wrong_get = signed(s3, "GET", "k0").replace("X-Amz-Signature=", "X-Amz-Signature=0");
+    let form = format!("Content-Type: multipart/form-data; boundary=b\r\n{long}");
+    let field = "--b\r\nContent-Disposition: form-data; name=\"key\"\r\n\r\nk";
+    match n % 12 {
+        0 => vec![],
+        1 => b"GET / HTTP/1.1\r\nHo".to_vec(),
+        2 => begun(s3, "PUT /bucket/never", long, THREE),
+        3 => begun(s3, &format!("PUT {wrong}"), long, THREE),
+        4 => begun(s3, "PUT /bucket/never", &format!("{long}Expect: 100-continue\r\n"), ""),
+        5 => begun(s3, "PUT /bucket/never", "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n"),
+        6 => begun(s3, "POST /bucket", &form, field),
+        7 => begun(s3, "POST /bucket?delete", long, "<De"),
+        8 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec(),
+        9 => begun(s3, "GET /bucket/k0", "", "").repeat(20),
+        10 => begun(s3, &format!("GET {wrong_get}"), "Content-Length: 10\r\n", THREE),
+        _ => begun(s3, "PUT /bucket/never?partNumber=1&uploadId=x", long, THREE),
+    }
+}
+
+/// One byte more, of those that go on little by little.
+fn drip(n: usize) -> &'static [u8] {
+    match n % 12 {
+        1 => b"s",
+        2 | 3 | 6 | 7 | 10 | 11 => b"x",
+        5 => b"1\r\nx\r\n",
+        _ => b"",
+    }
+}
+
+/// Connections of strangers. Who is sent away comes again, some times a second.
+struct Crowd {
+    held: Vec<(TcpStream, usize)>,
+    come: usize,
+}
+
+impl Crowd {
+    fn come(s3: &S3, n: usize) -> TcpStream {
+        let mut stream = TcpStream::connect(host(s3)).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let _ = stream.write(&undone(s3, n));
+        stream
+    }
+
+    fn new(s3: &S3, count: usize) -> Self {
+        Self { held: (0..count).map(|n| (Self::come(s3, n), n)).collect(), come: count }
+    }
+
+    /// Goes on until `stop`, which counts no more than what it may.
+    fn go_on(mut self, s3: &S3, stop: &AtomicBool) -> usize {
+        let mut said = [0; 4_096];
+        while !stop.load(Ordering::SeqCst) {
+            for (stream, n) in &mut self.held {
+                let gone = match stream.read(&mut said) {
+                    Ok(count) => count == 0,
+                    Err(error) => error.kind() != ErrorKind::WouldBlock,
+                };
+                if gone {
+                    *stream = Self::come(s3, *n);
+                    self.come += 1;
+                } else {
+                    let _ = stream.write(drip(*n));
+                }
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        self.come
+    }
+}
+
+fn metrics(cluster: &Cluster) -> BTreeMap<String, f64> {
+    let page = ureq::get(format!("http://{}/metrics", cluster.gateway())).call().unwrap();
+    let page = page.into_body().read_to_string().unwrap();
+    let series = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+    series.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+}
+
+fn working(cluster: &Cluster) -> f64 {
+    metrics(cluster)["reservoir_gateway_s3_working"]
+}
+
+fn refused(cluster: &Cluster, why: &str) -> f64 {
+    metrics(cluster)[&format!("reservoir_gateway_s3_refused_total{{reason=\"{why}\"}}")]
+}
+
+/// What a form needs that is signed for the key `key`, and a part of its file.
+fn form(s3: &S3, key: &str, file: &[u8]) -> Vec<u8> {
+    let now = Timestamp::now().to_string();
+    let digits: String = now.chars().filter(char::is_ascii_digit).take(14).collect();
+    let (day, at) = (&digits[..8], format!("{}T{}Z", &digits[..8], &digits[8..]));
+    let credential = format!("{}/{day}/us-east-1/s3/aws4_request", s3.key);
+    let policy = format!(
+        "{{\"expiration\":\"2099-01-01T00:00:00Z\",\"conditions\":[{{\"bucket\":\"bucket\"}},{{\"key\":\"{key}\"}},\
+         {{\"x-amz-algorithm\":\"AWS4-HMAC-SHA256\"}},{{\"x-amz-credential\":\"{credential}\"}},{{\"x-amz-date\":\"{at}\"}}]}}"
+    );
+    let policy = base64_simd::STANDARD.encode_to_string(policy);
+    let sign =
+        |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec();
+    let secret = format!("AWS4{}", s3.secret).into_bytes();
+    let secret = [day, "us-east-1", "s3", "aws4_request"].iter().fold(secret, |key, part| sign(&key, part));
+    let signature: String = sign(&secret, &policy).iter().map(|byte| format!("{byte:02x}")).collect();
+    let fields = [
+        ("key", key),
+        ("x-amz-algorithm", "AWS4-HMAC-SHA256"),
+        ("x-amz-credential", credential.as_str()),
+        ("x-amz-date", at.as_str()),
+        ("policy", policy.as_str()),
+        ("x-amz-signature", signature.as_str()),
+    ];
+    let field = |(name, value)| format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+    let fields: String = fields.into_iter().map(field).collect();
+    let begin = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n";
+    [fields.as_bytes(), begin.as_bytes(), file].concat()
+}
+
+/// Puts and gets on a connection of its own; how long both took.
+fn ask(s3: &S3, n: u64) -> Duration {
+    // Another agent has no connection yet.
+    let s3 = S3::new(&s3.endpoint, &s3.key, &s3.secret);
+    let (key, body, begin) = (format!("k{}", n % 50), content(100_000, n), Instant::now());
+    s3.put("bucket", &key, &body).is(200);
+    assert!(s3.get("bucket", &key).is(200).body == body);
+    begin.elapsed()
+}
+
+#[test]
+fn who_has_no_key_takes_no_turn() {
+    let place = tempfile::tempdir().unwrap();
+    let (cluster, s3) = started(&place, "");
+    // Each kind by itself, more often than there are turns.
+    for kind in 0..12 {
+        let crowd: Vec<TcpStream> = (0..ENOUGH).map(|n| Crowd::come(&s3, kind + 12 * n)).collect();
+        let took = ask(&s3, kind as u64);
+        assert!(took < SOON, "kind {kind}: {took:?}");
+        assert_eq!(working(&cluster), 0.0, "kind {kind}");
+        drop(crowd);
+    }
+    forms(&s3);
+    for why in ["gave_way", "unauthorized"] {
+        assert!(refused(&cluster, why) > 100.0, "{why}: {:?}", metrics(&cluster));
+    }
+    s3.head("bucket", "never").is(404);
+    stalled(&cluster, &s3);
+    assert!(cluster.stop());
+}
+
+/// Forms that do not go on do not keep one that is signed waiting.
+fn forms(s3: &S3) {
+    let head = |length: usize| {
+        let kind = "Content-Type: multipart/form-data; boundary=b";
+        begun(s3, "POST /bucket", &format!("{kind}\r\nContent-Length: {length}\r\nConnection: close\r\n"), "")
+    };
+    let file = [&content(70_000, 3)[..], b"\r\n--b--\r\n"].concat();
+    let whole = form(s3, "form", &file);
+    let post = |sent: &[u8]| {
+        let mut stream = TcpStream::connect(host(s3)).unwrap();
+        stream.write_all(sent).unwrap();
+        stream
+    };
+    let answer = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let held: Vec<TcpStream> = (0..ENOUGH).map(|_| Crowd::come(s3, 6)).collect();
+    let begin = Instant::now();
+    let said = answer(post(&[head(whole.len()), whole.clone()].concat()));
+    assert!(said.starts_with("HTTP/1.1 204"), "{said}");
+    // Signed ones that do not go on have turns, and lose them while others wait.
+    let halves: Vec<TcpStream> =
+        (0..20).map(|_| post(&[head(whole.len()), whole[..whole.len() - 100].to_vec()].concat())).collect();
+    let said = answer(post(&[head(whole.len()), whole.clone()].concat()));
+    assert!(said.starts_with("HTTP/1.1 204") && begin.elapsed() < 2 * SOON, "{:?} {said}", begin.elapsed());
+    assert!(s3.get("bucket", "form").is(200).body == content(70_000, 3));
+    drop((held, halves));
+    // Nothing of the file is looked at when the fields do not allow it.
+    let wrong = String::from_utf8_lossy(&whole).replacen("x-amz-signature\"\r\n\r\n", "x-amz-signature\"\r\n\r\n0", 1);
+    let said = answer(post(&[head(wrong.len()), wrong.into_bytes()].concat()));
+    assert!(said.contains("<Code>SignatureDoesNotMatch</Code>"), "{said}");
+}
+
+/// Uploads of somebody with a key that stand still, or trickle, have turns, and lose them while others wait.
+fn stalled(cluster: &Cluster, s3: &S3) {
+    let stop = AtomicBool::new(false);
+    let slow = begun(s3, &format!("PUT {}", signed(s3, "PUT", "slow")), "Content-Length: 20\r\n", "");
+    let mut slow = {
+        let mut stream = TcpStream::connect(host(s3)).unwrap();
+        stream.write_all(&slow).unwrap();
+        stream
+    };
+    // Slowly, while nobody waits.
+    for _ in 0..10 {
+        slow.write_all(b"..").unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+    }
+    let mut said = [0; 12];
+    slow.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&said));
+    let held = (0..ENOUGH).map(|n| {
+        let head = begun(s3, &format!("PUT {}", signed(s3, "PUT", "stalled")), "Content-Length: 1000000\r\n", THREE);
+        let mut stream = TcpStream::connect(host(s3)).unwrap();
+        stream.write_all(&head).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        // Half of them go on, a byte at a time.
+        (stream, n % 2 * 2)
+    });
+    let crowd = Crowd { held: held.collect(), come: 0 };
+    let deadline = Instant::now() + SOON;
+    while working(cluster) < 128.0 {
+        assert!(Instant::now() < deadline, "they do not have their turns");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::scope(|scope| {
+        let crowd = scope.spawn(|| crowd.go_on(s3, &stop));
+        let took = ask(s3, 7);
+        stop.store(true, Ordering::SeqCst);
+        assert!(took < SOON, "{took:?}");
+        crowd.join().unwrap();
+    });
+    s3.head("bucket", "stalled").is(404);
+}
+
+/// The nearest rank.
+fn p99(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[(times.len() * 99).div_ceil(100) - 1]
+}
+
+#[test]
+fn a_thousand_strangers_do_not_slow_down_who_has_a_key() {
+    let place = tempfile::tempdir().unwrap();
+    let (cluster, s3) = started(&place, "");
+    let next = AtomicUsize::new(0);
+    let load = || {
+        let times: Vec<Duration> = std::thread::scope(|scope| {
+            let clients = (0..4).map(|_| {
+                let (s3, next) = (&s3, &next);
+                scope.spawn(move || {
+                    (0..50).map(|_| ask(s3, next.fetch_add(1, Ordering::SeqCst) as u64)).collect::<Vec<_>>()
+                })
+            });
+            let clients: Vec<_> = clients.collect();
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
+        p99(&mut { times })
+    };
+    load();
+    let (mut ratios, mut least) = (vec![], (Duration::MAX, Duration::MAX));
+    for _ in 0..4 {
+        let without = load();
+        let (stop, crowd) = (AtomicBool::new(false), Crowd::new(&s3, CROWD));
+        let with = std::thread::scope(|scope| {
+            let crowd = scope.spawn(|| crowd.go_on(&s3, &stop));
+            let with = load();
+            // Of all who came those are left for whom there is room.
+            let strangers = metrics(&cluster)["reservoir_gateway_s3_strangers"];
+            assert!(strangers <= 512.0, "{strangers} strangers");
+            stop.store(true, Ordering::SeqCst);
+            assert!(crowd.join().unwrap() >= CROWD);
+            with
+        });
+        ratios.push(with.as_secs_f64() / without.as_secs_f64());
+        least = (least.0.min(without), least.1.min(with));
+    }
+    let best = ratios.iter().copied().fold(f64::MAX, f64::min);
+    println!(
+        "p99 with {CROWD} strangers by that without: {ratios:.2?}, of the least {:.2}",
+        least.1.as_secs_f64() / least.0.as_secs_f64()
+    );
+    // 1.5 is aimed at; what else this machine does is in both.
+    assert!(best < 3.0, "{ratios:?}");
+    assert!(cluster.stop());
+}
+
+#[test]
+fn handshakes_that_do_not_begin_keep_nobody_out() {
+    let place = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = place.path().join("s3.pem");
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    fs::write(place.path().join("s3.key"), made.signing_key.serialize_pem()).unwrap();
+    let directory = place.path().display();
+    let (cluster, s3) =
+        started(&place, &format!("certificate = \"{directory}/s3.pem\"\nkey = \"{directory}/s3.key\"\n"));
+    let held: Vec<TcpStream> = (0..CROWD)
+        .map(|n| {
+            let mut stream = TcpStream::connect(host(&s3)).unwrap();
+            // Nothing, a record that does not end, or no TLS.
+            let _ = stream.write_all([&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"][n % 3]);
+            stream
+        })
+        .collect();
+    let curl = std::process::Command::new("curl")
+        .args(["--silent", "--max-time", "10", "--cacert", certificate.to_str().unwrap(), &s3.endpoint])
+        .output();
+    match curl {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("AccessDenied"), "{output:?}");
+        }
+        Err(reason) => eprintln!("skipped: curl: {reason}"),
+    }
+    assert!(refused(&cluster, "gave_way") + refused(&cluster, "handshake") >= (CROWD - 64 - 1) as f64);
+    drop(held);
+    assert!(cluster.stop());
+}

@@ -1,0 +1,293 @@
+//! One life of a node on the wire: numbers and signs what it sends, checks what arrives. Called by drivers, never by
+//! machines, so that a large simulation may charge the time instead of computing the tag.
+//!
+//! Each start of a node is a session of its own, with a random number. Nothing of a session that is not known counts before
+//! its sender has sealed a fresh number (a nonce) in it: so what was recorded of a life that is over is worth nothing, and
+//! no clock has to be right.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::codec::Reader;
+use super::peers::{Judged, Peers, Proof};
+use super::{CONTROL_HEADER, MAGIC, MAX_CONTROL, TAG, VERSION, is_data};
+use crate::id::{ClusterId, NodeId};
+use crate::limits;
+use crate::rng::Rng;
+use crate::time::{Instant, Span};
+
+/// Length of the cluster's key.
+pub const KEY_LEN: usize = 32;
+/// The types of control datagrams that are between sessions, and never for a machine.
+const CHALLENGE: u8 = 0x40;
+const PROOF: u8 = 0x41;
+const REFUSAL: u8 = 0x42;
+/// How far apart the moments are at which a session remembers its sequence number.
+const MARK: Span = Span::from_millis(1);
+
+/// Why a datagram was dropped before a machine saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DropReason {
+    /// Too short, too long, or not ours.
+    Malformed,
+    /// A version that this build does not speak.
+    Version,
+    /// Of another cluster.
+    OtherCluster,
+    /// The tag is wrong: forged, or sealed with another key.
+    Forged,
+    /// Seen before, or too old to tell, or an answer to what was not asked.
+    Replayed,
+    /// Of a session that its sender has not proven, and more than is kept until it does.
+    Unproven,
+    /// A node of this cluster says that it cannot take what came to it from here.
+    Refused,
+}
+
+impl DropReason {
+    /// Every reason.
+    pub const ALL: [Self; 7] = [
+        Self::Malformed,
+        Self::Version,
+        Self::OtherCluster,
+        Self::Forged,
+        Self::Replayed,
+        Self::Unproven,
+        Self::Refused,
+    ];
+
+    /// A short name, for counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Version => "version",
+            Self::OtherCluster => "other_cluster",
+            Self::Forged => "forged",
+            Self::Replayed => "replayed",
+            Self::Unproven => "unproven",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What an arrived datagram is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// For the machine: data as it is, control without its tag.
+    Good(Bytes),
+    /// Between the two sessions.
+    Between {
+        /// To be sent to where the datagram came from.
+        replies: Vec<Bytes>,
+        /// For the machine, in this order: what was kept until its sender had proven its session.
+        good: Vec<Bytes>,
+    },
+}
+
+/// A defect that is planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Sequence numbers are judged without their session: the highest counts, over restarts too.
+    TrustSequences,
+    /// A session counts from its first datagram on, proven or not.
+    BelieveSessions,
+}
+
+/// One life of a node.
+#[derive(Clone, Debug)]
+pub struct Session {
+    key: [u8; KEY_LEN],
+    cluster: ClusterId,
+    node: NodeId,
+    id: u64,
+    sequence: u64,
+    /// Moments of the last time, and the last sequence number before each.
+    marks: VecDeque<(Instant, u64)>,
+    peers: Peers,
+}
+
+/// What stands in the header of a control datagram for its receiver's session.
+struct Header {
+    code: u8,
+    from: u32,
+    session: u64,
+    sequence: u64,
+}
+
+impl Session {
+    /// A session of `node` that begins `now`, when no earlier process of that node hears anything any more. `seed`: 64
+    /// random bits that no other session has. They need not be secret: only who has the key can ask for a proof.
+    #[must_use]
+    pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64, now: Instant) -> Self {
+        let rng = Rng::new(seed);
+        let id = rng.fork(1).next_u64();
+        let peers = Peers::new(rng.fork(2), now);
+        Self { key, cluster, node, id, sequence: 0, marks: VecDeque::from([(now, 0)]), peers }
+    }
+
+    /// The same with a planted defect.
+    #[must_use]
+    pub const fn planted(mut self, bug: Option<Bug>) -> Self {
+        self.peers.bug = bug;
+        self
+    }
+
+    /// The datagram to send for an encoded control message.
+    #[must_use]
+    pub fn seal(&mut self, now: Instant, message: &[u8]) -> Bytes {
+        if self.marks.back().is_none_or(|(at, _)| now.since(*at) >= MARK) {
+            self.marks.push_back((now, self.sequence));
+            if self.marks.len() > limits::MARKED_MOMENTS {
+                self.marks.pop_front();
+            }
+        }
+        self.sequence += 1;
+        let mut out = BytesMut::with_capacity(message.len() + TAG);
+        out.put_slice(message);
+        out[16..24].copy_from_slice(&self.id.to_le_bytes());
+        out[24..CONTROL_HEADER].copy_from_slice(&self.sequence.to_le_bytes());
+        let tag = blake3::keyed_hash(&self.key, &out);
+        out.put_slice(&tag.as_bytes()[..TAG]);
+        out.freeze()
+    }
+
+    /// What to answer a datagram that was dropped as of another cluster, key or version ([`is_answerable`]): it says
+    /// nothing, but its version, cluster and seal let the other side see why it is not heard.
+    #[must_use]
+    pub fn refusal(&mut self, now: Instant) -> Bytes {
+        let refusal = self.between(REFUSAL);
+        self.seal(now, &refusal)
+    }
+
+    /// What arrived `now`.
+    ///
+    /// # Errors
+    /// The reason to drop it.
+    pub fn open(&mut self, now: Instant, datagram: Bytes) -> Result<Opened, DropReason> {
+        if datagram.len() < CONTROL_HEADER || datagram[0] != MAGIC {
+            return Err(DropReason::Malformed);
+        }
+        if datagram[1] != VERSION {
+            return Err(DropReason::Version);
+        }
+        if word(&datagram, 4) != self.cluster.0 {
+            return Err(DropReason::OtherCluster);
+        }
+        if is_data(&datagram) {
+            return Ok(Opened::Good(datagram));
+        }
+        if !(CONTROL_HEADER + TAG..=MAX_CONTROL).contains(&datagram.len()) {
+            return Err(DropReason::Malformed);
+        }
+        let message = datagram.slice(..datagram.len() - TAG);
+        if !self.is_authentic(&message, &datagram[message.len()..]) {
+            return Err(DropReason::Forged);
+        }
+        let header = Header {
+            code: message[2],
+            from: word(&message, 12),
+            session: long(&message, 16),
+            sequence: long(&message, 24),
+        };
+        match header.code {
+            CHALLENGE => self.challenged(now, &header, &message[CONTROL_HEADER..]),
+            PROOF => self.proven(now, &header, &message[CONTROL_HEADER..]),
+            REFUSAL => Err(DropReason::Refused),
+            _ => match self.peers.judge(now, header.from, header.session, header.sequence, &message)? {
+                Judged::Good => Ok(Opened::Good(message)),
+                Judged::Kept(nonce) => {
+                    let replies = nonce.map(|nonce| self.challenge(now, &header, nonce)).into_iter().collect();
+                    Ok(Opened::Between { replies, good: Vec::new() })
+                }
+            },
+        }
+    }
+
+    fn is_authentic(&self, message: &[u8], tag: &[u8]) -> bool {
+        let mut masked = *blake3::keyed_hash(&self.key, message).as_bytes();
+        masked[TAG..].fill(0);
+        let mut expected = [0; 32];
+        expected[..TAG].copy_from_slice(tag);
+        // `blake3::Hash` compares in constant time.
+        blake3::Hash::from_bytes(masked) == blake3::Hash::from_bytes(expected)
+    }
+
+    /// The header of a datagram between sessions.
+    fn between(&self, code: u8) -> BytesMut {
+        let mut out = BytesMut::with_capacity(64);
+        out.put_slice(&[MAGIC, VERSION, code, 0]);
+        out.put_u32_le(self.cluster.0);
+        // It says nothing that depends on the cluster map.
+        out.put_u32_le(0);
+        out.put_u32_le(self.node.0);
+        out.put_bytes(0, 16);
+        out
+    }
+
+    /// Asks a node to prove its session.
+    fn challenge(&mut self, now: Instant, of: &Header, nonce: u64) -> Bytes {
+        let mut out = self.between(CHALLENGE);
+        out.put_u32_le(of.from);
+        out.put_u64_le(of.session);
+        out.put_u64_le(nonce);
+        // A little less than it is: the other clock may run faster.
+        let alone = now.since(self.peers.heard_none_since(of.from)).percent(99);
+        out.put_u32_le(alone.to_wire().unwrap_or(u32::MAX));
+        self.seal(now, &out)
+    }
+
+    /// Answers a challenge. Whose session is not known yet is challenged first, so that its proof is here before what it
+    /// says next.
+    fn challenged(&mut self, now: Instant, header: &Header, body: &[u8]) -> Result<Opened, DropReason> {
+        let mut r = Reader::new(body);
+        let fields = || Some((r.u32()?, r.u64()?, r.u64()?, r.span()?, r.at_end().then_some(())?));
+        let (to, session, nonce, alone, ()) = { fields }().ok_or(DropReason::Malformed)?;
+        if (NodeId(to), session) != (self.node, self.id) {
+            return Err(DropReason::Replayed);
+        }
+        let theirs = self.peers.ask_back(now, header.from, header.session, header.sequence)?;
+        let mut replies: Vec<Bytes> = theirs.map(|nonce| self.challenge(now, header, nonce)).into_iter().collect();
+        let mut out = self.between(PROOF);
+        out.put_u32_le(header.from);
+        out.put_u64_le(nonce);
+        out.put_u64_le(self.last_before(now, alone));
+        replies.push(self.seal(now, &out));
+        Ok(Opened::Between { replies, good: Vec::new() })
+    }
+
+    /// A sequence number: all that are higher were sealed within the last `span`.
+    fn last_before(&self, now: Instant, span: Span) -> u64 {
+        let within = self.marks.iter().find(|(at, _)| now.since(*at) <= span);
+        within.map_or(self.sequence, |(_, sequence)| *sequence)
+    }
+
+    fn proven(&mut self, now: Instant, header: &Header, body: &[u8]) -> Result<Opened, DropReason> {
+        let mut r = Reader::new(body);
+        let fields = || Some((r.u32()?, r.u64()?, r.u64()?, r.at_end().then_some(())?));
+        let (to, nonce, after, ()) = { fields }().ok_or(DropReason::Malformed)?;
+        if NodeId(to) != self.node {
+            return Err(DropReason::Replayed);
+        }
+        let proof = Proof { session: header.session, sequence: header.sequence, nonce, after };
+        let good = self.peers.prove(now, header.from, &proof).ok_or(DropReason::Replayed)?;
+        Ok(Opened::Between { replies: Vec::new(), good })
+    }
+}
+
+/// Whether a datagram may be answered with a [refusal](Session::refusal): it is control, no refusal itself, and no shorter
+/// than one.
+#[must_use]
+pub fn is_answerable(datagram: &[u8]) -> bool {
+    let long = datagram.len() >= CONTROL_HEADER + TAG;
+    long && datagram[0] == MAGIC && datagram[2] != REFUSAL && !is_data(datagram)
+}
+
+fn word(datagram: &[u8], at: usize) -> u32 {
+    datagram.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn long(datagram: &[u8], at: usize) -> u64 {
+    u64::from(word(datagram, at)) | u64::from(word(datagram, at + 4)) << 32
+}

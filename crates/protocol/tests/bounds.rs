@@ -1,0 +1,150 @@
+//! What a target takes at most, and what it answers then.
+
+mod common;
+
+use bytes::Bytes;
+use common::{CLUSTER, at, put, step, target, target_with, tell, window};
+use protocol::config::Config;
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
+use protocol::limits;
+use protocol::machine::{Body, Destination, Input};
+use protocol::map::{ClusterMap, TargetEntry};
+use protocol::target::Request;
+use protocol::time::{Instant, Span};
+use protocol::transfer::{Incoming, Outgoing, Port};
+use protocol::wire::{Answer, Bid, DataHeader, Leg, Message, PutRequest};
+
+fn id(n: u64) -> ChunkId {
+    ChunkId::of_payload(&n.to_le_bytes())
+}
+
+fn answer(messages: &[Message]) -> Answer {
+    match messages {
+        [Message::Bid(Bid { answer, .. })] => *answer,
+        other => panic!("no answer: {other:?}"),
+    }
+}
+
+fn unreserved(message: Message) -> Message {
+    let Message::PutRequest(request) = message else { panic!("{message:?}") };
+    Message::PutRequest(PutRequest { unreserved: true, ..request })
+}
+
+#[test]
+fn a_target_keeps_only_so_many_reservations() {
+    for plain in [true, false] {
+        let mut target = target();
+        let request = |txn| if plain { unreserved(put(txn, 1, id(txn), 6)) } else { put(txn, 1, id(txn), 6) };
+        for txn in 1..=limits::RESERVATIONS as u64 {
+            window(&tell(&mut target, at(1), &request(txn), None).0);
+        }
+        let more = limits::RESERVATIONS as u64 + 1;
+        assert!(matches!(answer(&tell(&mut target, at(1), &request(more), None).0), Answer::Busy(_)));
+        assert_eq!(target.in_progress(), limits::RESERVATIONS);
+        // Whoever is free again makes room.
+        tell(&mut target, at(2), &common::refused(1, 1), None);
+        let refused = if plain { limits::RESERVATIONS } else { limits::RESERVATIONS - 1 };
+        assert_eq!(target.in_progress(), refused);
+    }
+}
+
+#[test]
+fn a_receive_buffer_is_not_promised_twice() {
+    let config = Config { receive_buffer: 3 << 20, scrub_interval: Span::ZERO, ..Config::default() };
+    let mut target = target_with(config.clone());
+    let slots: Vec<_> =
+        (1..=4).map(|txn| window(&tell(&mut target, at(0), &put(txn, 1, id(txn), 1 << 20), None).0)).collect();
+    assert!(slots[2].start < slots[0].done, "three fit: {slots:?}");
+    assert!(slots[3].start >= slots[0].done, "the fourth was promised room that the first still has: {slots:?}");
+    let large = put(5, 1, id(5), (3 << 20) + 1);
+    assert!(matches!(answer(&tell(&mut target_with(config.clone()), at(0), &large, None).0), Answer::Busy(_)));
+    window(&tell(&mut target_with(config.clone()), at(0), &put(5, 1, id(5), 3 << 20), None).0);
+    // Without reservations: whoever finds no room is refused at once.
+    let mut target = target_with(config);
+    for txn in 1..=3 {
+        window(&tell(&mut target, at(0), &unreserved(put(txn, 1, id(txn), 1 << 20)), None).0);
+    }
+    assert!(matches!(answer(&tell(&mut target, at(0), &unreserved(put(4, 1, id(4), 1)), None).0), Answer::Busy(_)));
+}
+
+#[test]
+fn a_window_that_is_too_far_away_is_not_offered() {
+    let config = Config { link_rate: 1_000_000, scrub_interval: Span::ZERO, ..Config::default() };
+    let most = config.max_wait;
+    let mut target = target_with(config);
+    let mut offered = 0;
+    for txn in 1.. {
+        match answer(&tell(&mut target, at(0), &put(txn, 1, id(txn), 500_000), None).0) {
+            Answer::Window(slot) => {
+                assert!(slot.start <= most, "{slot:?}");
+                offered += 1;
+            }
+            Answer::Busy(wait) => {
+                assert!(wait > Span::ZERO && wait <= most, "{wait:?}");
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((2..=5).contains(&offered), "{offered} windows of half a second in two");
+}
+
+#[test]
+fn a_newer_map_of_this_cluster_counts_from_when_it_comes() {
+    let map = |cluster, epoch| {
+        let targets = (1..=3).map(|n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 }).collect();
+        Input::Request(Request::Map(ClusterMap::new(cluster, Epoch(epoch), 3, 1, targets).expect("a good map")))
+    };
+    let mut target = target();
+    step(&mut target, at(0), map(ClusterId(CLUSTER.0 + 1), 2));
+    window(&tell(&mut target, at(1), &put(1, 1, id(1), 6), None).0);
+    step(&mut target, at(2), map(CLUSTER, 2));
+    step(&mut target, at(3), map(CLUSTER, 1));
+    assert_eq!(answer(&tell(&mut target, at(4), &put(2, 1, id(2), 6), None).0), Answer::Stale);
+}
+
+fn header() -> DataHeader {
+    DataHeader { cluster: CLUSTER, from: NodeId(1), txn: TxnId(1), offset: 0, size: 4_000 }
+}
+
+#[test]
+fn what_is_asked_for_again_is_sent_and_nothing_else() {
+    let payload: Bytes = (0..4_000_u32).map(|n| (n % 251) as u8).collect();
+    let leg = |offset, len| Leg { offset, len };
+    let asked = [leg(0, 10), leg(100, 0), leg(3_990, 10), leg(3_990, 11), leg(u32::MAX, 1), leg(1_000, 2_000)];
+    let whole = Outgoing::whole(Destination::Node(NodeId(2)), header(), payload.clone(), Instant::ZERO, 1_000_000);
+    let mut outgoing = whole.ranges(&asked);
+    assert_eq!(outgoing.unsent(), 2_020);
+    let (mut sent, mut port) = (Vec::new(), Port::new(1_000_000));
+    while let Some(deadline) = outgoing.next_deadline() {
+        while let Some(transmit) = outgoing.poll(deadline, 600, 600, &mut port) {
+            let Body::Data(run) = transmit.body else { panic!("control") };
+            let from = run.header.offset as usize;
+            assert_eq!(run.payload, payload[from..from + run.payload.len()]);
+            assert!(run.payload.len() <= 600);
+            sent.push((run.header.offset, run.payload.len()));
+        }
+    }
+    assert_eq!(sent, [(0, 10), (3_990, 10), (1_000, 600), (1_600, 600), (2_200, 600), (2_800, 200)]);
+    assert_eq!(outgoing.unsent(), 0);
+}
+
+#[test]
+fn what_is_missing_is_named_exactly() {
+    let payload = Bytes::from(vec![7; 4_000]);
+    let mut incoming = Incoming::new(4_000);
+    let legs = |incoming: &Incoming| incoming.missing().iter().map(|leg| (leg.offset, leg.len)).collect::<Vec<_>>();
+    assert_eq!((legs(&incoming), incoming.outstanding()), (vec![(0, 4_000)], 4_000));
+    incoming.insert(1_000, &payload.slice(..500));
+    incoming.insert(3_000, &payload.slice(..500));
+    assert_eq!((legs(&incoming), incoming.outstanding()), (vec![(0, 1_000), (1_500, 1_500), (3_500, 500)], 3_000));
+    incoming.insert(3_500, &payload.slice(..500));
+    incoming.insert(0, &payload.slice(..1_000));
+    assert_eq!((legs(&incoming), incoming.is_complete()), (vec![(1_500, 1_500)], false));
+    // What came twice counts once.
+    assert_eq!(incoming.insert(1_400, &payload.slice(..1_700)), 1_500);
+    assert!(incoming.is_complete() && incoming.missing().is_empty());
+    let mut incoming = Incoming::new(4_000);
+    (0..100).for_each(|n| drop(incoming.insert(n * 40, &payload.slice(..20))));
+    assert_eq!(incoming.missing().len(), limits::RANGES, "a message names no more");
+}

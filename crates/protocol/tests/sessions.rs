@@ -1,0 +1,349 @@
+//! Sessions: what a node believes of others after restarts of both, with replays, losses and copies in between.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use bytes::Bytes;
+use protocol::id::{ClusterId, Epoch, NodeId, TxnId};
+use protocol::limits;
+use protocol::rng::Rng;
+use protocol::time::{Instant, Span};
+use protocol::wire::{DropReason, Head, Message, Opened, Session, TAG, decode_message, encode_message, is_answerable};
+
+const KEY: [u8; 32] = [9; 32];
+const CLUSTER: ClusterId = ClusterId(0x0403_0201);
+
+/// A node with its session, in a world with one clock.
+struct Node {
+    id: NodeId,
+    session: Session,
+    /// Pings that its machine would have heard: from whom, which.
+    heard: Vec<(u32, u64)>,
+    dropped: Vec<DropReason>,
+}
+
+fn ms(n: u64) -> Instant {
+    Instant::ZERO + Span::from_millis(n)
+}
+
+impl Node {
+    fn start(id: u32, seed: u64, now: Instant) -> Self {
+        let session = Session::new(KEY, CLUSTER, NodeId(id), seed, now);
+        Self { id: NodeId(id), session, heard: Vec::new(), dropped: Vec::new() }
+    }
+
+    /// Ping number `n`, sealed.
+    fn ping(&mut self, now: Instant, n: u64) -> Bytes {
+        let head = Head { cluster: CLUSTER, epoch: Epoch(1), from: self.id };
+        self.session.seal(now, &encode_message(head, &Message::Ping { txn: TxnId(n) }))
+    }
+
+    /// Takes a datagram; what it answers.
+    fn take(&mut self, now: Instant, datagram: &Bytes) -> Vec<Bytes> {
+        let (replies, good) = match self.session.open(now, datagram.clone()) {
+            Ok(Opened::Good(message)) => (vec![], vec![message]),
+            Ok(Opened::Between { replies, good }) => (replies, good),
+            Err(reason) => {
+                self.dropped.push(reason);
+                return vec![];
+            }
+        };
+        for message in good {
+            let (head, message) = decode_message(&message).unwrap();
+            let Message::Ping { txn } = message else { panic!("{message:?}") };
+            self.heard.push((head.from.0, txn.0));
+        }
+        replies
+    }
+}
+
+/// Delivers a datagram from `a` to `b`, then whatever they have to say to each other, a round trip each millisecond.
+/// Everything that was sent.
+fn deliver(now: Instant, a: &mut Node, b: &mut Node, first: &Bytes) -> Vec<Bytes> {
+    let mut sent = Vec::new();
+    let mut to_b = vec![first.clone()];
+    for n in 0..10 {
+        let at = now + Span::from_millis(n);
+        let to_a: Vec<Bytes> = to_b.iter().flat_map(|datagram| b.take(at, datagram)).collect();
+        sent.append(&mut to_b);
+        to_b = to_a.iter().flat_map(|datagram| a.take(at, datagram)).collect();
+        sent.extend(to_a);
+        if to_b.is_empty() {
+            return sent;
+        }
+    }
+    panic!("they never stop")
+}
+
+/// A gateway and a target that know each other, and all that they have sent.
+fn acquainted() -> (Node, Node, Vec<Bytes>) {
+    let (mut gateway, mut target) = (Node::start(1 << 24, 1, ms(0)), Node::start(1, 2, ms(0)));
+    let (first, answer) = (gateway.ping(ms(1_000), 1), target.ping(ms(1_010), 100));
+    let mut sent = deliver(ms(1_000), &mut gateway, &mut target, &first);
+    sent.extend(deliver(ms(1_010), &mut target, &mut gateway, &answer));
+    assert_eq!((&target.heard[..], &gateway.heard[..]), (&[(1 << 24, 1)][..], &[(1, 100)][..]));
+    (gateway, target, sent)
+}
+
+#[test]
+fn the_first_word_after_a_start_costs_a_round_trip_and_makes_both_known() {
+    let (mut gateway, mut target) = (Node::start(1 << 24, 1, ms(0)), Node::start(1, 2, ms(500)));
+    let first = gateway.ping(ms(1_000), 1);
+    let challenge = target.take(ms(1_000), &first);
+    assert_eq!((challenge.len(), target.heard.len()), (1, 0), "nothing is believed yet");
+    let replies = gateway.take(ms(1_000), &challenge[0]);
+    let proofs: Vec<Bytes> = replies.iter().flat_map(|reply| target.take(ms(1_000), reply)).collect();
+    assert_eq!(target.heard, [(1 << 24, 1)], "it was kept until it was proven");
+    // What the target says next is believed at once.
+    let answer = target.ping(ms(1_000), 2);
+    assert!(proofs.iter().chain([&answer]).all(|datagram| gateway.take(ms(1_000), datagram).is_empty()));
+    assert_eq!(gateway.heard, [(1, 2)]);
+    // From then on nothing but messages is sent.
+    for n in 10..3_000 {
+        let ping = gateway.ping(ms(1_000 + n), n);
+        assert!(target.take(ms(1_000 + n), &ping).is_empty());
+    }
+    assert_eq!((target.heard.len(), target.dropped.len()), (2_991, 0));
+}
+
+#[test]
+fn one_word_to_nine_is_heard_by_nine() {
+    let mut gateway = Node::start(1 << 24, 1, ms(900));
+    let first = gateway.ping(ms(1_000), 1);
+    for n in 1..=9 {
+        let mut target = Node::start(n, 100 + u64::from(n), ms(0));
+        deliver(ms(1_000), &mut gateway, &mut target, &first);
+        assert_eq!(target.heard, [(1 << 24, 1)]);
+    }
+}
+
+#[test]
+fn forged_doubled_and_foreign_datagrams_are_dropped() {
+    let (mut gateway, mut target, _) = acquainted();
+    let (first, second) = (gateway.ping(ms(1_100), 2), gateway.ping(ms(1_100), 3));
+    for datagram in [&second, &first, &first, &second] {
+        target.take(ms(1_100), datagram);
+    }
+    assert_eq!(target.heard[1..], [(1 << 24, 3), (1 << 24, 2)], "overtaking is allowed");
+    assert_eq!(target.dropped, [DropReason::Replayed; 2]);
+    target.dropped.clear();
+    let with = |at: usize, change: u8| {
+        let mut changed = first.to_vec();
+        changed[at] = changed[at].wrapping_add(change);
+        Bytes::from(changed)
+    };
+    let stranger = Session::new([8; 32], CLUSTER, NodeId(1 << 24), 7, ms(0)).seal(ms(0), &first[..first.len() - TAG]);
+    for datagram in [with(16, 1), with(24, 1), with(33, 1), stranger, with(4, 1), with(1, 1), first.slice(..40)] {
+        target.take(ms(1_101), &datagram);
+    }
+    use DropReason::{Forged, Malformed, OtherCluster, Version};
+    assert_eq!(target.dropped, [Forged, Forged, Forged, Forged, OtherCluster, Version, Malformed]);
+    target.dropped.clear();
+    let early = gateway.ping(ms(1_102), 4);
+    for n in 0..2_000 {
+        let ping = gateway.ping(ms(1_102), 5 + n);
+        target.take(ms(1_102), &ping);
+    }
+    target.take(ms(1_103), &early);
+    assert_eq!(target.dropped, [DropReason::Replayed], "too old to tell");
+}
+
+#[test]
+fn a_restarted_target_is_heard_although_it_begins_to_count_anew() {
+    let (mut gateway, mut target, _) = acquainted();
+    for n in 0..5_000 {
+        let ping = target.ping(ms(1_100), n);
+        gateway.take(ms(1_100), &ping);
+    }
+    gateway.heard.clear();
+    let mut target = Node::start(1, 3, ms(2_000));
+    // The gateway speaks first, as it does, then the target by itself.
+    let (request, answer) = (gateway.ping(ms(2_100), 1), target.ping(ms(2_110), 2));
+    deliver(ms(2_100), &mut gateway, &mut target, &request);
+    deliver(ms(2_110), &mut target, &mut gateway, &answer);
+    assert_eq!((target.heard, gateway.heard), (vec![(1 << 24, 1)], vec![(1, 2)]));
+}
+
+#[test]
+fn a_session_that_is_over_is_never_believed_again() {
+    let (mut gateway, mut target, _) = acquainted();
+    let lost: Vec<Bytes> = (0..50).map(|n| target.ping(ms(1_500), n)).collect();
+    let mut target = Node::start(1, 3, ms(2_000));
+    let hello = target.ping(ms(2_100), 7);
+    deliver(ms(2_100), &mut target, &mut gateway, &hello);
+    gateway.heard.clear();
+    // Never delivered before, but of the earlier life: the target of today is asked, and does not know it.
+    for (n, old) in lost.iter().enumerate() {
+        deliver(ms(2_200 + 20 * n as u64), &mut target, &mut gateway, old);
+    }
+    assert_eq!(gateway.heard, []);
+    let next = target.ping(ms(9_000), 8);
+    deliver(ms(9_000), &mut target, &mut gateway, &next);
+    assert_eq!(gateway.heard, [(1, 8)], "the session of today still counts");
+}
+
+#[test]
+fn what_an_earlier_life_of_the_receiver_heard_is_not_heard_again() {
+    let (mut gateway, mut target, _) = acquainted();
+    let heard: Vec<Bytes> = (0..20).map(|n| gateway.ping(ms(1_990 + n / 2), n)).collect();
+    heard.iter().for_each(|ping| drop(target.take(ms(1_999), ping)));
+    assert_eq!(target.heard.len(), 21);
+    // The gateway lives on in its session, and proves it when the target asks; yet what was recorded is old.
+    let mut target = Node::start(1, 3, ms(2_001));
+    let fresh = gateway.ping(ms(2_020), 500);
+    for ping in heard.iter().chain([&fresh]) {
+        deliver(ms(2_020), &mut gateway, &mut target, ping);
+    }
+    heard.iter().for_each(|ping| drop(deliver(ms(2_030), &mut gateway, &mut target, ping)));
+    assert_eq!(target.heard, [(1 << 24, 500)]);
+}
+
+#[test]
+fn a_recorded_challenge_or_proof_is_worth_nothing() {
+    let (mut gateway, mut target, sent) = acquainted();
+    // To both, in the same lives.
+    let of = |node: u32| move |datagram: &&Bytes| datagram[12..16] == node.to_le_bytes();
+    for n in 0..10 {
+        let now = ms(1_100 + n);
+        let to_gateway: Vec<Bytes> = sent.iter().filter(of(1 << 24)).flat_map(|d| target.take(now, d)).collect();
+        let to_target: Vec<Bytes> = sent.iter().filter(of(1)).flat_map(|d| gateway.take(now, d)).collect();
+        // A challenge that came before its session was proven is answered once more, in vain.
+        assert!(to_gateway.len().max(to_target.len()) <= usize::from(n == 0));
+        assert!(to_gateway.iter().all(|d| gateway.take(now, d).is_empty()));
+        assert!(to_target.iter().all(|d| target.take(now, d).is_empty()));
+    }
+    assert_eq!((target.heard.len(), gateway.heard.len()), (1, 1));
+    // After the target began anew: it hears everything that its earlier life heard, and the gateway what it heard.
+    let mut target = Node::start(1, 3, ms(2_000));
+    for n in 0..5 {
+        for datagram in sent.iter().filter(of(1 << 24)) {
+            deliver(ms(2_100 + 50 * n), &mut gateway, &mut target, datagram);
+        }
+        for datagram in sent.iter().filter(of(1)) {
+            deliver(ms(2_110 + 50 * n), &mut target, &mut gateway, datagram);
+        }
+    }
+    assert_eq!((target.heard.len(), gateway.heard.len()), (0, 1));
+    let first = gateway.ping(ms(3_000), 9);
+    deliver(ms(3_000), &mut gateway, &mut target, &first);
+    assert_eq!(target.heard, [(1 << 24, 9)]);
+}
+
+#[test]
+fn a_proof_that_was_held_back_is_too_late_when_the_next_life_was_heard() {
+    let (mut gateway, mut target) = (Node::start(1 << 24, 1, ms(0)), Node::start(1, 2, ms(0)));
+    let first = target.ping(ms(1_000), 1);
+    let challenge = gateway.take(ms(1_000), &first).remove(0);
+    let held = target.take(ms(1_000), &challenge);
+    let mut target = Node::start(1, 3, ms(1_100));
+    let hello = target.ping(ms(1_110), 2);
+    deliver(ms(1_110), &mut target, &mut gateway, &hello);
+    held.iter().for_each(|datagram| drop(gateway.take(ms(1_120), datagram)));
+    deliver(ms(1_130), &mut target, &mut gateway, &first);
+    assert_eq!(gateway.heard, [(1, 2)]);
+}
+
+#[test]
+fn lost_and_doubled_challenges_and_proofs_delay_and_no_more() {
+    let mut rng = Rng::new(5);
+    let mut rounds = 0;
+    for seed in 0..300 {
+        let (mut a, mut b) = (Node::start(1 << 24, 2 * seed, ms(0)), Node::start(1, 2 * seed + 1, ms(0)));
+        let mut way: Vec<(bool, Bytes)> = Vec::new();
+        let mut now = ms(1_000);
+        // A machine asks again every 50 ms until it is heard.
+        let sent = (1..).find(|n| {
+            way.push((true, a.ping(now, *n)));
+            for _ in 0..25 {
+                now = now + Span::from_millis(2);
+                let arrived = core::mem::take(&mut way);
+                for (to_b, datagram) in arrived {
+                    for _ in 0..rng.below(3) {
+                        let replies = if to_b { b.take(now, &datagram) } else { a.take(now, &datagram) };
+                        way.extend(replies.into_iter().map(|reply| (!to_b, reply)));
+                    }
+                }
+            }
+            !b.heard.is_empty()
+        });
+        rounds += sent.unwrap();
+        let once: std::collections::BTreeSet<_> = b.heard.iter().collect();
+        assert_eq!(once.len(), b.heard.len(), "{:?}", b.heard);
+    }
+    assert!(rounds < 300 * 8, "{rounds} questions until 300 first ones were heard");
+}
+
+#[test]
+fn what_waits_for_proofs_is_bounded_and_so_is_what_is_asked() {
+    let (_, mut target, _) = acquainted();
+    // Of one sender, many lives at once; then of many senders.
+    let asked = |target: &mut Node, now, from: u32, seed| {
+        let ping = Node::start(from, seed, ms(0)).ping(now, 1);
+        target.take(now, &ping).len()
+    };
+    let of_one: usize = (0..1_000).map(|n| asked(&mut target, ms(3_000), 7, n)).sum();
+    assert_eq!(of_one, limits::UNPROVEN_OF_A_SENDER);
+    assert_eq!(target.dropped.len(), 1_000 - limits::UNPROVEN_OF_A_SENDER);
+    let of_many: usize = (0..5_000).map(|n| asked(&mut target, ms(3_001), 100 + n as u32, n)).sum();
+    assert_eq!(of_many, limits::UNPROVEN - limits::UNPROVEN_OF_A_SENDER);
+    // One that speaks without a pause is asked a hundred times in a second, and heard as soon as it answers.
+    let mut target = Node::start(1, 3, ms(3_900));
+    let mut speaker = Node::start(1 << 24, 12, ms(3_990));
+    let pings: Vec<Bytes> = (0..10_000).map(|n| speaker.ping(ms(4_000 + n / 10), n)).collect();
+    let asks: Vec<Bytes> = (0..10_000).flat_map(|n| target.take(ms(4_000 + n / 10), &pings[n as usize])).collect();
+    assert_eq!(asks.len(), 100);
+    let replies = speaker.take(ms(5_000), asks.last().unwrap());
+    replies.iter().for_each(|reply| drop(target.take(ms(5_000), reply)));
+    assert!((1..=limits::KEPT_OF_A_SESSION).contains(&target.heard.len()), "{}", target.heard.len());
+    assert!(target.heard.iter().all(|(_, n)| *n >= 9_000), "what is kept too long is not good any more");
+}
+
+#[test]
+fn two_processes_of_one_id_take_turns_and_neither_is_heard_twice() {
+    let (mut gateway, mut one, _) = acquainted();
+    let mut other = Node::start(1, 77, ms(1_500));
+    gateway.heard.clear();
+    let mut sent = 0;
+    for n in 0..200 {
+        let now = ms(2_000 + 5 * n);
+        let ping = one.ping(now, 2 * n);
+        sent += deliver(now, &mut one, &mut gateway, &ping).len();
+        let ping = other.ping(now, 2 * n + 1);
+        sent += deliver(now, &mut other, &mut gateway, &ping).len();
+    }
+    assert!(sent <= 400 * 3, "{sent} datagrams for 400 words");
+    let once: std::collections::BTreeSet<_> = gateway.heard.iter().collect();
+    assert_eq!(once.len(), gateway.heard.len());
+}
+
+#[test]
+fn a_sender_that_was_forgotten_is_asked_again_and_no_replay_of_it_counts() {
+    let (gateway, mut target, sent) = acquainted();
+    let mut others: Vec<Node> =
+        (0..limits::SENDERS).map(|n| Node::start((1 << 24) + 1 + n as u32, 100 + n as u64, ms(1_000))).collect();
+    for other in &mut others {
+        let ping = other.ping(ms(1_050), 1);
+        deliver(ms(1_050), other, &mut target, &ping);
+    }
+    let before = target.heard.len();
+    let mut gateway = gateway;
+    sent.iter().for_each(|datagram| drop(deliver(ms(1_060), &mut gateway, &mut target, datagram)));
+    assert_eq!(target.heard.len(), before);
+    let ping = gateway.ping(ms(2_000), 3);
+    deliver(ms(2_000), &mut gateway, &mut target, &ping);
+    assert_eq!(target.heard.last(), Some(&(1 << 24, 3)));
+}
+
+#[test]
+fn a_refusal_says_why_and_is_not_answered() {
+    let mut node = Node::start(1, 1, ms(0));
+    let other_key = Session::new([8; 32], CLUSTER, NodeId(2), 2, ms(0)).refusal(ms(1));
+    let other_cluster = Session::new(KEY, ClusterId(9), NodeId(2), 2, ms(0)).refusal(ms(1));
+    let own = Session::new(KEY, CLUSTER, NodeId(2), 2, ms(0)).refusal(ms(1));
+    for refusal in [&other_key, &other_cluster, &own] {
+        assert!(node.take(ms(2), refusal).is_empty() && !is_answerable(refusal));
+    }
+    assert_eq!(node.dropped, [DropReason::Forged, DropReason::OtherCluster, DropReason::Refused]);
+    let ping = node.ping(ms(3), 1);
+    assert!(is_answerable(&ping) && ping.len() > own.len(), "a refusal is not longer than what it answers");
+    assert!(!is_answerable(&ping[..20]) && !is_answerable(&[0; 100]));
+}

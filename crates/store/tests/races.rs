@@ -1,0 +1,250 @@
+//! What comes between two steps of a store: each meeting happens in the middle of a call to the disk.
+
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+use store::backend::{Backend, CrashBackend};
+use store::{Options, ReadError, Store, WriteError};
+
+const SEGMENT: u64 = 32 << 10;
+
+/// What a disk is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Create,
+    Read,
+}
+
+type Meet = Box<dyn FnMut(Asked, &str) -> io::Result<()> + Send>;
+
+/// A disk on which something else happens in the middle, and which may fail because of it.
+#[derive(Clone)]
+struct Meeting {
+    disk: CrashBackend,
+    meet: Arc<Mutex<Option<Meet>>>,
+    room: Option<u64>,
+    /// Reads so far.
+    reads: Arc<AtomicUsize>,
+}
+
+impl fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.disk.fmt(f)
+    }
+}
+
+impl Meeting {
+    fn new() -> Self {
+        Self { disk: CrashBackend::new(), meet: Arc::default(), room: None, reads: Arc::default() }
+    }
+
+    /// From now on `meet` is called before everything that is asked, but not by what it does itself.
+    fn set(&self, meet: impl FnMut(Asked, &str) -> io::Result<()> + Send + 'static) {
+        *self.meet.lock().unwrap() = Some(Box::new(meet));
+    }
+
+    fn ask(&self, asked: Asked, name: &str) -> io::Result<()> {
+        let meet = self.meet.lock().unwrap().take();
+        let Some(mut meet) = meet else { return Ok(()) };
+        let answer = meet(asked, name);
+        self.meet.lock().unwrap().get_or_insert(meet);
+        answer
+    }
+
+    fn open(&self, capacity: u64) -> Arc<Store> {
+        let options = Options { capacity, reserve: SEGMENT, segment_size: SEGMENT, cluster: 7, target: 3 };
+        Arc::new(Store::open(Box::new(self.clone()), options).expect("opens").0)
+    }
+
+    /// The segment files.
+    fn segments(&self) -> Vec<String> {
+        let names = self.disk.list().expect("lists").into_iter().map(|(name, _)| name);
+        names.filter(|name| name.starts_with("segment-")).collect()
+    }
+}
+
+impl Backend for Meeting {
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str, len: u64) -> io::Result<()> {
+        self.ask(Asked::Create, name)?;
+        self.disk.create(name, len)
+    }
+
+    fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.ask(Asked::Read, name)?;
+        self.disk.read_at(name, offset, buffer)
+    }
+
+    fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.write_at(name, offset, bytes)
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        self.disk.sync(name)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn room(&self) -> Option<u64> {
+        self.room
+    }
+}
+
+fn chunk(n: u32) -> Bytes {
+    Bytes::from([&n.to_le_bytes()[..], &[1; 3_000]].concat())
+}
+
+fn id(n: u32) -> ChunkId {
+    ChunkId::of_payload(&chunk(n))
+}
+
+fn append(store: &Store, n: u32) {
+    store.append(&id(n), &[chunk(n)], 0).expect("room");
+}
+
+fn put(store: &Store, n: u32) {
+    append(store, n);
+    store.sync().expect("syncs");
+}
+
+#[test]
+fn a_writer_that_is_faster_than_the_preparation_of_a_segment_leaves_no_file_behind() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    // Ten chunks fill a segment.
+    (0..6).for_each(|n| put(&store, n));
+    assert!(store.wants_segment());
+    let writer = Arc::clone(&store);
+    disk.set(move |asked, _| {
+        if asked == Asked::Create {
+            (6..12).for_each(|n| put(&writer, n));
+        }
+        Ok(())
+    });
+    store.prepare_segment().expect("prepares");
+    *disk.meet.lock().unwrap() = None;
+    assert_eq!(disk.segments(), ["segment-00000001", "segment-00000003"]);
+    assert_eq!(store.space().used, 2 * SEGMENT);
+    (12..40).for_each(|n| put(&store, n));
+    let store = disk.open(1 << 20);
+    assert!((0..40).all(|n| store.read(&id(n)) == Ok(chunk(n))));
+}
+
+#[test]
+fn a_chunk_that_moves_while_it_is_read_is_read_in_its_new_place() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    (0..20).for_each(|n| put(&store, n));
+    (1..10).for_each(|n| store.remove(&id(n)).expect("removes"));
+    let compactor = Arc::clone(&store);
+    let moved = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&moved);
+    disk.set(move |_, _| {
+        if !done.swap(true, Ordering::Relaxed) {
+            compactor.compact(&mut |_| ControlFlow::Continue(())).expect("compacts").expect("something is won");
+        }
+        Ok(())
+    });
+    assert_eq!(store.read(&id(0)), Ok(chunk(0)));
+    assert!(moved.load(Ordering::Relaxed) && !disk.segments().contains(&"segment-00000001".to_owned()));
+}
+
+#[test]
+fn a_chunk_that_cannot_be_dropped_while_its_segment_is_emptied_stays() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    (0..20).for_each(|n| put(&store, n));
+    assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first look condemns");
+    // Most of the first segment is dead, and the second is full to the last byte.
+    (2..10).for_each(|n| store.remove(&id(n)).expect("removes"));
+    (0..23).for_each(|_| store.remove(&id(2)).expect("removes"));
+    let (reads, compactor) = (Arc::clone(&disk.reads), Arc::clone(&store));
+    let thread = Arc::new(Mutex::new(None));
+    let (begun, mut over) = (Arc::clone(&thread), false);
+    disk.set(move |asked, _| {
+        if asked != Asked::Create || core::mem::replace(&mut over, true) {
+            return Ok(());
+        }
+        // The chunk is not in the index at the moment. Its segment begins to be emptied; then its tombstone has no room.
+        let (compactor, before) = (Arc::clone(&compactor), reads.load(Ordering::Relaxed));
+        let compact = move || compactor.compact(&mut |_| ControlFlow::Continue(()));
+        *begun.lock().unwrap() = Some(std::thread::spawn(compact));
+        while reads.load(Ordering::Relaxed) == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    });
+    let done = store.discard(&[id(0)], 2, 1);
+    assert_eq!((done.dropped, done.failed), (0, Some(WriteError::NoSpace)));
+    let compaction = thread.lock().unwrap().take().expect("it was begun");
+    compaction.join().expect("no panic").expect("compacts");
+    *disk.meet.lock().unwrap() = None;
+    assert_eq!((store.read(&id(0)), store.read(&id(1))), (Ok(chunk(0)), Ok(chunk(1))));
+    drop(store);
+    let store = disk.open(1 << 20);
+    assert_eq!((store.read(&id(0)), store.chunks()), (Ok(chunk(0)), 12));
+}
+
+#[test]
+fn a_disk_that_fails_at_the_start_is_not_taken_for_one_that_lost_something() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    (0..3).for_each(|n| put(&store, n));
+    drop(store);
+    // Each of its reads fails once.
+    for nth in 1.. {
+        let mut reads = 0;
+        disk.set(move |asked, _| {
+            reads += u32::from(asked == Asked::Read);
+            if asked == Asked::Read && reads == nth { Err(io::Error::other("the cable")) } else { Ok(()) }
+        });
+        let options = Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let failed = Store::open(Box::new(disk.clone()), options).is_err();
+        *disk.meet.lock().unwrap() = None;
+        let store = disk.open(1 << 20);
+        assert!((0..3).all(|n| store.read(&id(n)) == Ok(chunk(n))), "read {nth}");
+        if !failed {
+            assert!(nth > 5, "identity, headers and three payloads are read, and not in {} times", nth - 1);
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_full_file_system_is_told_from_a_capacity_that_is_used_up() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    disk.set(|asked, _| if asked == Asked::Create { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) });
+    assert_eq!(store.append(&id(0), &[chunk(0)], 0), Err(WriteError::FileSystemFull));
+    assert_eq!((store.contains(&id(0)), store.space().used), (None, 0));
+    *disk.meet.lock().unwrap() = None;
+    put(&store, 0);
+    // What the file system still has is asked before: a segment for chunks, and the reserve, which is one.
+    for (room, refused) in [(2 * SEGMENT, false), (2 * SEGMENT - 1, true), (0, true)] {
+        let disk = Meeting { room: Some(room), ..Meeting::new() };
+        let store = disk.open(1 << 20);
+        assert_eq!(store.space().free > 0, !refused, "{room}: {:?}", store.space());
+        assert_eq!(store.wants_segment(), !refused, "{room}");
+        assert_eq!(store.nearly_full(), refused.then_some(WriteError::FileSystemFull), "{room}");
+        let result = store.append(&id(0), &[chunk(0)], 0);
+        assert_eq!(result.err(), refused.then_some(WriteError::FileSystemFull), "{room}");
+    }
+    let store = Meeting::new().open(2 * SEGMENT);
+    put(&store, 0);
+    assert_eq!(store.nearly_full(), None, "most of the segment is free");
+    (1..10).for_each(|n| put(&store, n));
+    assert_eq!(store.nearly_full(), Some(WriteError::NoSpace));
+    assert_eq!(store.read(&id(99)), Err(ReadError::Missing));
+}

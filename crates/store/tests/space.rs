@@ -1,0 +1,171 @@
+//! What the files take is known, also after a restart, and what is dead is won back.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use protocol::id::ChunkId;
+use store::backend::{Backend, CrashBackend, FileBackend};
+use store::{Options, Store, WriteError};
+
+const SEGMENT: u64 = 32 << 10;
+
+fn open(disk: &CrashBackend) -> Store {
+    let options = Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3 };
+    Store::open(Box::new(disk.clone()), options).expect("opens").0
+}
+
+fn chunk(n: u32, len: usize) -> Bytes {
+    Bytes::from([&n.to_le_bytes()[..], &vec![1; len - 4]].concat())
+}
+
+fn put(store: &Store, bytes: &Bytes) -> ChunkId {
+    let id = ChunkId::of_payload(bytes);
+    store.append(&id, std::slice::from_ref(bytes), 0).expect("room");
+    store.sync().expect("syncs");
+    id
+}
+
+fn compact(store: &Store) -> u64 {
+    std::iter::from_fn(|| store.compact(&mut |_| ControlFlow::Continue(())).expect("compacts")).sum()
+}
+
+#[test]
+fn fill_is_the_same_after_a_restart() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let ids: Vec<ChunkId> = (0..25).map(|n| put(&store, &chunk(n, 3_000))).collect();
+    ids[5..8].iter().for_each(|id| store.remove(id).expect("removes"));
+    put(&store, &chunk(5, 3_000));
+    let before = store.space();
+    // Three segments are begun. A record of 3,000 bytes takes 3,072 with its header, a tombstone 64.
+    assert_eq!((before.used, before.written, before.dead), (3 * SEGMENT, 26 * 3_072 + 3 * 64, 3 * 3_072 + 3 * 64));
+    drop(store);
+    assert_eq!(open(&disk).space(), before);
+}
+
+#[test]
+fn after_a_restart_tombstones_go_as_soon_as_they_bury_nothing() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    // Ten chunks fill a segment; those of the first stay.
+    let kept: Vec<ChunkId> = (0..10).map(|n| put(&store, &chunk(n, 3_000))).collect();
+    let gone: Vec<ChunkId> = (10..60).map(|n| put(&store, &chunk(n, 3_000))).collect();
+    // Ten tombstones for each: they fill a segment.
+    gone.iter().cycle().take(500).for_each(|id| store.remove(id).expect("removes"));
+    drop(store);
+    let store = open(&disk);
+    // It is closed by those behind it.
+    let more: Vec<ChunkId> = (60..80).map(|n| put(&store, &chunk(n, 3_000))).collect();
+    assert!(compact(&store) >= 50 * 3_072);
+    assert!(store.space().dead < 100 * 64, "tombstones that bury nothing stay: {:?}", store.space());
+    drop(store);
+    let store = open(&disk);
+    assert!(kept.iter().chain(&more).all(|id| store.read(id).is_ok()));
+    assert_eq!(store.chunks(), 30);
+}
+
+#[test]
+fn tombstones_that_bury_something_are_not_moved_about() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    // 170 records fill a segment. Less than half of each of four goes; the tombstones fill most of a fifth.
+    let ids: Vec<ChunkId> = (0..680).map(|n| put(&store, &chunk(n, 100))).collect();
+    ids.iter().enumerate().filter(|(n, _)| n % 17 < 8).for_each(|(_, id)| store.remove(id).expect("removes"));
+    // It is closed by those behind it.
+    (1_000..1_020).for_each(|n| drop(put(&store, &chunk(n, 3_000))));
+    assert_eq!(store.compact(&mut |_| ControlFlow::Continue(())), Ok(None));
+    drop(store);
+    assert_eq!(open(&disk).compact(&mut |_| ControlFlow::Continue(())), Ok(None), "after a restart");
+}
+
+#[test]
+fn small_chunks_are_moved_in_batches_and_to_the_last() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    // A record takes 192 bytes: 170 fill a segment, three a batch of a 64th.
+    let ids: Vec<ChunkId> = (0..400).map(|n| put(&store, &chunk(n, 100))).collect();
+    let (kept, gone): (Vec<_>, Vec<_>) = ids[..170].iter().enumerate().partition(|(n, _)| n % 17 == 0);
+    gone.iter().for_each(|(_, id)| store.remove(id).expect("removes"));
+    let mut batches = Vec::new();
+    let won = store.compact(&mut |bytes| {
+        batches.push(bytes);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(won, Ok(Some(160 * 192)));
+    // Ten are moved; the last of them fills no batch.
+    assert_eq!(batches, [3 * 192; 3]);
+    assert!(kept.iter().all(|(_, id)| store.read(id).is_ok()));
+    drop(store);
+    let store = open(&disk);
+    assert!(kept.iter().all(|(_, id)| store.read(id).is_ok()) && gone.iter().all(|(_, id)| store.read(id).is_err()));
+}
+
+#[test]
+fn a_scrub_goes_through_everything_a_stretch_at_a_time() {
+    let store = open(&CrashBackend::new());
+    let mut ids: Vec<ChunkId> = (0..150).map(|n| put(&store, &chunk(n, 1_000))).collect();
+    ids.sort_unstable();
+    for (most, each) in [(1, 1), (1_000, 1), (1_001, 2), (5_000, 5), (u64::MAX, 64)] {
+        let mut after = None;
+        for stretch in ids.chunks(each) {
+            let scrubbed = store.scrub(after, most);
+            assert_eq!((scrubbed.bytes, scrubbed.bad.len()), (1_000 * stretch.len() as u64, 0), "{most} bytes");
+            if scrubbed.next.is_none() {
+                assert_eq!(stretch.last(), ids.last(), "it ended before the end");
+                break;
+            }
+            assert_eq!(scrubbed.next.as_ref(), stretch.last(), "{most} bytes");
+            after = scrubbed.next;
+        }
+    }
+}
+
+#[test]
+fn one_segment_is_prepared_when_the_one_in_use_is_half_full() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    let files = || disk.list().expect("lists").iter().filter(|(name, _)| name.starts_with("segment-")).count();
+    let mut wanted = Vec::new();
+    for n in 0..20 {
+        if store.wants_segment() {
+            wanted.push(n);
+        }
+        let before = files();
+        store.prepare_segment().expect("prepares");
+        assert_eq!(files() - before, usize::from(wanted.last() == Some(&n)), "before chunk {n}");
+        assert!(!store.wants_segment(), "before chunk {n}: one is enough");
+        put(&store, &chunk(n, 3_000));
+    }
+    // Ten chunks fill a segment.
+    assert_eq!((wanted, files()), (vec![0, 6, 16], 3));
+}
+
+#[test]
+fn the_reserve_is_not_for_chunks_and_no_record_is_longer_than_a_segment() {
+    for (reserve, segments) in [(0, 9), (SEGMENT, 9), (4 * SEGMENT, 6)] {
+        let options = Options { capacity: 10 * SEGMENT, reserve, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let disk = CrashBackend::new();
+        let (store, _) = Store::open(Box::new(disk.clone()), options).expect("opens");
+        let long = chunk(0, SEGMENT as usize);
+        assert_eq!(store.append(&ChunkId::of_payload(&long), &[long], 0), Err(WriteError::NoSpace));
+        let mut ids = Vec::new();
+        for n in 0.. {
+            let bytes = chunk(n, 3_000);
+            let id = ChunkId::of_payload(&bytes);
+            if store.append(&id, &[bytes], 0).is_err() {
+                break;
+            }
+            ids.push(id);
+        }
+        assert_eq!((ids.len(), store.space().used), (segments * 10, segments as u64 * SEGMENT), "reserve {reserve}");
+        store.sync().expect("syncs");
+        ids.iter().for_each(|id| store.remove(id).expect("tombstones use the reserve"));
+    }
+}
+
+#[test]
+fn a_file_system_tells_its_room() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backend = FileBackend::open(dir.path()).expect("opens");
+    assert!(backend.room().is_some_and(|room| room > 0));
+}
