@@ -139,6 +139,8 @@ pub struct Recovery {
     /// Records that are not whole and once were, because they were durable when later ones were written: damaged since,
     /// and struck out.
     pub damaged: Vec<ChunkId>,
+    /// Those of them that no later record makes good or drops.
+    pub missed: Vec<ChunkId>,
     /// Why it could not be noted durably that some of these are missed: the next start does not know of them.
     pub forgetful: Option<WriteError>,
 }
@@ -311,7 +313,7 @@ impl Store {
         let (index, damaged, usage, writer) =
             (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
         let store = Self { backend, options, bug, index, damaged, usage, writer };
-        let missed = recovery.damaged.iter().copied().filter(|id| store.contains(id).is_none());
+        let missed = recovery.missed.iter().copied().filter(|id| store.contains(id).is_none());
         recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
         Ok((store, recovery))
     }

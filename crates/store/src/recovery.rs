@@ -32,6 +32,8 @@ pub(crate) struct Found {
     usage: Usage,
     /// Records that were not whole: segment, chunk, and whether they must have been whole once.
     struck: Vec<(u32, ChunkId, bool)>,
+    /// The sequence numbers of those.
+    struck_at: Vec<u64>,
     /// Those behind something unreadable, of which less is known.
     torn: Vec<ChunkId>,
     sequence: u64,
@@ -56,7 +58,7 @@ struct Walk {
     /// Everything before this was durable when a record behind it was written.
     durable: u64,
     /// Records that are not whole, by their ends.
-    struck: Vec<(u64, ChunkId)>,
+    struck: Vec<(u64, ChunkId, u64)>,
     /// Whether anything was written over.
     changed: bool,
 }
@@ -138,7 +140,8 @@ impl Found {
             self.resume = (clean && last).then_some((segment, walk.chain));
             self.usage.change(segment, |of| of.written = walk.end.max(walk.chain) - SEGMENT_HEADER);
         }
-        self.struck.extend(walk.struck.into_iter().map(|(end, id)| (segment, id, end <= walk.durable)));
+        self.struck_at.extend(walk.struck.iter().map(|(_, _, sequence)| *sequence));
+        self.struck.extend(walk.struck.into_iter().map(|(end, id, _)| (segment, id, end <= walk.durable)));
         Ok(())
     }
 
@@ -165,7 +168,7 @@ impl Found {
             return Ok(None);
         } else if header.kind != Kind::Struck {
             backend.write_at(&walk.name, here, &Header { kind: Kind::Struck, ..header }.encode())?;
-            walk.struck.push((here + span, header.id));
+            walk.struck.push((here + span, header.id, header.sequence));
             walk.changed = true;
         }
         if !walk.lost {
@@ -218,6 +221,12 @@ impl Found {
     pub(crate) fn finish(self) -> (BTreeMap<ChunkId, Place>, Damaged, Usage, Recovery, u64) {
         let mut index = BTreeMap::new();
         let mut damaged = Damaged::default();
+        // Of what was dropped or written again since, nothing is to be noted.
+        let later = |(struck, at): (&(u32, ChunkId, bool), &u64)| {
+            (!self.newest.get(&struck.1).is_some_and(|newest| newest.0 > *at)).then_some(struck.1)
+        };
+        let fresh: std::collections::BTreeSet<ChunkId> =
+            self.struck.iter().zip(&self.struck_at).filter_map(later).collect();
         for (id, (_, says)) in self.newest {
             match says {
                 Newest::Here(place) => drop(index.insert(id, place)),
@@ -237,6 +246,7 @@ impl Found {
             bytes: index.values().map(|place| u64::from(place.len)).sum(),
             torn: self.torn,
             damaged: Vec::new(),
+            missed: Vec::new(),
             forgetful: None,
         };
         // A segment is synced before the next one is begun.
@@ -245,6 +255,7 @@ impl Found {
             let what = if was_durable || segment < last { &mut recovery.damaged } else { &mut recovery.torn };
             what.push(id);
         }
+        recovery.missed = recovery.damaged.iter().copied().filter(|id| fresh.contains(id)).collect();
         (index, damaged, usage, recovery, self.sequence)
     }
 }
