@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId, OpId};
-use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
+use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::Instant;
-use protocol::wire::Usage;
 pub use store::IDENTITY;
 use store::backend::FileBackend;
-use store::{Options, ReadError, Recovery, Store, WriteError};
+use store::{GROUP, Options, ReadError, Recovery, Store, WriteError};
 
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::metrics::TargetMetrics;
@@ -28,8 +27,6 @@ use crate::private::Tightened;
 use crate::reload::MapInUse;
 use crate::{NodeError, io};
 
-/// Writes that share one sync at most.
-const GROUP: usize = 64;
 /// Segments are this long, or a sixteenth of the capacity.
 const SEGMENT: u64 = 64 << 20;
 
@@ -80,31 +77,18 @@ struct TargetHost {
 
 impl Host<Target> for TargetHost {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion> {
-        match effect {
-            Effect::Lookup { id, promise: None } => return Some(Completion::Found(self.store.contains(&id))),
-            Effect::Lookup { id, promise: Some(mark) } => {
-                return Some(Completion::Found(self.store.promise(&id, mark)));
-            }
-            Effect::Usage => {
-                let space = self.store.space();
-                let (live, dead) = (space.written.saturating_sub(space.dead), space.dead);
-                let ((damaged, damaged_more), reclaimed) = (self.store.damaged(), space.reclaimed);
-                return Some(Completion::Used(Usage { live, dead, reclaimed, damaged, damaged_more }));
-            }
-            Effect::List { prefix, after, limit } => {
-                let (ids, more) = self.store.list(&prefix, after.as_ref(), limit);
-                return Some(Completion::Listed { ids, more });
-            }
+        match self.store.at_once(effect) {
+            Ok(completion) => return Some(completion),
             // The threads end only after this one: their ends of the channels are there.
-            Effect::Write { id, pieces, verify, promise } => {
+            Err(Effect::Write { id, pieces, verify, promise }) => {
                 drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise }));
             }
-            Effect::Discard { ids, mark, since } => drop(self.writes.send(Write::Discard { op, ids, mark, since })),
-            Effect::Read { id } => drop(self.reads.send(Read::Chunk { op, id })),
-            Effect::Scrub { after, max_bytes } => drop(self.reads.send(Read::Scrub { op, after, max_bytes })),
-            Effect::Verify { id, pieces } => {
-                return Some(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))));
+            Err(Effect::Discard { ids, mark, since }) => {
+                drop(self.writes.send(Write::Discard { op, ids, mark, since }))
             }
+            Err(Effect::Read { id }) => drop(self.reads.send(Read::Chunk { op, id })),
+            Err(Effect::Scrub { after, max_bytes }) => drop(self.reads.send(Read::Scrub { op, after, max_bytes })),
+            Err(other) => unreachable!("{other:?} does not wait for the disk"),
         }
         None
     }
@@ -415,8 +399,8 @@ fn write_loop(
 
 fn discard(store: &Store, ids: &[ChunkId], mark: u32, since: u32) -> Completion {
     let done = store.discard(ids, mark, since);
-    let result = done.failed.map_or(Ok(()), |error| Err(failure(&error)));
-    Completion::Discarded { dropped: done.dropped, bytes: done.bytes, result }
+    done.failed.iter().for_each(tell);
+    done.into()
 }
 
 /// Keeps a segment ready ahead of the writer, wins back space, and tells how much there is: others may use the file system
@@ -459,12 +443,13 @@ fn space_loop(id: u32, store: &Store, bell: &Receiver<()>, mailbox: &Mailbox<Req
 }
 
 fn failure(error: &WriteError) -> WriteFailure {
-    match error {
-        WriteError::NoSpace | WriteError::FileSystemFull => WriteFailure::NoSpace,
-        WriteError::Io(problem) => {
-            tracing::error!("a write failed: {problem}; check the disk");
-            WriteFailure::Disk
-        }
+    tell(error);
+    error.into()
+}
+
+fn tell(error: &WriteError) {
+    if let WriteError::Io(problem) = error {
+        tracing::error!("a write failed: {problem}; check the disk");
     }
 }
 
@@ -473,18 +458,15 @@ fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) 
     while let Ok(read) = queue.recv() {
         let (op, completion) = match read {
             Read::Chunk { op, id } => {
-                let result = store.read(&id).map_err(|error| match error {
-                    ReadError::Missing => ReadFailure::Missing,
-                    ReadError::Corrupt => {
+                let result = store.read(&id);
+                match &result {
+                    Err(ReadError::Corrupt) => {
                         tracing::warn!("the copy of {id} was found damaged when it was read; a scrub of it follows");
-                        ReadFailure::Corrupt
                     }
-                    ReadError::Io(problem) => {
-                        tracing::error!("reading {id} failed: {problem}; check the disk");
-                        ReadFailure::Disk
-                    }
-                });
-                (op, Completion::Read(result))
+                    Err(ReadError::Io(problem)) => tracing::error!("reading {id} failed: {problem}; check the disk"),
+                    Ok(_) | Err(ReadError::Missing) => {}
+                }
+                (op, Completion::Read(result.map_err(|error| (&error).into())))
             }
             Read::Scrub { op, after, max_bytes } => {
                 let scrubbed = store.scrub(after, max_bytes);

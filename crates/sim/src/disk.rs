@@ -1,15 +1,16 @@
-//! One target's disk: the real store over a backend that tears what was not synced, with time charged.
+//! One target's disk: the real store over a backend that fails as disks do, with time charged, and what a target does to
+//! keep its store in room.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, OpId};
-use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
+use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::time::{Instant, Span};
-use protocol::wire::Usage;
-use store::backend::CrashBackend;
-use store::{Options, ReadError, Store, WriteError};
+use store::backend::{CrashBackend, Rot, SyncFault};
+use store::{Ahead, Bug, Compaction, Options, Space, Step, Store, StoreError, WriteError};
 
+use crate::disks::Spoil;
 use crate::swarm::Trouble;
 
 /// A write that waits for its group.
@@ -21,17 +22,31 @@ struct Write {
     promise: u32,
 }
 
+/// How a disk is set up.
+pub(crate) struct Setup {
+    pub(crate) options: Options,
+    /// Bytes per second.
+    pub(crate) rate: u64,
+    /// What a sync takes.
+    pub(crate) sync: Span,
+    /// Most writes of a group.
+    pub(crate) most: usize,
+    /// From one look for room to the next.
+    pub(crate) look: Span,
+    /// From one step of a compaction to the next, besides its time.
+    pub(crate) pace: Span,
+    pub(crate) bug: Option<Bug>,
+    /// Decides what a failed sync drops.
+    pub(crate) seed: u64,
+}
+
 pub(crate) struct Disk {
     pub(crate) backend: CrashBackend,
     /// Whether a failed sync is taken for a good one (a planted defect).
     pub(crate) trusting: bool,
-    options: Options,
+    setup: Setup,
     store: Option<Store>,
-    rate: u64,
-    sync: Span,
     queue: VecDeque<Write>,
-    /// Most writes of a group.
-    most: usize,
     /// Whether the store refused a write because the disk failed: it takes no more until it is opened again.
     failed: bool,
     /// The group that is being made durable.
@@ -39,6 +54,12 @@ pub(crate) struct Disk {
     /// Chunks in the order in which they became durable.
     order: Vec<ChunkId>,
     reads_done: Instant,
+    /// A segment whose file is made, and not handed to the writer yet.
+    ahead: Option<Ahead>,
+    /// A compaction that is under way.
+    compaction: Option<Compaction>,
+    /// Segments emptied.
+    pub(crate) emptied: u32,
 }
 
 /// What a disk answers to an effect.
@@ -54,69 +75,79 @@ pub(crate) enum Answer {
 }
 
 impl Disk {
-    /// An empty disk of `rate` bytes per second, whose groups of at most `most` writes take `sync` more.
-    pub(crate) fn new(options: Options, rate: u64, sync: Span, most: usize) -> Self {
+    /// An empty disk.
+    pub(crate) fn new(setup: Setup) -> Self {
         let mut disk = Self {
-            backend: CrashBackend::new(),
+            backend: CrashBackend::seeded(setup.seed),
             trusting: false,
-            options,
+            setup,
             store: None,
-            rate,
-            sync,
             queue: VecDeque::new(),
-            most,
             failed: false,
             group: Vec::new(),
             order: Vec::new(),
             reads_done: Instant::ZERO,
+            ahead: None,
+            compaction: None,
+            emptied: 0,
         };
-        disk.open(false);
+        if let Err(error) = disk.open(false) {
+            panic!("an empty disk is refused: {error}");
+        }
         disk
     }
 
-    /// Starts, or starts again on a disk that is well; with `forget`, the newest records are lost on the way (a planted defect).
-    pub(crate) fn open(&mut self, forget: bool) {
-        self.mend();
-        self.failed = false;
-        match Store::open(Box::new(self.backend.clone()), self.options.clone()) {
-            Ok((store, _)) => {
-                if forget {
-                    for id in self.order.iter().rev().take(5) {
-                        let _ = store.remove(id);
-                    }
-                }
-                self.store = Some(store);
+    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect). Copies that the
+    /// start found damaged.
+    pub(crate) fn open(&mut self, forget: bool) -> Result<Vec<ChunkId>, StoreError> {
+        let (store, recovery) =
+            Store::open_planted(Box::new(self.backend.clone()), self.setup.options.clone(), self.setup.bug)?;
+        if forget {
+            for id in self.order.iter().rev().take(5) {
+                let _ = store.remove(id);
             }
-            Err(error) => panic!("a store does not open again: {error}"),
         }
+        self.failed = matches!(recovery.forgetful, Some(WriteError::Io(_)));
+        self.store = Some(store);
+        Ok(recovery.damaged)
     }
 
     /// The power fails.
     pub(crate) fn crash(&mut self, seed: u64) {
-        self.kill();
+        self.end();
         self.backend.crash(seed);
     }
 
     /// The process ends without warning: what it wrote is still there, durable or not.
     pub(crate) fn kill(&mut self) {
+        self.end();
+        self.backend.kill();
+    }
+
+    fn end(&mut self) {
         self.store = None;
         self.queue.clear();
         self.group.clear();
+        self.ahead = None;
+        self.compaction = None;
     }
 
     /// From now on the disk fails in this way.
     pub(crate) fn trouble(&self, trouble: Trouble) {
         match trouble {
-            Trouble::FailSync => self.backend.set_fail_sync(true),
+            Trouble::FailSync => self.backend.set_sync_fault(Some(SyncFault::Always)),
+            Trouble::FailOneSync => self.backend.set_sync_fault(Some(SyncFault::Once)),
             Trouble::FailWrite => self.backend.set_fail_write(true),
+            Trouble::FailRead => self.backend.set_fail_read(true),
             Trouble::Full => self.backend.set_full(true),
         }
     }
 
     /// The disk is well again.
     pub(crate) fn mend(&self) {
-        self.backend.set_fail_sync(false);
+        self.backend.set_sync_fault(None);
         self.backend.set_fail_write(false);
+        self.backend.set_fail_read(false);
         self.backend.set_full(false);
     }
 
@@ -125,11 +156,15 @@ impl Disk {
         self.failed
     }
 
-    /// Flips a byte. Which chunks it damaged; `None` when nothing was written yet.
-    pub(crate) fn flip(&self, seed: u64) -> Option<BTreeSet<ChunkId>> {
+    /// Spoils some bytes. Which chunks that damaged, and whether records may be forgotten at the next start; `None` when
+    /// there is nothing to spoil.
+    pub(crate) fn spoil(&self, seed: u64, spoil: Spoil) -> Option<(BTreeSet<ChunkId>, bool)> {
         let good = self.good();
-        let flipped = self.backend.flip_byte(seed);
-        flipped.then(|| good.difference(&self.good()).copied().collect())
+        let forgets = match spoil {
+            Spoil::Rot(spot) => self.backend.rot(seed, spot)? == Rot::Header,
+            Spoil::Sector => self.backend.lose_sector(seed).then_some(true)?,
+        };
+        Some((good.difference(&self.good()).copied().collect(), forgets))
     }
 
     /// The chunks that the store names.
@@ -138,7 +173,7 @@ impl Disk {
     }
 
     /// The chunks whose copies are good.
-    fn good(&self) -> BTreeSet<ChunkId> {
+    pub(crate) fn good(&self) -> BTreeSet<ChunkId> {
         self.held().into_iter().filter(|id| self.durable(id).is_some()).collect()
     }
 
@@ -146,62 +181,65 @@ impl Disk {
         self.store.as_ref().map_or((0, 0), |store| (store.chunks(), store.space().free))
     }
 
-    /// The durable bytes of a chunk, if they are good.
+    pub(crate) fn space(&self) -> Space {
+        self.store.as_ref().map_or_else(Space::default, Store::space)
+    }
+
+    /// The length of a chunk that the store names.
+    pub(crate) fn names(&self, id: &ChunkId) -> Option<u32> {
+        self.store.as_ref()?.contains(id)
+    }
+
+    /// The bytes of a chunk on the medium, if they are good.
     pub(crate) fn durable(&self, id: &ChunkId) -> Option<Bytes> {
-        self.store.as_ref()?.read(id).ok()
+        let store = self.store.as_ref()?;
+        self.backend.inspect(|| store.read(id)).ok()
+    }
+
+    /// Scrubs everything: the bad copies.
+    pub(crate) fn scrub(&self) -> Vec<ChunkId> {
+        let Some(store) = &self.store else { return Vec::new() };
+        let (mut bad, mut after) = (Vec::new(), None);
+        loop {
+            let scrubbed = store.scrub(after, u64::MAX);
+            bad.extend(scrubbed.bad);
+            after = scrubbed.next;
+            if after.is_none() {
+                return bad;
+            }
+        }
     }
 
     pub(crate) fn run(&mut self, now: Instant, op: OpId, effect: Effect) -> Answer {
         let Some(store) = &self.store else { panic!("an effect for a disk without power") };
-        match effect {
-            Effect::Lookup { id, promise } => Answer::Now(Completion::Found(match promise {
-                Some(mark) => store.promise(&id, mark),
-                None => store.contains(&id),
-            })),
-            Effect::List { prefix, after, limit } => {
-                let (ids, more) = store.list(&prefix, after.as_ref(), limit);
-                Answer::Now(Completion::Listed { ids, more })
-            }
-            Effect::Verify { id, pieces } => {
-                Answer::Now(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
-            }
-            Effect::Write { id, pieces, verify, promise } => {
+        let rate = self.setup.rate;
+        match store.at_once(effect) {
+            Ok(completion) => Answer::Now(completion),
+            Err(Effect::Write { id, pieces, verify, promise }) => {
                 self.queue.push_back(Write { op, id, pieces, verify, promise });
                 if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
             }
-            Effect::Read { id } => {
-                let result = store.read(&id).map_err(|error| match error {
-                    ReadError::Missing => ReadFailure::Missing,
-                    ReadError::Corrupt => ReadFailure::Corrupt,
-                    ReadError::Io(_) => ReadFailure::Disk,
-                });
+            Err(Effect::Read { id }) => {
+                let result = store.read(&id).map_err(|error| (&error).into());
                 let bytes = result.as_ref().map_or(0, |b| b.len() as u64);
-                self.reads_done = self.reads_done.max(now) + Span::of_transfer(bytes, self.rate);
+                self.reads_done = self.reads_done.max(now) + Span::of_transfer(bytes, rate);
                 Answer::At(self.reads_done, Completion::Read(result))
             }
-            Effect::Discard { ids, mark, since } => {
-                let done = store.discard(&ids, mark, since);
-                let result = done.failed.map_or(Ok(()), |error| Err(failure(&error)));
-                self.failed |= result == Err(WriteFailure::Disk);
-                let completion = Completion::Discarded { dropped: done.dropped, bytes: done.bytes, result };
-                Answer::At(now + self.sync, completion)
+            Err(Effect::Discard { ids, mark, since }) => {
+                let completion = Completion::from(store.discard(&ids, mark, since));
+                self.failed |= matches!(completion, Completion::Discarded { result: Err(WriteFailure::Disk), .. });
+                Answer::At(now + self.setup.sync, completion)
             }
-            Effect::Usage => {
-                let space = store.space();
-                let live = space.written - space.dead;
-                let (damaged, damaged_more) = store.damaged();
-                let (dead, reclaimed) = (space.dead, space.reclaimed);
-                Answer::Now(Completion::Used(Usage { live, dead, reclaimed, damaged, damaged_more }))
-            }
-            Effect::Scrub { after, max_bytes } => {
+            Err(Effect::Scrub { after, max_bytes }) => {
                 let scrubbed = store.scrub(after, max_bytes);
                 // In its turn with the reads.
-                self.reads_done = self.reads_done.max(now) + Span::of_transfer(scrubbed.bytes, self.rate);
-                let result = scrubbed.failed.map_or(Ok(()), |error| Err(failure(&error)));
+                self.reads_done = self.reads_done.max(now) + Span::of_transfer(scrubbed.bytes, rate);
+                let result = scrubbed.failed.as_ref().map_or(Ok(()), |error| Err(error.into()));
                 self.failed |= result == Err(WriteFailure::Disk);
                 let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
                 Answer::At(self.reads_done, Completion::Scrubbed { next, bytes, bad, result })
             }
+            Err(other) => panic!("{other:?} does not wait for the disk"),
         }
     }
 
@@ -209,23 +247,23 @@ impl Disk {
     fn begin(&mut self, now: Instant) -> Answer {
         let Some(store) = &self.store else { return Answer::Queued };
         let mut bytes = 0;
-        for write in self.queue.drain(..self.queue.len().min(self.most)) {
+        for write in self.queue.drain(..self.queue.len().min(self.setup.most)) {
             let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
             let result = if good {
-                store.append(&write.id, &write.pieces, write.promise).map_err(|error| failure(&error))
+                store.append(&write.id, &write.pieces, write.promise).map_err(|error| (&error).into())
             } else {
                 Err(WriteFailure::BadHash)
             };
             bytes += write.pieces.iter().map(Bytes::len).sum::<usize>() as u64;
             self.group.push((write.op, write.id, result));
         }
-        Answer::CommitAt(now + self.sync + Span::of_transfer(bytes, self.rate))
+        Answer::CommitAt(now + self.setup.sync + Span::of_transfer(bytes, self.setup.rate))
     }
 
     /// Makes the group durable: its completions, and what follows for the next group.
     pub(crate) fn commit(&mut self, now: Instant) -> (Vec<(OpId, Completion)>, Answer) {
         let Some(store) = &self.store else { return (Vec::new(), Answer::Queued) };
-        let synced = store.sync().map_err(|error| failure(&error));
+        let synced = store.sync().map_err(|error| (&error).into());
         let synced = if self.trusting { Ok(()) } else { synced };
         let free = store.space().free;
         let mut done = Vec::new();
@@ -241,12 +279,40 @@ impl Disk {
         let next = if self.queue.is_empty() { Answer::Queued } else { self.begin(now) };
         (done, next)
     }
-}
 
-fn failure(error: &WriteError) -> WriteFailure {
-    match error {
-        WriteError::NoSpace | WriteError::FileSystemFull => WriteFailure::NoSpace,
-        WriteError::Io(_) => WriteFailure::Disk,
+    /// Whether the writer wants a segment made ahead, and none is being made.
+    pub(crate) fn wants_segment(&self) -> bool {
+        self.ahead.is_none() && self.store.as_ref().is_some_and(Store::wants_segment)
+    }
+
+    /// Does the next thing that gives the store room, in the daemon's order: a segment ahead, then a step of a compaction.
+    /// When to come again.
+    pub(crate) fn keep(&mut self, now: Instant) -> Instant {
+        let Setup { sync, rate, look, pace, .. } = self.setup;
+        let Some(store) = &self.store else { return now + look };
+        if let Some(made) = self.ahead.take() {
+            // A file that cannot be removed stays till the next start.
+            let _ = store.adopt_segment(made);
+        } else if let Ok(Some(made)) = store.make_segment() {
+            // Its file is durable by then; the writer may be faster.
+            self.ahead = Some(made);
+            return now + sync;
+        }
+        let mut compaction = self.compaction.take().unwrap_or_else(|| store.compaction());
+        match store.step(&mut compaction) {
+            Ok(Step::Moved(bytes)) => {
+                self.compaction = Some(compaction);
+                now + sync + pace + Span::of_transfer(2 * bytes, rate)
+            }
+            Ok(step) => {
+                self.emptied += u32::from(matches!(step, Step::Won(_)));
+                now + look
+            }
+            Err(error) => {
+                self.failed |= WriteFailure::from(&error) == WriteFailure::Disk;
+                now + look
+            }
+        }
     }
 }
 

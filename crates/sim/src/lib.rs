@@ -5,6 +5,7 @@
 
 pub mod check;
 mod disk;
+pub mod disks;
 pub mod excuse;
 pub mod layout;
 mod net;
@@ -32,6 +33,8 @@ pub struct Outcome {
     pub events: u64,
     /// What excused something that was missing.
     pub excuses: Excuses,
+    /// What happened to the disks.
+    pub disks: disks::Seen,
     /// What went wrong, if anything.
     pub failure: Option<String>,
 }

@@ -23,6 +23,8 @@ pub struct Report {
     pub events: u64,
     /// In how many seeds each excuse was used, and how often over all.
     pub excuses: BTreeMap<Excuse, (u64, u64)>,
+    /// What happened to the disks, over all.
+    pub disks: crate::disks::Seen,
     /// Seeds that failed, and why; in order of the seed.
     pub failures: Vec<(u64, String)>,
 }
@@ -73,6 +75,7 @@ pub fn check_seeds(
                         let (seeds, all) = report.excuses.entry(excuse).or_insert((0, 0));
                         (*seeds, *all) = (*seeds + 1, *all + times);
                     }
+                    report.disks.add(&outcome.disks);
                     report.failures.extend(outcome.failure.map(|why| (seed, why)));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }

@@ -8,9 +8,14 @@ use protocol::target::Bug;
 use protocol::time::Span;
 use protocol::wire;
 
+use crate::disks::Disks;
 use crate::layout::Layout;
 
-/// Bytes that a target may hold.
+/// Time in which faults happen.
+pub(crate) const STORM: Span = Span::from_millis(400);
+/// Puts before the heal, and as many gets.
+const OPERATIONS: u32 = 200;
+/// What the weights of targets in a map are of.
 const CAPACITY: u64 = 8 << 20;
 
 /// A defect that is planted to prove that the checkers bite.
@@ -32,11 +37,13 @@ pub enum Planted {
     OldMapAfterRestart,
     /// The clock of a node that sleeps stands still.
     StoppedClock,
+    /// A defect of the store.
+    Store(store::Bug),
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 39] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -61,6 +68,21 @@ impl Planted {
         Self::Initiator(initiator::Bug::KeepMap),
         Self::Initiator(initiator::Bug::KeepCopies),
         Self::Initiator(initiator::Bug::KeepHolders),
+        Self::Store(store::Bug::SkipSync),
+        Self::Store(store::Bug::RetrySync),
+        Self::Store(store::Bug::RollUnsynced),
+        Self::Store(store::Bug::TrustCache),
+        Self::Store(store::Bug::TrustClean),
+        Self::Store(store::Bug::ResumeOverTorn),
+        Self::Store(store::Bug::SkipTombstones),
+        Self::Store(store::Bug::RemoveBeforeSync),
+        Self::Store(store::Bug::DropTombstones),
+        Self::Store(store::Bug::NameUnpromised),
+        Self::Store(store::Bug::ForgetUnread),
+        Self::Store(store::Bug::KeepBad),
+        Self::Store(store::Bug::ClearTail),
+        Self::Store(store::Bug::NoReserve),
+        Self::Store(store::Bug::MiscountAhead),
     ];
 
     /// Its name on the command line.
@@ -91,6 +113,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
+            Self::Store(bug) => bug.name(),
         }
     }
 }
@@ -113,6 +136,10 @@ pub struct Faults {
 pub enum Trouble {
     /// Syncs fail.
     FailSync,
+    /// The next sync fails.
+    FailOneSync,
+    /// Reads fail.
+    FailRead,
     /// Writes fail half-way.
     FailWrite,
     /// New segments find no room.
@@ -173,6 +200,8 @@ pub struct Scenario {
     pub commit: usize,
     /// Bytes that a target may hold.
     pub capacity: u64,
+    /// Disks, and what goes wrong with them.
+    pub disks: Disks,
     /// Cleaning.
     pub cleaning: Option<Cleaning>,
     /// A planted defect.
@@ -224,8 +253,8 @@ impl Scenario {
         let layout = Layout::draw(seed, copies, CAPACITY);
         let mut disks = Rng::new(seed).fork(8);
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
-        let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full];
-        let troubles = (0..troubles).map(|_| ways[disks.below(3) as usize]).collect();
+        let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full, Trouble::FailOneSync, Trouble::FailRead];
+        let troubles = (0..troubles).map(|_| ways[disks.below(5) as usize]).collect();
         let mut switch = Rng::new(seed).fork(13);
         let mute = (config.multicast && switch.chance(1, 4)).then(|| {
             let begins = switch.below(200);
@@ -240,13 +269,17 @@ impl Scenario {
         });
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
+        let largest = [1_000, 4_000, 9_000][rng.below(3) as usize];
+        let targets = layout.maps[0].targets.len() as u32;
+        let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
+        let disks = Disks::draw(seed, STORM, volume, largest);
         Self {
             seed,
-            targets: layout.maps[0].targets.len() as u32,
+            targets,
             initiators: 3,
             layout,
-            operations: 200,
-            largest: [1_000, 4_000, 9_000][rng.below(3) as usize],
+            operations: OPERATIONS,
+            largest,
             config,
             link,
             disk: (disk_rate, Span::from_micros(50 + rng.below(400))),
@@ -261,7 +294,8 @@ impl Scenario {
             flips,
             troubles,
             commit,
-            capacity: CAPACITY,
+            capacity: disks.capacity,
+            disks,
             cleaning,
             planted,
         }

@@ -10,6 +10,9 @@ use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, Targ
 use protocol::target;
 use protocol::wire::{Ack, Answer, DataHeader, LeadRequest, Leading, Message, decode_message};
 
+use store::backend::Spot;
+
+use crate::disks::Spoil;
 use crate::layout::Layout;
 use crate::swarm::{Scenario, Trouble};
 
@@ -57,6 +60,14 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
     }
     if let Some((begins, ends)) = s.mute {
         let _ = write!(text, "\nthe switch drops multicast from {begins} to {ends}");
+    }
+    let disks = &s.disks;
+    let _ = write!(text, "\nsegments of {} bytes, looks for room every {}", disks.segment, disks.look);
+    if disks.stops + disks.restless > 0 {
+        let _ = write!(text, "; machines stop {} times in the midst of a change", disks.stops + disks.restless);
+    }
+    if let Some(at) = disks.blackout {
+        let _ = write!(text, "; the power fails everywhere after {at}");
     }
     if !s.troubles.is_empty() {
         let troubles: Vec<&str> = s.troubles.iter().map(|t| trouble(*t)).collect();
@@ -248,8 +259,21 @@ pub(crate) fn chunks<'a>(ids: impl IntoIterator<Item = &'a ChunkId>) -> String {
 pub(crate) const fn trouble(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::FailSync => "syncs fail",
+        Trouble::FailOneSync => "the next sync fails",
+        Trouble::FailRead => "reads fail",
         Trouble::FailWrite => "writes fail half-way",
         Trouble::Full => "no room for new segments",
+    }
+}
+
+/// How bytes were spoiled.
+pub(crate) const fn spoil(spoil: Spoil) -> &'static str {
+    match spoil {
+        Spoil::Rot(Spot::Anywhere) => "a byte flips on disk",
+        Spoil::Rot(Spot::Header) => "a byte of a record's header flips on disk",
+        Spoil::Rot(Spot::Tombstone) => "a byte of a tombstone flips on disk",
+        Spoil::Rot(Spot::Tail) => "a byte of the last record flips on disk",
+        Spoil::Sector => "a sector of the disk cannot be read any more",
     }
 }
 

@@ -16,14 +16,15 @@ use store::Options;
 
 use crate::Outcome;
 use crate::check::Windows;
-use crate::disk::{Acknowledged, Answer, Disk};
+use crate::disk::{self, Acknowledged, Answer, Disk};
 use crate::excuse::Excuse;
 use crate::layout::Lost;
 use crate::net::{Net, listeners};
-use crate::swarm::{Planted, Scenario, Trouble};
+use crate::swarm::{Planted, STORM, Scenario, Trouble};
 use crate::tell;
 
 mod cleaning;
+mod disks;
 mod faults;
 mod maps;
 mod promise;
@@ -39,8 +40,6 @@ use workload::Asked;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
-/// Time in which faults happen.
-const STORM: Span = Span::from_millis(400);
 /// Time by which everything must be done.
 const END: Span = Span::from_secs(30);
 
@@ -112,6 +111,7 @@ enum Happening {
     /// What refers to a chunk appears, unless it is too late: by whom, when it was asked to be put (by its clock).
     Publish(NodeId, ChunkId, Instant, Arc<Promise>),
     Rested(u32),
+    Disks(disks::Event),
 }
 
 pub(crate) struct World<'a> {
@@ -148,6 +148,7 @@ pub(crate) struct World<'a> {
     references: BTreeMap<ChunkId, u32>,
     cleaning: Option<Cleaning>,
     healed: bool,
+    disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
@@ -189,6 +190,7 @@ impl<'a> World<'a> {
             references: BTreeMap::new(),
             cleaning: None,
             healed: false,
+            disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
             lost: BTreeSet::new(),
             windows: Windows::default(),
@@ -217,11 +219,23 @@ impl<'a> World<'a> {
         let options = Options {
             capacity: self.scenario.capacity,
             reserve: self.scenario.capacity / 32,
-            segment_size: 32 << 10,
+            segment_size: self.scenario.disks.segment,
             cluster: CLUSTER.0,
             target: n,
         };
-        let mut disk = Disk::new(options, (rate / slow).max(1), sync.times(slow), self.scenario.commit);
+        let mut disk = Disk::new(disk::Setup {
+            options,
+            rate: (rate / slow).max(1),
+            sync: sync.times(slow),
+            most: self.scenario.commit,
+            look: self.scenario.disks.look,
+            pace: self.scenario.disks.pace,
+            bug: match self.scenario.planted {
+                Some(Planted::Store(bug)) => Some(bug),
+                _ => None,
+            },
+            seed: mix(self.scenario.seed ^ u64::from(n)),
+        });
         disk.trusting = self.scenario.planted == Some(Planted::IgnoreFailedSync);
         disk
     }
@@ -230,6 +244,7 @@ impl<'a> World<'a> {
         let disk = self.fresh_disk(id);
         let target = self.target(id, &disk, self.file(id));
         self.add(id, Machinery::Target(Box::new(target), disk));
+        self.keep_room(id);
     }
 
     fn add(&mut self, id: NodeId, machinery: Machinery) {
@@ -381,6 +396,7 @@ impl<'a> World<'a> {
             Happening::Heal => self.heal(),
             Happening::Publish(by, chunk, begun, promise) => self.publish(by, chunk, begun, promise),
             Happening::Rested(look) => self.rested(look),
+            Happening::Disks(event) => self.disks(event),
         }
     }
 
@@ -426,7 +442,14 @@ impl<'a> World<'a> {
         let Some(node) = self.nodes.get_mut(&id).filter(|n| n.life == life) else { return };
         let Machinery::Target(_, disk) = &mut node.machinery else { return };
         let (done, next) = disk.commit(now);
-        let failed = disk.has_failed();
+        let (failed, wants_segment, free) = (disk.has_failed(), disk.wants_segment(), disk.space().free);
+        self.note_room(id, free);
+        if self.has_stopped(id) {
+            return;
+        }
+        if wants_segment {
+            self.keep_room(id);
+        }
         if let Answer::CommitAt(at) = next {
             self.push(at, Happening::Commit(id, life));
         }
@@ -462,6 +485,24 @@ impl<'a> World<'a> {
             }
             Machinery::Down(_) | Machinery::Gone => return,
         }
+        self.say(id, local, said);
+    }
+
+    /// A target hears how much room there is.
+    fn tell_free(&mut self, id: NodeId, free: u64) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let local = node.local(now);
+        let Machinery::Target(machine, _) = &mut node.machinery else { return };
+        let mut said = Said::default();
+        machine.handle_input(local, Input::Request(target::Request::Free(free)));
+        said.drain(machine.as_mut(), Heard::Target);
+        self.say(id, local, said);
+    }
+
+    /// Does what a machine said.
+    fn say(&mut self, id: NodeId, local: Instant, said: Said) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
         node.wake += 1;
         if let Some(deadline) = said.deadline {
             let (at, wake) = (node.global(deadline), node.wake);
@@ -512,6 +553,9 @@ impl<'a> World<'a> {
             },
             Machinery::Down(_) | Machinery::Gone => return,
         };
+        if self.has_stopped(id) {
+            return;
+        }
         match answer {
             Answer::Now(completion) => self.push(now, Happening::Done(id, life, op, completion)),
             Answer::At(at, completion) => self.push(at, Happening::Done(id, life, op, completion)),

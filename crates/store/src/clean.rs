@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use protocol::id::ChunkId;
 use protocol::machine::{Stamps, Verdict};
 
+use crate::bug::Bug;
 use crate::record::Kind;
 use crate::{Place, Store, WriteError, bury, lock};
 
@@ -25,7 +26,7 @@ impl Store {
     pub fn promise(&self, id: &ChunkId, mark: u32) -> Option<u32> {
         let promised = Stamps::promised(mark);
         let place = *self.index().get(id)?;
-        if place.stamps != promised {
+        if place.stamps != promised && !self.has(Bug::NameUnpromised) {
             let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
             index.get_mut(id)?.stamps.promise(mark);
         }
@@ -35,8 +36,9 @@ impl Store {
     /// Judges chunks, 32 at most, and forgets those that may go, with one sync.
     ///
     /// A chunk leaves the index in the step that judges it, before its tombstone is written: whoever looks it up either
-    /// promised it in time, or finds it gone and has it put again, behind the tombstone. When the tombstone cannot be
-    /// made durable, the chunk is back.
+    /// promised it in time, or finds it gone and has it put again, behind the tombstone. When there is no room for the
+    /// tombstone, the chunk is back. When the disk fails, it is not: the tombstone may be there at the next start, so nobody
+    /// may be promised the chunk until then.
     #[must_use]
     pub fn discard(&self, ids: &[ChunkId], mark: u32, since: u32) -> Discarded {
         let mut writer = lock(&self.writer);
@@ -44,13 +46,15 @@ impl Store {
         let mut done = Discarded::default();
         let mut written = Vec::new();
         for (bit, id, place) in gone {
-            match self.write(&mut writer, Kind::Tombstone, &id, &[], self.options.capacity) {
+            match self.write(&mut writer, Kind::Tombstone, &id, &[], self.all()) {
                 Ok(_) => {
                     writer.pending.push((id, None));
-                    written.push((bit, id, place));
+                    written.push((bit, place));
                 }
                 Err(error) => {
-                    self.put_back(id, place);
+                    if !matches!(error, WriteError::Io(_)) {
+                        self.put_back(id, place);
+                    }
                     done.failed = Some(error);
                 }
             }
@@ -60,10 +64,10 @@ impl Store {
         }
         // Also what a write that failed on the way had staged.
         if let Err(error) = self.sync_locked(&mut writer) {
-            written.drain(..).for_each(|(_, id, place)| self.put_back(id, place));
+            written.clear();
             done.failed = Some(error);
         }
-        for (bit, _, place) in written {
+        for (bit, place) in written {
             done.dropped |= 1 << bit;
             done.bytes += place.record_len();
         }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use protocol::id::ChunkId;
 
+use crate::bug::Bug;
 use crate::record::Kind;
 use crate::recovery::Found;
 use crate::{Place, ReadError, Store, WriteError, lock, segment_name, write_error};
@@ -12,13 +13,24 @@ use crate::{Place, ReadError, Store, WriteError, lock, segment_name, write_error
 /// Live records are moved in batches of this part of a segment.
 const BATCHES: u64 = 64;
 
-/// What became of a segment that was to be emptied.
-enum Emptied {
-    Yes,
-    /// It was broken off.
-    Later,
-    /// It holds something that has to stay for now.
-    No,
+/// Segments worth emptying, and how far the first of them is.
+#[derive(Debug)]
+pub struct Compaction {
+    /// Segments and their dead bytes, the one with the most last.
+    candidates: Vec<(u32, u64)>,
+    /// The live records of the last candidate that are still to be moved, once it was looked at.
+    live: Option<std::vec::IntoIter<(ChunkId, Place)>>,
+}
+
+/// What one step of a compaction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It moved live records of so many bytes.
+    Moved(u64),
+    /// It emptied a segment, which won so many bytes: the compaction is over.
+    Won(u64),
+    /// There is nothing to win.
+    Nothing,
 }
 
 impl Store {
@@ -31,48 +43,73 @@ impl Store {
     /// # Errors
     /// No room, or the disk failed: nothing is lost.
     pub fn compact(&self, pause: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Option<u64>, WriteError> {
-        let deadest = lock(&self.usage).deadest();
-        for (segment, dead) in deadest {
-            match self.empty(segment, dead, pause)? {
-                Emptied::Yes => return Ok(Some(dead)),
-                Emptied::Later => return Ok(None),
-                Emptied::No => {}
+        let mut compaction = self.compaction();
+        loop {
+            match self.step(&mut compaction)? {
+                Step::Moved(bytes) if pause(bytes).is_break() => return Ok(None),
+                Step::Moved(_) => {}
+                Step::Won(bytes) => return Ok(Some(bytes)),
+                Step::Nothing => return Ok(None),
             }
         }
-        Ok(None)
     }
 
-    fn empty(
-        &self,
-        segment: u32,
-        dead: u64,
-        pause: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Emptied, WriteError> {
-        let live: Vec<(ChunkId, Place)> = self
-            .index()
-            .iter()
-            .filter(|(_, place)| place.segment == segment)
-            .map(|(id, place)| (*id, *place))
-            .collect();
+    /// Begins what [`Store::compact`] does, to be done in steps.
+    #[must_use]
+    pub fn compaction(&self) -> Compaction {
+        let mut candidates = lock(&self.usage).deadest();
+        candidates.reverse();
+        Compaction { candidates, live: None }
+    }
+
+    /// Takes the next step. Anything may be written and read between two steps, but there is one compaction at a time.
+    ///
+    /// # Errors
+    /// No room, or the disk failed: nothing is lost.
+    pub fn step(&self, compaction: &mut Compaction) -> Result<Step, WriteError> {
+        while let Some((segment, dead)) = compaction.candidates.last().copied() {
+            let live = compaction.live.get_or_insert_with(|| self.live_of(segment));
+            match self.move_batch(live)? {
+                // Damaged: the scrub reports it and forgets it, or leaves it when the disk does not read it at all.
+                None => {}
+                Some(bytes) if bytes > 0 => return Ok(Step::Moved(bytes)),
+                Some(_) if self.remove_emptied(segment, dead)? => return Ok(Step::Won(dead)),
+                Some(_) => {}
+            }
+            // It has to stay for now.
+            compaction.candidates.pop();
+            compaction.live = None;
+        }
+        Ok(Step::Nothing)
+    }
+
+    fn live_of(&self, segment: u32) -> std::vec::IntoIter<(ChunkId, Place)> {
+        let index = self.index();
+        let here = index.iter().filter(|(_, place)| place.segment == segment);
+        here.map(|(id, place)| (*id, *place)).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Moves some live records, durably: how many bytes, 0 when all are moved; `None` when one cannot be read.
+    fn move_batch(&self, live: &mut std::vec::IntoIter<(ChunkId, Place)>) -> Result<Option<u64>, WriteError> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         for (id, place) in live {
             match self.read(&id) {
                 Ok(payload) => batch.push((id, place, payload)),
                 Err(ReadError::Missing) => {}
-                // Damaged: the scrub reports it and forgets it, or leaves it when the disk does not read it at all.
-                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(Emptied::No),
+                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(None),
             }
             bytes += place.record_len();
             if bytes * BATCHES >= self.options.segment_size {
-                self.relocate(&mut batch)?;
-                if pause(bytes).is_break() {
-                    return Ok(Emptied::Later);
-                }
-                bytes = 0;
+                break;
             }
         }
         self.relocate(&mut batch)?;
+        Ok(Some(bytes))
+    }
+
+    /// Removes a segment whose live records were moved; `false` when it holds something that has to stay for now.
+    fn remove_emptied(&self, segment: u32, dead: u64) -> Result<bool, WriteError> {
         let tombstones = self.tombstones(segment)?;
         let mut writer = lock(&self.writer);
         // What was put again and is not visible yet must not be taken for removed.
@@ -81,18 +118,18 @@ impl Store {
         for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
             if lock(&self.damaged).contains(&id) {
                 self.bury_damaged(&mut writer, &id)?;
-            } else if buries {
-                self.write(&mut writer, Kind::Tombstone, &id, &[], self.options.capacity)?;
+            } else if buries && !self.has(Bug::DropTombstones) {
+                self.write(&mut writer, Kind::Tombstone, &id, &[], self.all())?;
                 writer.pending.push((id, None));
             }
         }
         self.sync_locked(&mut writer)?;
         if lock(&self.usage).get(segment).live > 0 {
-            return Ok(Emptied::No);
+            return Ok(false);
         }
         self.backend.remove(&segment_name(segment)).map_err(|error| write_error(&error))?;
         lock(&self.usage).reclaim(segment, dead);
-        Ok(Emptied::Yes)
+        Ok(true)
     }
 
     /// Appends records again, durably, unless they were removed in the meantime.
@@ -101,11 +138,11 @@ impl Store {
         for (id, place, payload) in batch.drain(..) {
             let is_there = |now: &Place| (now.segment, now.offset) == (place.segment, place.offset);
             if self.index().get(&id).is_some_and(is_there) {
-                let place = self.write(&mut writer, Kind::Chunk, &id, &[payload], self.options.capacity)?;
-                writer.pending.push((id, Some(place)));
+                let moved = self.write(&mut writer, Kind::Chunk, &id, &[payload], self.all())?;
+                writer.pending.push((id, Some(Place { stamps: place.stamps, ..moved })));
             }
         }
-        self.sync_locked(&mut writer)
+        self.commit(&mut writer, !self.has(Bug::RemoveBeforeSync))
     }
 
     /// Chunks whose newest record in a segment is a tombstone. While an older segment may hold a record of them, it

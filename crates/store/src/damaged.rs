@@ -57,7 +57,7 @@ impl Store {
 
     /// Stages the tombstone of a copy that was damaged.
     pub(crate) fn bury_damaged(&self, writer: &mut Writer, id: &ChunkId) -> Result<(), WriteError> {
-        self.write(writer, Kind::Tombstone, id, &[Bytes::from_static(DAMAGED)], self.options.capacity)?;
+        self.write(writer, Kind::Tombstone, id, &[Bytes::from_static(DAMAGED)], self.all())?;
         writer.pending.push((*id, None));
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Store {
     pub(crate) fn settle_damaged(&self, writer: &mut Writer, ids: &[ChunkId]) -> Result<(), WriteError> {
         for id in ids.iter().filter(|id| self.contains(id).is_none()) {
             if lock(&self.damaged).settle(id) {
-                self.write(writer, Kind::Tombstone, id, &[], self.options.capacity)?;
+                self.write(writer, Kind::Tombstone, id, &[], self.all())?;
                 writer.pending.push((*id, None));
             }
         }

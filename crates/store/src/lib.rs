@@ -4,14 +4,19 @@
 //! `fdatasync` for everything appended since the last. The index from ids to places is kept in memory, so that a bid
 //! never waits for the disk, and is rebuilt by reading the record headers. `docs/disk.md` has every offset.
 
+mod ahead;
 pub mod backend;
+mod bug;
 mod clean;
 mod compact;
 mod damaged;
+mod identity;
 mod record;
 mod recovery;
+mod scrub;
 mod stage;
 mod usage;
+mod work;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,10 +26,16 @@ use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::machine::Stamps;
 
+pub use ahead::Ahead;
+pub use bug::Bug;
 pub use clean::Discarded;
+pub use compact::{Compaction, Step};
+pub use scrub::Scrubbed;
+pub use work::GROUP;
 
 use backend::Backend;
 use damaged::Damaged;
+use identity::identify;
 use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
 use stage::{BLOCK, Stage};
@@ -34,8 +45,6 @@ use usage::Usage;
 pub const FORMAT: u32 = 1;
 /// The file that says whose directory this is: without it, there is no store.
 pub const IDENTITY: &str = "identity";
-/// Most chunks that one stretch of a scrub reads: where each is a seek away, that is about half a second.
-const SCRUBBED: usize = 64;
 
 /// How a store is set up.
 #[derive(Clone, Debug)]
@@ -154,21 +163,6 @@ pub struct Space {
     pub free: u64,
 }
 
-/// What a stretch of a scrub found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scrubbed {
-    /// Where to go on; `None` when the end was reached.
-    pub next: Option<ChunkId>,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Chunks whose copy was bad, and is forgotten.
-    pub bad: Vec<ChunkId>,
-    /// Chunks that the disk could not read, and what it said: no proof of damage, so they stay.
-    pub unread: Vec<(ChunkId, String)>,
-    /// Why some of the bad ones could not be forgotten durably: the next start finds these again.
-    pub failed: Option<WriteError>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     segment: u32,
@@ -206,6 +200,7 @@ struct Writer {
 pub struct Store {
     backend: Box<dyn Backend>,
     options: Options,
+    bug: Option<Bug>,
     index: RwLock<BTreeMap<ChunkId, Place>>,
     damaged: Mutex<Damaged>,
     usage: Mutex<Usage>,
@@ -264,12 +259,25 @@ impl Store {
     /// # Errors
     /// When the directory belongs to another target or version, or the disk fails.
     pub fn open(backend: Box<dyn Backend>, options: Options) -> Result<(Self, Recovery), StoreError> {
+        Self::open_planted(backend, options, None)
+    }
+
+    /// Opens a store with a defect, to see whether it is found.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    #[doc(hidden)]
+    pub fn open_planted(
+        backend: Box<dyn Backend>,
+        options: Options,
+        bug: Option<Bug>,
+    ) -> Result<(Self, Recovery), StoreError> {
         let files = backend.list().map_err(io_error("listing the data directory"))?;
         let mut segments: Vec<(u32, u64)> =
             files.iter().filter_map(|(name, len)| Some((segment_number(name)?, *len))).collect();
         segments.sort_unstable();
         identify(backend.as_ref(), &options, &files, segments.is_empty())?;
-        let mut found = Found::default();
+        let mut found = Found::planted(bug);
         // The last two segments may have been prepared and never used: writing stopped in one of the last three.
         let checked = segments.len().saturating_sub(3);
         for (n, (segment, len)) in segments.iter().enumerate() {
@@ -302,11 +310,16 @@ impl Store {
             pending: Vec::new(),
             failed: false,
         };
-        let (index, damaged) = (RwLock::new(index), Mutex::new(damaged));
-        let store = Self { backend, options, index, damaged, usage: Mutex::new(usage), writer: Mutex::new(writer) };
+        let (index, damaged, usage, writer) =
+            (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
+        let store = Self { backend, options, bug, index, damaged, usage, writer };
         let missed = recovery.missed.iter().copied().filter(|id| store.contains(id).is_none());
         recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
         Ok((store, recovery))
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ChunkId, Place>> {
@@ -355,6 +368,11 @@ impl Store {
     /// needs room before it wins some, and for tombstones.
     fn most(&self) -> u64 {
         self.options.capacity.saturating_sub(self.reserve())
+    }
+
+    /// Bytes that the files may take for the sake of what wins room.
+    fn all(&self) -> u64 {
+        if self.has(Bug::NoReserve) { self.most() } else { self.options.capacity }
     }
 
     fn reserve(&self) -> u64 {
@@ -423,7 +441,7 @@ impl Store {
     /// The disk failed: the chunk may be there or not after the next start.
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        self.write(&mut writer, Kind::Tombstone, id, &[], self.options.capacity)?;
+        self.write(&mut writer, Kind::Tombstone, id, &[], self.all())?;
         writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
     }
@@ -469,7 +487,7 @@ impl Store {
     /// can have torn records.
     fn roll(&self, writer: &mut Writer, most: u64) -> Result<(), WriteError> {
         if writer.offset > 0 {
-            self.sync_locked(writer)?;
+            self.commit(writer, !self.has(Bug::RollUnsynced))?;
             writer.segment += 1;
             writer.offset = 0;
             lock(&self.usage).open = writer.segment;
@@ -495,86 +513,6 @@ impl Store {
         staged.map_err(|error| fail(writer, &error))
     }
 
-    /// Creates the segment that is needed now. When the one that is being prepared has its number, takes the next.
-    fn create_unprepared(&self, writer: &mut Writer, most: u64) -> Result<(), WriteError> {
-        match self.create_segment(writer.segment, most) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                writer.segment += 1;
-                self.create_segment(writer.segment, most).map_err(|error| write_error(&error))
-            }
-            created => created.map_err(|error| write_error(&error)),
-        }
-    }
-
-    /// Creates a segment's file, if all files then take at most `most` bytes.
-    fn create_segment(&self, segment: u32, most: u64) -> io::Result<()> {
-        let file = self.segment_len();
-        {
-            // Counted before it is there: two threads may create one at a time.
-            let mut usage = lock(&self.usage);
-            if usage.files() + file > most {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            if !usage.add(segment, file) {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            }
-        }
-        let created = self.backend.create(&segment_name(segment), file);
-        if created.is_err() {
-            lock(&self.usage).remove(segment);
-        }
-        created
-    }
-
-    /// Whether the segment in use is half full, none is ready to follow it, and chunks may take one more: time for
-    /// [`Store::prepare_segment`].
-    #[must_use]
-    pub fn wants_segment(&self) -> bool {
-        self.lacks_segment() && self.may_create().is_ok()
-    }
-
-    fn lacks_segment(&self) -> bool {
-        let writer = lock(&self.writer);
-        let is_due = writer.offset == 0 || writer.offset * 2 > writer.len;
-        !writer.failed && writer.spare.is_none() && is_due
-    }
-
-    /// Why no segment can follow the one in use, when it is half full: chunks find no more room soon, or already.
-    #[must_use]
-    pub fn nearly_full(&self) -> Option<WriteError> {
-        if self.lacks_segment() { self.may_create().err() } else { None }
-    }
-
-    /// Creates the next segment ahead of time, without holding up writes, so that no write has to wait for it. Only one
-    /// thread may call it.
-    ///
-    /// # Errors
-    /// No room, or the disk failed.
-    pub fn prepare_segment(&self) -> Result<(), WriteError> {
-        if !self.wants_segment() {
-            return Ok(());
-        }
-        let next = {
-            let writer = lock(&self.writer);
-            if writer.offset == 0 { writer.segment } else { writer.segment + 1 }
-        };
-        match self.create_segment(next, self.most()) {
-            Ok(()) => {}
-            // The writer was faster.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            Err(error) => return Err(write_error(&error)),
-        }
-        let mut writer = lock(&self.writer);
-        if writer.segment < next || writer.segment == next && writer.offset == 0 {
-            writer.spare = Some(next);
-            return Ok(());
-        }
-        // The writer did not wait for it, and took the next number.
-        self.backend.remove(&segment_name(next)).map_err(|error| write_error(&error))?;
-        lock(&self.usage).remove(next);
-        Ok(())
-    }
-
     /// Makes everything appended so far durable, and visible.
     ///
     /// # Errors
@@ -584,6 +522,11 @@ impl Store {
     }
 
     fn sync_locked(&self, writer: &mut Writer) -> Result<(), WriteError> {
+        self.commit(writer, true)
+    }
+
+    /// Writes what was appended, has it durable when `durably` is set (always, but for planted defects), and shows it.
+    fn commit(&self, writer: &mut Writer, durably: bool) -> Result<(), WriteError> {
         if writer.failed {
             // What was appended before the failure is lost with it, though its append went well.
             return Err(already_failed());
@@ -593,14 +536,16 @@ impl Store {
         }
         let name = segment_name(writer.segment);
         let flushed = writer.stage.flush(|blocks, offset| self.backend.write_at(&name, offset, blocks));
-        flushed.and_then(|()| self.backend.sync(&name)).map_err(|error| fail(writer, &error))?;
+        let synced = flushed.and_then(|()| if durably { self.sync_segment(&name) } else { Ok(()) });
+        synced.map_err(|error| fail(writer, &error))?;
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let mut usage = lock(&self.usage);
         for (id, place) in writer.pending.drain(..) {
             let old = match place {
                 Some(mut place) => {
                     // It was moved: what was promised or condemned meanwhile goes with it.
-                    place.stamps = index.get(&id).map_or(place.stamps, |old| old.stamps);
+                    let now = index.get(&id).filter(|_| !self.has(Bug::StaleStamps));
+                    place.stamps = now.map_or(place.stamps, |old| old.stamps);
                     usage.change(place.segment, |segment| segment.live += place.record_len());
                     lock(&self.damaged).settle(&id);
                     index.insert(id, place)
@@ -611,6 +556,14 @@ impl Store {
         }
         writer.synced = writer.offset;
         Ok(())
+    }
+
+    fn sync_segment(&self, name: &str) -> io::Result<()> {
+        match self.bug {
+            Some(Bug::SkipSync) => Ok(()),
+            Some(Bug::RetrySync) => self.backend.sync(name).or_else(|_| self.backend.sync(name)),
+            _ => self.backend.sync(name),
+        }
     }
 
     /// Reads a chunk and checks its checksum.
@@ -643,87 +596,5 @@ impl Store {
             header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])
         });
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }
-    }
-
-    /// Verifies checksum and hash of the chunks after `after`, about `max_bytes` of them and 64 at most, and forgets bad
-    /// ones, durably if the disk lets it.
-    #[must_use]
-    pub fn scrub(&self, after: Option<ChunkId>, max_bytes: u64) -> Scrubbed {
-        let mut scrubbed = Scrubbed { next: after, ..Scrubbed::default() };
-        for _ in 0..SCRUBBED {
-            let next = {
-                let index = self.index();
-                let mut ids = index.keys();
-                match scrubbed.next {
-                    None => ids.next().copied(),
-                    Some(last) => index.range(last..).map(|(id, _)| *id).find(|id| *id != last),
-                }
-            };
-            let Some(id) = next else {
-                scrubbed.next = None;
-                return scrubbed;
-            };
-            scrubbed.next = Some(id);
-            let good = match self.read(&id) {
-                Ok(payload) => {
-                    scrubbed.bytes += payload.len() as u64;
-                    id.matches([&payload[..]])
-                }
-                Err(ReadError::Corrupt) => false,
-                // Gone meanwhile.
-                Err(ReadError::Missing) => true,
-                Err(ReadError::Io(problem)) => {
-                    scrubbed.unread.push((id, problem));
-                    true
-                }
-            };
-            if !good {
-                if let Err(error) = self.drop_damaged(&[id]) {
-                    self.forget(&id);
-                    scrubbed.failed = Some(error);
-                }
-                scrubbed.bad.push(id);
-            }
-            if scrubbed.bytes >= max_bytes {
-                break;
-            }
-        }
-        scrubbed
-    }
-
-    /// Forgets a bad copy until the next start, so that it does not count as one meanwhile.
-    fn forget(&self, id: &ChunkId) {
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        let old = index.remove(id);
-        old.into_iter().for_each(|old| bury(&mut lock(&self.usage), old));
-    }
-}
-
-/// Writes who this is into an empty directory, or checks it.
-fn identify(backend: &dyn Backend, options: &Options, files: &[(String, u64)], empty: bool) -> Result<(), StoreError> {
-    let mut stored = [0; record::IDENTITY_LEN];
-    if files.iter().any(|(name, len)| name == IDENTITY && *len >= record::IDENTITY_LEN as u64) {
-        backend.read_at(IDENTITY, 0, &mut stored).map_err(io_error("reading the identity"))?;
-    }
-    match record::decode_identity(&stored) {
-        Some((format, ..)) if format != FORMAT => Err(StoreError::Format { found: format }),
-        Some((_, cluster, target)) if (cluster, target) == (options.cluster, options.target) => Ok(()),
-        Some((_, cluster, target)) => Err(StoreError::Other {
-            found_cluster: cluster,
-            found_target: target,
-            cluster: options.cluster,
-            target: options.target,
-        }),
-        None if !empty => Err(StoreError::Identity),
-        None => {
-            // Nothing stored yet: a torn identity is that of a first start that was cut off.
-            if files.iter().any(|(name, _)| name == IDENTITY) {
-                backend.remove(IDENTITY).map_err(io_error("removing a torn identity"))?;
-            }
-            let identity = record::encode_identity(FORMAT, options.cluster, options.target);
-            backend.create(IDENTITY, identity.len() as u64).map_err(io_error("creating the identity"))?;
-            backend.write_at(IDENTITY, 0, &identity).map_err(io_error("writing the identity"))?;
-            backend.sync(IDENTITY).map_err(io_error("syncing the identity"))
-        }
     }
 }

@@ -7,12 +7,15 @@ use protocol::id::ChunkId;
 use protocol::machine::Stamps;
 
 use crate::backend::Backend;
+use crate::bug::Bug;
 use crate::damaged::Damaged;
 use crate::record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use crate::stage::BLOCK;
 use crate::usage::Usage;
 use crate::{Place, Recovery, StoreError, io_error, record, segment_name};
 
+/// Bytes of a segment's end that are written again at a time.
+const AGAIN: usize = 256 << 10;
 /// What the newest record of a chunk says.
 #[derive(Clone, Copy)]
 enum Newest {
@@ -36,6 +39,7 @@ pub(crate) struct Found {
     sequence: u64,
     /// The last segment that has records, and where they end, if nothing but records is before.
     pub(crate) resume: Option<(u32, u64)>,
+    bug: Option<Bug>,
 }
 
 /// What a scan of one segment knows.
@@ -59,7 +63,32 @@ struct Walk {
     changed: bool,
 }
 
+impl Walk {
+    /// Writes again what no record says was durable before: after a failed sync the page cache may show what the kernel
+    /// has given up writing, and would sync nothing of it.
+    fn write_again(&self, backend: &dyn Backend, len: u64, bug: Option<Bug>) -> io::Result<()> {
+        let mut offset = self.durable / BLOCK as u64 * BLOCK as u64;
+        let end = self.end.max(self.chain).next_multiple_of(BLOCK as u64).min(len);
+        let mut blocks = vec![0; AGAIN];
+        while offset < end {
+            let take = (end - offset).min(AGAIN as u64) as usize;
+            backend.read_at(&self.name, offset, &mut blocks[..take])?;
+            if bug == Some(Bug::ClearTail) {
+                backend.write_at(&self.name, offset, &vec![0; take])?;
+                backend.sync(&self.name)?;
+            }
+            backend.write_at(&self.name, offset, &blocks[..take])?;
+            offset += take as u64;
+        }
+        Ok(())
+    }
+}
+
 impl Found {
+    pub(crate) fn planted(bug: Option<Bug>) -> Self {
+        Self { bug, ..Self::default() }
+    }
+
     /// Reads the record headers of a segment. In the `last` ones, payload is checked too, and records that are not whole
     /// are struck out: a crash cut them off before they were acknowledged, or they rotted, and they must not be taken
     /// for copies later.
@@ -100,11 +129,15 @@ impl Found {
             offset += at as u64;
         }
         // What a killed process wrote and did not sync is found here, and will be called durable.
-        if walk.changed || last && walk.end > SEGMENT_HEADER {
+        if (walk.changed || last && walk.end > SEGMENT_HEADER) && self.bug != Some(Bug::TrustCache) {
+            if last && self.bug != Some(Bug::TrustClean) {
+                walk.write_again(backend, len, self.bug).map_err(io_error("writing the end of a segment again"))?;
+            }
             backend.sync(&walk.name).map_err(failed())?;
         }
         if walk.end > SEGMENT_HEADER {
-            self.resume = (!walk.scattered && !walk.changed && last).then_some((segment, walk.chain));
+            let clean = !walk.scattered && !walk.changed || self.bug == Some(Bug::ResumeOverTorn);
+            self.resume = (clean && last).then_some((segment, walk.chain));
             self.usage.change(segment, |of| of.written = walk.end.max(walk.chain) - SEGMENT_HEADER);
         }
         self.struck_at.extend(walk.struck.iter().map(|(_, _, sequence)| *sequence));
@@ -147,6 +180,9 @@ impl Found {
 
     fn take(&mut self, header: &Header, segment: u32, offset: u64) {
         self.sequence = self.sequence.max(header.sequence);
+        if header.kind == Kind::Tombstone && self.bug == Some(Bug::SkipTombstones) {
+            return;
+        }
         let stamps = Stamps::default();
         let place = Place { segment, offset, len: header.len, sequence: header.sequence, stamps };
         let says = match (header.kind, header.len) {

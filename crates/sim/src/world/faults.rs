@@ -4,6 +4,9 @@ use protocol::id::NodeId;
 use protocol::time::Span;
 
 use super::{Happening, Machinery, Node, STORM, World};
+use store::backend::Spot;
+
+use crate::disks::Spoil;
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
 
@@ -35,6 +38,7 @@ impl World<'_> {
             let (at, seed) = (draw(self), self.rng.next_u64());
             self.push(at, Happening::Flip(victim, seed));
         }
+        self.storm_disks(victim);
         for trouble in self.scenario.troubles.clone() {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let at = draw(self);
@@ -109,8 +113,14 @@ impl World<'_> {
 
     /// A target's disk is well again. When its store has failed meanwhile, somebody restarts it.
     pub(super) fn well(&mut self, id: NodeId) {
-        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
+        let Some(Node { machinery: Machinery::Target(_, disk) | Machinery::Down(disk), .. }) = self.nodes.get(&id)
+        else {
+            return;
+        };
         disk.mend();
+        if self.healed {
+            disk.backend.kill();
+        }
         if disk.has_failed() {
             self.take_down(id, None);
             self.restart(id);
@@ -118,11 +128,7 @@ impl World<'_> {
     }
 
     pub(super) fn flip(&mut self, id: NodeId, seed: u64) {
-        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
-        if let Some(hit) = disk.flip(seed) {
-            self.note(9, id, hit.len(), || format!("a byte flips on disk: it damages {}", tell::chunks(&hit)));
-            self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
-        }
+        self.spoil(id, seed, Spoil::Rot(Spot::Anywhere));
     }
 
     pub(super) fn restart(&mut self, id: NodeId) {
@@ -132,8 +138,13 @@ impl World<'_> {
             return;
         }
         let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
-        disk.open(forget);
-        let drift = node.drift;
+        if !self.open(id, &mut disk, forget) {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.machinery = Machinery::Down(disk);
+            }
+            return;
+        }
+        let Some(drift) = self.nodes.get(&id).map(|node| node.drift) else { return };
         // The clock of another life has nothing to do with this one.
         let offset = self.rng.below(1_000_000_000);
         let session = self.session(id, offset, drift);
@@ -151,6 +162,7 @@ impl World<'_> {
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);
+        self.keep_room(id);
     }
 
     pub(super) fn initiator_crash(&mut self) {

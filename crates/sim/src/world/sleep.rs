@@ -77,7 +77,12 @@ impl World<'_> {
         let fresh = self.fresh_disk(id);
         if let Some(Machinery::Down(disk)) = self.nodes.get_mut(&id).map(|node| &mut node.machinery) {
             // Its store says what was on it.
-            disk.open(false);
+            disk.mend();
+            disk.kill();
+            disk.backend.give_up_unreadable();
+            if let Err(error) = disk.open(false) {
+                self.outcome.failure.get_or_insert(format!("the store of {id} does not open: {error}"));
+            }
             self.lost.extend(disk.held().into_iter().map(|chunk| (chunk, id)));
         }
         self.note(19, id, 0, || "its disk is lost".to_owned());

@@ -46,6 +46,7 @@ impl World<'_> {
         if !held.is_empty() {
             self.fail(format!("{held:?} hold reservations after a second of quiet"));
         }
+        self.check_stores();
     }
 
     pub(super) fn target_event(&mut self, id: NodeId, local: Instant, event: target::Event) {
@@ -80,7 +81,8 @@ impl World<'_> {
                 let Some(Asked::Put(chunk, payload, healed, fresh, begun)) = self.open.remove(&(id, handle)) else {
                     return;
                 };
-                self.note(8, id, payload.len(), || tell::put(chunk, &result));
+                let len = payload.len();
+                self.note(8, id, len, || tell::put(chunk, &result));
                 match result {
                     Ok(stored) => {
                         if healed && fresh {
@@ -88,7 +90,9 @@ impl World<'_> {
                         }
                         self.acknowledge(id, chunk, payload, &stored.holders, begun);
                     }
-                    Err(error) if healed => self.fail(format!("a put failed after the heal: {error}")),
+                    Err(error) if healed && !self.was_full(&error, id, begun.0) => {
+                        self.fail(format!("a put failed after the heal: {error}"))
+                    }
                     Err(_) => {}
                 }
                 self.feed(id);

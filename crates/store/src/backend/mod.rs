@@ -7,7 +7,7 @@ mod memory;
 use std::fmt::Debug;
 use std::io;
 
-pub use crash::CrashBackend;
+pub use crash::{CrashBackend, Rot, Spot, SyncFault};
 pub use file::FileBackend;
 pub use memory::MemoryBackend;
 

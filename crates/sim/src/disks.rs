@@ -1,0 +1,95 @@
+//! What a seed decides of the disks, beyond how fast they are.
+
+use protocol::rng::Rng;
+use protocol::time::Span;
+use store::backend::Spot;
+
+/// How bytes are spoiled on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoil {
+    /// One of them flips.
+    Rot(Spot),
+    /// A sector cannot be read any more.
+    Sector,
+}
+
+/// What happened to the disks of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Segments that compactions emptied.
+    pub emptied: u32,
+    /// Machines that stopped in the midst of a change to a disk.
+    pub stopped: u32,
+    /// Machines that stopped while they recovered.
+    pub stopped_starting: u32,
+    /// Starts that a failing disk refused.
+    pub refused: u32,
+    /// Power cuts everywhere.
+    pub blackouts: u32,
+    /// Bytes spoiled.
+    pub spoiled: u32,
+    /// Puts after the heal that were excused because targets were full.
+    pub full: u32,
+}
+
+impl Seen {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.emptied += other.emptied;
+        self.stopped += other.stopped;
+        self.stopped_starting += other.stopped_starting;
+        self.refused += other.refused;
+        self.blackouts += other.blackouts;
+        self.spoiled += other.spoiled;
+        self.full += other.full;
+    }
+}
+
+/// Disks, and what goes wrong with them.
+#[derive(Clone, Debug)]
+pub struct Disks {
+    /// Length of a segment, bytes.
+    pub segment: u64,
+    /// Bytes that a target may hold.
+    pub capacity: u64,
+    /// From one look for room to the next.
+    pub look: Span,
+    /// From one step of a compaction to the next, besides its time on the disk.
+    pub pace: Span,
+    /// Machines that stop in the midst of a change to the disk.
+    pub stops: u32,
+    /// A target that stops again and again in the midst of changes, also while it recovers: how often.
+    pub restless: u32,
+    /// When the power fails everywhere at once.
+    pub blackout: Option<Span>,
+    /// Bytes that are spoiled on one target.
+    pub spoils: Vec<Spoil>,
+}
+
+impl Disks {
+    /// The disks of a seed, for puts of `volume` bytes to each target and chunks of up to `largest` bytes.
+    pub(crate) fn draw(seed: u64, storm: Span, volume: u64, largest: u64) -> Self {
+        let mut rng = Rng::new(seed).fork(20);
+        let least = (largest + 128).next_multiple_of(4_096);
+        let segment = [least, least + 4_096, 32 << 10][rng.below(3) as usize];
+        // A quarter of the disks fill up, or nearly.
+        let capacity = match rng.below(4) {
+            0 => (volume * (60 + rng.below(60)) / 100).max(8 * segment),
+            _ => 8 << 20,
+        };
+        let look = Span::from_millis(1 + rng.below(20));
+        let some = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { 1 + rng.below(most) as u32 } else { 0 };
+        let stops = some(&mut rng, 4);
+        let restless = if rng.chance(1, 4) { 3 + rng.below(8) as u32 } else { 0 };
+        let blackout = rng.chance(1, 4).then(|| Span::from_nanos(rng.below(storm.as_nanos())));
+        let ways = [
+            Spoil::Rot(Spot::Anywhere),
+            Spoil::Rot(Spot::Header),
+            Spoil::Rot(Spot::Tombstone),
+            Spoil::Rot(Spot::Tail),
+            Spoil::Sector,
+        ];
+        let spoils = (0..some(&mut rng, 5)).map(|_| ways[rng.below(5) as usize]).collect();
+        let pace = if rng.chance(1, 2) { Span::from_micros(rng.below(50_000)) } else { Span::ZERO };
+        Self { segment, capacity, look, pace, stops, restless, blackout, spoils }
+    }
+}

@@ -1,0 +1,323 @@
+//! Disks that fail, machines that stop in the midst of a change to one, and stores that must be the same when they are
+//! opened again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::PutError;
+use protocol::rng::Rng;
+use protocol::time::{Instant, Span};
+use store::StoreError;
+use store::backend::Backend;
+
+use super::{Happening, Machinery, STORM, World};
+use crate::disk::Disk;
+use crate::disks::Spoil;
+use crate::tell;
+
+/// Most changes to a disk after which a machine stops.
+const CHANGES: u64 = 40;
+/// Most changes after which it stops while it recovers.
+const RECOVERING: u64 = 10;
+
+/// What happens to disks.
+pub(super) enum Event {
+    /// A target looks for room in its store, unless it was called to do so since.
+    Keep(NodeId, u64),
+    /// A machine stops after so many changes to its disk.
+    Stop(NodeId, u64),
+    /// The power fails everywhere.
+    Blackout,
+    Spoil(NodeId, u64, Spoil),
+}
+
+/// What the world knows of its disks.
+pub(super) struct State {
+    rng: Rng,
+    /// The target that stops again and again, and how often it still does while it recovers.
+    restless: Option<(NodeId, u32)>,
+    /// Counts the looks for room.
+    looks: BTreeMap<NodeId, u64>,
+    /// Targets some of whose bytes were spoiled.
+    spoiled: BTreeSet<NodeId>,
+    /// Those of them whose next start may overlook records: what was dropped may be back.
+    forgetful: BTreeSet<NodeId>,
+    /// When targets had no room last.
+    full: BTreeMap<NodeId, Instant>,
+}
+
+impl State {
+    pub(super) fn new(seed: u64) -> Self {
+        let rng = Rng::new(seed).fork(21);
+        let (looks, full, spoiled, forgetful) = Default::default();
+        Self { rng, restless: None, looks, spoiled, forgetful, full }
+    }
+}
+
+impl World<'_> {
+    /// Schedules what happens to disks; bytes are spoiled on `victim`.
+    pub(super) fn storm_disks(&mut self, victim: NodeId) {
+        let disks = self.scenario.disks.clone();
+        let targets = u64::from(self.scenario.targets);
+        let restless = NodeId(1 + self.disks.rng.below(targets) as u32);
+        self.disks.restless = (disks.restless > 0).then_some((restless, disks.restless));
+        for n in 0..disks.stops + disks.restless {
+            let any = NodeId(1 + self.disks.rng.below(targets) as u32);
+            let node = if n < disks.stops { any } else { restless };
+            let changes = self.disks.rng.below(CHANGES);
+            self.push_disks(STORM, Event::Stop(node, changes));
+        }
+        for spoil in disks.spoils {
+            let seed = self.disks.rng.next_u64();
+            self.push_disks(STORM, Event::Spoil(victim, seed, spoil));
+        }
+        if let Some(at) = disks.blackout {
+            self.push(self.now + at, Happening::Disks(Event::Blackout));
+        }
+    }
+
+    fn push_disks(&mut self, within: Span, event: Event) {
+        let at = self.now + Span::from_nanos(self.disks.rng.below(within.as_nanos()));
+        self.push(at, Happening::Disks(event));
+    }
+
+    pub(super) fn disks(&mut self, event: Event) {
+        match event {
+            Event::Keep(id, look) => self.keep(id, look),
+            Event::Stop(id, changes) => {
+                if let Some(Machinery::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machinery)
+                    && !self.healed
+                {
+                    disk.backend.stop_after(changes);
+                }
+            }
+            Event::Blackout if !self.healed => self.blackout(),
+            Event::Blackout => {}
+            Event::Spoil(id, seed, spoil) => self.spoil(id, seed, spoil),
+        }
+    }
+
+    fn blackout(&mut self) {
+        self.outcome.disks.blackouts += 1;
+        self.note(17, NodeId(0), 0, || "the power fails everywhere".to_owned());
+        for id in self.targets() {
+            let seed = self.disks.rng.next_u64();
+            self.take_down(id, Some(seed));
+            self.restart_soon(id);
+        }
+    }
+
+    fn targets(&self) -> Vec<NodeId> {
+        let is_target = |machinery: &Machinery| matches!(machinery, Machinery::Target(..) | Machinery::Down(_));
+        self.nodes.iter().filter(|(_, node)| is_target(&node.machinery)).map(|(id, _)| *id).collect()
+    }
+
+    fn restart_soon(&mut self, id: NodeId) {
+        let at = self.now + Span::from_nanos(self.disks.rng.below(STORM.as_nanos() / 8));
+        self.push(at, Happening::Restart(id));
+    }
+
+    pub(super) fn spoil(&mut self, id: NodeId, seed: u64, spoil: Spoil) {
+        let Some(Machinery::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machinery) else { return };
+        if let Some((hit, forgets)) = disk.spoil(seed, spoil) {
+            self.note(9, id, hit.len(), || format!("{}: it damages {}", tell::spoil(spoil), tell::chunks(&hit)));
+            self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
+            self.outcome.disks.spoiled += 1;
+            self.disks.spoiled.insert(id);
+            if forgets {
+                self.disks.forgetful.insert(id);
+            }
+        }
+    }
+
+    /// A target has its store looked after, from now on.
+    pub(super) fn keep_room(&mut self, id: NodeId) {
+        let look = self.disks.looks.entry(id).or_default();
+        *look += 1;
+        let look = *look;
+        self.push(self.now, Happening::Disks(Event::Keep(id, look)));
+    }
+
+    fn keep(&mut self, id: NodeId, look: u64) {
+        let now = self.now;
+        let Some(Machinery::Target(_, disk)) = self.nodes.get_mut(&id).map(|n| &mut n.machinery) else { return };
+        if self.disks.looks.get(&id) != Some(&look) {
+            return;
+        }
+        let before = disk.space().free;
+        let emptied = disk.emptied;
+        let (next, free) = (disk.keep(now), disk.space().free);
+        self.outcome.disks.emptied += disk.emptied - emptied;
+        self.note_room(id, before.min(free));
+        if !self.has_stopped(id) {
+            self.push(next, Happening::Disks(Event::Keep(id, look)));
+            self.tell_free(id, free);
+        }
+    }
+
+    /// Whether the target's machine stopped in the midst of what its disk was asked last. Then the power has failed, or only
+    /// the process has ended.
+    pub(super) fn has_stopped(&mut self, id: NodeId) -> bool {
+        let Some(Machinery::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machinery) else { return false };
+        if !disk.backend.has_stopped() {
+            return false;
+        }
+        let seed = self.disks.rng.next_u64();
+        self.outcome.disks.stopped += 1;
+        self.note(18, id, 0, || "stops in the midst of a change to its disk".to_owned());
+        self.take_down(id, seed.is_multiple_of(2).then_some(seed));
+        self.restart_soon(id);
+        true
+    }
+
+    /// Opens the store of a target that starts. Whether it starts.
+    pub(super) fn open(&mut self, id: NodeId, disk: &mut Disk, forget: bool) -> bool {
+        if let Some((_, left)) = self.disks.restless.as_mut().filter(|(node, left)| *node == id && *left > 0)
+            && !self.healed
+        {
+            *left -= 1;
+            disk.backend.stop_after(self.disks.rng.below(RECOVERING));
+        }
+        match disk.open(forget) {
+            Ok(_) if disk.backend.has_stopped() => {
+                self.stop_starting(id, disk);
+                false
+            }
+            Ok(damaged) if damaged.is_empty() || self.disks.spoiled.contains(&id) => {
+                if self.disks.forgetful.contains(&id) {
+                    // What is back after it was dropped may have rotted meanwhile.
+                    let good = disk.good();
+                    let bad = disk.held().into_iter().filter(|chunk| !good.contains(chunk));
+                    self.damaged.extend(bad.map(|chunk| (chunk, id)));
+                }
+                true
+            }
+            Ok(damaged) => {
+                self.fail(format!("{id} takes {} for damaged, and nothing was", tell::chunks(&damaged)));
+                false
+            }
+            Err(error) => {
+                self.start_failed(id, disk, &error);
+                false
+            }
+        }
+    }
+
+    fn start_failed(&mut self, id: NodeId, disk: &mut Disk, error: &StoreError) {
+        self.note(19, id, 0, || format!("does not start: {error}"));
+        if disk.backend.has_stopped() {
+            return self.stop_starting(id, disk);
+        }
+        if !disk.backend.give_up_unreadable() && self.healed {
+            return self.fail(format!("the store of {id} does not open: {error}"));
+        } else {
+            self.outcome.disks.refused += 1;
+        }
+        self.restart_soon(id);
+    }
+
+    fn stop_starting(&mut self, id: NodeId, disk: &mut Disk) {
+        self.outcome.disks.stopped_starting += 1;
+        let seed = self.disks.rng.next_u64();
+        if seed.is_multiple_of(2) {
+            disk.crash(seed)
+        } else {
+            disk.kill()
+        }
+        self.restart_soon(id);
+    }
+
+    /// Keeps in mind when a target has no room, besides what it holds for others. A rest of a segment that is shorter than a
+    /// chunk is of no use.
+    pub(super) fn note_room(&mut self, id: NodeId, free: u64) {
+        let Some(Machinery::Target(machine, _)) = self.nodes.get(&id).map(|n| &n.machinery) else { return };
+        let chunks = machine.in_progress() as u64 + 1;
+        if free < chunks * self.scenario.largest + 2 * self.scenario.disks.segment {
+            self.disks.full.insert(id, self.now);
+        }
+    }
+
+    fn free(&self, id: NodeId) -> u64 {
+        match self.nodes.get(&id).map(|node| &node.machinery) {
+            Some(Machinery::Target(_, disk)) => disk.space().free,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Whether a put that `by` began then, by its clock, may fail for want of room: all those that said so had none.
+    pub(super) fn was_full(&mut self, error: &PutError, by: NodeId, begun: Instant) -> bool {
+        let PutError::TooFewCopies { full, .. } = error else { return false };
+        for id in full {
+            self.note_room(*id, self.free(*id));
+        }
+        let Some(taken) = self.nodes.get(&by).map(|node| node.local(self.now).since(begun)) else { return false };
+        let since = Instant::from_nanos(self.now.as_nanos().saturating_sub(taken.as_nanos()));
+        // Looked at after every group of writes, and this long apart otherwise.
+        let had_none = |id: &NodeId| self.disks.full.get(id).is_some_and(|at| *at + self.scenario.disks.look >= since);
+        let excused = !full.is_empty() && full.iter().all(had_none);
+        self.outcome.disks.full += u32::from(excused);
+        excused
+    }
+
+    /// Every store holds the same when it is opened again, after a stop and after a power cut, and names good copies only.
+    pub(super) fn check_stores(&mut self) {
+        let mut failure = None;
+        for (id, node) in &mut self.nodes {
+            let Machinery::Target(_, disk) = &mut node.machinery else { continue };
+            let is_known = |chunk: &ChunkId| self.damaged.contains(&(*chunk, *id));
+            let forgetful = self.disks.forgetful.contains(id);
+            let found = check_store(disk, self.disks.rng.next_u64(), forgetful, is_known);
+            failure = failure.or(found.err().map(|why| format!("{id}: {why}")));
+        }
+        failure.into_iter().for_each(|why| self.fail(why));
+    }
+}
+
+fn check_store(disk: &mut Disk, seed: u64, forgetful: bool, is_known: impl Fn(&ChunkId) -> bool) -> Result<(), String> {
+    disk.mend();
+    disk.backend.give_up_unreadable();
+    let bad = disk.scrub();
+    if let Some(wrong) = bad.iter().find(|chunk| !is_known(chunk)) {
+        return Err(format!("a scrub took {wrong:?} for damaged, which is not"));
+    }
+    let mut held = check_books(disk)?;
+    let mut cut = None;
+    // There is no index to take away: every start makes it from the segments.
+    for what in ["a stop", "a power cut"] {
+        match cut {
+            Some(seed) => disk.crash(seed),
+            None => disk.kill(),
+        }
+        cut = Some(seed);
+        disk.open(false).map_err(|error| format!("does not open after {what}: {error}"))?;
+        if forgetful && disk.scrub().iter().any(|chunk| held.contains(chunk)) {
+            return Err(format!("held a good copy before {what}, and has a bad one after it"));
+        }
+        let now = check_books(disk)?;
+        if let Some(lost) = held.difference(&now).next() {
+            return Err(format!("held {lost:?} before {what}, and does not after it"));
+        }
+        if let Some(back) = now.difference(&held).next().filter(|_| !forgetful) {
+            return Err(format!("{back:?} was dropped, and is back after {what}"));
+        }
+        held = now;
+    }
+    Ok(())
+}
+
+/// What a store names is good, and its figures are those of its files and records. What it names.
+fn check_books(disk: &Disk) -> Result<BTreeSet<ChunkId>, String> {
+    let held: BTreeSet<ChunkId> = disk.held().into_iter().collect();
+    if let Some(bad) = held.difference(&disk.good()).next() {
+        return Err(format!("names {bad:?} after a scrub, and has no good copy of it"));
+    }
+    let space = disk.space();
+    let files = disk.backend.list().map_err(|error| error.to_string())?;
+    let files: u64 = files.iter().filter(|(name, _)| name.starts_with("segment-")).map(|(_, len)| len).sum();
+    let record = |id: &ChunkId| (64 + u64::from(disk.names(id).unwrap_or(0))).next_multiple_of(64);
+    let live: u64 = held.iter().map(record).sum();
+    if space.used != files || space.used > space.capacity || space.written.saturating_sub(space.dead) != live {
+        return Err(format!("has {files} bytes of files and {live} of live records, and says {space:?}"));
+    }
+    Ok(held)
+}
