@@ -208,12 +208,13 @@ impl World<'_> {
         if disk.backend.has_stopped() {
             return self.stop_starting(id, disk);
         }
-        if !disk.backend.give_up_unreadable() && self.healed {
-            return self.fail(format!("the store of {id} does not open: {error}"));
-        } else {
-            self.outcome.disks.refused += 1;
+        let given_up = disk.backend.give_up_unreadable();
+        self.outcome.disks.refused += 1;
+        match (self.healed, given_up) {
+            (false, _) => self.restart_soon(id),
+            (true, true) => self.push(self.now, Happening::Restart(id)),
+            (true, false) => self.fail(format!("the store of {id} does not open: {error}")),
         }
-        self.restart_soon(id);
     }
 
     fn stop_starting(&mut self, id: NodeId, disk: &mut Disk) {
