@@ -33,7 +33,7 @@ enum Unread {
     #[error("targets are silent")]
     Silent(Vec<NodeId>),
     #[error("{0} cannot be had: {1}")]
-    Chunk(ChunkId, ServiceError),
+    Chunk(ChunkId, Box<ServiceError>),
     #[error("{0} cannot be read: {1}")]
     Malformed(ChunkId, Malformed),
     #[error(transparent)]
@@ -182,7 +182,7 @@ impl<'a> Cleaning<'a> {
                 flight.push_back((id, holders, service.get(id)));
             }
             let Some((id, holders, pending)) = flight.pop_front() else { break };
-            let bytes = pending.wait().map_err(|error| Unread::Chunk(id, error))?.pieces.concat();
+            let bytes = pending.wait().map_err(|error| Unread::Chunk(id, Box::new(error)))?.pieces.concat();
             if records.last().is_some_and(|last| last.id.placement_key() != id.placement_key()) {
                 self.read_name(&mut records, garbage)?;
             }
@@ -251,7 +251,11 @@ impl<'a> Cleaning<'a> {
     }
 
     fn fetch(&self, id: ChunkId) -> Result<Vec<u8>, Unread> {
-        self.service.get(id).wait().map(|fetched| fetched.pieces.concat()).map_err(|error| Unread::Chunk(id, error))
+        self.service
+            .get(id)
+            .wait()
+            .map(|fetched| fetched.pieces.concat())
+            .map_err(|error| Unread::Chunk(id, Box::new(error)))
     }
 }
 

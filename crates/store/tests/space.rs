@@ -72,7 +72,9 @@ fn tombstones_that_bury_something_are_not_moved_about() {
     let ids: Vec<ChunkId> = (0..680).map(|n| put(&store, &chunk(n, 100))).collect();
     ids.iter().enumerate().filter(|(n, _)| n % 17 < 8).for_each(|(_, id)| store.remove(id).expect("removes"));
     // It is closed by those behind it.
-    (1_000..1_020).for_each(|n| drop(put(&store, &chunk(n, 3_000))));
+    (1_000..1_020).for_each(|n| {
+        put(&store, &chunk(n, 3_000));
+    });
     assert_eq!(store.compact(&mut |_| ControlFlow::Continue(())), Ok(None));
     drop(store);
     assert_eq!(open(&disk).compact(&mut |_| ControlFlow::Continue(())), Ok(None), "after a restart");
