@@ -4,9 +4,11 @@
 mod postgres;
 mod sql;
 mod sqlite;
+mod transient;
 
 pub use postgres::{Hold, Postgres};
 pub use sqlite::Sqlite;
+pub use transient::Transient;
 
 use protocol::id::ChunkId;
 

@@ -163,6 +163,14 @@ impl Manifests {
         Ok(manifests)
     }
 
+    /// Makes an empty catalog say what they say.
+    ///
+    /// # Errors
+    /// When it cannot be changed.
+    pub fn fill(&self, catalog: &dyn Catalog) -> Result<(), CatalogError> {
+        self.changes().try_for_each(|change| catalog.change(change))
+    }
+
     /// Makes a catalog in `path` from them, in place of the one that is there.
     ///
     /// # Errors
