@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use md5::{Digest, Md5};
 use testkit::Postgres;
-use testkit::linear::{Did, Operation, Value, linearizable};
+use sim::linear::{Did, Operation, Value, linearizable};
 
 #[path = "common/client.rs"]
 mod client;

@@ -13,10 +13,6 @@ pub enum Bug {
     SkipRenewal,
     /// A file's version has the time of the gateway, whatever version there is.
     OwnTime,
-    /// A name that nobody who answers knows is not there.
-    SilenceIsAbsence,
-    /// A version of a file with fewer copies than promised is read as it is.
-    ReadHalf,
     /// A cleaner takes what the answering targets list for everything.
     SilentReferences,
     /// A cleaner does not read the uploads of the catalog.

@@ -5,7 +5,9 @@
 
 pub mod check;
 mod disk;
+pub mod linear;
 mod net;
+mod object;
 pub mod perf;
 mod runner;
 pub mod swarm;
@@ -14,6 +16,7 @@ pub mod theory;
 mod world;
 
 pub use runner::{Report, check_seeds, replay, run_seed};
+pub use object::Objects;
 pub use swarm::{Planted, Scenario};
 
 /// How one seed ended.

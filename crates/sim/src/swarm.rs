@@ -7,6 +7,8 @@ use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
 
+use crate::object::Objects;
+
 /// Cells of a negotiating group.
 pub(crate) const GROUP_CELLS: usize = 3;
 
@@ -21,13 +23,19 @@ pub enum Planted {
     LoseIndexTail,
     /// A disk whose sync failed says that it went well.
     IgnoreFailedSync,
+    /// A defect of the object layer.
+    Object(object::Bug),
     /// A cleaner reads what refers to chunks at once after its mark.
     HurryCleaner,
+    /// The list of a name's versions does not say who was silent.
+    HideSilence,
+    /// The list of a name's versions says of each that it has all its copies.
+    ManyHolders,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 23] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -41,6 +49,16 @@ impl Planted {
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
+        Self::HideSilence,
+        Self::ManyHolders,
+        Self::Object(object::Bug::HastyRow),
+        Self::Object(object::Bug::ForgetRemoval),
+        Self::Object(object::Bug::ForgetWithdrawal),
+        Self::Object(object::Bug::SkipRenewal),
+        Self::Object(object::Bug::OwnTime),
+        Self::Object(object::Bug::SilentReferences),
+        Self::Object(object::Bug::SkipUploads),
+        Self::Object(object::Bug::TrustEnded),
     ];
 
     /// Its name on the command line.
@@ -58,6 +76,16 @@ impl Planted {
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::HurryCleaner => "hurry-cleaner",
+            Self::HideSilence => "hide-silence",
+            Self::ManyHolders => "many-holders",
+            Self::Object(object::Bug::HastyRow) => "hasty-row",
+            Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
+            Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",
+            Self::Object(object::Bug::SkipRenewal) => "skip-renewal",
+            Self::Object(object::Bug::OwnTime) => "own-time",
+            Self::Object(object::Bug::SilentReferences) => "silent-references",
+            Self::Object(object::Bug::SkipUploads) => "skip-uploads",
+            Self::Object(object::Bug::TrustEnded) => "trust-ended",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
         }
@@ -97,15 +125,6 @@ pub struct NewMap {
     pub found: Span,
     /// Whether it has one target more.
     pub grows: bool,
-}
-
-/// Chunks lose what refers to them, and a cleaner has them dropped.
-#[derive(Clone, Copy, Debug)]
-pub struct Cleaning {
-    /// The cleaner's grace time. What refers to a chunk is there within half of it after the put was begun, or never.
-    pub grace: Span,
-    /// Bytes of an id that decide its slice.
-    pub slice_bytes: u8,
 }
 
 /// Everything that a run depends on.
@@ -153,8 +172,8 @@ pub struct Scenario {
     pub capacity: u64,
     /// A newer cluster map.
     pub new_map: Option<NewMap>,
-    /// Cleaning.
-    pub cleaning: Option<Cleaning>,
+    /// Gateways with objects and files, in the place of initiators with chunks.
+    pub objects: Option<Objects>,
     /// A planted defect.
     pub planted: Option<Planted>,
 }
@@ -222,19 +241,16 @@ impl Scenario {
             let begins = switch.below(200);
             (Span::from_millis(begins), Span::from_millis(begins + 50 + switch.below(300)))
         });
-        let mut cleaner = Rng::new(seed).fork(9);
-        let cleaning = cleaner.chance(1, 2).then(|| Cleaning {
-            grace: Span::from_millis(20 + cleaner.below(80)),
-            slice_bytes: u8::from(cleaner.chance(1, 16)),
-        });
+        let objects = Objects::draw(seed);
+        let chunks = objects.is_none();
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
         Self {
             seed,
             targets,
-            initiators: 3,
+            initiators: if chunks { 3 } else { 0 },
             copies,
-            operations: 200,
+            operations: if chunks { 200 } else { 0 },
             largest: [1_000, 4_000, 9_000][rng.below(3) as usize],
             config,
             link,
@@ -243,7 +259,7 @@ impl Scenario {
             drift,
             faults,
             crashes,
-            initiator_crashes,
+            initiator_crashes: if chunks { initiator_crashes } else { 0 },
             partitions,
             mute,
             flips,
@@ -251,7 +267,7 @@ impl Scenario {
             commit,
             capacity: 8 << 20,
             new_map,
-            cleaning,
+            objects,
             planted,
         }
     }

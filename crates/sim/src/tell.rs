@@ -64,8 +64,8 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let more = if map.grows { ", with one target more" } else { "" };
         let _ = write!(text, "\na newer map after {}{more}, found by all after {}", map.told, map.found);
     }
-    if let Some(cleaning) = &s.cleaning {
-        let _ = write!(text, "\nchunks are erased and cleaned, with a grace of {}", cleaning.grace);
+    if let Some(objects) = &s.objects {
+        let _ = write!(text, "\ngateways: {objects:?}");
     }
     if let Some(planted) = s.planted {
         let _ = write!(text, "\nplanted defect: {}", planted.name());

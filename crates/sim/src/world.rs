@@ -20,12 +20,12 @@ use crate::net::{Net, listeners};
 use crate::swarm::{GROUP_CELLS, NewMap, Planted, Scenario, Trouble};
 use crate::tell;
 
-mod cleaning;
 mod faults;
+mod gateways;
 mod verdict;
 mod workload;
 
-use cleaning::Cleaning;
+use gateways::Gateways;
 use workload::Asked;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
@@ -87,9 +87,7 @@ enum Happening {
     Flip(NodeId, u64),
     NewMap,
     Heal,
-    /// What refers to a chunk appears, unless it is too late: by whom, when it was asked to be put (by its clock).
-    Publish(NodeId, ChunkId, Instant),
-    Rested(u32),
+    Gateway(gateways::Event),
 }
 
 pub(crate) struct World<'a> {
@@ -117,9 +115,7 @@ pub(crate) struct World<'a> {
     durable_at: BTreeMap<ChunkId, BTreeMap<NodeId, Instant>>,
     /// Every chunk that was ever put.
     contents: BTreeMap<ChunkId, Bytes>,
-    /// What refers to the chunks of `acknowledged`, counted, while there is cleaning.
-    references: BTreeMap<ChunkId, u32>,
-    cleaning: Option<Cleaning>,
+    gateways: Option<Gateways>,
     healed: bool,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
@@ -160,8 +156,7 @@ impl<'a> World<'a> {
             acknowledged: BTreeMap::new(),
             durable_at: BTreeMap::new(),
             contents: BTreeMap::new(),
-            references: BTreeMap::new(),
-            cleaning: None,
+            gateways: None,
             healed: false,
             damaged: BTreeSet::new(),
             windows: Windows::default(),
@@ -179,7 +174,7 @@ impl<'a> World<'a> {
         for _ in 0..self.scenario.initiators {
             self.add_initiator();
         }
-        self.add_cleaner();
+        self.add_gateways();
         self.storm();
     }
 
@@ -294,7 +289,6 @@ impl<'a> World<'a> {
         for id in self.initiators.clone() {
             self.feed(id);
         }
-        self.clean();
         while self.outcome.failure.is_none() {
             if self.is_finished() {
                 self.last_check();
@@ -320,11 +314,8 @@ impl<'a> World<'a> {
     }
 
     fn is_finished(&self) -> bool {
-        self.is_quiet() && self.cleaning.as_ref().is_none_or(Cleaning::is_done)
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
+        let done = self.gateways.as_ref().is_none_or(Gateways::is_done);
+        done && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -353,8 +344,7 @@ impl<'a> World<'a> {
             Happening::Flip(node, seed) => self.flip(node, seed),
             Happening::NewMap => self.scenario.new_map.into_iter().for_each(|new| self.new_map(new)),
             Happening::Heal => self.heal(),
-            Happening::Publish(by, chunk, begun) => self.publish(by, chunk, begun),
-            Happening::Rested(look) => self.rested(look),
+            Happening::Gateway(event) => self.gateway_happens(event),
         }
     }
 

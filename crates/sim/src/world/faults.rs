@@ -4,6 +4,7 @@ use protocol::id::NodeId;
 use protocol::time::{Instant, Span};
 use protocol::wire::{Opener, Sealer};
 
+use super::gateways::Gateways;
 use super::{CLUSTER, Happening, KEY, Machinery, Node, STORM, World};
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
@@ -11,7 +12,8 @@ use crate::tell;
 impl World<'_> {
     /// Schedules the faults, and the end of all faults.
     pub(super) fn storm(&mut self) {
-        let storm = STORM.as_nanos();
+        let length = self.gateways.as_ref().map_or(STORM, Gateways::storm);
+        let storm = length.as_nanos();
         let draw = |world: &mut Self| world.now + Span::from_nanos(world.rng.below(storm));
         for _ in 0..self.scenario.crashes {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
@@ -50,7 +52,7 @@ impl World<'_> {
         if let Some(new) = self.scenario.new_map {
             self.push(Instant::ZERO + new.told, Happening::NewMap);
         }
-        self.push(self.now + STORM, Happening::Heal);
+        self.push(self.now + length, Happening::Heal);
     }
 
     pub(super) fn heal(&mut self) {
@@ -59,6 +61,9 @@ impl World<'_> {
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.well(node);
             self.restart(node);
+        }
+        if self.gateways.is_some() {
+            return self.heal_gateways();
         }
         // What was acknowledged is asked for once more, and new puts must succeed.
         self.puts_left += 10;

@@ -9,7 +9,7 @@ use protocol::target;
 use protocol::time::{Instant, Span};
 
 use super::workload::Asked;
-use super::{Happening, Machinery, World};
+use super::{Machinery, World};
 use crate::tell;
 
 impl World<'_> {
@@ -31,7 +31,7 @@ impl World<'_> {
                 self.outcome.failure.get_or_insert(why);
             }
         }
-        self.check_cleaned();
+        self.check_objects();
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
         while let Some(((at, _, _), happening)) = self.queue.pop_first().filter(|((at, ..), _)| *at < until) {
@@ -72,12 +72,12 @@ impl World<'_> {
     }
 
     pub(super) fn initiator_event(&mut self, id: NodeId, event: initiator::Event) {
-        if self.cleaning.as_ref().is_some_and(|cleaning| cleaning.node == id) {
-            return self.cleaner_event(id, event);
+        if self.gateways.is_some() {
+            return self.gateway_event(id, event);
         }
         match event {
             initiator::Event::Put { handle, result } => {
-                let Some(Asked::Put(chunk, payload, healed, fresh, begun)) = self.open.remove(&(id, handle)) else {
+                let Some(Asked::Put(chunk, payload, healed, fresh)) = self.open.remove(&(id, handle)) else {
                     return;
                 };
                 self.note(8, id, payload.len(), || tell::put(chunk, &result));
@@ -86,7 +86,7 @@ impl World<'_> {
                         if healed && fresh {
                             self.check_prompt(chunk, &stored.holders);
                         }
-                        self.acknowledge(id, chunk, payload, &stored.holders, begun);
+                        self.acknowledge(chunk, payload, &stored.holders);
                     }
                     Err(error) if healed => self.fail(format!("a put failed after the heal: {error}")),
                     Err(_) => {}
@@ -155,8 +155,14 @@ impl World<'_> {
         }
     }
 
+    fn acknowledge(&mut self, id: ChunkId, bytes: Bytes, holders: &[NodeId]) {
+        self.check_copies(id, &bytes, holders);
+        self.outcome.puts += 1;
+        self.acknowledged.insert(id, bytes);
+    }
+
     /// At the moment of the acknowledgement the copies must be durable, apart, and right.
-    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], begun: Instant) {
+    pub(super) fn check_copies(&mut self, id: ChunkId, bytes: &Bytes, holders: &[NodeId]) {
         let distinct: BTreeSet<NodeId> = holders.iter().copied().collect();
         if distinct.len() < usize::from(self.scenario.copies) {
             self.fail(format!("{id:?} was acknowledged with the holders {holders:?}"));
@@ -164,15 +170,10 @@ impl World<'_> {
         for holder in distinct {
             // A holder that is down is looked at when it is back; one that a flipped byte hit may have lost its copy.
             let down = matches!(self.nodes.get(&holder).map(|n| &n.machinery), Some(Machinery::Down(_)));
-            let good = down || self.holds(holder, &id).as_ref() == Some(&bytes);
-            if !good && !self.damaged.contains(&(id, holder)) && self.is_timely(by, begun) {
+            let good = down || self.holds(holder, &id).as_ref() == Some(bytes);
+            if !good && !self.damaged.contains(&(id, holder)) {
                 self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy"));
             }
-        }
-        self.outcome.puts += 1;
-        match self.draw_publish() {
-            Some(at) => self.push(at, Happening::Publish(by, id, begun)),
-            None => drop(self.acknowledged.insert(id, bytes)),
         }
     }
 

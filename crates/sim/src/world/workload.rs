@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{self, Scope};
-use protocol::time::Instant;
 
 use super::World;
 
@@ -11,10 +10,9 @@ use super::World;
 const NAMES: u64 = 5;
 
 pub(super) enum Asked {
-    /// Chunk, bytes, whether it was asked after the heal, whether nobody else puts it, and when it was asked, by the clock of
-    /// the initiator.
-    Put(ChunkId, Bytes, bool, bool, Instant),
-    /// Chunk, whether it was asked after the heal, and whether it must be found: it was referred to all the time.
+    /// Chunk, bytes, whether it was asked after the heal, and whether nobody else puts it.
+    Put(ChunkId, Bytes, bool, bool),
+    /// Chunk, whether it was asked after the heal, and whether it must be found.
     Get(ChunkId, bool, bool),
     /// A name's prefix, the versions that were acknowledged before, and whether it was asked after the heal.
     List(Vec<u8>, Vec<ChunkId>, bool),
@@ -25,17 +23,8 @@ pub(super) enum Asked {
 impl Asked {
     /// Another put of this chunk begins.
     fn share(&mut self, id: ChunkId) {
-        if let Self::Put(chunk, _, _, alone, _) = self {
+        if let Self::Put(chunk, _, _, alone) = self {
             *alone &= *chunk != id;
-        }
-    }
-
-    /// Nothing refers to this chunk any more.
-    pub(super) fn erase(&mut self, id: ChunkId) {
-        match self {
-            Self::Get(chunk, _, must) => *must &= *chunk != id,
-            Self::List(_, known, _) => known.retain(|chunk| *chunk != id),
-            Self::Put(..) | Self::Ping(_) => {}
         }
     }
 
@@ -56,11 +45,10 @@ impl World<'_> {
             if !put && self.gets_left == 0 {
                 return;
             }
-            self.erase_some();
             self.next_handle += 1;
             let handle = self.next_handle;
             let (asked, request) = if put {
-                self.draw_put(id, handle)
+                self.draw_put(handle)
             } else if self.rng.chance(1, 16) {
                 self.draw_look(handle)
             } else {
@@ -71,7 +59,7 @@ impl World<'_> {
         }
     }
 
-    fn draw_put(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_put(&mut self, handle: u64) -> (Asked, initiator::Request) {
         self.puts_left -= 1;
         let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Asked::chunk)).flatten();
         let again = again.or_else(|| self.draw_again());
@@ -91,8 +79,16 @@ impl World<'_> {
             self.open.values_mut().for_each(|asked| asked.share(id));
         }
         self.contents.insert(id, payload.clone());
-        let begun = self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now));
-        (Asked::Put(id, payload.clone(), self.healed, fresh, begun), initiator::Request::Put { handle, id, payload })
+        (Asked::Put(id, payload.clone(), self.healed, fresh), initiator::Request::Put { handle, id, payload })
+    }
+
+    /// A chunk that was put before.
+    fn draw_again(&mut self) -> Option<(ChunkId, Bytes)> {
+        if self.contents.is_empty() || !self.rng.chance(1, 6) {
+            return None;
+        }
+        let nth = self.rng.below(self.contents.len() as u64) as usize;
+        self.contents.iter().nth(nth).map(|(id, bytes)| (*id, bytes.clone()))
     }
 
     fn draw_get(&mut self, handle: u64) -> (Asked, initiator::Request) {
