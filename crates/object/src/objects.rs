@@ -205,10 +205,18 @@ impl Objects {
         if self.catalog.bucket(&record.bucket)?.is_some() {
             return Err(Refused::BucketExists.into());
         }
-        let flight = self.begin(&mut record, 0)?;
-        let row = self.store(record)?;
-        self.make(Change::CreateBucket(row.clone()), flight)?;
-        Ok(row)
+        let mut later_than = 0;
+        loop {
+            let flight = self.begin(&mut record, later_than)?;
+            let row = self.store(record.clone())?;
+            match self.make(Change::CreateBucket(row.clone()), flight) {
+                // One that was there was removed by a gateway whose clock is ahead. It is told once.
+                Err(CatalogError::Refused(Refused::Stale(removed))) if later_than < removed.micros() => {
+                    later_than = removed.micros();
+                }
+                outcome => return outcome.map(|()| row).map_err(ObjectError::from),
+            }
+        }
     }
 
     /// Gives a bucket other attributes.
@@ -240,7 +248,7 @@ impl Objects {
         // Before the catalog's change: whoever makes a bucket of that name after it has a later version.
         let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;
-        let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()));
+        let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone(), gone.version));
         if let Err(error) = deleted {
             if matches!(error, CatalogError::Refused(_)) {
                 flight.settle();
