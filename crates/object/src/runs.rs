@@ -95,9 +95,12 @@ impl State {
         self.last
     }
 
+    fn find(&mut self, id: u64) -> Option<&mut Own> {
+        std::iter::once(&mut self.run).chain(&mut self.before).find(|own| own.id == id)
+    }
+
     fn close(&mut self, begun: VersionId, close: impl FnOnce(&mut BTreeMap<u64, bool>, u64)) {
-        let own = std::iter::once(&mut self.run).chain(&mut self.before).find(|own| own.id == begun.run());
-        if let Some(own) = own {
+        if let Some(own) = self.find(begun.run()) {
             close(&mut own.open, begun.micros());
         }
     }
@@ -219,18 +222,20 @@ impl Runs {
     /// Tells how far the runs of this process have come, and ends those before this one when nothing of them is under way.
     /// A run that never began anything needs not be known, but when it is about `to_begin`.
     fn tell(&self, catalog: &dyn Catalog, to_begin: bool) -> Result<(), CatalogError> {
-        let (all, until): (Vec<_>, _) = {
+        let all: Vec<_> = {
             let state = self.lock();
+            let lease = state.last.max(self.now()) + micros_of(self.pace.lease);
             // All that begins later has a later time than `last`.
             let settled = |own: &Own| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
             let told = |own: &Own, ends: bool| {
-                (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until))
+                // Further than before, whatever the clock does: who stands still is taken for dead.
+                let until = lease.max(own.until + 1);
+                (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until, until))
             };
             let before = state.before.iter().filter_map(|own| told(own, own.is_over()));
-            let all = before.chain(told(&state.run, false)).collect();
-            (all, state.last.max(self.now()) + micros_of(self.pace.lease))
+            before.chain(told(&state.run, false)).collect()
         };
-        for (run, settled, ends, told) in all {
+        for (run, settled, ends, told, until) in all {
             let mut outcome = catalog.change(Change::Beat { run, settled, until, told });
             if ends && outcome.is_ok() {
                 outcome = catalog.change(Change::EndRun { run, until });
@@ -246,9 +251,8 @@ impl Runs {
                 self.lock().before.retain(|own| own.id != run);
                 continue;
             }
-            let mut state = self.lock();
-            if state.run.id == run {
-                state.run.until = until;
+            if let Some(own) = self.lock().find(run) {
+                own.until = until;
             }
         }
         Ok(())
@@ -331,6 +335,51 @@ mod tests {
         other.settle();
         runs.beat(&catalog, now).unwrap();
         assert!(of(&catalog, next.run()).settled > next.micros());
+    }
+
+    /// A machine whose wall clock is set.
+    #[derive(Debug, Default)]
+    struct Set(Mutex<u64>);
+
+    impl Host for Set {
+        fn elapsed(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn wall(&self) -> Duration {
+            Duration::from_secs(*self.0.lock().unwrap())
+        }
+
+        fn random(&self) -> u64 {
+            let mut now = self.0.lock().unwrap();
+            *now += 1;
+            *now
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_no_run_from_showing_that_it_lives() {
+        let place = tempfile::tempdir().unwrap();
+        let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
+        let host = Arc::new(Set(Mutex::new(1_000_000)));
+        let runs = Runs::new(Arc::clone(&host) as Arc<dyn Host>, Pace::default());
+        let open = runs.begin(&catalog, 0).unwrap();
+        let (first, now) = (open.begun.run(), Duration::ZERO);
+        runs.beat(&catalog, now).unwrap();
+        // From here on the first is one of those before, which is kept by what it has open.
+        runs.ended(first);
+        runs.begin(&catalog, 0).unwrap().settle();
+        *host.0.lock().unwrap() = 500_000;
+        let second = runs.lock().run.id;
+        let until = |id| of(&catalog, id).until;
+        for _ in 0..3 {
+            let before = [first, second].map(until);
+            runs.beat(&catalog, now).unwrap();
+            let after = [first, second].map(until);
+            assert!(before[0] < after[0] && before[1] < after[1], "{before:?} {after:?}");
+        }
+        assert!(catalog.runs().unwrap().iter().all(|run| run.id != RETURNED), "the catalog did not go back");
+        drop(open);
     }
 
     #[test]

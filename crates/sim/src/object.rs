@@ -31,6 +31,8 @@ pub struct Objects {
     pub crashes: u32,
     /// Times that a gateway stands still.
     pub stalls: u32,
+    /// Times that a good part of the targets is down at once.
+    pub outages: u32,
     /// Steps of the gateways' wall clocks.
     pub steps: u32,
     /// Largest difference of those clocks, and largest step.
@@ -53,19 +55,21 @@ impl Objects {
         let cleans = rng.chance(2, 3);
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         let (crashes, stalls, steps, trouble) = (some(3) as u32, some(2) as u32, some(3) as u32, some(60));
+        let outages = some(3) as u32;
         let off = Span::from_millis(some(5_000));
         let grace = Span::from_millis(if cleans { 100 + rng.below(150) } else { 2_000 });
         let storm = Span::from_millis(400) + if cleans { grace.times(2) } else { Span::ZERO };
         Some(Self {
             gateways: if rng.chance(1, 4) { 3 } else { 2 },
             clients: 2,
-            operations: 12,
+            operations: 18,
             storm,
             grace,
             cleans,
             beat: Span::from_millis(8),
             crashes,
             stalls,
+            outages,
             steps,
             off,
             trouble,

@@ -176,16 +176,16 @@ impl Client {
         let bucket = if self.below(2) == 0 { PLAIN } else { KEPT };
         let name = (bucket, KEYS[self.below(KEYS.len() as u64) as usize]);
         match self.below(100) {
-            0..30 => self.put(name),
-            30..48 => self.read(name).map(drop),
-            48..58 => self.delete(name),
-            58..64 => self.delete_version((KEPT, PRUNED)),
-            64..68 => self.read_version((KEPT, PRUNED)),
-            68..73 => self.list(bucket),
-            73..81 => self.copy(name),
-            81..86 => self.revise(name),
-            86..91 => self.upload(name),
-            91..95 => self.put_file(),
+            0..24 => self.put(name),
+            24..38 => self.read(name).map(drop),
+            38..48 => self.delete(name),
+            48..53 => self.delete_version((KEPT, PRUNED)),
+            53..57 => self.read_version((KEPT, PRUNED)),
+            57..61 => self.list(bucket),
+            61..71 => self.copy(name),
+            71..75 => self.revise(name),
+            75..80 => self.upload(name),
+            80..87 => self.put_file(),
             _ => self.read_file(FILES[self.below(FILES.len() as u64) as usize]),
         }
     }

@@ -135,9 +135,9 @@ impl World<'_> {
     }
 
     fn gateway_faults(&mut self) {
-        let now = self.now;
+        let (now, targets) = (self.now, self.scenario.targets);
         let Some(Gateways { settings, rng, .. }) = &mut self.gateways else { return };
-        let mut events = vec![];
+        let (mut events, mut outages) = (vec![], vec![]);
         let storm = settings.storm.as_nanos();
         let any = |rng: &mut Rng| rng.below(settings.gateways.into()) as usize;
         let moment = |rng: &mut Rng| now + Span::from_nanos(rng.below(storm));
@@ -151,10 +151,20 @@ impl World<'_> {
             let stall = Span::from_nanos(rng.below(settings.grace.as_nanos().min(300_000_000) / 3));
             events.push((moment(rng), Event::Stall(any(rng), stall)));
         }
+        for _ in 0..settings.outages {
+            let (at, length) = (moment(rng), 1 + rng.below(storm / 6));
+            for target in (1..=targets).map(NodeId) {
+                if rng.chance(1, 2) {
+                    outages.push((at, Happening::Crash(target)));
+                    outages.push((at + Span::from_nanos(1 + rng.below(length)), Happening::Restart(target)));
+                }
+            }
+        }
         for _ in 0..settings.steps {
             let off = Span::from_nanos(rng.below(settings.off.as_nanos() + 1));
             events.push((moment(rng), Event::Step(any(rng), EPOCH + off)));
         }
+        outages.into_iter().for_each(|(at, happening)| self.push(at, happening));
         events.into_iter().for_each(|(at, event)| self.push(at, Happening::Gateway(event)));
     }
 
