@@ -31,8 +31,12 @@ pub struct Objects {
     pub crashes: u32,
     /// Times that a gateway stands still.
     pub stalls: u32,
-    /// Times that a good part of the targets is down at once.
+    /// Times that a good part of the targets is down or cut off at once.
     pub outages: u32,
+    /// Whether such a part comes and goes all the time.
+    pub flaps: bool,
+    /// How long an answer is waited for.
+    pub patience: Span,
     /// Steps of the gateways' wall clocks.
     pub steps: u32,
     /// Largest difference of those clocks, and largest step.
@@ -46,6 +50,11 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// Whether an operation may fail on a healthy cluster, because it is waited for so briefly.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.patience < Span::from_secs(1)
+    }
+
     /// For half of the seeds.
     pub(crate) fn draw(seed: u64) -> Option<Self> {
         let mut rng = Rng::new(seed).fork(40);
@@ -70,6 +79,8 @@ impl Objects {
             crashes,
             stalls,
             outages,
+            flaps: rng.chance(1, 3),
+            patience: Span::from_millis(if rng.chance(2, 3) { 15 + rng.below(60) } else { 4_000 }),
             steps,
             off,
             trouble,

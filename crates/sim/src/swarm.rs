@@ -242,6 +242,7 @@ impl Scenario {
             (Span::from_millis(begins), Span::from_millis(begins + 50 + switch.below(300)))
         });
         let objects = Objects::draw(seed);
+        let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
         let chunks = objects.is_none();
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];

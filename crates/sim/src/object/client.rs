@@ -142,7 +142,7 @@ impl Client {
         let pause = self.settings.storm.as_nanos() / u64::from(self.settings.operations) * 3 / 2;
         for _ in 0..operations {
             self.gateway.hands.sleep(Span::from_nanos(self.below(pause)));
-            let healed = self.gateway.hands.local().healed;
+            let healed = self.gateway.hands.local().healed && !self.settings.is_brief();
             match self.something() {
                 Err(Ended::Failed(why) | Ended::Unknown(why)) if healed => {
                     self.gateway.hands.tell(|history, _| history.fail(format!("failed after the heal: {why}")));
@@ -391,7 +391,11 @@ impl Client {
         let Some(row) = row else { return Ok(()) };
         let Ok(whole) = self.objects.whole(&row) else { return Err(Ended::Refused) };
         if self.settings.cleans && self.below(2) == 0 {
-            self.gateway.hands.sleep(Span::from_nanos(self.below(self.settings.grace.as_nanos())));
+            if self.below(2) == 0 {
+                // It may go on failing: what counts is that it may be gone.
+                let _ = self.delete(from);
+            }
+            self.gateway.hands.sleep(Span::from_nanos(self.below(self.settings.grace.as_nanos() * 3)));
         }
         let contents = self.gateway.hands.tell(|history, _| history.contents(number(&row)).cloned());
         let value = self.gateway.hands.tell(|history, _| history.number(contents.unwrap_or_default()));

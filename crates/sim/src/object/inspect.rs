@@ -7,9 +7,13 @@ use object::rebuild::Manifests;
 use object::record::{Body, Record};
 use protocol::id::{ChunkId, ChunkKind};
 use protocol::initiator::Scope;
+use protocol::time::Span;
 
-use super::client::{Client, FILES, KEPT, KEYS, PLAIN};
+use super::client::{Client, Ended, FILES, KEPT, KEYS, PLAIN};
 
+/// Times that a read is tried which is waited for only briefly, and what is between two.
+const TRIES: u32 = 20;
+const AGAIN: Span = Span::from_millis(20);
 /// More than there is.
 const PAGE: usize = 10_000;
 
@@ -21,15 +25,28 @@ impl Client {
         }
     }
 
+    fn insist<T>(&self, ask: impl Fn() -> Result<T, Ended>) -> Result<T, Ended> {
+        let mut outcome = ask();
+        for _ in 1..TRIES {
+            if outcome.is_ok() || !self.settings.is_brief() {
+                break;
+            }
+            self.gateway.hands.sleep(AGAIN);
+            outcome = ask();
+        }
+        outcome
+    }
+
     fn look(&self) -> Result<(), String> {
         for bucket in [PLAIN, KEPT] {
             for key in KEYS {
-                self.read((bucket, key)).map_err(|why| format!("{bucket}/{key} cannot be read: {why}"))?;
+                let read = self.insist(|| self.read((bucket, key)));
+                read.map_err(|why| format!("{bucket}/{key} cannot be read: {why}"))?;
             }
-            self.list(bucket).map_err(|why| format!("{bucket} cannot be listed: {why}"))?;
+            self.insist(|| self.list(bucket)).map_err(|why| format!("{bucket} cannot be listed: {why}"))?;
         }
         for file in FILES {
-            self.read_file(file).map_err(|why| format!("the file {file} cannot be read: {why}"))?;
+            self.insist(|| self.read_file(file)).map_err(|why| format!("the file {file} cannot be read: {why}"))?;
         }
         self.compare()?;
         let referenced = self.references()?;

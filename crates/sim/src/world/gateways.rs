@@ -43,6 +43,8 @@ pub(super) enum Event {
     Crash(usize),
     Start(usize),
     Stall(usize, Span),
+    /// A target is cut off from all others, or no more.
+    Apart(NodeId, bool),
     /// A wall clock steps to so far from the epoch.
     Step(usize, Span),
 }
@@ -152,12 +154,24 @@ impl World<'_> {
             events.push((moment(rng), Event::Stall(any(rng), stall)));
         }
         for _ in 0..settings.outages {
-            let (at, length) = (moment(rng), 1 + rng.below(storm / 6));
-            for target in (1..=targets).map(NodeId) {
-                if rng.chance(1, 2) {
-                    outages.push((at, Happening::Crash(target)));
-                    outages.push((at + Span::from_nanos(1 + rng.below(length)), Happening::Restart(target)));
+            let (at, length, cut) = (moment(rng), 1 + rng.below(storm / 6), rng.chance(1, 2));
+            for target in (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect::<Vec<_>>() {
+                let back = at + Span::from_nanos(1 + rng.below(length));
+                if cut {
+                    events.extend([(at, Event::Apart(target, true)), (back, Event::Apart(target, false))]);
+                } else {
+                    outages.extend([(at, Happening::Crash(target)), (back, Happening::Restart(target))]);
                 }
+            }
+        }
+        if settings.flaps && settings.is_brief() {
+            let flapping: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
+            let mut at = moment(rng);
+            while at < now + settings.storm {
+                let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));
+                let both = |target: &NodeId| [(at, Event::Apart(*target, true)), (back, Event::Apart(*target, false))];
+                events.extend(flapping.iter().flat_map(both));
+                at = back + Span::from_nanos(rng.below(settings.patience.as_nanos() * 3));
             }
         }
         for _ in 0..settings.steps {
@@ -249,6 +263,8 @@ impl World<'_> {
                     host.wall = wall;
                 }
             }
+            Event::Apart(target, true) if !self.healed => drop(self.net.apart.insert(target)),
+            Event::Apart(target, _) => drop(self.net.apart.remove(&target)),
             Event::Crash(_) | Event::Stall(..) => {}
         }
     }
