@@ -13,8 +13,6 @@ pub enum Bug {
     SkipRenewal,
     /// A file's version has the time of the gateway, whatever version there is.
     OwnTime,
-    /// A cleaner takes what the answering targets list for everything.
-    SilentReferences,
     /// A cleaner does not read the uploads of the catalog.
     SkipUploads,
     /// A catalog takes changes of runs that have ended.

@@ -30,7 +30,7 @@ pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);
 pub use bug::Bug;
 pub use error::Error;
 pub use file::{Listing, PutOptions, Version, get_file, list, newest, open, put_file};
-pub use manifest::{Entry, Manifest};
 pub use host::{Host, System};
+pub use manifest::{Entry, Manifest};
 pub use runs::{BEAT, Pace};
 pub use service::{ChunkService, Pending, ServiceError};

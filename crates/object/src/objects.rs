@@ -22,10 +22,10 @@ use protocol::id::ChunkId;
 use self::ahead::Ahead;
 use crate::Bug;
 use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
-use crate::manifest::Malformed;
-use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
 use crate::file::CHUNK_SIZE;
 use crate::host::{Host, System};
+use crate::manifest::Malformed;
+use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
 use crate::runs::{Flight, Pace, Runs};
 use crate::service::{ChunkService, ServiceError};
 
@@ -345,7 +345,11 @@ impl Objects {
     /// Whether what was begun then may still make something visible: longer than that targets need not keep chunks to which
     /// nothing refers.
     fn in_time(&self, begun: Duration) -> Result<(), ObjectError> {
-        if self.host.elapsed().saturating_sub(begun) < self.limit { Ok(()) } else { Err(ObjectError::TooSlow(self.limit)) }
+        if self.host.elapsed().saturating_sub(begun) < self.limit {
+            Ok(())
+        } else {
+            Err(ObjectError::TooSlow(self.limit))
+        }
     }
 
     /// Gives a version other attributes.

@@ -186,7 +186,9 @@ impl Runs {
         let old = {
             let state = self.lock();
             let in_doubt = state.run.open.iter().find(|(_, over)| **over);
-            in_doubt.filter(|(micros, _)| **micros + micros_of(self.pace.doubt) < state.last.max(self.now())).map(|_| state.run.id)
+            in_doubt
+                .filter(|(micros, _)| **micros + micros_of(self.pace.doubt) < state.last.max(self.now()))
+                .map(|_| state.run.id)
         };
         old.into_iter().for_each(|id| self.ended(id));
         self.tell(catalog, false)?;

@@ -171,7 +171,10 @@ fn uploads_keep_their_parts(catalog: &dyn Catalog) {
     let listed = |after| catalog.parts(id, after, 9).unwrap().iter().map(|p| p.etag.clone()).collect::<Vec<_>>();
     assert_eq!((listed(0), listed(1)), (vec!["y".to_owned(), "z".to_owned()], vec!["z".to_owned()]));
     assert_eq!(catalog.part(id, 2).unwrap(), Some(part(2, "z")));
-    assert_eq!(refused(catalog.change(Change::DeleteBucket("b".to_owned(), VersionId::default()))), Some(Refused::NotEmpty));
+    assert_eq!(
+        refused(catalog.change(Change::DeleteBucket("b".to_owned(), VersionId::default()))),
+        Some(Refused::NotEmpty)
+    );
     let done = Change::Complete(row(Kind::Object, "b", "a", 5, true), Condition::Always, id);
     catalog.change(done.clone()).unwrap();
     assert_eq!(refused(catalog.change(done)), Some(Refused::NoUpload));

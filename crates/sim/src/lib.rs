@@ -15,8 +15,8 @@ mod tell;
 pub mod theory;
 mod world;
 
-pub use runner::{Report, check_seeds, replay, run_seed};
 pub use object::Objects;
+pub use runner::{Report, check_seeds, replay, run_seed};
 pub use swarm::{Planted, Scenario};
 
 /// How one seed ended.

@@ -35,7 +35,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -56,7 +56,6 @@ impl Planted {
         Self::Object(object::Bug::ForgetWithdrawal),
         Self::Object(object::Bug::SkipRenewal),
         Self::Object(object::Bug::OwnTime),
-        Self::Object(object::Bug::SilentReferences),
         Self::Object(object::Bug::SkipUploads),
         Self::Object(object::Bug::TrustEnded),
     ];
@@ -83,7 +82,6 @@ impl Planted {
             Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",
             Self::Object(object::Bug::SkipRenewal) => "skip-renewal",
             Self::Object(object::Bug::OwnTime) => "own-time",
-            Self::Object(object::Bug::SilentReferences) => "silent-references",
             Self::Object(object::Bug::SkipUploads) => "skip-uploads",
             Self::Object(object::Bug::TrustEnded) => "trust-ended",
             Self::LoseIndexTail => "lose-index-tail",

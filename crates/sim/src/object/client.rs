@@ -212,7 +212,11 @@ impl Client {
                 fill(chunk, if shared { self.below(SHARED) } else { self.below(u64::MAX) })
             })
             .collect();
-        let last = if self.below(3) == 0 { fill(chunk, self.below(SHARED)) } else { fill(1 + self.below(chunk), self.below(u64::MAX)) };
+        let last = if self.below(3) == 0 {
+            fill(chunk, self.below(SHARED))
+        } else {
+            fill(1 + self.below(chunk), self.below(u64::MAX))
+        };
         all.push(last);
         all
     }
@@ -274,7 +278,8 @@ impl Client {
         };
         let (call, called) = self.call(name, did);
         let outcome = self.objects.put(self.record(name), &condition, &mut source);
-        let is_condition = |error: &ObjectError| matches!(error.refused(), Some(Refused::Condition | Refused::NoVersion));
+        let is_condition =
+            |error: &ObjectError| matches!(error.refused(), Some(Refused::Condition | Refused::NoVersion));
         let mismatch = mismatch.filter(|_| outcome.as_ref().is_err_and(is_condition));
         let row = self.close(call, outcome, mismatch)?;
         self.is_put(name, &row, called);
@@ -349,7 +354,9 @@ impl Client {
 
     fn delete_version(&self, name: Name) -> Result<(), Ended> {
         let nth = self.below(1 << 20);
-        let Some(version) = self.gateway.hands.tell(|history, _| history.known_version(name, nth)) else { return Ok(()) };
+        let Some(version) = self.gateway.hands.tell(|history, _| history.known_version(name, nth)) else {
+            return Ok(());
+        };
         let call = self.gateway.hands.tell(|history, now| history.erase(name, version, now));
         while let Some(row) = self.gateway.version(name.0, name.1, Some(VersionId(version)))? {
             if self.objects.erase(&row)? {
@@ -362,7 +369,9 @@ impl Client {
 
     fn read_version(&self, name: Name) -> Result<(), Ended> {
         let nth = self.below(1 << 20);
-        let Some(version) = self.gateway.hands.tell(|history, _| history.known_version(name, nth)) else { return Ok(()) };
+        let Some(version) = self.gateway.hands.tell(|history, _| history.known_version(name, nth)) else {
+            return Ok(());
+        };
         let called = self.now();
         let row = self.gateway.version(name.0, name.1, Some(VersionId(version)))?;
         self.gateway.hands.tell(|history, now| history.there(name, version, row.is_some(), called, now));

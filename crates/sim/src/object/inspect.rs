@@ -110,7 +110,8 @@ impl Client {
     /// All that is referred to is in a list of all targets.
     fn check_listed(&self, referenced: &[ChunkId]) -> Result<(), String> {
         for kind in [ChunkKind::Manifest, ChunkKind::Payload] {
-            let found = self.gateway.list(Scope::Cluster, vec![kind as u8]).wait().map_err(|error| error.to_string())?;
+            let found =
+                self.gateway.list(Scope::Cluster, vec![kind as u8]).wait().map_err(|error| error.to_string())?;
             if !found.silent.is_empty() {
                 return Err(format!("{:?} are silent to a list", found.silent));
             }

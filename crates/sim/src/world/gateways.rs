@@ -96,6 +96,13 @@ impl Gateways {
         self.done
     }
 
+    /// Whether a gateway stands still just when it has asked to make a version visible.
+    fn freezes(&mut self, node: NodeId, change: &Change) -> bool {
+        let others = self.hosts.iter().any(|host| host.node.is_some_and(|other| other != node));
+        let visible = matches!(change, Change::Put(..) | Change::Complete(..));
+        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 30)
+    }
+
     fn host_of(&self, node: NodeId) -> Option<usize> {
         self.hosts.iter().position(|host| host.node == Some(node))
     }
@@ -338,7 +345,7 @@ impl World<'_> {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
         let calm = self.healed;
-        let mut later = |most: u64| now + Span::from_nanos(gateways.rng.below(most));
+        let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
         let request = match ask {
             Ask::Put(id, payload) => {
                 gateways.puts.insert(handle, (id, payload.clone(), now));
@@ -349,14 +356,22 @@ impl World<'_> {
             Ask::Renew(id) => initiator::Request::Renew { handle, id },
             Ask::Mark => initiator::Request::Mark { handle },
             Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
+            Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
+                // The whole gateway stands still, with its change on the way: by then others took it for dead.
+                let at = later(gateways, gateways.settings.grace.times(4).as_nanos());
+                if let Some(host) = gateways.host_of(node) {
+                    gateways.hosts[host].stalled = at;
+                }
+                return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
+            }
             Ask::Change(change) => {
                 // Sometimes it is long under way.
-                let at = later(if calm { 200_000 } else { 1_000_000 });
+                let at = later(gateways, if calm { 200_000 } else { 1_000_000 });
                 let at = if !calm && gateways.rng.chance(1, 20) { at + Span::from_millis(5) } else { at };
                 return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
             }
             Ask::Question => {
-                let (at, answer) = (later(200_000), Answer::Catalog(Ok(())));
+                let (at, answer) = (later(gateways, 200_000), Answer::Catalog(Ok(())));
                 return self.push(at, Happening::Gateway(Event::Answer(handle, Box::new(answer))));
             }
             Ask::Sleep(span) => {
@@ -404,7 +419,9 @@ impl World<'_> {
         use initiator::Event;
         match event {
             Event::Put { handle, result } => {
-                let Some(put) = self.gateways.as_mut().and_then(|gateways| gateways.puts.remove(&handle)) else { return };
+                let Some(put) = self.gateways.as_mut().and_then(|gateways| gateways.puts.remove(&handle)) else {
+                    return;
+                };
                 self.note(43, id, put.1.len(), || tell::put(put.0, &result));
                 if let Ok(stored) = &result {
                     self.check_stored(put.0, &put.1, &stored.holders, put.2);
