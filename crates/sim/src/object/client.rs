@@ -99,6 +99,8 @@ impl Source for Pieces<'_> {
     fn digest(&mut self, _: &Bytes) {}
 
     fn seal(&mut self, _: u64) -> Result<Sealed, Box<dyn StdError + Send + Sync>> {
+        // What comes last, a checksum perhaps, may come late.
+        self.gateway.hands.sleep(self.pause);
         Ok(Sealed { etag: self.etag.clone(), ..Sealed::default() })
     }
 }
@@ -223,11 +225,14 @@ impl Client {
 
     /// A content with its number, and how its bytes come.
     fn source(&self) -> (u64, Pieces<'_>) {
-        let left = self.draw();
+        // What was put before may be gone by now, or about to go.
+        let (again, nth) = (self.below(2) == 0, self.below(1 << 20));
+        let again = again.then(|| self.gateway.hands.tell(|history, _| history.earlier(nth))).flatten();
+        let left = again.map_or_else(|| self.draw(), |bytes| vec![bytes]);
         let number = self.gateway.hands.tell(|history, _| history.number(left.concat().into()));
         // Some clients are as slow as a put may be, and slower.
-        let slow = self.below(4) == 0;
-        let pause = if slow { self.below(self.settings.grace.as_nanos() / 2 / left.len() as u64) } else { 0 };
+        let slow = self.below(2) == 0;
+        let pause = if slow { self.below(self.settings.grace.as_nanos() / 2 / (left.len() as u64 + 2)) } else { 0 };
         let pause = Span::from_nanos(if self.settings.cleans { pause } else { 0 });
         (number, Pieces { gateway: &self.gateway, left: left.into(), pause, etag: number.to_string() })
     }

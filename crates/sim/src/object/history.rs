@@ -74,6 +74,11 @@ impl History {
         self.next
     }
 
+    /// Something that was put before.
+    pub(crate) fn earlier(&self, nth: u64) -> Option<Bytes> {
+        self.contents.values().nth(nth as usize % self.contents.len().max(1)).cloned()
+    }
+
     pub(crate) fn contents(&self, number: u64) -> Option<&Bytes> {
         self.contents.get(&number)
     }

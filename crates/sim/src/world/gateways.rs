@@ -203,8 +203,8 @@ impl World<'_> {
         let Some(host) = gateways.hosts.get_mut(n) else { return };
         host.node = Some(node);
         let mut jobs: Vec<(Role, Box<dyn FnOnce() + Send>)> = vec![];
-        for left in host.left.iter().filter(|left| left.load(Ordering::Relaxed) > 0).cloned() {
-            let client = client.clone();
+        for left in host.left.iter().filter(|left| left.load(Ordering::Relaxed) > 0) {
+            let (client, left) = (client.clone(), Arc::clone(left));
             let work = move || {
                 let done = || {
                     left.fetch_sub(1, Ordering::Relaxed);
