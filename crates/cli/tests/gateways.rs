@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use md5::{Digest, Md5};
+use sim::linear::{Did, Operation, Value, linearizable};
 use testkit::Postgres;
-use testkit::linear::{Did, Operation, Value, linearizable};
 
 #[path = "common/client.rs"]
 mod client;

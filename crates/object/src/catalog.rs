@@ -4,9 +4,11 @@
 mod postgres;
 mod sql;
 mod sqlite;
+mod transient;
 
 pub use postgres::{Hold, Postgres};
 pub use sqlite::Sqlite;
+pub use transient::Transient;
 
 use protocol::id::ChunkId;
 
@@ -101,8 +103,8 @@ pub enum Change {
     CreateBucket(Row),
     /// Other settings of a bucket that exists and has this manifest.
     SetBucket(Row, ChunkId),
-    /// Removes a bucket without versions and without uploads.
-    DeleteBucket(String),
+    /// Removes a bucket without versions and without uploads; what its removal has for a version.
+    DeleteBucket(String, VersionId),
     /// A version that becomes the newest of its key. The null version takes the place of an earlier one.
     Put(Row, Condition),
     /// The same version with other attributes, in the place of this manifest.
@@ -119,6 +121,15 @@ pub enum Change {
         manifest: ChunkId,
         /// The run that asks.
         run: u64,
+    },
+    /// The manifests say that versions of this key up to this one were removed: for a catalog that is made again.
+    Removed {
+        /// The bucket.
+        bucket: String,
+        /// The key; empty for the bucket itself.
+        key: String,
+        /// Up to which version.
+        version: VersionId,
     },
     /// Begins an upload.
     StartUpload(Upload),
@@ -172,7 +183,7 @@ pub enum Refused {
     /// Its settings or attributes are others by now: somebody else changed them.
     #[error("it was changed by somebody else meanwhile")]
     Changed,
-    /// The newest version of the key is this or a later one: put it again with a later one.
+    /// The newest version of the key, or one that was removed, is this or a later one: put it again with a later one.
     #[error("a later version exists")]
     Stale(VersionId),
     /// The run that asks has ended: others took it for dead.

@@ -9,6 +9,7 @@ use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{Busy, Found, Scope};
 
+use crate::bug::Bug;
 use crate::catalog::{Catalog, CatalogError, Start};
 use crate::manifest::{self, Entry, Malformed, Manifest};
 use crate::record::{self, Body, Record, decode_entries};
@@ -55,6 +56,9 @@ pub struct Cleaning<'a> {
     catalog: &'a dyn Catalog,
     machine: Cleaner,
     known: References,
+    /// Whether the manifests are listed in steps, by the first byte of their names' hashes.
+    steps: bool,
+    bug: Option<Bug>,
 }
 
 impl<'a> Cleaning<'a> {
@@ -63,7 +67,20 @@ impl<'a> Cleaning<'a> {
     pub fn new(service: &'a dyn ChunkService, catalog: &'a dyn Catalog, dry: bool) -> Self {
         let mut machine = Cleaner::new(dry);
         machine.set_slice_bytes(1);
-        Self { service, catalog, machine, known: References::default() }
+        Self { service, catalog, machine, known: References::default(), steps: true, bug: None }
+    }
+
+    /// The same for a cluster so small that one list names everything.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        self.machine.set_slice_bytes(0);
+        Self { steps: false, ..self }
+    }
+
+    /// The same with a planted defect.
+    #[must_use]
+    pub fn planted(self, bug: Option<Bug>) -> Self {
+        Self { bug, ..self }
     }
 
     /// Looks once. `rest` lets the grace time pass; when it says `false`, the look ends there.
@@ -119,8 +136,10 @@ impl<'a> Cleaning<'a> {
         // In this order: the rows of an upload go when the manifest of its object is durable.
         self.read_catalog()?;
         let mut garbage = Garbage { begun: Begun::of(self.catalog)?, ..Garbage::default() };
-        for first in 0..=u8::MAX {
-            let found = self.service.list(Scope::Cluster, vec![ChunkKind::Manifest as u8, first]);
+        let kind = ChunkKind::Manifest as u8;
+        let step = |first| if self.steps { vec![kind, first] } else { vec![kind] };
+        for prefix in (0..=if self.steps { u8::MAX } else { 0 }).map(step).collect::<Vec<_>>() {
+            let found = self.service.list(Scope::Cluster, prefix);
             let found = found.wait().map_err(Unread::List)?;
             if !found.silent.is_empty() {
                 return Err(Unread::Silent(found.silent));
@@ -135,7 +154,7 @@ impl<'a> Cleaning<'a> {
         for bucket in catalog.buckets()? {
             let bucket = bucket.record.bucket;
             let mut start = Start::Key(vec![]);
-            loop {
+            while self.bug != Some(Bug::SkipUploads) {
                 let page = catalog.uploads(&bucket, &start, PAGE)?;
                 let Some(last) = page.last() else { break };
                 start = Start::Version(last.record.key.clone().into_bytes(), last.id);

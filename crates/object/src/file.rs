@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{Fetched, Found, Scope, Stored};
 use protocol::limits::CHUNK_BYTES;
 
+use crate::bug::Bug;
 use crate::error::Error;
+use crate::host::{Host, System};
 use crate::manifest::{self, ENTRIES, Entry, Manifest};
 use crate::record;
 use crate::service::{ChunkService, Pending, ServiceError};
@@ -28,11 +31,16 @@ pub struct PutOptions {
     pub entries: usize,
     /// A put that took longer fails: half the grace time of cleaning.
     pub limit: Duration,
+    /// Whose clocks count.
+    pub host: Arc<dyn Host>,
+    /// A planted defect.
+    pub bug: Option<Bug>,
 }
 
 impl Default for PutOptions {
     fn default() -> Self {
-        Self { chunk_size: CHUNK_SIZE, pipeline: 8, entries: ENTRIES, limit: crate::LIMIT }
+        let host = Arc::new(System::default());
+        Self { chunk_size: CHUNK_SIZE, pipeline: 8, entries: ENTRIES, limit: crate::LIMIT, host, bug: None }
     }
 }
 
@@ -83,7 +91,7 @@ pub fn put_file(
     if options.chunk_size == 0 || options.chunk_size > CHUNK_BYTES as usize {
         return Err(Error::ChunkSize(options.chunk_size));
     }
-    let begun = Instant::now();
+    let begun = options.host.elapsed();
     let before = versions(service, name, Scope::LiveOf)?.chunks.last().and_then(|(id, _)| id.version_ms());
     if before.is_some_and(|ms| ms >= LAST_MS) {
         return Err(Error::Clock(name.to_owned()));
@@ -106,13 +114,15 @@ pub fn put_file(
         }
     }
     let (indirect, entries) = writer.finish()?;
-    if begun.elapsed() >= options.limit {
+    if options.host.elapsed().saturating_sub(begun) >= options.limit {
         return Err(Error::TooSlow(name.to_owned(), options.limit));
     }
+    let now_ms = options.host.wall().as_millis() as u64;
+    let before = before.filter(|_| options.bug != Some(Bug::OwnTime));
     let manifest = Manifest {
         name: name.to_owned(),
         size,
-        created_ms: now_ms().max(before.map_or(0, |ms| ms + 1)),
+        created_ms: now_ms.max(before.map_or(0, |ms| ms + 1)),
         hash: *hasher.finalize().as_bytes(),
         chunk_size: options.chunk_size as u32,
         indirect,
@@ -292,11 +302,6 @@ fn read_manifest(id: ChunkId, fetched: &Fetched) -> Result<Manifest, manifest::M
         return Err(manifest::Malformed::Version);
     }
     Ok(manifest)
-}
-
-/// Milliseconds since 1970.
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
 /// Up to `size` bytes; fewer only at the end of the source.

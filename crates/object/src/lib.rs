@@ -9,10 +9,12 @@
 
 use std::time::Duration;
 
+mod bug;
 pub mod catalog;
 pub mod clean;
 mod error;
 pub mod file;
+mod host;
 pub mod manifest;
 pub mod objects;
 pub mod rebuild;
@@ -25,8 +27,10 @@ mod unanswered;
 /// How long a put may take unless something else is asked for: half the grace time of cleaning.
 pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);
 
+pub use bug::Bug;
 pub use error::Error;
 pub use file::{Listing, PutOptions, Version, get_file, list, newest, open, put_file};
+pub use host::{Host, System};
 pub use manifest::{Entry, Manifest};
-pub use runs::BEAT;
+pub use runs::{BEAT, Pace};
 pub use service::{ChunkService, Pending, ServiceError};

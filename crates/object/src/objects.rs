@@ -14,16 +14,19 @@ pub use write::{Sealed, Source, Written};
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
 
 use self::ahead::Ahead;
+use crate::Bug;
 use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
+use crate::file::CHUNK_SIZE;
+use crate::host::{Host, System};
 use crate::manifest::Malformed;
 use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
-use crate::runs::{Flight, Runs};
+use crate::runs::{Flight, Pace, Runs};
 use crate::service::{ChunkService, ServiceError};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
@@ -96,14 +99,18 @@ impl ObjectError {
 pub struct Objects {
     service: Arc<dyn ChunkService + Send + Sync>,
     catalog: Arc<dyn Catalog>,
+    host: Arc<dyn Host>,
     runs: Runs,
     /// Whether chunks are compressed when that is worth it.
     compress: bool,
     limit: Duration,
     /// Objects up to this many bytes ride in their manifest.
     inline: usize,
+    /// Bytes of each payload chunk but the last.
+    chunk_size: usize,
     puts: Ahead,
     gets: Ahead,
+    bug: Option<Bug>,
 }
 
 impl Objects {
@@ -111,7 +118,28 @@ impl Objects {
     #[must_use]
     pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
         let (puts, gets) = (Ahead::new(AHEAD), Ahead::new(AHEAD));
-        Self { service, catalog, runs: Runs::new(), compress: false, limit: crate::LIMIT, inline: INLINE, puts, gets }
+        let host: Arc<dyn Host> = Arc::new(System::default());
+        let runs = Runs::new(Arc::clone(&host), Pace::default());
+        let (limit, inline, chunk_size) = (crate::LIMIT, INLINE, CHUNK_SIZE);
+        Self { service, catalog, host, runs, compress: false, limit, inline, chunk_size, puts, gets, bug: None }
+    }
+
+    /// As these, by other clocks than the system's, and with runs that keep time so. To be asked for before anything else.
+    #[must_use]
+    pub fn on(self, host: Arc<dyn Host>, pace: Pace) -> Self {
+        Self { runs: Runs::new(Arc::clone(&host), pace), host, ..self }
+    }
+
+    /// The same with a planted defect.
+    #[must_use]
+    pub fn planted(self, bug: Option<Bug>) -> Self {
+        Self { bug, ..self }
+    }
+
+    /// As these, with payload chunks of so many bytes: 1 to [`CHUNK_BYTES`](protocol::limits::CHUNK_BYTES).
+    #[must_use]
+    pub fn with_chunk_size(self, bytes: usize) -> Self {
+        Self { chunk_size: bytes.clamp(1, protocol::limits::CHUNK_BYTES as usize), ..self }
     }
 
     /// The same, which compress payload chunks that become smaller by an eighth or more. All read both kinds.
@@ -158,7 +186,7 @@ impl Objects {
     /// # Errors
     /// As the catalog's engine; the next call makes up for it.
     pub fn beat(&self) -> Result<(), CatalogError> {
-        self.runs.beat(&*self.catalog, Instant::now())
+        self.runs.beat(&*self.catalog, self.host.elapsed())
     }
 
     /// Tells the catalog that this gateway has nothing under way any more: to be called when it stops.
@@ -177,10 +205,18 @@ impl Objects {
         if self.catalog.bucket(&record.bucket)?.is_some() {
             return Err(Refused::BucketExists.into());
         }
-        let flight = self.begin(&mut record, 0)?;
-        let row = self.store(record)?;
-        self.make(Change::CreateBucket(row.clone()), flight)?;
-        Ok(row)
+        let mut later_than = 0;
+        loop {
+            let flight = self.begin(&mut record, later_than)?;
+            let row = self.store(record.clone())?;
+            match self.make(Change::CreateBucket(row.clone()), flight) {
+                // One that was there was removed by a gateway whose clock is ahead. It is told once.
+                Err(CatalogError::Refused(Refused::Stale(removed))) if later_than < removed.micros() => {
+                    later_than = removed.micros();
+                }
+                outcome => return outcome.map(|()| row).map_err(ObjectError::from),
+            }
+        }
     }
 
     /// Gives a bucket other attributes.
@@ -212,7 +248,7 @@ impl Objects {
         // Before the catalog's change: whoever makes a bucket of that name after it has a later version.
         let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;
-        let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone()));
+        let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone(), gone.version));
         if let Err(error) = deleted {
             if matches!(error, CatalogError::Refused(_)) {
                 flight.settle();
@@ -229,8 +265,10 @@ impl Objects {
     /// # Errors
     /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
     pub fn publish(&self, record: Record, condition: &Condition) -> Result<Row, ObjectError> {
-        let begun = Instant::now();
-        self.renew(&record.body)?;
+        let begun = self.host.elapsed();
+        if self.bug != Some(Bug::SkipRenewal) {
+            self.renew(&record.body)?;
+        }
         self.commit(record, condition, None, begun, || Ok(()))
     }
 
@@ -239,7 +277,7 @@ impl Objects {
     /// # Errors
     /// As [`Objects::publish`], and [`Refused::NoUpload`].
     pub fn complete(&self, record: Record, condition: &Condition, upload: VersionId) -> Result<Row, ObjectError> {
-        let begun = Instant::now();
+        let begun = self.host.elapsed();
         if let Body::Indexed(indexes) = &record.body {
             // The parts' chunks have the upload's rows until this is done; these chunks have nothing.
             self.renew_entries(indexes.iter().map(|(entry, _)| *entry))?;
@@ -253,7 +291,7 @@ impl Objects {
         mut record: Record,
         condition: &Condition,
         upload: Option<VersionId>,
-        begun: Instant,
+        begun: Duration,
         before_row: impl FnOnce() -> Result<(), ObjectError>,
     ) -> Result<Row, ObjectError> {
         let newest = self.catalog.newest(&record.bucket, &record.key)?;
@@ -268,9 +306,11 @@ impl Objects {
             let (manifest, bytes) = record.chunk();
             let pending = self.service.put(manifest, bytes);
             let outcome = before_row.take().map_or(Ok(()), |before_row| before_row());
-            let stored = pending.wait();
-            outcome?;
-            stored.map_err(failed(manifest))?;
+            if self.bug != Some(Bug::HastyRow) {
+                let stored = pending.wait();
+                outcome?;
+                stored.map_err(failed(manifest))?;
+            }
             if let Err(error) = self.in_time(begun) {
                 self.withdraw(&record, flight);
                 return Err(error);
@@ -304,8 +344,12 @@ impl Objects {
 
     /// Whether what was begun then may still make something visible: longer than that targets need not keep chunks to which
     /// nothing refers.
-    fn in_time(&self, begun: Instant) -> Result<(), ObjectError> {
-        if begun.elapsed() < self.limit { Ok(()) } else { Err(ObjectError::TooSlow(self.limit)) }
+    fn in_time(&self, begun: Duration) -> Result<(), ObjectError> {
+        if self.host.elapsed().saturating_sub(begun) < self.limit {
+            Ok(())
+        } else {
+            Err(ObjectError::TooSlow(self.limit))
+        }
     }
 
     /// Gives a version other attributes.
@@ -336,7 +380,9 @@ impl Objects {
         record.null = old.null;
         let flight = self.runs.begin(&*self.catalog, 0)?;
         record.attributes.insert(BEGUN.to_owned(), flight.begun.to_string());
-        self.store(record)?;
+        if self.bug != Some(Bug::ForgetRemoval) {
+            self.store(record)?;
+        }
         let (bucket, key, run) = (old.bucket.clone(), old.key.clone(), flight.begun.run());
         match self.make(Change::Erase { bucket, key, version: old.version, manifest: row.manifest, run }, flight) {
             Ok(()) => Ok(true),
@@ -366,6 +412,10 @@ impl Objects {
         record.erases = refused.version;
         // Failing is harmless to whoever reads: no row names the version.
         let Ok(withdrawal) = self.begin(&mut record, refused.version.micros()) else { return };
+        if self.bug == Some(Bug::ForgetWithdrawal) {
+            withdrawal.settle();
+            return flight.settle();
+        }
         if self.store(record).is_ok() {
             withdrawal.settle();
             flight.settle();

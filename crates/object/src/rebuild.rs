@@ -172,7 +172,15 @@ impl Manifests {
         let Standing { buckets, versions, .. } = self.standing(&BTreeSet::new());
         let rows = buckets.into_values().map(|row| Change::CreateBucket(row.clone()));
         let versions = versions.into_values().flatten();
-        rows.chain(versions.map(|row| Change::Put(row.clone(), Condition::Always)))
+        let removals = self.records.values().flatten().map(|row| &row.record);
+        let removals = removals.filter(|record| matches!(record.kind, Kind::Erased | Kind::BucketGone));
+        let removals = removals.map(|record| Change::Removed {
+            bucket: record.bucket.clone(),
+            key: record.key.clone(),
+            version: if record.kind == Kind::Erased { record.erases } else { record.version },
+        });
+        // The removals last: what stands is not held to them.
+        rows.chain(versions.map(|row| Change::Put(row.clone(), Condition::Always))).chain(removals)
     }
 
     /// Reads all manifests while no gateway can change anything, and puts what they say in the place of what is in this
@@ -185,6 +193,14 @@ impl Manifests {
         let manifests = Self::read(service)?;
         hold.fill(manifests.changes())?;
         Ok(manifests)
+    }
+
+    /// Makes an empty catalog say what they say.
+    ///
+    /// # Errors
+    /// When it cannot be changed.
+    pub fn fill(&self, catalog: &dyn Catalog) -> Result<(), CatalogError> {
+        self.changes().try_for_each(|change| catalog.change(change))
     }
 
     /// Makes a catalog in `path` from them, in place of the one that is there.

@@ -1,24 +1,35 @@
 //! The runs of a gateway: ids of versions, and which changes are not finished. `docs/cleaning.md` says what for.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use crate::catalog::{Catalog, CatalogError, Change, Run};
+use crate::host::Host;
 use crate::record::VersionId;
 
 /// The run whose row says until when a catalog is not to be believed, because it went back to an older state.
 pub(crate) const RETURNED: u64 = 0;
 /// How often a gateway says that it lives.
 pub const BEAT: Duration = Duration::from_secs(10);
-/// How far beyond now a run may begin changes until it says so again, in microseconds: two beats.
-const LEASE: u64 = 20_000_000;
-/// A run that did not say anything for this long is ended by who sees that: six beats.
-const SILENT: Duration = Duration::from_secs(60);
-/// For how long changes in doubt keep a run from saying that what came later is settled, in microseconds; then another run
-/// goes on, so that they keep only this one from it.
-const DOUBT: u64 = 600_000_000;
+
+/// How the runs of all gateways of a cluster keep time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How far beyond now a run may begin changes until it says so again: two beats.
+    pub lease: Duration,
+    /// A run that did not say anything for this long is ended by who sees that: six beats.
+    pub silent: Duration,
+    /// For how long changes in doubt keep a run from saying that what came later is settled; then another run goes on, so that
+    /// they keep only this one from it.
+    pub doubt: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { lease: BEAT * 2, silent: BEAT * 6, doubt: BEAT * 60 }
+    }
+}
 
 /// The run of a process, and those before it that have changes in flight or in doubt.
 #[derive(Debug)]
@@ -26,7 +37,8 @@ pub(crate) struct Runs {
     state: Mutex<State>,
     /// Held by who tells the catalog, so that it hears one after the other.
     telling: Mutex<Others>,
-    random: RandomState,
+    host: Arc<dyn Host>,
+    pace: Pace,
 }
 
 #[derive(Debug)]
@@ -47,7 +59,7 @@ struct Own {
 }
 
 /// How far other runs had come, and when that was seen first.
-type Others = HashMap<u64, (u64, Instant)>;
+type Others = HashMap<u64, (u64, Duration)>;
 
 /// A change under way. Unless it is [settled](Self::settle), its outcome counts as not known when this is dropped.
 #[derive(Debug)]
@@ -78,14 +90,17 @@ impl Drop for Flight<'_> {
 
 impl State {
     /// A time that was not given before, and is later than this one.
-    fn next(&mut self, later_than: u64) -> u64 {
-        self.last = micros_now().max(self.last + 1).max(later_than + 1);
+    fn next(&mut self, now: u64, later_than: u64) -> u64 {
+        self.last = now.max(self.last + 1).max(later_than + 1);
         self.last
     }
 
+    fn find(&mut self, id: u64) -> Option<&mut Own> {
+        std::iter::once(&mut self.run).chain(&mut self.before).find(|own| own.id == id)
+    }
+
     fn close(&mut self, begun: VersionId, close: impl FnOnce(&mut BTreeMap<u64, bool>, u64)) {
-        let own = std::iter::once(&mut self.run).chain(&mut self.before).find(|own| own.id == begun.run());
-        if let Some(own) = own {
+        if let Some(own) = self.find(begun.run()) {
             close(&mut own.open, begun.micros());
         }
     }
@@ -111,11 +126,20 @@ impl Own {
 }
 
 impl Runs {
-    pub(crate) fn new() -> Self {
-        let random = RandomState::new();
-        let run = Own::new(random.hash_one(0));
-        let state = State { last: 0, run, before: vec![] };
-        Self { state: Mutex::new(state), telling: Mutex::default(), random }
+    pub(crate) fn new(host: Arc<dyn Host>, pace: Pace) -> Self {
+        let state = State { last: 0, run: Own::new(host.random()), before: vec![] };
+        Self { state: Mutex::new(state), telling: Mutex::default(), host, pace }
+    }
+
+    /// Microseconds since 1970.
+    fn now(&self) -> u64 {
+        self.host.wall().as_micros() as u64
+    }
+
+    /// The right to tell the catalog, once whoever has it is done.
+    fn telling(&self) -> MutexGuard<'_, Others> {
+        self.host.before_lock(&|| !matches!(self.telling.try_lock(), Err(TryLockError::WouldBlock)));
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,7 +149,7 @@ impl Runs {
     /// A version id that this process has not given before, for what has no manifest.
     pub(crate) fn next(&self) -> VersionId {
         let mut state = self.lock();
-        VersionId::new(state.next(0), state.run.id)
+        VersionId::new(state.next(self.now(), 0), state.run.id)
     }
 
     /// Begins a change after this time.
@@ -133,17 +157,17 @@ impl Runs {
         loop {
             {
                 let mut state = self.lock();
-                let micros = state.next(later_than);
+                let micros = state.next(self.now(), later_than);
                 if micros <= state.run.until {
                     state.run.open.insert(micros, false);
                     return Ok(Flight { runs: self, begun: VersionId::new(micros, state.run.id) });
                 }
             }
-            let _others = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+            let _others = self.telling();
             // Somebody else may have told it meanwhile.
             let is_told = {
                 let state = self.lock();
-                state.last.max(micros_now()) < state.run.until
+                state.last.max(self.now()) < state.run.until
             };
             if !is_told {
                 self.tell(catalog, true)?;
@@ -153,16 +177,18 @@ impl Runs {
 
     /// The catalog took this run for dead: what is begun from now on is of another.
     pub(crate) fn ended(&self, id: u64) {
-        self.lock().replace(id, self.random.hash_one((id, Instant::now())));
+        self.lock().replace(id, self.host.random());
     }
 
-    /// Tells the catalog that the runs of this process live, and ends those of others that do not.
-    pub(crate) fn beat(&self, catalog: &dyn Catalog, now: Instant) -> Result<(), CatalogError> {
-        let mut others = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Tells the catalog that the runs of this process live, and ends those of others that do not; `now` is of its stopwatch.
+    pub(crate) fn beat(&self, catalog: &dyn Catalog, now: Duration) -> Result<(), CatalogError> {
+        let mut others = self.telling();
         let old = {
             let state = self.lock();
             let in_doubt = state.run.open.iter().find(|(_, over)| **over);
-            in_doubt.filter(|(micros, _)| **micros + DOUBT < state.last.max(micros_now())).map(|_| state.run.id)
+            in_doubt
+                .filter(|(micros, _)| **micros + micros_of(self.pace.doubt) < state.last.max(self.now()))
+                .map(|_| state.run.id)
         };
         old.into_iter().for_each(|id| self.ended(id));
         self.tell(catalog, false)?;
@@ -174,7 +200,7 @@ impl Runs {
         let mut seen = Others::new();
         for Run { id, until, .. } in runs {
             let known = others.get(&id).filter(|known| known.0 == until).copied().unwrap_or((until, now));
-            if now.saturating_duration_since(known.1) < SILENT {
+            if now.saturating_sub(known.1) < self.pace.silent {
                 seen.insert(id, known);
                 continue;
             }
@@ -189,7 +215,7 @@ impl Runs {
 
     /// Ends the runs of this process; one that has changes under way is left to others.
     pub(crate) fn end(&self, catalog: &dyn Catalog) -> Result<(), CatalogError> {
-        let _others = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _others = self.telling();
         let id = self.lock().run.id;
         self.ended(id);
         self.tell(catalog, false)
@@ -198,18 +224,20 @@ impl Runs {
     /// Tells how far the runs of this process have come, and ends those before this one when nothing of them is under way.
     /// A run that never began anything needs not be known, but when it is about `to_begin`.
     fn tell(&self, catalog: &dyn Catalog, to_begin: bool) -> Result<(), CatalogError> {
-        let (all, until): (Vec<_>, _) = {
+        let all: Vec<_> = {
             let state = self.lock();
+            let lease = state.last.max(self.now()) + micros_of(self.pace.lease);
             // All that begins later has a later time than `last`.
             let settled = |own: &Own| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
             let told = |own: &Own, ends: bool| {
-                (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until))
+                // Further than before, whatever the clock does: who stands still is taken for dead.
+                let until = lease.max(own.until + 1);
+                (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until, until))
             };
             let before = state.before.iter().filter_map(|own| told(own, own.is_over()));
-            let all = before.chain(told(&state.run, false)).collect();
-            (all, state.last.max(micros_now()) + LEASE)
+            before.chain(told(&state.run, false)).collect()
         };
-        for (run, settled, ends, told) in all {
+        for (run, settled, ends, told, until) in all {
             let mut outcome = catalog.change(Change::Beat { run, settled, until, told });
             if ends && outcome.is_ok() {
                 outcome = catalog.change(Change::EndRun { run, until });
@@ -225,17 +253,16 @@ impl Runs {
                 self.lock().before.retain(|own| own.id != run);
                 continue;
             }
-            let mut state = self.lock();
-            if state.run.id == run {
-                state.run.until = until;
+            if let Some(own) = self.lock().find(run) {
+                own.until = until;
             }
         }
         Ok(())
     }
 }
 
-fn micros_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
+fn micros_of(time: Duration) -> u64 {
+    time.as_micros() as u64
 }
 
 #[cfg(test)]
@@ -244,6 +271,11 @@ mod tests {
 
     use super::*;
     use crate::catalog::Sqlite;
+    use crate::host::System;
+
+    fn runs() -> Runs {
+        Runs::new(Arc::new(System::default()), Pace::default())
+    }
 
     fn of(catalog: &Sqlite, id: u64) -> Run {
         catalog.runs().unwrap().into_iter().find(|run| run.id == id).unwrap()
@@ -253,20 +285,20 @@ mod tests {
     fn who_is_silent_is_ended_and_who_beats_is_not() {
         let place = tempfile::tempdir().unwrap();
         let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
-        let (silent, beating, watcher) = (Runs::new(), Runs::new(), Runs::new());
+        let (silent, beating, watcher) = (runs(), runs(), runs());
         let ids = [&silent, &beating].map(|runs| {
             let flight = runs.begin(&catalog, 0).unwrap();
             let id = flight.begun.run();
             flight.settle();
             id
         });
-        let begin = Instant::now();
+        let begin = Duration::ZERO;
         for seconds in [0, 30, 59] {
             beating.beat(&catalog, begin).unwrap();
             watcher.beat(&catalog, begin + Duration::from_secs(seconds)).unwrap();
             assert!(ids.iter().all(|id| !of(&catalog, *id).ended), "after {seconds} s");
         }
-        watcher.beat(&catalog, begin + SILENT).unwrap();
+        watcher.beat(&catalog, begin + Pace::default().silent).unwrap();
         assert_eq!(ids.map(|id| of(&catalog, id).ended), [true, false]);
         // It finds out, and goes on.
         silent.beat(&catalog, begin).unwrap();
@@ -278,7 +310,7 @@ mod tests {
     fn what_is_under_way_or_in_doubt_is_not_settled() {
         let place = tempfile::tempdir().unwrap();
         let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
-        let (runs, now) = (Runs::new(), Instant::now());
+        let (runs, now) = (runs(), Duration::ZERO);
         let first = runs.begin(&catalog, 0).unwrap();
         let (begun, id) = (first.begun, first.begun.run());
         let second = runs.begin(&catalog, 0).unwrap();
@@ -292,7 +324,7 @@ mod tests {
         // Its outcome is not known.
         drop(first);
         assert_eq!(settled(), begun.micros());
-        let much_later = runs.begin(&catalog, begun.micros() + DOUBT).unwrap();
+        let much_later = runs.begin(&catalog, begun.micros() + micros_of(Pace::default().doubt)).unwrap();
         assert_eq!(much_later.begun.run(), id);
         assert_eq!(settled(), begun.micros());
         let other = runs.begin(&catalog, 0).unwrap();
@@ -307,12 +339,57 @@ mod tests {
         assert!(of(&catalog, next.run()).settled > next.micros());
     }
 
+    /// A machine whose wall clock is set.
+    #[derive(Debug, Default)]
+    struct Set(Mutex<u64>);
+
+    impl Host for Set {
+        fn elapsed(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn wall(&self) -> Duration {
+            Duration::from_secs(*self.0.lock().unwrap())
+        }
+
+        fn random(&self) -> u64 {
+            let mut now = self.0.lock().unwrap();
+            *now += 1;
+            *now
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_no_run_from_showing_that_it_lives() {
+        let place = tempfile::tempdir().unwrap();
+        let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
+        let host = Arc::new(Set(Mutex::new(1_000_000)));
+        let runs = Runs::new(Arc::clone(&host) as Arc<dyn Host>, Pace::default());
+        let open = runs.begin(&catalog, 0).unwrap();
+        let (first, now) = (open.begun.run(), Duration::ZERO);
+        runs.beat(&catalog, now).unwrap();
+        // From here on the first is one of those before, which is kept by what it has open.
+        runs.ended(first);
+        runs.begin(&catalog, 0).unwrap().settle();
+        *host.0.lock().unwrap() = 500_000;
+        let second = runs.lock().run.id;
+        let until = |id| of(&catalog, id).until;
+        for _ in 0..3 {
+            let before = [first, second].map(until);
+            runs.beat(&catalog, now).unwrap();
+            let after = [first, second].map(until);
+            assert!(before[0] < after[0] && before[1] < after[1], "{before:?} {after:?}");
+        }
+        assert!(catalog.runs().unwrap().iter().all(|run| run.id != RETURNED), "the catalog did not go back");
+        drop(open);
+    }
+
     #[test]
     fn who_outlives_a_catalog_that_went_back_says_so() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("catalog");
         let catalog = Sqlite::open(&path).unwrap();
-        let (runs, now) = (Runs::new(), Instant::now());
+        let (runs, now) = (runs(), Duration::ZERO);
         runs.begin(&catalog, 0).unwrap().settle();
         runs.beat(&catalog, now).unwrap();
         runs.beat(&catalog, now).unwrap();
@@ -333,7 +410,7 @@ mod tests {
     fn nothing_begins_beyond_what_the_catalog_was_told() {
         let place = tempfile::tempdir().unwrap();
         let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
-        let runs = Runs::new();
+        let runs = runs();
         for later_than in [0, 1 << 60, 0, 1 << 61] {
             let flight = runs.begin(&catalog, later_than).unwrap();
             assert!(flight.begun.micros() > later_than);

@@ -54,7 +54,7 @@ fn buckets_come_and_go(catalog: &dyn Catalog) {
     assert_eq!(catalog.bucket("b").unwrap(), Some(changed.clone()));
     assert_eq!(catalog.buckets().unwrap(), [changed]);
     assert_eq!(put(catalog, row(Kind::Object, "b", "k", 1, true), Condition::Always), None);
-    let delete = || refused(catalog.change(Change::DeleteBucket("b".to_owned())));
+    let delete = || refused(catalog.change(Change::DeleteBucket("b".to_owned(), VersionId::default())));
     assert_eq!(delete(), Some(Refused::NotEmpty));
     catalog.change(erasure("k", &row(Kind::Object, "b", "k", 1, true))).unwrap();
     assert_eq!(delete(), None);
@@ -171,7 +171,10 @@ fn uploads_keep_their_parts(catalog: &dyn Catalog) {
     let listed = |after| catalog.parts(id, after, 9).unwrap().iter().map(|p| p.etag.clone()).collect::<Vec<_>>();
     assert_eq!((listed(0), listed(1)), (vec!["y".to_owned(), "z".to_owned()], vec!["z".to_owned()]));
     assert_eq!(catalog.part(id, 2).unwrap(), Some(part(2, "z")));
-    assert_eq!(refused(catalog.change(Change::DeleteBucket("b".to_owned()))), Some(Refused::NotEmpty));
+    assert_eq!(
+        refused(catalog.change(Change::DeleteBucket("b".to_owned(), VersionId::default()))),
+        Some(Refused::NotEmpty)
+    );
     let done = Change::Complete(row(Kind::Object, "b", "a", 5, true), Condition::Always, id);
     catalog.change(done.clone()).unwrap();
     assert_eq!(refused(catalog.change(done)), Some(Refused::NoUpload));
@@ -251,7 +254,7 @@ fn buckets_are_not_removed_from_below_their_versions(doors: &[&dyn Catalog]) {
         let (removed, stored) = std::thread::scope(|scope| {
             let remove = scope.spawn(|| {
                 start.wait();
-                refused(doors[0].change(Change::DeleteBucket("b".to_owned())))
+                refused(doors[0].change(Change::DeleteBucket("b".to_owned(), VersionId::default())))
             });
             start.wait();
             let stored = put(doors[doors.len() - 1], row(Kind::Object, "b", "k", turn, true), Condition::Always);
@@ -261,7 +264,7 @@ fn buckets_are_not_removed_from_below_their_versions(doors: &[&dyn Catalog]) {
             (None, Some(Refused::NoBucket)) => {}
             (Some(Refused::NotEmpty), None) => {
                 doors[0].change(erasure("k", &row(Kind::Object, "b", "k", turn, true))).unwrap();
-                doors[0].change(Change::DeleteBucket("b".to_owned())).unwrap();
+                doors[0].change(Change::DeleteBucket("b".to_owned(), VersionId::default())).unwrap();
             }
             other => panic!("{other:?}"),
         }

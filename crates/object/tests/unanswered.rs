@@ -304,7 +304,7 @@ fn a_bucket_whose_removal_was_broken_off_is_no_difference() {
     assert_eq!(gateway.compare().differences, [""; 0]);
     // A row of a bucket that is lost is one.
     gateway.objects.create_bucket(Record::new(Kind::Bucket, "lost", "", VersionId::default())).unwrap();
-    gateway.catalog.change(Change::DeleteBucket("lost".to_owned())).unwrap();
+    gateway.catalog.change(Change::DeleteBucket("lost".to_owned(), VersionId::default())).unwrap();
     gateway.objects.beat().unwrap();
     assert_eq!(gateway.compare().differences.len(), 1);
 }

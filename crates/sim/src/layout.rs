@@ -117,6 +117,32 @@ impl Layout {
         }
     }
 
+    /// For what must be found and have all its copies at the end: no map moves a chunk to another group, and no disk is lost.
+    pub(crate) fn keep_places(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(34);
+        self.lost.clear();
+        self.maps.truncate(1);
+        if rng.chance(1, 2) {
+            return;
+        }
+        let mut next = self.maps[0].clone();
+        let told = 20 + rng.below(200);
+        (next.told, next.found) = (Span::from_millis(told), Span::from_millis(told + rng.below(150)));
+        next.changes.push("changes nothing");
+        // While every group is the whole cluster, a newcomer moves nothing.
+        let whole = |map: &Map| map.targets.len() / usize::from(map.copies) <= GROUP_CELLS;
+        let last = next.targets.last().cloned().filter(|_| rng.chance(3, 4));
+        if let Some(last) = last {
+            let mut grown = next.clone();
+            grown.changes = vec!["adds targets"];
+            grown.targets.push(TargetEntry { id: NodeId(last.id.0 + 1), ..last });
+            if whole(&grown) && grown.build(Epoch(1), self.apart).is_ok() {
+                next = grown;
+            }
+        }
+        self.maps.push(next);
+    }
+
     /// The targets of each domain of the first map.
     pub(crate) fn domains(&self) -> Vec<Vec<NodeId>> {
         by_domain(&self.maps[0].targets).into_values().collect()

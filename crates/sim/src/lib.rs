@@ -8,7 +8,9 @@ mod disk;
 pub mod disks;
 pub mod excuse;
 pub mod layout;
+pub mod linear;
 mod net;
+mod object;
 pub mod perf;
 mod runner;
 pub mod swarm;
@@ -17,6 +19,7 @@ pub mod theory;
 mod world;
 
 pub use excuse::{Excuse, Excuses};
+pub use object::Objects;
 pub use runner::{Report, check_seeds, replay, run_seed};
 pub use swarm::{Planted, Scenario};
 

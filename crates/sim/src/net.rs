@@ -1,6 +1,6 @@
 //! Links and one switch: serialization at the sender, a bounded queue at each receiver's port, multicast by copy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use protocol::id::{GroupId, NodeId};
@@ -43,18 +43,21 @@ pub(crate) struct Net {
     ports: BTreeMap<NodeId, (Instant, Instant)>,
     /// Nodes that are cut off, and from what: everything they send to others, everything they should receive, or both.
     pub(crate) cut: Option<(Vec<NodeId>, bool, bool)>,
+    /// Nodes that are cut off from all others.
+    pub(crate) apart: BTreeSet<NodeId>,
     /// Whether the switch drops multicast.
     pub(crate) mute: bool,
 }
 
 impl Net {
     pub(crate) fn new(rate: u64, faults: Faults, rng: Rng) -> Self {
-        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None, mute: false }
+        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None, apart: BTreeSet::new(), mute: false }
     }
 
     pub(crate) fn heal(&mut self) {
         self.faults = Faults::default();
         self.cut = None;
+        self.apart.clear();
         self.mute = false;
     }
 
@@ -98,7 +101,8 @@ impl Net {
     }
 
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
-        self.cut.as_ref().is_some_and(|(nodes, out, inward)| {
+        let apart = self.apart.contains(&from) || self.apart.contains(&to);
+        apart || self.cut.as_ref().is_some_and(|(nodes, out, inward)| {
             let (sends, receives) = (nodes.contains(&from), nodes.contains(&to));
             sends && !receives && *out || receives && !sends && *inward
         })

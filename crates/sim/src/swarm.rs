@@ -10,6 +10,7 @@ use protocol::wire;
 
 use crate::disks::Disks;
 use crate::layout::Layout;
+use crate::object::Objects;
 
 /// Time in which faults happen.
 pub(crate) const STORM: Span = Span::from_millis(400);
@@ -31,19 +32,25 @@ pub enum Planted {
     LoseIndexTail,
     /// A disk whose sync failed says that it went well.
     IgnoreFailedSync,
+    /// A defect of the object layer.
+    Object(object::Bug),
     /// A cleaner reads what refers to chunks at once after its mark.
     HurryCleaner,
     /// A node that was restarted uses the first map, whatever it heard of.
     OldMapAfterRestart,
-    /// The clock of a node that sleeps stands still.
+    /// The clock of a gateway that stands still does, too.
     StoppedClock,
     /// A defect of the store.
     Store(store::Bug),
+    /// The list of a name's versions does not say who was silent.
+    HideSilence,
+    /// The list of a name's versions says of each that it has all its copies.
+    ManyHolders,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 48] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -83,6 +90,15 @@ impl Planted {
         Self::Store(store::Bug::ClearTail),
         Self::Store(store::Bug::NoReserve),
         Self::Store(store::Bug::MiscountAhead),
+        Self::HideSilence,
+        Self::ManyHolders,
+        Self::Object(object::Bug::HastyRow),
+        Self::Object(object::Bug::ForgetRemoval),
+        Self::Object(object::Bug::ForgetWithdrawal),
+        Self::Object(object::Bug::SkipRenewal),
+        Self::Object(object::Bug::OwnTime),
+        Self::Object(object::Bug::SkipUploads),
+        Self::Object(object::Bug::TrustEnded),
     ];
 
     /// Its name on the command line.
@@ -111,6 +127,15 @@ impl Planted {
             Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
             Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
+            Self::HideSilence => "hide-silence",
+            Self::ManyHolders => "many-holders",
+            Self::Object(object::Bug::HastyRow) => "hasty-row",
+            Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
+            Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",
+            Self::Object(object::Bug::SkipRenewal) => "skip-renewal",
+            Self::Object(object::Bug::OwnTime) => "own-time",
+            Self::Object(object::Bug::SkipUploads) => "skip-uploads",
+            Self::Object(object::Bug::TrustEnded) => "trust-ended",
             Self::LoseIndexTail => "lose-index-tail",
             Self::IgnoreFailedSync => "ignore-failed-sync",
             Self::Store(bug) => bug.name(),
@@ -144,15 +169,6 @@ pub enum Trouble {
     FailWrite,
     /// New segments find no room.
     Full,
-}
-
-/// Chunks lose what refers to them, and a cleaner has them dropped.
-#[derive(Clone, Copy, Debug)]
-pub struct Cleaning {
-    /// The cleaner's grace time. What refers to a chunk is there within half of it after the put was begun, or never.
-    pub grace: Span,
-    /// Bytes of an id that decide its slice.
-    pub slice_bytes: u8,
 }
 
 /// Everything that a run depends on.
@@ -202,8 +218,8 @@ pub struct Scenario {
     pub capacity: u64,
     /// Disks, and what goes wrong with them.
     pub disks: Disks,
-    /// Cleaning.
-    pub cleaning: Option<Cleaning>,
+    /// Gateways with objects and files, in the place of initiators with chunks.
+    pub objects: Option<Objects>,
     /// A planted defect.
     pub planted: Option<Planted>,
 }
@@ -250,7 +266,7 @@ impl Scenario {
         let (partitions, flips, drift) = (some(4) as u32, some(4) as u32, some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
         let copies = if rng.chance(1, 6) { 2 } else { 3 };
-        let layout = Layout::draw(seed, copies, CAPACITY);
+        let mut layout = Layout::draw(seed, copies, CAPACITY);
         let mut disks = Rng::new(seed).fork(8);
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
         let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full, Trouble::FailOneSync, Trouble::FailRead];
@@ -262,23 +278,28 @@ impl Scenario {
         });
         let mut recorder = Rng::new(seed).fork(14);
         let replays = if recorder.chance(1, 2) { 1 + recorder.below(40) } else { 0 };
-        let mut cleaner = Rng::new(seed).fork(9);
-        let cleaning = cleaner.chance(1, 2).then(|| Cleaning {
-            grace: Span::from_millis(20 + cleaner.below(80)),
-            slice_bytes: u8::from(cleaner.chance(1, 16)),
-        });
+        let objects = Objects::draw(seed);
+        let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
+        let chunks = objects.is_none();
+        if !chunks {
+            layout.keep_places(seed);
+        }
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
         let largest = [1_000, 4_000, 9_000][rng.below(3) as usize];
         let targets = layout.maps[0].targets.len() as u32;
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
-        let disks = Disks::draw(seed, STORM, volume, largest);
+        let mut disks = Disks::draw(seed, STORM, volume, largest);
+        if !chunks {
+            // What clients are told of full disks is not judged.
+            disks.capacity = CAPACITY;
+        }
         Self {
             seed,
             targets,
-            initiators: 3,
+            initiators: if chunks { 3 } else { 0 },
             layout,
-            operations: OPERATIONS,
+            operations: if chunks { OPERATIONS } else { 0 },
             largest,
             config,
             link,
@@ -288,7 +309,7 @@ impl Scenario {
             faults,
             replays,
             crashes,
-            initiator_crashes,
+            initiator_crashes: if chunks { initiator_crashes } else { 0 },
             partitions,
             mute,
             flips,
@@ -296,7 +317,7 @@ impl Scenario {
             commit,
             capacity: disks.capacity,
             disks,
-            cleaning,
+            objects,
             planted,
         }
     }

@@ -74,8 +74,8 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
     text += &layout(&s.layout);
-    if let Some(cleaning) = &s.cleaning {
-        let _ = write!(text, "\nchunks are erased and cleaned, with a grace of {}", cleaning.grace);
+    if let Some(objects) = &s.objects {
+        let _ = write!(text, "\ngateways: {objects:?}");
     }
     if let Some(planted) = s.planted {
         let _ = write!(text, "\nplanted defect: {}", planted.name());

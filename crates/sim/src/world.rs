@@ -23,9 +23,9 @@ use crate::net::{Net, listeners};
 use crate::swarm::{Planted, STORM, Scenario, Trouble};
 use crate::tell;
 
-mod cleaning;
 mod disks;
 mod faults;
+mod gateways;
 mod maps;
 mod promise;
 mod replay;
@@ -33,7 +33,7 @@ mod sleep;
 mod verdict;
 mod workload;
 
-use cleaning::Cleaning;
+use gateways::Gateways;
 use promise::Promise;
 use replay::Recorder;
 use workload::Asked;
@@ -108,10 +108,8 @@ enum Happening {
     Sleep(NodeId, Instant, Span),
     Awake(NodeId),
     Heal,
-    /// What refers to a chunk appears, unless it is too late: by whom, when it was asked to be put (by its clock).
-    Publish(NodeId, ChunkId, Instant, Arc<Promise>),
-    Rested(u32),
     Disks(disks::Event),
+    Gateway(gateways::Event),
 }
 
 pub(crate) struct World<'a> {
@@ -144,9 +142,7 @@ pub(crate) struct World<'a> {
     durable_at: BTreeMap<ChunkId, BTreeMap<NodeId, Instant>>,
     /// Every chunk that was ever put.
     contents: BTreeMap<ChunkId, Bytes>,
-    /// What refers to the chunks of `acknowledged`, counted, while there is cleaning.
-    references: BTreeMap<ChunkId, u32>,
-    cleaning: Option<Cleaning>,
+    gateways: Option<Gateways>,
     healed: bool,
     disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
@@ -187,8 +183,7 @@ impl<'a> World<'a> {
             promises: BTreeMap::new(),
             durable_at: BTreeMap::new(),
             contents: BTreeMap::new(),
-            references: BTreeMap::new(),
-            cleaning: None,
+            gateways: None,
             healed: false,
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
@@ -208,7 +203,7 @@ impl<'a> World<'a> {
         for _ in 0..self.scenario.initiators {
             self.add_initiator();
         }
-        self.add_cleaner();
+        self.add_gateways();
         self.storm();
     }
 
@@ -326,7 +321,6 @@ impl<'a> World<'a> {
         for id in self.initiators.clone() {
             self.feed(id);
         }
-        self.clean();
         while self.outcome.failure.is_none() {
             if self.is_finished() {
                 self.last_check();
@@ -355,11 +349,8 @@ impl<'a> World<'a> {
     }
 
     fn is_finished(&self) -> bool {
-        self.is_quiet() && self.cleaning.as_ref().is_none_or(Cleaning::is_done)
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
+        let done = self.gateways.as_ref().is_none_or(Gateways::is_done);
+        done && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -394,9 +385,8 @@ impl<'a> World<'a> {
             Happening::Sleep(node, until, jump) => self.sleep(node, until, jump),
             Happening::Awake(node) => self.awake(node),
             Happening::Heal => self.heal(),
-            Happening::Publish(by, chunk, begun, promise) => self.publish(by, chunk, begun, promise),
-            Happening::Rested(look) => self.rested(look),
             Happening::Disks(event) => self.disks(event),
+            Happening::Gateway(event) => self.gateway_happens(event),
         }
     }
 

@@ -1,7 +1,6 @@
-//! What tests share: a rack of servers, a server of PostgreSQL, and a checker of what clients saw.
+//! What tests share: a rack of servers, and a server of PostgreSQL.
 //!
-//! [`Postgres`] is a server of PostgreSQL of a test's own. [`linear`] judges whether a history of concurrent clients is
-//! one that a single copy could have given.
+//! [`Postgres`] is a server of PostgreSQL of a test's own.
 //!
 //! [`Rack`] is a rack of servers on one machine: each server a network namespace, joined by a cable (a veth pair) to a
 //! switch (a bridge with multicast snooping, in a namespace of its own). What runs on it are real processes with real
@@ -19,7 +18,6 @@
 mod cluster;
 mod command;
 mod fault;
-pub mod linear;
 mod package;
 mod postgres;
 mod process;

@@ -215,6 +215,7 @@ impl Hold<'_> {
             // A bucket that was made meanwhile stays with what is in it.
             session.execute("DELETE FROM versions WHERE bucket NOT IN (SELECT name FROM buckets)")?;
             session.execute("DELETE FROM uploads WHERE bucket NOT IN (SELECT name FROM buckets)")?;
+            session.execute("DELETE FROM removed WHERE bucket NOT IN (SELECT name FROM buckets)")?;
             session.execute("DELETE FROM parts WHERE upload NOT IN (SELECT id FROM uploads)")?;
             for change in changes {
                 apply(session, &change)?;

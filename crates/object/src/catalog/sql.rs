@@ -31,9 +31,12 @@ pub(super) const TABLES: [&str; 6] = [
 ];
 
 /// What a catalog that is older does not have.
-pub(super) const LATER: [&str; 2] = [
+pub(super) const LATER: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS runs (
        id BLOB NOT NULL PRIMARY KEY, settled INTEGER NOT NULL, lease INTEGER NOT NULL, ended INTEGER NOT NULL)",
+    // Per bucket and slot of keys: up to when versions were removed. What is put later must be later than that.
+    "CREATE TABLE IF NOT EXISTS removed (
+       bucket TEXT NOT NULL, slot INTEGER NOT NULL, micros INTEGER NOT NULL, PRIMARY KEY (bucket, slot))",
     // A list of objects passes over any number of delete markers.
     "CREATE INDEX IF NOT EXISTS present ON versions (bucket, key) WHERE newest = 1 AND object = 1",
 ];
@@ -100,18 +103,24 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
             if bucket(db, name)?.is_some() {
                 return Err(Refused::BucketExists.into());
             }
+            check_removed(db, &row.record)?;
             let sql = "INSERT INTO buckets (name, manifest, record) VALUES (?1, ?2, ?3)";
             let (manifest, record) = stored(row);
             db.run(sql, &[Text(name), Bytes(&manifest), Bytes(&record)]).map(drop)
         }
         Change::SetBucket(row, was) => set_bucket(db, row, *was),
-        Change::DeleteBucket(name) => delete_bucket(db, name),
+        Change::DeleteBucket(name, version) => {
+            delete_bucket(db, name)?;
+            note_removed(db, name, "", *version)
+        }
         Change::Put(row, condition) => put(db, row, condition),
         Change::Revise(row, was) => revise(db, row, *was),
         Change::Erase { bucket, key, version, manifest, run } => {
             hold_run(db, *run)?;
-            erase(db, bucket, key, *version, *manifest)
+            erase(db, bucket, key, *version, *manifest)?;
+            note_removed(db, bucket, key, *version)
         }
+        Change::Removed { bucket, key, version } => note_removed(db, bucket, key, *version),
         Change::StartUpload(upload) => {
             let record = &upload.record;
             hold_bucket(db, &record.bucket)?;
@@ -197,6 +206,33 @@ fn exists(db: &mut impl Db, sql: &str, with: &[Value<'_>]) -> Result<bool, Catal
     Ok(found)
 }
 
+/// Where it is kept how far versions of this key were removed: so many places that removals seldom meet in one.
+fn slot(key: &str) -> Value<'static> {
+    Int(blake3::hash(key.as_bytes()).as_bytes()[0].into())
+}
+
+/// A version of this key was removed. The manifest that says so counts for earlier null versions as well, also for one that
+/// is put later by a gateway whose clock is behind: therefore none may be.
+fn note_removed(db: &mut impl Db, bucket: &str, key: &str, version: VersionId) -> Result<(), CatalogError> {
+    let with = [Text(bucket), slot(key), Int(version.micros() as i64)];
+    if db.run("UPDATE removed SET micros = ?3 WHERE bucket = ?1 AND slot = ?2 AND micros < ?3", &with)? == 0
+        && !exists(db, "SELECT micros FROM removed WHERE bucket = ?1 AND slot = ?2", &with[..2])?
+    {
+        db.run("INSERT INTO removed (bucket, slot, micros) VALUES (?1, ?2, ?3)", &with)?;
+    }
+    Ok(())
+}
+
+/// Whether this record is later than what was removed before it.
+fn check_removed(db: &mut impl Db, record: &Record) -> Result<(), CatalogError> {
+    let sql = "SELECT micros FROM removed WHERE bucket = ?1 AND slot = ?2";
+    let removed = many(db, sql, &[Text(&record.bucket), slot(&record.key)], |row| row.int(0))?;
+    match removed.first().map(|micros| *micros as u64).filter(|micros| record.version.micros() <= *micros) {
+        Some(micros) => Err(Refused::Stale(VersionId::new(micros, 0)).into()),
+        None => Ok(()),
+    }
+}
+
 /// The bucket is there, and stays until the transaction ends.
 fn hold_bucket<D: Db>(db: &mut D, name: &str) -> Result<(), CatalogError> {
     let sql = format!("SELECT name FROM buckets WHERE name = ?1{}", D::HOLD);
@@ -236,6 +272,10 @@ fn put(db: &mut impl Db, row: &Row, condition: &Condition) -> Result<(), Catalog
     loop {
         let newest = newest(db, &record.bucket, record.key.as_bytes())?;
         condition.check(newest.as_ref())?;
+        if record.null {
+            // After the question for the newest, so that a removal of which that knows counts.
+            check_removed(db, record)?;
+        }
         let Some(newest) = newest else { break };
         let newest = newest.record.version;
         if newest >= record.version {

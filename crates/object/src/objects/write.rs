@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error as StdError;
-use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
@@ -11,7 +10,6 @@ use protocol::initiator::Stored;
 use super::ahead::{Ahead, Share};
 use super::{ObjectError, Objects, failed};
 use crate::catalog::{Condition, Row};
-use crate::file::CHUNK_SIZE;
 use crate::manifest::{self, Entry};
 use crate::record::{Body, ENTRIES, Record};
 use crate::service::{ChunkService, Pending, ServiceError};
@@ -81,7 +79,7 @@ impl Objects {
     /// # Errors
     /// When bytes cannot be had or stored, or the condition does not hold. Then nothing changed.
     pub fn put(&self, record: Record, condition: &Condition, source: &mut dyn Source) -> Result<Row, ObjectError> {
-        let begun = Instant::now();
+        let begun = self.host.elapsed();
         if *condition != Condition::Always {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
             condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
@@ -105,7 +103,7 @@ impl Objects {
     /// # Errors
     /// When bytes cannot be had or stored.
     pub fn write(&self, source: &mut dyn Source) -> Result<Written, ObjectError> {
-        let begun = Instant::now();
+        let begun = self.host.elapsed();
         let mut writer = Writer::new(self, source.compress());
         // An upload may have more parts than fit one manifest, so that nothing rides in it.
         let (size, _) = writer.take(source, 0)?;
@@ -139,6 +137,7 @@ struct Writer<'a> {
     service: &'a dyn ChunkService,
     compress: bool,
     ahead: &'a Ahead,
+    chunk_size: usize,
     flight: VecDeque<Flying>,
     leaf: Vec<Entry>,
     top: Vec<(Entry, u64)>,
@@ -150,6 +149,7 @@ impl<'a> Writer<'a> {
             service: &*objects.service,
             compress: compress.unwrap_or(objects.compress),
             ahead: &objects.puts,
+            chunk_size: objects.chunk_size,
             flight: VecDeque::new(),
             leaf: vec![],
             top: vec![],
@@ -161,7 +161,7 @@ impl<'a> Writer<'a> {
         let mut size = 0;
         let mut rest = Bytes::new();
         loop {
-            let (chunk, ended) = fill(source, &mut rest)?;
+            let (chunk, ended) = fill(source, &mut rest, self.chunk_size)?;
             if ended && size == 0 && chunk.len() <= inline {
                 source.digest(&chunk);
                 return Ok((chunk.len() as u64, Some(chunk)));
@@ -254,22 +254,22 @@ impl<'a> Writer<'a> {
 }
 
 /// The next chunk, and whether it is the last. `rest` is what was left of the bytes before.
-fn fill(source: &mut dyn Source, rest: &mut Bytes) -> Result<(Bytes, bool), ObjectError> {
+fn fill(source: &mut dyn Source, rest: &mut Bytes, size: usize) -> Result<(Bytes, bool), ObjectError> {
     // A chunk that came in one piece is not copied.
     let (mut piece, mut chunk) = (Bytes::new(), BytesMut::new());
     loop {
-        let part = rest.split_to(rest.len().min(CHUNK_SIZE - piece.len() - chunk.len()));
+        let part = rest.split_to(rest.len().min(size - piece.len() - chunk.len()));
         if chunk.is_empty() && piece.is_empty() {
             piece = part;
         } else {
             if chunk.is_empty() {
                 let left = source.left().and_then(|left| usize::try_from(left).ok()).unwrap_or(0);
-                chunk.reserve(CHUNK_SIZE.min(piece.len() + part.len() + left));
+                chunk.reserve(size.min(piece.len() + part.len() + left));
                 chunk.extend_from_slice(&std::mem::take(&mut piece));
             }
             chunk.extend_from_slice(&part);
         }
-        if piece.len() + chunk.len() == CHUNK_SIZE {
+        if piece.len() + chunk.len() == size {
             return Ok((whole(piece, chunk), false));
         }
         match source.next().map_err(ObjectError::Source)? {

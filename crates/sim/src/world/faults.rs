@@ -3,9 +3,10 @@
 use protocol::id::NodeId;
 use protocol::time::Span;
 
-use super::{Happening, Machinery, Node, STORM, World};
 use store::backend::Spot;
 
+use super::gateways::Gateways;
+use super::{Happening, Machinery, Node, STORM, World};
 use crate::disks::Spoil;
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
@@ -13,7 +14,8 @@ use crate::tell;
 impl World<'_> {
     /// Schedules the faults, and the end of all faults.
     pub(super) fn storm(&mut self) {
-        let storm = STORM.as_nanos();
+        let length = self.gateways.as_ref().map_or(STORM, Gateways::storm);
+        let storm = length.as_nanos();
         let draw = |world: &mut Self| world.now + Span::from_nanos(world.rng.below(storm));
         for _ in 0..self.scenario.crashes {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
@@ -51,7 +53,7 @@ impl World<'_> {
             self.push(self.now + ends, Happening::Mute(false));
         }
         self.storm_by_domains();
-        self.push(self.now + STORM, Happening::Heal);
+        self.push(self.now + length, Happening::Heal);
     }
 
     pub(super) fn heal(&mut self) {
@@ -66,6 +68,9 @@ impl World<'_> {
             self.restart(node);
             self.awake(node);
             self.reload(node);
+        }
+        if self.gateways.is_some() {
+            return self.heal_gateways();
         }
         // What was acknowledged is asked for once more, and new puts must succeed.
         self.puts_left += 10;

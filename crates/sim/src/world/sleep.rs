@@ -6,7 +6,6 @@ use protocol::time::{Instant, Span};
 
 use super::{Happening, Machinery, STORM, World};
 use crate::layout::Lost;
-use crate::swarm::Planted;
 
 impl World<'_> {
     /// Schedules what happens to domains, disks, maps and clocks.
@@ -46,7 +45,7 @@ impl World<'_> {
             self.push(Instant::ZERO + layout.maps[nth].told, Happening::NewMap(nth));
         }
         for _ in 0..layout.sleeps {
-            let initiators = rng.chance(2, 3);
+            let initiators = rng.chance(2, 3) && !self.initiators.is_empty();
             let node = if initiators {
                 self.initiators[rng.below(self.initiators.len() as u64) as usize]
             } else {
@@ -94,18 +93,12 @@ impl World<'_> {
 
     /// A node does nothing for a while. What is meant for it waits.
     pub(super) fn sleep(&mut self, id: NodeId, until: Instant, jump: Span) {
-        let (now, stops) = (self.now, self.scenario.planted == Some(Planted::StoppedClock));
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.sleeps.is_none()) else { return };
         if self.healed || matches!(node.machinery, Machinery::Down(_)) {
             return;
         }
         node.sleeps = Some(until);
-        if stops {
-            // Held back now: nothing looks at it until then.
-            node.offset = node.offset.saturating_sub(until.since(now).as_nanos());
-        } else {
-            node.offset += jump.as_nanos();
-        }
+        node.offset += jump.as_nanos();
         self.note(20, id, 0, || format!("sleeps until {until}"));
         self.push(until, Happening::Awake(id));
     }
@@ -125,8 +118,7 @@ impl World<'_> {
             | Happening::Done(node, ..)
             | Happening::Commit(node, _)
             | Happening::Wake(node, _)
-            | Happening::Reload(node)
-            | Happening::Publish(node, ..) => node,
+            | Happening::Reload(node) => node,
             _ => return None,
         };
         self.nodes.get(node)?.sleeps.filter(|until| *until > self.now)

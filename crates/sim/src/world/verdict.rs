@@ -10,7 +10,7 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::workload::{Asked, Looked};
-use super::{Happening, Machinery, World};
+use super::{Machinery, World};
 use crate::excuse::Excuse;
 use crate::tell;
 
@@ -30,7 +30,7 @@ impl World<'_> {
                 }
             }
         }
-        self.check_cleaned();
+        self.check_objects();
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
         while let Some(((at, _, _), happening)) = self.queue.pop_first().filter(|((at, ..), _)| *at < until) {
@@ -73,8 +73,8 @@ impl World<'_> {
     }
 
     pub(super) fn initiator_event(&mut self, id: NodeId, event: initiator::Event) {
-        if self.cleaning.as_ref().is_some_and(|cleaning| cleaning.node == id) {
-            return self.cleaner_event(id, event);
+        if self.gateways.is_some() {
+            return self.gateway_event(id, event);
         }
         match event {
             initiator::Event::Put { handle, result } => {
@@ -88,7 +88,7 @@ impl World<'_> {
                         if healed && fresh {
                             self.check_prompt(chunk, &stored.holders);
                         }
-                        self.acknowledge(id, chunk, payload, &stored.holders, begun);
+                        self.acknowledge(id, chunk, payload, &stored.holders, begun.1);
                     }
                     Err(error) if healed && !self.was_full(&error, id, begun.0) => {
                         self.fail(format!("a put failed after the heal: {error}"))
@@ -156,8 +156,17 @@ impl World<'_> {
         }
     }
 
-    /// At the moment of the acknowledgement the copies must be durable, where they are looked for, apart, and right.
-    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], begun: (Instant, Instant)) {
+    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], since: Instant) {
+        self.check_copies(by, id, &bytes, holders, since);
+        self.outcome.puts += 1;
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        self.acknowledged.insert(id, bytes);
+        self.promises.insert(id, Arc::new(Promise { map, holders: holders.to_vec() }));
+    }
+
+    /// At the moment of the acknowledgement the copies must be durable, where they are looked for, apart, and right. The put
+    /// began at `since`.
+    pub(super) fn check_copies(&mut self, by: NodeId, id: ChunkId, bytes: &Bytes, holders: &[NodeId], since: Instant) {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
         let (copies, apart) = (self.maps[map].copies, self.spread(map, holders.iter().filter(|h| group.contains(h))));
@@ -171,25 +180,16 @@ impl World<'_> {
                 of.join(", ")
             ));
         }
-        self.check_epochs(id, map, holders, begun.1);
+        self.check_epochs(id, map, holders, since);
         for holder in holders.iter().copied() {
             // A holder that is down is looked at when it is back; what harmed a copy is known.
             let down = matches!(self.nodes.get(&holder).map(|n| &n.machinery), Some(Machinery::Down(_)));
-            let good = down || self.holds(holder, &id).as_ref() == Some(&bytes);
-            if !good && self.is_timely(by, begun.0) {
+            let good = down || self.holds(holder, &id).as_ref() == Some(bytes);
+            if !good {
                 match self.harmed(id, holder) {
                     Some(excuse) => self.excuse(excuse, holder, id),
                     None => self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy")),
                 }
-            }
-        }
-        self.outcome.puts += 1;
-        let promise = Arc::new(Promise { map, holders: holders.to_vec() });
-        match self.draw_publish() {
-            Some(at) => self.push(at, Happening::Publish(by, id, begun.0, promise)),
-            None => {
-                self.acknowledged.insert(id, bytes);
-                self.promises.insert(id, promise);
             }
         }
     }

@@ -45,15 +45,6 @@ impl Asked {
         }
     }
 
-    /// Nothing refers to this chunk any more.
-    pub(super) fn erase(&mut self, id: ChunkId) {
-        match self {
-            Self::Get(chunk, _, must) if *chunk == id => *must = None,
-            Self::List(looked) => looked.known.retain(|(chunk, _)| *chunk != id),
-            Self::Get(..) | Self::Put(..) | Self::Ping(_) => {}
-        }
-    }
-
     fn chunk(&self) -> Option<(ChunkId, Bytes)> {
         match self {
             Self::Put(id, payload, ..) => Some((*id, payload.clone())),
@@ -71,7 +62,6 @@ impl World<'_> {
             if !put && self.gets_left == 0 {
                 return;
             }
-            self.erase_some();
             self.next_handle += 1;
             let handle = self.next_handle;
             let (asked, request) = if put {
@@ -108,6 +98,15 @@ impl World<'_> {
         self.contents.insert(id, payload.clone());
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
         (Asked::Put(id, payload.clone(), self.healed, fresh, begun), initiator::Request::Put { handle, id, payload })
+    }
+
+    /// A chunk that was put before.
+    fn draw_again(&mut self) -> Option<(ChunkId, Bytes)> {
+        if self.contents.is_empty() || !self.rng.chance(1, 6) {
+            return None;
+        }
+        let nth = self.rng.below(self.contents.len() as u64) as usize;
+        self.contents.iter().nth(nth).map(|(id, bytes)| (*id, bytes.clone()))
     }
 
     fn draw_get(&mut self, handle: u64) -> (Asked, initiator::Request) {

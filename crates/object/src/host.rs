@@ -1,0 +1,47 @@
+//! What a gateway has of the machine that it runs on.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Clocks and chance.
+pub trait Host: fmt::Debug + Send + Sync {
+    /// The time since some moment, which never goes back.
+    fn elapsed(&self) -> Duration;
+    /// The time since 1970 by a clock that may be wrong, and may step.
+    fn wall(&self) -> Duration;
+    /// Bits that nobody else has.
+    fn random(&self) -> u64;
+    /// Called before a lock is waited for that is held while the catalog is asked. A host that runs one thread at a time lets
+    /// others run until it is free.
+    fn before_lock(&self, _is_free: &dyn Fn() -> bool) {}
+}
+
+/// The machine of this process.
+#[derive(Debug)]
+pub struct System {
+    began: Instant,
+    random: RandomState,
+    given: AtomicU64,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self { began: Instant::now(), random: RandomState::new(), given: AtomicU64::new(0) }
+    }
+}
+
+impl Host for System {
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn wall(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn random(&self) -> u64 {
+        self.random.hash_one(self.given.fetch_add(1, Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,205 @@
+//! What the object layer needs of the world: chunks, a catalog, clocks and chance. Everything that takes time is asked of
+//! the world, so that other tasks and gateways come between.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object::catalog::{Catalog, CatalogError, Change, Part, Row, Run, Start, Transient, Upload};
+use object::record::VersionId;
+use object::{ChunkService, Host, Pending, ServiceError};
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
+use protocol::map::ClusterMap;
+use protocol::time::Span;
+
+use super::stage::{Answer, Ask, Hands, lock};
+use crate::swarm::Planted;
+
+/// How long who finds a lock taken lets others run.
+const GIVE_WAY: Span = Span::from_micros(50);
+
+/// The surroundings of one gateway, from its start to its end.
+#[derive(Clone)]
+pub(crate) struct Gateway {
+    pub(crate) hands: Hands,
+    pub(crate) maps: Arc<Vec<ClusterMap>>,
+    pub(crate) catalog: Arc<Transient>,
+    pub(crate) planted: Option<Planted>,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gateway {}", self.hands.node)
+    }
+}
+
+impl Host for Gateway {
+    fn elapsed(&self) -> Duration {
+        self.hands.local().elapsed
+    }
+
+    fn wall(&self) -> Duration {
+        self.hands.local().wall
+    }
+
+    fn random(&self) -> u64 {
+        lock(&self.hands.desk).rng.next_u64()
+    }
+
+    fn before_lock(&self, is_free: &dyn Fn() -> bool) {
+        while !is_free() {
+            self.hands.sleep(GIVE_WAY);
+        }
+    }
+}
+
+fn astray<T>() -> Result<T, ServiceError> {
+    Err(ServiceError::Stopped("an answer to another question".to_owned()))
+}
+
+impl Gateway {
+    /// The cluster map that it uses now.
+    fn current_map(&self) -> &ClusterMap {
+        &self.maps[self.hands.local().map]
+    }
+
+    fn pending<T: 'static>(
+        &self,
+        ask: Ask,
+        take: impl FnOnce(Answer) -> Result<T, ServiceError> + Send + 'static,
+    ) -> Pending<Result<T, ServiceError>> {
+        let (hands, ticket) = (self.hands.clone(), self.hands.ask(ask));
+        Pending::new(move || take(hands.wait(ticket)))
+    }
+}
+
+impl ChunkService for Gateway {
+    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        self.pending(Ask::Put(id, payload), |answer| match answer {
+            Answer::Put(result) => Ok(result?),
+            _ => astray(),
+        })
+    }
+
+    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
+        self.pending(Ask::Get(id), |answer| match answer {
+            Answer::Get(result) => Ok(result?),
+            _ => astray(),
+        })
+    }
+
+    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+        let of_name = scope != Scope::Cluster;
+        let (hides, many) = (self.planted == Some(Planted::HideSilence), self.planted == Some(Planted::ManyHolders));
+        let (hides, many) = (hides && of_name, many && of_name);
+        let all: Vec<NodeId> = self.current_map().targets().map(|target| target.id).collect();
+        self.pending(Ask::List(scope, prefix), move |answer| match answer {
+            Answer::List(result) => {
+                let mut found = result?;
+                if hides {
+                    found.silent.clear();
+                    found.brief = false;
+                }
+                if many {
+                    for (_, holders) in &mut found.chunks {
+                        holders.extend(&all);
+                    }
+                }
+                Ok(found)
+            }
+            _ => astray(),
+        })
+    }
+
+    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>> {
+        self.pending(Ask::Renew(id), |answer| match answer {
+            Answer::Renew(result) => Ok(result?),
+            _ => astray(),
+        })
+    }
+
+    fn mark(&self) -> Pending<Result<Marked, ServiceError>> {
+        self.pending(Ask::Mark, |answer| match answer {
+            Answer::Mark(result) => Ok(result?),
+            _ => astray(),
+        })
+    }
+
+    fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>> {
+        self.pending(Ask::Discard(discard), |answer| match answer {
+            Answer::Discard(result) => Ok(result?),
+            _ => astray(),
+        })
+    }
+
+    fn map(&self) -> ClusterMap {
+        self.current_map().clone()
+    }
+}
+
+impl Gateway {
+    /// Asks the catalog, once the question has reached it.
+    fn question<T>(&self, ask: impl FnOnce(&Transient) -> Result<T, CatalogError>) -> Result<T, CatalogError> {
+        let ticket = self.hands.ask(Ask::Question);
+        match self.hands.wait(ticket) {
+            Answer::Catalog(result) => result.and_then(|()| ask(&self.catalog)),
+            _ => Err(CatalogError::Engine("an answer to another question".to_owned())),
+        }
+    }
+}
+
+impl Catalog for Gateway {
+    fn change(&self, change: Change) -> Result<(), CatalogError> {
+        let ticket = self.hands.ask(Ask::Change(Box::new(change)));
+        match self.hands.wait(ticket) {
+            Answer::Catalog(result) => result,
+            _ => Err(CatalogError::Engine("an answer to another question".to_owned())),
+        }
+    }
+
+    fn bucket(&self, name: &str) -> Result<Option<Row>, CatalogError> {
+        self.question(|catalog| catalog.bucket(name))
+    }
+
+    fn buckets(&self) -> Result<Vec<Row>, CatalogError> {
+        self.question(Catalog::buckets)
+    }
+
+    fn newest(&self, bucket: &str, key: &str) -> Result<Option<Row>, CatalogError> {
+        self.question(|catalog| catalog.newest(bucket, key))
+    }
+
+    fn version(&self, bucket: &str, key: &str, version: Option<VersionId>) -> Result<Option<Row>, CatalogError> {
+        self.question(|catalog| catalog.version(bucket, key, version))
+    }
+
+    fn objects(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Row>, CatalogError> {
+        self.question(|catalog| catalog.objects(bucket, from, limit))
+    }
+
+    fn versions(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<(Row, bool)>, CatalogError> {
+        self.question(|catalog| catalog.versions(bucket, from, limit))
+    }
+
+    fn upload(&self, id: VersionId) -> Result<Option<Upload>, CatalogError> {
+        self.question(|catalog| catalog.upload(id))
+    }
+
+    fn uploads(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Upload>, CatalogError> {
+        self.question(|catalog| catalog.uploads(bucket, from, limit))
+    }
+
+    fn parts(&self, upload: VersionId, after: u32, limit: usize) -> Result<Vec<Part>, CatalogError> {
+        self.question(|catalog| catalog.parts(upload, after, limit))
+    }
+
+    fn part(&self, upload: VersionId, number: u32) -> Result<Option<Part>, CatalogError> {
+        self.question(|catalog| catalog.part(upload, number))
+    }
+
+    fn runs(&self) -> Result<Vec<Run>, CatalogError> {
+        self.question(Catalog::runs)
+    }
+}

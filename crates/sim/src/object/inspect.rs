@@ -1,0 +1,135 @@
+//! What is looked at when all is over: every name is read once more, by a gateway that has just begun, and the manifests say
+//! what the catalog says.
+
+use object::ChunkService;
+use object::catalog::{Catalog, CatalogError, Start, Transient};
+use object::rebuild::Manifests;
+use object::record::{Body, Record};
+use protocol::id::{ChunkId, ChunkKind};
+use protocol::initiator::Scope;
+use protocol::time::Span;
+
+use super::client::{Client, Ended, FILES, KEPT, KEYS, PLAIN};
+
+/// Times that a read is tried which is waited for only briefly, and what is between two.
+const TRIES: u32 = 20;
+const AGAIN: Span = Span::from_millis(20);
+/// More than there is.
+const PAGE: usize = 10_000;
+
+impl Client {
+    /// Looks at everything, and tells the history what is wrong.
+    pub(crate) fn inspect(&self) {
+        if let Err(why) = self.look() {
+            self.gateway.hands.tell(|history, _| history.fail(format!("at the end: {why}")));
+        }
+    }
+
+    fn insist<T>(&self, ask: impl Fn() -> Result<T, Ended>) -> Result<T, Ended> {
+        let mut outcome = ask();
+        for _ in 1..TRIES {
+            if outcome.is_ok() || !self.settings.is_brief() {
+                break;
+            }
+            self.gateway.hands.sleep(AGAIN);
+            outcome = ask();
+        }
+        outcome
+    }
+
+    fn look(&self) -> Result<(), String> {
+        for bucket in [PLAIN, KEPT] {
+            for key in KEYS {
+                let read = self.insist(|| self.read((bucket, key)));
+                read.map_err(|why| format!("{bucket}/{key} cannot be read: {why}"))?;
+            }
+            self.insist(|| self.list(bucket)).map_err(|why| format!("{bucket} cannot be listed: {why}"))?;
+        }
+        for file in FILES {
+            self.insist(|| self.read_file(file)).map_err(|why| format!("the file {file} cannot be read: {why}"))?;
+        }
+        self.compare()?;
+        let referenced = self.references()?;
+        self.check_listed(&referenced)?;
+        self.gateway.hands.tell(|history, _| history.referenced.extend(referenced));
+        Ok(())
+    }
+
+    /// The manifests say what the catalog says, and a catalog that is made from them does.
+    fn compare(&self) -> Result<(), String> {
+        let manifests = Manifests::read(&self.gateway).map_err(|error| error.to_string())?;
+        let comparison = manifests.compare(&self.gateway).map_err(|error| error.to_string())?;
+        if let Some(first) = comparison.differences.first() {
+            return Err(format!("catalog and manifests differ: {first}"));
+        }
+        if !comparison.harmless.is_empty() {
+            // What was begun and never answered comes back, as nobody was told that it was not made.
+            return Ok(());
+        }
+        let again = || {
+            let fresh = Transient::new()?;
+            manifests.fill(&fresh)?;
+            for bucket in [PLAIN, KEPT] {
+                let all = |catalog: &dyn Catalog| catalog.versions(bucket, &Start::Key(vec![]), PAGE);
+                if all(&fresh)? != all(&self.gateway)? {
+                    return Ok(Some(bucket));
+                }
+            }
+            Ok::<_, CatalogError>(None)
+        };
+        match again().map_err(|error| error.to_string())? {
+            Some(bucket) => Err(format!("a catalog that is made from the manifests has other versions in {bucket}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The chunks that rows, parts and files name.
+    fn references(&self) -> Result<Vec<ChunkId>, String> {
+        let mut all = vec![];
+        for bucket in [PLAIN, KEPT] {
+            let rows = self.gateway.versions(bucket, &Start::Key(vec![]), PAGE).map_err(|error| error.to_string())?;
+            for (row, _) in rows {
+                let whole = self.objects.whole(&row).map_err(|error| format!("{bucket}: {error}"))?;
+                all.push(row.manifest);
+                all.extend(named(&whole));
+            }
+        }
+        for file in FILES {
+            match object::newest(&self.gateway, file) {
+                Ok(version) => {
+                    all.push(version.id);
+                    all.extend(version.manifest.entries.iter().map(|entry| entry.id));
+                }
+                Err(object::Error::NotFound(_)) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// All that is referred to is in a list of all targets.
+    fn check_listed(&self, referenced: &[ChunkId]) -> Result<(), String> {
+        for kind in [ChunkKind::Manifest, ChunkKind::Payload] {
+            let found =
+                self.gateway.list(Scope::Cluster, vec![kind as u8]).wait().map_err(|error| error.to_string())?;
+            if !found.silent.is_empty() {
+                return Err(format!("{:?} are silent to a list", found.silent));
+            }
+            let listed = |id: &ChunkId| found.chunks.iter().any(|(other, _)| other == id);
+            let mut of_kind = referenced.iter().filter(|id| id.kind() == kind);
+            if let Some(id) = of_kind.find(|id| !listed(id)) {
+                return Err(format!("{id:?} is referred to, and in no list"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The chunks that a record names; objects here are too small for index chunks.
+pub(crate) fn named(record: &Record) -> Vec<ChunkId> {
+    match &record.body {
+        Body::Chunks(entries) => entries.iter().map(|entry| entry.id).collect(),
+        Body::Indexed(indexes) => indexes.iter().map(|(entry, _)| entry.id).collect(),
+        Body::Inline(_) | Body::InManifest => vec![],
+    }
+}

@@ -1,0 +1,606 @@
+//! Gateways that run the product's object layer, their clients and cleaners, and what goes wrong with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use object::Manifest;
+use object::catalog::{Catalog, CatalogError, Change, Start, Transient};
+use object::clean::{Cleaning, Report};
+use object::record::{MAGIC, Record, decode_entries};
+use protocol::id::{ChunkId, ChunkKind, NodeId};
+use protocol::initiator;
+use protocol::rng::Rng;
+use protocol::time::{Instant, Span};
+
+use super::{Happening, Machinery, World};
+use crate::object::Objects;
+use crate::object::client::{self, Client, KEPT, PLAIN};
+use crate::object::gateway::Gateway;
+use crate::object::inspect;
+use crate::object::stage::{Answer, Ask, Hands, Local, Stage, TaskId, Ticket, Went, lock};
+use crate::swarm::Planted;
+use crate::tell;
+
+/// Looks without any work beside them, after which nothing may be left to clean: what was never answered goes in two, and in
+/// two more what only that named.
+const LOOKS: u32 = 4;
+/// Between one look and the next.
+const PAUSE: Span = Span::from_millis(1);
+/// Gateways that clean.
+const CLEANERS: usize = 2;
+/// The year 2023.
+const EPOCH: Span = Span::from_secs(1_700_000_000);
+
+/// What happens to gateways.
+pub(super) enum Event {
+    Turn(TaskId),
+    Answer(Ticket, Box<Answer>),
+    /// A change reaches the catalog.
+    Apply(Ticket, NodeId, Box<Change>),
+    Crash(usize),
+    Start(usize),
+    Stall(usize, Span),
+    /// A target is cut off from all others, or no more.
+    Apart(NodeId, bool),
+    /// A wall clock steps to so far from the epoch.
+    Step(usize, Span),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Client,
+    Beat,
+    Cleaner,
+    Inspector,
+}
+
+/// A machine on which a gateway runs, or is to be started again.
+#[derive(Default)]
+struct Host {
+    node: Option<NodeId>,
+    /// What its wall clock shows when the world begins.
+    wall: Span,
+    /// It stands still until then.
+    stalled: Instant,
+    /// How long it has stood still in all.
+    stood: Span,
+    /// Operations that its clients still have to do.
+    left: Vec<Arc<AtomicU32>>,
+}
+
+impl Host {
+    fn stall(&mut self, now: Instant, until: Instant) {
+        self.stalled = until;
+        self.stood = self.stood + until.since(now);
+    }
+}
+
+pub(super) struct Gateways {
+    settings: Objects,
+    stage: Stage,
+    catalog: Arc<Transient>,
+    rng: Rng,
+    hosts: Vec<Host>,
+    roles: BTreeMap<TaskId, Role>,
+    /// Puts of chunks under way.
+    puts: BTreeMap<Ticket, (ChunkId, Bytes, Instant)>,
+    /// When the look under way began.
+    looking: BTreeMap<NodeId, Instant>,
+    /// Since when nothing is asked for any more.
+    quiet: Option<Instant>,
+    quiet_looks: u32,
+    inspecting: bool,
+    done: bool,
+}
+
+impl Gateways {
+    pub(super) fn storm(&self) -> Span {
+        self.settings.storm
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether a gateway stands still just when it has asked to make a version visible.
+    fn freezes(&mut self, node: NodeId, change: &Change) -> bool {
+        let others = self.hosts.iter().any(|host| host.node.is_some_and(|other| other != node));
+        let visible = matches!(change, Change::Put(..) | Change::Complete(..));
+        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 30)
+    }
+
+    fn host_of(&self, node: NodeId) -> Option<usize> {
+        self.hosts.iter().position(|host| host.node == Some(node))
+    }
+}
+
+impl World<'_> {
+    pub(super) fn add_gateways(&mut self) {
+        let Some(settings) = self.scenario.objects else { return };
+        let mut rng = Rng::new(self.scenario.seed).fork(41);
+        let bug = match self.scenario.planted {
+            Some(Planted::Object(bug)) => Some(bug),
+            _ => None,
+        };
+        let catalog = Transient::new().unwrap_or_else(|error| panic!("{error}")).planted(bug);
+        let host = |rng: &mut Rng| Host {
+            wall: EPOCH + Span::from_nanos(rng.below(settings.off.as_nanos() + 1)),
+            left: (0..settings.clients).map(|_| Arc::new(AtomicU32::new(settings.operations))).collect(),
+            ..Host::default()
+        };
+        let hosts: Vec<Host> = (0..settings.gateways).map(|_| host(&mut rng)).collect();
+        self.gateways = Some(Gateways {
+            settings,
+            stage: Stage::new(Rng::new(self.scenario.seed).fork(42)),
+            catalog: Arc::new(catalog),
+            rng,
+            hosts,
+            roles: BTreeMap::new(),
+            puts: BTreeMap::new(),
+            looking: BTreeMap::new(),
+            quiet: None,
+            quiet_looks: 0,
+            inspecting: false,
+            done: false,
+        });
+        for n in 0..settings.gateways as usize {
+            self.start_gateway(n);
+        }
+        self.gateway_faults();
+    }
+
+    fn gateway_faults(&mut self) {
+        let (now, targets) = (self.now, self.scenario.targets);
+        let Some(Gateways { settings, rng, .. }) = &mut self.gateways else { return };
+        let (mut events, mut outages) = (vec![], vec![]);
+        let storm = settings.storm.as_nanos();
+        let any = |rng: &mut Rng| rng.below(settings.gateways.into()) as usize;
+        let moment = |rng: &mut Rng| now + Span::from_nanos(rng.below(storm));
+        for _ in 0..settings.crashes {
+            let (at, host) = (moment(rng), any(rng));
+            events.push((at, Event::Crash(host)));
+            events.push((at + Span::from_nanos(1 + rng.below(storm / 4)), Event::Start(host)));
+        }
+        for _ in 0..settings.stalls {
+            // Often longer than others wait for a sign of life, and not as long as cleaning allows.
+            let stall = Span::from_nanos(rng.below(settings.grace.as_nanos().min(300_000_000) / 3));
+            events.push((moment(rng), Event::Stall(any(rng), stall)));
+        }
+        for _ in 0..settings.outages {
+            let (at, length, cut) = (moment(rng), 1 + rng.below(storm / 6), rng.chance(1, 2));
+            for target in (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect::<Vec<_>>() {
+                let back = at + Span::from_nanos(1 + rng.below(length));
+                if cut {
+                    events.extend([(at, Event::Apart(target, true)), (back, Event::Apart(target, false))]);
+                } else {
+                    outages.extend([(at, Happening::Crash(target)), (back, Happening::Restart(target))]);
+                }
+            }
+        }
+        if settings.flaps && settings.is_brief() {
+            let flapping: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
+            let mut at = moment(rng);
+            while at < now + settings.storm {
+                let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));
+                let both = |target: &NodeId| [(at, Event::Apart(*target, true)), (back, Event::Apart(*target, false))];
+                events.extend(flapping.iter().flat_map(both));
+                at = back + Span::from_nanos(rng.below(settings.patience.as_nanos() * 3));
+            }
+        }
+        for _ in 0..settings.steps {
+            let off = Span::from_nanos(rng.below(settings.off.as_nanos() + 1));
+            events.push((moment(rng), Event::Step(any(rng), EPOCH + off)));
+        }
+        outages.into_iter().for_each(|(at, happening)| self.push(at, happening));
+        events.into_iter().for_each(|(at, event)| self.push(at, Happening::Gateway(event)));
+    }
+
+    /// A process of a gateway, with its clients, its beat and its cleaner.
+    fn start_gateway(&mut self, n: usize) {
+        let is_down = |gateways: &Gateways| gateways.hosts.get(n).is_some_and(|host| host.node.is_none());
+        if !self.gateways.as_ref().is_some_and(is_down) {
+            return;
+        }
+        let Some(client) = self.new_client() else { return };
+        let node = client.gateway.hands.node;
+        self.note(40, node, n, || "a gateway begins".to_owned());
+        let Some(gateways) = &mut self.gateways else { return };
+        let settings = gateways.settings;
+        let Some(host) = gateways.hosts.get_mut(n) else { return };
+        host.node = Some(node);
+        let mut jobs: Vec<(Role, Box<dyn FnOnce() + Send>)> = vec![];
+        for left in host.left.iter().filter(|left| left.load(Ordering::Relaxed) > 0) {
+            let (client, left) = (client.clone(), Arc::clone(left));
+            let work = move || {
+                let done = || {
+                    left.fetch_sub(1, Ordering::Relaxed);
+                };
+                client.work(left.load(Ordering::Relaxed), &done);
+            };
+            jobs.push((Role::Client, Box::new(work)));
+        }
+        let (beating, looking) = (client.clone(), client);
+        let beat = move || {
+            loop {
+                beating.gateway.hands.sleep(settings.beat);
+                // The next one makes up for it.
+                let _ = beating.objects.beat();
+            }
+        };
+        jobs.push((Role::Beat, Box::new(beat)));
+        if settings.cleans && n < CLEANERS && !gateways.inspecting {
+            gateways.looking.insert(node, self.now);
+            jobs.push((Role::Cleaner, Box::new(move || look(&looking.gateway, settings))));
+        }
+        for (role, job) in jobs {
+            self.start_task(node, role, job);
+        }
+    }
+
+    /// A node of its own with what a gateway needs.
+    fn new_client(&mut self) -> Option<Client> {
+        self.add_initiator();
+        let node = self.initiators.pop()?;
+        let gateways = self.gateways.as_ref()?;
+        let hands = Hands { node, desk: Arc::clone(&gateways.stage.desk) };
+        let (catalog, planted) = (Arc::clone(&gateways.catalog), self.scenario.planted);
+        let maps = Arc::new(self.maps.clone());
+        let gateway = Gateway { hands, maps, catalog, planted };
+        let objects = Arc::new(client::objects(&gateway, &gateways.settings));
+        Some(Client { gateway, objects, settings: gateways.settings })
+    }
+
+    fn start_task(&mut self, node: NodeId, role: Role, job: Box<dyn FnOnce() + Send>) {
+        let Some(gateways) = &mut self.gateways else { return };
+        let task = gateways.stage.start(node, job);
+        gateways.roles.insert(task, role);
+        let at = self.now + Span::from_nanos(gateways.rng.below(1_000_000));
+        self.push(at, Happening::Gateway(Event::Turn(task)));
+    }
+
+    pub(super) fn gateway_happens(&mut self, event: Event) {
+        match event {
+            Event::Turn(task) => self.turn(task),
+            Event::Answer(ticket, answer) => self.answer(ticket, *answer),
+            Event::Apply(ticket, node, change) => self.apply(ticket, node, *change),
+            Event::Crash(host) if !self.healed => self.crash_gateway(host),
+            Event::Start(host) => self.start_gateway(host),
+            Event::Stall(host, span) if !self.healed => {
+                let until = self.now + span;
+                if let Some(host) = self.gateways.as_mut().and_then(|gateways| gateways.hosts.get_mut(host)) {
+                    host.stall(self.now, until);
+                }
+            }
+            Event::Step(host, wall) => {
+                if let Some(host) = self.gateways.as_mut().and_then(|gateways| gateways.hosts.get_mut(host)) {
+                    host.wall = wall;
+                }
+            }
+            Event::Apart(target, true) if !self.healed => drop(self.net.apart.insert(target)),
+            Event::Apart(target, _) => drop(self.net.apart.remove(&target)),
+            Event::Crash(_) | Event::Stall(..) => {}
+        }
+    }
+
+    fn crash_gateway(&mut self, n: usize) {
+        let Some(gateways) = &mut self.gateways else { return };
+        let Some(node) = gateways.hosts.get_mut(n).and_then(|host| host.node.take()) else { return };
+        gateways.stage.kill_all(node);
+        gateways.looking.remove(&node);
+        self.nodes.remove(&node);
+        self.note(41, node, n, || "a gateway crashes".to_owned());
+    }
+
+    /// All faults of gateways are over.
+    pub(super) fn heal_gateways(&mut self) {
+        for host in 0..self.gateways.as_ref().map_or(0, |gateways| gateways.hosts.len()) {
+            self.start_gateway(host);
+        }
+        self.go_on();
+    }
+
+    fn local(&self, node: NodeId) -> Option<Local> {
+        let gateways = self.gateways.as_ref()?;
+        let host = gateways.host_of(node).map(|host| &gateways.hosts[host]);
+        let wall = host.map_or(EPOCH, |host| host.wall);
+        let stops = self.scenario.planted == Some(Planted::StoppedClock);
+        let stood = host.filter(|_| stops).map_or(0, |host| host.stood.as_nanos());
+        let state = self.nodes.get(&node)?;
+        Some(Local {
+            elapsed: Duration::from_nanos(state.local(self.now).as_nanos().saturating_sub(stood)),
+            wall: Duration::from_nanos(wall.as_nanos() + self.now.as_nanos()),
+            map: state.map,
+            now: self.now.as_nanos(),
+            healed: self.healed,
+        })
+    }
+
+    /// Lets a task run, and takes what it asks for.
+    fn turn(&mut self, task: TaskId) {
+        let Some(gateways) = &self.gateways else { return };
+        let Some(node) = gateways.stage.node_of(task) else { return };
+        let stalled = gateways.host_of(node).map_or(Instant::ZERO, |host| gateways.hosts[host].stalled);
+        if stalled > self.now && !self.healed {
+            return self.push(stalled, Happening::Gateway(Event::Turn(task)));
+        }
+        let Some(local) = self.local(node) else { return };
+        let Some(gateways) = &mut self.gateways else { return };
+        let Some(went) = gateways.stage.turn(task, local) else { return };
+        let (asked, wrong) = {
+            let mut desk = lock(&gateways.stage.desk);
+            (std::mem::take(&mut desk.asked), desk.history.wrong.clone())
+        };
+        let role = match went {
+            Went::Waits => None,
+            Went::Ended => gateways.roles.remove(&task),
+            Went::Panicked(why) => return self.fail(format!("{node} panicked: {why}")),
+        };
+        if let Some(why) = wrong {
+            return self.fail(why);
+        }
+        for (ticket, by, ask) in asked {
+            self.ask(ticket, by, ask);
+        }
+        match role {
+            Some(Role::Inspector) => {
+                self.gateways.iter_mut().for_each(|gateways| gateways.done = true);
+            }
+            Some(_) => self.go_on(),
+            None => {}
+        }
+    }
+
+    fn ask(&mut self, handle: Ticket, node: NodeId, ask: Ask) {
+        let now = self.now;
+        let Some(gateways) = &mut self.gateways else { return };
+        let calm = self.healed;
+        let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
+        let request = match ask {
+            Ask::Put(id, payload) => {
+                gateways.puts.insert(handle, (id, payload.clone(), now));
+                initiator::Request::Put { handle, id, payload }
+            }
+            Ask::Get(id) => initiator::Request::Get { handle, id },
+            Ask::List(scope, prefix) => initiator::Request::List { handle, scope, prefix },
+            Ask::Renew(id) => initiator::Request::Renew { handle, id },
+            Ask::Mark => initiator::Request::Mark { handle },
+            Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
+            Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
+                // The whole gateway stands still, with its change on the way: by then others took it for dead.
+                let at = later(gateways, gateways.settings.grace.times(4).as_nanos());
+                if let Some(host) = gateways.host_of(node) {
+                    gateways.hosts[host].stall(now, at);
+                }
+                return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
+            }
+            Ask::Change(change) => {
+                // Sometimes it is long under way.
+                let at = later(gateways, if calm { 200_000 } else { 1_000_000 });
+                let at = if !calm && gateways.rng.chance(1, 20) { at + Span::from_millis(5) } else { at };
+                return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
+            }
+            Ask::Question => {
+                let (at, answer) = (later(gateways, 200_000), Answer::Catalog(Ok(())));
+                return self.push(at, Happening::Gateway(Event::Answer(handle, Box::new(answer))));
+            }
+            Ask::Sleep(span) => {
+                return self.push(now + span, Happening::Gateway(Event::Answer(handle, Box::new(Answer::Slept))));
+            }
+            Ask::Looked(report) => return self.looked(node, &report),
+        };
+        self.input(node, None, Some(request));
+    }
+
+    /// A change reaches the catalog, also when whoever asked for it is dead by now.
+    fn apply(&mut self, ticket: Ticket, node: NodeId, change: Change) {
+        let calm = self.healed;
+        let alive = self.nodes.contains_key(&node);
+        let Some(gateways) = &mut self.gateways else { return };
+        let trouble = if calm { 0 } else { gateways.settings.trouble };
+        if (!alive && gateways.rng.chance(1, 2)) || gateways.rng.chance(trouble, 1_000) {
+            let error = CatalogError::Unavailable("was not reached".to_owned());
+            return self.answer(ticket, Answer::Catalog(Err(error)));
+        }
+        let text = if self.trace.is_some() { format!("{change:?}") } else { String::new() };
+        let outcome = gateways.catalog.change(change);
+        let lost = gateways.rng.chance(trouble, 1_000);
+        let at = self.now + Span::from_nanos(gateways.rng.below(200_000));
+        let answer = if lost && outcome.is_ok() {
+            Err(CatalogError::Unavailable("did not answer".to_owned()))
+        } else {
+            outcome.clone()
+        };
+        self.note(42, node, usize::from(outcome.is_ok()), || format!("the catalog has {outcome:?} for {text}"));
+        self.push(at, Happening::Gateway(Event::Answer(ticket, Box::new(Answer::Catalog(answer)))));
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        let now = self.now;
+        let Some(gateways) = &mut self.gateways else { return };
+        if let Some(task) = gateways.stage.answer(ticket, answer) {
+            let at = now + Span::from_nanos(gateways.rng.below(20_000));
+            self.push(at, Happening::Gateway(Event::Turn(task)));
+        }
+    }
+
+    /// What a gateway's initiator says; whether it is one.
+    pub(super) fn gateway_event(&mut self, id: NodeId, event: initiator::Event) {
+        use initiator::Event;
+        match event {
+            Event::Put { handle, result } => {
+                let Some(put) = self.gateways.as_mut().and_then(|gateways| gateways.puts.remove(&handle)) else {
+                    return;
+                };
+                self.note(43, id, put.1.len(), || tell::put(put.0, &result));
+                if let Ok(stored) = &result {
+                    self.check_stored(id, &put, &stored.holders);
+                }
+                self.answer(handle, Answer::Put(result));
+            }
+            Event::Get { handle, result } => {
+                self.note(44, id, 0, || format!("get: {:?}", result.as_ref().map(|fetched| fetched.from)));
+                self.outcome.gets += u32::from(result.is_ok());
+                self.answer(handle, Answer::Get(result));
+            }
+            Event::List { handle, result } => {
+                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || tell::list(&result));
+                self.answer(handle, Answer::List(result));
+            }
+            Event::Renew { handle, result } => {
+                self.note(46, id, 0, || format!("renewed: {result:?}"));
+                self.answer(handle, Answer::Renew(result));
+            }
+            Event::Mark { handle, result } => {
+                self.note(47, id, 0, || format!("marked: {result:?}"));
+                self.answer(handle, Answer::Mark(result));
+            }
+            Event::Discard { handle, result } => {
+                self.note(48, id, 0, || format!("discarded: {result:?}"));
+                self.answer(handle, Answer::Discard(result));
+            }
+            Event::NeedMap { .. } => self.reload(id),
+            _ => {}
+        }
+    }
+
+    /// At the moment of an acknowledgement the copies must be durable, unless it comes so late that they may have been cleaned
+    /// away.
+    fn check_stored(&mut self, by: NodeId, (id, bytes, begun): &(ChunkId, Bytes, Instant), holders: &[NodeId]) {
+        let grace = self.gateways.as_ref().map_or(Span::ZERO, |gateways| gateways.settings.grace);
+        if self.now.since(*begun) < grace.div(2) {
+            self.check_copies(by, *id, bytes, holders, *begun);
+        }
+        self.outcome.puts += 1;
+    }
+
+    fn looked(&mut self, node: NodeId, report: &Report) {
+        self.note(49, node, report.look.copies as usize, || format!("has looked: {report:?}"));
+        let now = self.now;
+        let Some(gateways) = &mut self.gateways else { return };
+        let began = gateways.looking.insert(node, now);
+        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && report.look.unfinished.is_none() {
+            gateways.quiet_looks += 1;
+            self.go_on();
+        }
+    }
+
+    /// When the clients have done everything the cleaners go on for a while, and then everything is looked at.
+    fn go_on(&mut self) {
+        let now = self.now;
+        let Some(gateways) = &mut self.gateways else { return };
+        if !self.healed || gateways.inspecting || gateways.roles.values().any(|role| *role == Role::Client) {
+            let alive = |task: &TaskId| gateways.stage.node_of(*task).is_some();
+            gateways.roles.retain(|task, _| alive(task));
+            if !self.healed || gateways.inspecting || gateways.roles.values().any(|role| *role == Role::Client) {
+                return;
+            }
+        }
+        if gateways.settings.cleans {
+            if gateways.quiet.is_none() {
+                gateways.quiet = Some(now);
+                // One is enough for the rest.
+                let cleaners = gateways.roles.iter().filter(|(_, role)| **role == Role::Cleaner);
+                let others: Vec<TaskId> = cleaners.map(|(task, _)| *task).skip(1).collect();
+                others.into_iter().for_each(|task| gateways.stage.kill(task));
+            }
+            if gateways.quiet_looks < LOOKS {
+                return;
+            }
+        }
+        gateways.inspecting = true;
+        let cleaners = gateways.roles.iter().filter(|(_, role)| **role == Role::Cleaner);
+        let cleaners: Vec<TaskId> = cleaners.map(|(task, _)| *task).collect();
+        cleaners.into_iter().for_each(|task| gateways.stage.kill(task));
+        if let Some(client) = self.new_client() {
+            let node = client.gateway.hands.node;
+            self.start_task(node, Role::Inspector, Box::new(move || client.inspect()));
+        }
+    }
+
+    /// What the clients were told is possible, what is referred to has its copies, and nothing else is left.
+    pub(super) fn check_objects(&mut self) {
+        let Some(gateways) = &self.gateways else { return };
+        let (judged, referenced) = {
+            let desk = lock(&gateways.stage.desk);
+            (desk.history.judge(), desk.history.referenced.clone())
+        };
+        let newest = self.maps.len() - 1;
+        let copies = usize::from(self.maps[newest].copies);
+        let mut few = None;
+        for id in &referenced {
+            let (mut good, mut damaged) = (vec![], vec![]);
+            for (node, state) in &self.nodes {
+                let Machinery::Target(_, disk) = &state.machinery else { continue };
+                if disk.durable(id).is_some() {
+                    good.push(*node);
+                } else if self.harmed(*id, *node).is_some() {
+                    damaged.push(*node);
+                }
+            }
+            if self.spread(newest, good.iter().chain(&damaged)) < copies {
+                few = Some(format!(
+                    "{id:?} is referred to, and has good copies on {good:?}, damaged ones on {damaged:?}: {copies} apart were promised"
+                ));
+            }
+        }
+        let left = if gateways.settings.cleans { self.garbage_left() } else { None };
+        [judged, few, left].into_iter().flatten().for_each(|why| self.fail(why));
+    }
+
+    /// A payload chunk that is held though nothing refers to it.
+    fn garbage_left(&self) -> Option<String> {
+        let gateways = self.gateways.as_ref()?;
+        let mut referenced = BTreeSet::new();
+        let mut held = BTreeMap::new();
+        for (node, state) in &self.nodes {
+            let Machinery::Target(_, disk) = &state.machinery else { continue };
+            for id in disk.held() {
+                if id.kind() == ChunkKind::Payload {
+                    held.insert(id, *node);
+                } else if let Some(bytes) = disk.durable(&id) {
+                    referenced.extend(names(&bytes));
+                }
+            }
+        }
+        let catalog = &gateways.catalog;
+        for bucket in [PLAIN, KEPT] {
+            for upload in catalog.uploads(bucket, &Start::Key(vec![]), 1_000).ok()? {
+                for part in catalog.parts(upload.id, 0, 1_000).ok()? {
+                    let whole = catalog.part(upload.id, part.number).ok()??;
+                    referenced.extend(decode_entries(&whole.entries).ok()?.iter().map(|entry| entry.id));
+                }
+            }
+        }
+        let (id, node) = held.into_iter().find(|(id, _)| !referenced.contains(id))?;
+        Some(format!("nothing refers to {id:?}, and {node} still has it after {LOOKS} quiet looks"))
+    }
+}
+
+/// The chunks that a manifest names.
+fn names(bytes: &[u8]) -> Vec<ChunkId> {
+    if bytes.starts_with(&MAGIC) {
+        return Record::decode(bytes).map(|record| inspect::named(&record)).unwrap_or_default();
+    }
+    Manifest::decode(bytes).map(|manifest| manifest.entries.iter().map(|e| e.id).collect()).unwrap_or_default()
+}
+
+/// A gateway's cleaner.
+fn look(gateway: &Gateway, settings: Objects) {
+    let bug = match gateway.planted {
+        Some(Planted::Object(bug)) => Some(bug),
+        _ => None,
+    };
+    let hurries = gateway.planted == Some(Planted::HurryCleaner);
+    let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().planted(bug);
+    loop {
+        let report = cleaning.look(&mut || {
+            gateway.hands.sleep(if hurries { Span::ZERO } else { settings.grace });
+            true
+        });
+        gateway.hands.ask(Ask::Looked(report));
+        gateway.hands.sleep(PAUSE);
+    }
+}
