@@ -271,11 +271,11 @@ fn a_renewal_needs_enough_promises() {
     }
 }
 
-/// What comes of a discard of `count` chunks on the targets 1 and 2, of which `answer` makes an answer of each question to
-/// the first; the second says nothing.
+/// What comes of a discard of `count` chunks on the targets 1 to 3: `answer` makes an answer of each question to the first,
+/// the others say nothing.
 fn discarded(count: u32, answer: impl Fn(u16) -> Option<u32>) -> initiator::Discarded {
     let mut machine = initiator();
-    let holders = vec![NodeId(1), NodeId(2)];
+    let holders = vec![NodeId(1), NodeId(2), NodeId(3)];
     let chunks = (0..count).map(|n| (ChunkId::of_payload(&n.to_le_bytes()), holders.clone())).collect();
     let request = initiator::Discard { mark: mark(5), since: Some(mark(4)), chunks };
     let mut input = Input::Request(initiator::Request::Discard { handle: 7, discard: request });
@@ -308,9 +308,9 @@ fn discarded(count: u32, answer: impl Fn(u16) -> Option<u32>) -> initiator::Disc
 #[test]
 fn a_discard_says_what_was_dropped_and_who_was_silent() {
     let done = discarded(70, |page| Some(if page == 2 { 0b11 } else { 0b101 }));
-    assert_eq!(done, initiator::Discarded { copies: 6, bytes: 3 * 64, silent: vec![NodeId(2)] });
+    assert_eq!(done, initiator::Discarded { copies: 6, bytes: 3 * 64, silent: vec![NodeId(2), NodeId(3)] });
     // A target that was restarted does not know the mark.
     let mut done = discarded(70, |_| None);
     done.silent.sort_unstable();
-    assert_eq!(done, initiator::Discarded { copies: 0, bytes: 0, silent: vec![NodeId(1), NodeId(2)] });
+    assert_eq!(done, initiator::Discarded { copies: 0, bytes: 0, silent: vec![NodeId(1), NodeId(2), NodeId(3)] });
 }
