@@ -143,28 +143,6 @@ fn a_move_that_a_crash_tore_takes_nothing_away() {
 }
 
 #[test]
-fn what_a_killed_process_left_unsynced_and_the_next_start_calls_a_copy_outlasts_a_power_cut() {
-    for seed in 0..30 {
-        let disk = CrashBackend::new();
-        let store = open(&disk);
-        let [first, second] = [vec![1; 3_000], vec![2; 5_000]].map(Bytes::from);
-        append(&store, &first);
-        store.sync().expect("syncs");
-        let id = append(&store, &second);
-        disk.set_fail_sync(true);
-        assert!(store.sync().is_err());
-        disk.set_fail_sync(false);
-        // The process is killed; what it wrote is with the kernel.
-        drop(store);
-        let store = open(&disk);
-        assert_eq!(store.read(&id), Ok(second.clone()));
-        disk.crash(seed);
-        drop(store);
-        assert_eq!(open(&disk).read(&id), Ok(second), "seed {seed}");
-    }
-}
-
-#[test]
 fn what_was_not_believed_once_is_never_believed() {
     let disk = CrashBackend::new();
     let store = open(&disk);
