@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, hear, put, step, target, tell, window};
 use protocol::id::{ChunkId, TxnId};
-use protocol::machine::{Completion, Effect, Input, WriteFailure};
+use protocol::machine::{Completion, Effect, Input, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{DataHeader, Granted, Message, Slot};
@@ -115,4 +115,16 @@ fn while_the_disk_writes_nothing_more_is_asked_for() {
     let completion = Completion::Written { result: Ok(()), free: 1 << 30 };
     let (messages, _) = step(&mut target, at(10) + Span::from_secs(100), Input::Done { op, completion });
     assert!(matches!(messages[..], [Message::Ack { ack: protocol::wire::Ack::Durable, .. }]), "{messages:?}");
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_let_go() {
+    for failure in [ReadFailure::Missing, ReadFailure::Corrupt, ReadFailure::Disk] {
+        let (mut target, id) = (target(), ChunkId::of_payload(&payload()));
+        window(&tell(&mut target, at(1), &common::get(1, 1, id), Some(SIZE)).0);
+        let (_, effects) = step(&mut target, at(2), common::get_accepted(1, 1));
+        let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}") };
+        step(&mut target, at(3), Input::Done { op, completion: Completion::Read(Err(failure)) });
+        assert_eq!(target.in_progress(), 0, "{failure:?}");
+    }
 }

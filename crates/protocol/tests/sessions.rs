@@ -347,3 +347,20 @@ fn a_refusal_says_why_and_is_not_answered() {
     assert!(is_answerable(&ping) && ping.len() > own.len(), "a refusal is not longer than what it answers");
     assert!(!is_answerable(&ping[..20]) && !is_answerable(&[0; 100]));
 }
+
+#[test]
+fn what_was_heard_is_dropped_when_it_comes_again_after_others() {
+    let (mut gateway, mut target, _) = acquainted();
+    let sealed: Vec<Bytes> = (0..3_000).map(|n| gateway.ping(ms(1_100), 1_000 + n)).collect();
+    // Every third is overtaken by the two behind it; then, by turns, what came so far comes again.
+    for n in (0..sealed.len()).step_by(3) {
+        for each in [n + 1, n + 2, n] {
+            target.take(ms(1_100), &sealed[each]);
+            assert_eq!(target.heard.last(), Some(&(gateway.id.0, 1_000 + each as u64)), "{each} is new");
+        }
+        for again in (0..=n + 2).rev().take(20).chain((0..n).step_by(500)) {
+            target.take(ms(1_100), &sealed[again]);
+            assert_eq!(target.dropped.pop(), Some(DropReason::Replayed), "{again} after {n}");
+        }
+    }
+}

@@ -328,32 +328,38 @@ fn the_files_never_take_more_than_the_capacity() {
 #[test]
 fn payload_that_imitates_records_is_not_believed_when_the_header_before_it_rots() {
     let id = |text: &str| ChunkId::of_payload(text.as_bytes());
-    // A record of "wrong" with other bytes and a tombstone of "kept", as this build would write them.
+    // A record of "wrong" with other bytes and a tombstone of "kept", as this build would write them, and newer than what
+    // is there.
     let forge = CrashBackend::new();
     let store = open(&forge);
+    (0..10).for_each(|_| store.remove(&id("nothing")).expect("removes"));
     store.append(&id("wrong"), &[Bytes::from_static(b"other bytes")], 0).expect("room");
     store.remove(&id("kept")).expect("removes");
     let mut forged = vec![0; 192];
-    forge.read_at("segment-00000001", 64, &mut forged).expect("reads");
-    let disk = CrashBackend::new();
-    let store = open(&disk);
-    let (kept, forged) = (Bytes::from_static(b"kept"), Bytes::from(forged));
-    store.append(&ChunkId::of_payload(&forged), std::slice::from_ref(&forged), 0).expect("room");
-    store.append(&id("kept"), std::slice::from_ref(&kept), 0).expect("room");
-    store.sync().expect("syncs");
-    drop(store);
-    disk.write_at("segment-00000001", 64, b"rot").expect("writes");
-    // Once among the last segments, whose payload is checked, and then among the older ones.
-    for n in 0..4 {
+    forge.read_at("segment-00000001", 64 + 10 * 64, &mut forged).expect("reads");
+    // Once the header rots among the last segments, whose payload is checked, and once among the older ones.
+    for old in [false, true] {
+        let disk = CrashBackend::new();
         let store = open(&disk);
-        assert_eq!(store.contains(&id("wrong")), None, "start {n}");
-        assert_eq!(store.read(&id("kept")).as_ref(), Ok(&kept), "start {n}");
-        // Two segments more.
-        for len in [20_000, 20_001] {
-            let more = Bytes::from(vec![n; len]);
-            store.append(&ChunkId::of_payload(&more), &[more], 0).expect("room");
+        let (kept, forged) = (Bytes::from_static(b"kept"), Bytes::from(forged.clone()));
+        let put = |store: &Store, bytes: &Bytes| {
+            store.append(&ChunkId::of_payload(bytes), std::slice::from_ref(bytes), 0).expect("room");
+            store.sync().expect("syncs");
+        };
+        put(&store, &forged);
+        put(&store, &kept);
+        if old {
+            (0..4).for_each(|n| put(&store, &Bytes::from(vec![n; 20_000])));
         }
-        store.sync().expect("syncs");
+        drop(store);
+        disk.write_at("segment-00000001", 64, b"rot").expect("writes");
+        for n in 0..4 {
+            let store = open(&disk);
+            assert_eq!(store.contains(&id("wrong")), None, "start {n}");
+            assert_eq!(store.read(&id("kept")).as_ref(), Ok(&kept), "start {n}");
+            // Two segments more.
+            [20_000, 20_001].iter().for_each(|len| put(&store, &Bytes::from(vec![100 + n; *len])));
+        }
     }
 }
 

@@ -39,6 +39,8 @@ fn fill_is_the_same_after_a_restart() {
     let before = store.space();
     // Three segments are begun. A record of 3,000 bytes takes 3,072 with its header, a tombstone 64.
     assert_eq!((before.used, before.written, before.dead), (3 * SEGMENT, 26 * 3_072 + 3 * 64, 3 * 3_072 + 3 * 64));
+    // Of 32 segments one is the reserve; the last that is begun has six chunks and three tombstones.
+    assert_eq!(before.free, 28 * (SEGMENT - 64) + SEGMENT - 64 - (6 * 3_072 + 3 * 64));
     drop(store);
     assert_eq!(open(&disk).space(), before);
 }
@@ -93,9 +95,9 @@ fn small_chunks_are_moved_in_batches_and_to_the_last() {
         batches.push(bytes);
         ControlFlow::Continue(())
     });
-    assert_eq!(won, Ok(Some(160 * 192)));
+    assert_eq!((won, store.space().reclaimed), (Ok(Some(160 * 192)), 160 * 192));
     // Ten are moved; the last of them fills no batch.
-    assert_eq!(batches, [3 * 192; 3]);
+    assert_eq!(batches, [3 * 192, 3 * 192, 3 * 192, 192]);
     assert!(kept.iter().all(|(_, id)| store.read(id).is_ok()));
     drop(store);
     let store = open(&disk);
@@ -140,6 +142,10 @@ fn one_segment_is_prepared_when_the_one_in_use_is_half_full() {
     }
     // Ten chunks fill a segment.
     assert_eq!((wanted, files()), (vec![0, 6, 16], 3));
+    drop(store);
+    // One that was prepared and not used goes at the next start.
+    let store = open(&disk);
+    assert_eq!((store.space().used, files()), (2 * SEGMENT, 2));
 }
 
 #[test]
@@ -162,6 +168,8 @@ fn the_reserve_is_not_for_chunks_and_no_record_is_longer_than_a_segment() {
         assert_eq!((ids.len(), store.space().used), (segments * 10, segments as u64 * SEGMENT), "reserve {reserve}");
         store.sync().expect("syncs");
         ids.iter().for_each(|id| store.remove(id).expect("tombstones use the reserve"));
+        let full = ids.iter().cycle().take(10_000).find_map(|id| store.remove(id).err());
+        assert_eq!((full, store.space().used), (Some(WriteError::NoSpace), 10 * SEGMENT), "and nothing beyond it");
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::rng::Rng;
 use store::backend::{Backend, CrashBackend};
-use store::{IDENTITY, Options, ReadError, Store};
+use store::{IDENTITY, Options, ReadError, Store, StoreError};
 
 fn options() -> Options {
     Options { capacity: 4 << 20, reserve: 0, segment_size: 32 << 10, cluster: 7, target: 3 }
@@ -143,6 +143,49 @@ fn a_move_that_a_crash_tore_takes_nothing_away() {
 }
 
 #[test]
+fn what_was_not_believed_once_is_never_believed() {
+    let disk = CrashBackend::new();
+    let store = open(&disk);
+    // The second record ends with a block of 4,096 bytes, and the third begins with the next.
+    let [first, second, third] = [vec![0; 64], vec![1; 3_840], vec![2; 5_000]].map(Bytes::from);
+    let ids = [&first, &second, &third].map(|bytes| append(&store, bytes));
+    store.sync().expect("syncs");
+    drop(store);
+    // The second lost its header, the third some of its payload.
+    for at in [192, 4_096 + 1_000] {
+        disk.write_at("segment-00000001", at, b"torn").expect("writes");
+    }
+    let (store, recovery) = Store::open(Box::new(disk.clone()), options()).expect("opens");
+    assert_eq!((recovery.chunks, recovery.torn, recovery.damaged), (1, vec![ids[2]], vec![]));
+    append(&store, &second);
+    store.sync().expect("syncs");
+    for n in 0..4 {
+        append(&store, &Bytes::from(vec![10 + n; 20_000]));
+        store.sync().expect("syncs");
+    }
+    drop(store);
+    let store = open(&disk);
+    assert_eq!(ids.map(|id| store.contains(&id)), [Some(64), Some(3_840), None]);
+    assert_eq!((store.read(&ids[0]), store.read(&ids[1])), (Ok(first), Ok(second)));
+}
+
+#[test]
+fn a_tombstone_in_the_last_bytes_of_a_segment_counts() {
+    let disk = CrashBackend::new();
+    let options = Options { segment_size: 128 << 10, ..options() };
+    let open = || Store::open(Box::new(disk.clone()), options.clone()).expect("opens").0;
+    let store = open();
+    let small = append(&store, &Bytes::from_static(b"small"));
+    // It fills the second segment up to the last 64 bytes.
+    let large = append(&store, &Bytes::from(vec![1; (128 << 10) - 3 * 64]));
+    store.remove(&small).expect("removes");
+    drop(store);
+    assert_eq!(disk.list().expect("lists").len(), 3, "two segments and the identity");
+    let store = open();
+    assert_eq!((store.contains(&small), store.read(&large).is_ok()), (None, true));
+}
+
+#[test]
 fn a_first_start_that_was_cut_off_can_be_made_again() {
     for torn in [0, 10, 24] {
         let disk = CrashBackend::new();
@@ -221,5 +264,30 @@ fn a_record_in_the_place_of_another_is_not_taken_for_it() {
         assert_eq!(store.read(&ids[0]), Err(ReadError::Corrupt));
         assert_eq!(store.read(&ids[other as usize]).as_ref(), Ok(&chunks[other as usize]));
     }
+    disk.write_at("segment-00000001", 64, &[0; 1_088]).expect("writes");
+    assert_eq!(store.read(&ids[0]), Err(ReadError::Corrupt), "a write that was lost");
     assert_eq!(store.scrub(None, u64::MAX).bad, [ids[0]]);
+}
+
+#[test]
+fn a_directory_of_another_format_or_with_a_damaged_identity_is_refused() {
+    let disk = CrashBackend::new();
+    append(&open(&disk), &Bytes::from_static(b"here"));
+    let mut identity = vec![0; 24];
+    disk.read_at(IDENTITY, 0, &mut identity).expect("reads");
+    let reopen = |identity: &[u8]| {
+        disk.write_at(IDENTITY, 0, identity).expect("writes");
+        Store::open(Box::new(disk.clone()), options()).err()
+    };
+    let mut newer = identity.clone();
+    newer[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &newer[..20]) as u32;
+    newer[20..].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(reopen(&newer), Some(StoreError::Format { found: 2 })));
+    for at in 0..24 {
+        let mut damaged = identity.clone();
+        damaged[at] ^= 1;
+        assert!(matches!(reopen(&damaged), Some(StoreError::Identity)), "byte {at}");
+    }
+    assert!(reopen(&identity).is_none());
 }

@@ -272,7 +272,9 @@ fn has_let(expr: &Expr) -> bool {
 fn takes_all(pat: &Pat) -> bool {
     match pat {
         Pat::Wild(_) => true,
-        Pat::Ident(name) => name.ident.to_string().starts_with(|first: char| first.is_lowercase()),
+        Pat::Ident(name) => {
+            name.subpat.is_none() && name.ident.to_string().starts_with(|first: char| first.is_lowercase())
+        }
         _ => false,
     }
 }
@@ -387,7 +389,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 }
             }
             Expr::Match(choice) => {
-                let rest = choice.arms.last().is_some_and(|arm| takes_all(&arm.pat));
+                let rest = choice.arms.last().is_some_and(|arm| arm.guard.is_none() && takes_all(&arm.pat));
                 let all = choice.arms.len() - usize::from(rest);
                 for arm in choice.arms[..all].iter().filter(|arm| rest && arm.guard.is_none()) {
                     let at = arm.pat.span().byte_range().end;

@@ -52,7 +52,7 @@ struct Arguments {
     /// Try those again that survived; once more also those with a verdict.
     #[arg(long)]
     again: bool,
-    /// Print all that would be tried, and try none.
+    /// Print all that would be tried, each with its number, and try none.
     #[arg(long)]
     list: bool,
     /// Where the copy, its build and the results are.
@@ -211,8 +211,8 @@ fn main() -> anyhow::Result<()> {
         println!("docs/mutants.toml has a mutant that is no more: {file}: {name}");
     }
     if arguments.list {
-        for planted in chosen.iter().map(|number| &copy.mutants[*number]) {
-            println!("{}:{} {}", planted.file, planted.mutant.line, planted.mutant.name);
+        for (number, planted) in chosen.iter().map(|number| (number, &copy.mutants[*number])) {
+            println!("{number} {}:{} {}", planted.file, planted.mutant.line, planted.mutant.name);
         }
         return Ok(());
     }

@@ -1,0 +1,44 @@
+//! Whoever refuses a question because it knows a newer cluster map has not answered it.
+
+mod common;
+
+use common::{at, from, hear, initiator};
+use protocol::id::{NodeId, TxnId};
+use protocol::initiator::{Event, Request, Scope};
+use protocol::machine::Input;
+use protocol::wire::{Answer, Bid, Message};
+
+/// What comes of `request` when the targets 1 and 2 answer it and the third is ahead of us.
+fn with_one_ahead(request: Request, answer: impl Fn(TxnId) -> Message) -> Event {
+    let mut machine = initiator();
+    let said = hear(&mut machine, at(0), Input::Request(request));
+    let txn = match said.messages[..] {
+        [Message::List { txn, .. } | Message::Mark { txn }, ..] => txn,
+        _ => panic!("{:?}", said.messages),
+    };
+    let ahead = Message::Bid(Bid { txn, round: 0, answer: Answer::Stale });
+    let mut events = Vec::new();
+    for (node, message) in [(3, ahead), (1, answer(txn)), (2, answer(txn))] {
+        events.extend(hear(&mut machine, at(1), Input::Datagram(from(NodeId(node), &message))).events);
+    }
+    let mut events = events.into_iter().filter(|event| matches!(event, Event::List { .. } | Event::Mark { .. }));
+    events.next().expect("it is over")
+}
+
+#[test]
+fn a_list_without_it_is_not_complete() {
+    let request = Request::List { handle: 7, scope: Scope::Cluster, prefix: Vec::new() };
+    let answer = |txn| Message::Listed { txn, ids: Vec::new(), more: false };
+    let Event::List { result: Ok(found), .. } = with_one_ahead(request, answer) else { panic!("no list") };
+    assert_eq!((found.chunks.len(), found.silent), (0, vec![NodeId(3)]));
+}
+
+#[test]
+fn a_mark_is_not_set_on_it() {
+    let Event::Mark { result: Ok(marked), .. } =
+        with_one_ahead(Request::Mark { handle: 7 }, |txn| Message::Marked { txn })
+    else {
+        panic!("no mark")
+    };
+    assert_eq!(marked.silent, [NodeId(3)]);
+}
