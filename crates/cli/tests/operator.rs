@@ -128,6 +128,7 @@ fn a_gateway_that_never_answers_is_given_up() {
     let address = listener.local_addr().unwrap();
     let config = place.path().join("cluster.toml");
     fs::write(place.path().join("gateway.toml"), format!("http = \"{address}\"\n")).unwrap();
+    fs::write(place.path().join("gateway.token"), "00\n").unwrap();
     let (big, config) = (place.path().join("big"), config.to_str().unwrap());
     fs::File::create(&big).unwrap().set_len(1 << 30).unwrap();
     let big = big.to_str().unwrap();

@@ -9,6 +9,8 @@ pub enum Bug {
     ForgetRemoval,
     /// What the catalog refused is not withdrawn.
     ForgetWithdrawal,
+    /// A put may take as long as it likes.
+    NoLimit,
     /// A copy counts on chunks that nobody promised to it.
     SkipRenewal,
     /// A file's version has the time of the gateway, whatever version there is.

@@ -81,7 +81,7 @@ impl Layout {
     }
 
     fn draw_maps(&mut self, rng: &mut Rng, resizes: bool, losable: &BTreeSet<NodeId>, capacity: u64) {
-        let newer = if rng.chance(1, 2) { 1 + rng.below(NEWER) } else { 0 };
+        let newer = if rng.chance(3, 4) { 1 + rng.below(NEWER) } else { 0 };
         let mut next = self.maps[0].targets.iter().map(|t| t.id.0).max().unwrap_or(0) + 1;
         let mut told = 0;
         for _ in 0..newer {

@@ -102,10 +102,11 @@ impl Net {
 
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         let apart = self.apart.contains(&from) || self.apart.contains(&to);
-        apart || self.cut.as_ref().is_some_and(|(nodes, out, inward)| {
-            let (sends, receives) = (nodes.contains(&from), nodes.contains(&to));
-            sends && !receives && *out || receives && !sends && *inward
-        })
+        apart
+            || self.cut.as_ref().is_some_and(|(nodes, out, inward)| {
+                let (sends, receives) = (nodes.contains(&from), nodes.contains(&to));
+                sends && !receives && *out || receives && !sends && *inward
+            })
     }
 
     fn flip(&mut self, datagram: &Bytes) -> Bytes {

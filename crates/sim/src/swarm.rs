@@ -38,8 +38,6 @@ pub enum Planted {
     HurryCleaner,
     /// A node that was restarted uses the first map, whatever it heard of.
     OldMapAfterRestart,
-    /// The clock of a gateway that stands still does, too.
-    StoppedClock,
     /// A defect of the store.
     Store(store::Bug),
     /// The list of a name's versions does not say who was silent.
@@ -67,7 +65,6 @@ impl Planted {
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
         Self::OldMapAfterRestart,
-        Self::StoppedClock,
         Self::Target(Bug::TakeOldMap),
         Self::Target(Bug::VouchOldMap),
         Self::Initiator(initiator::Bug::TrustTheRest),
@@ -95,6 +92,7 @@ impl Planted {
         Self::Object(object::Bug::HastyRow),
         Self::Object(object::Bug::ForgetRemoval),
         Self::Object(object::Bug::ForgetWithdrawal),
+        Self::Object(object::Bug::NoLimit),
         Self::Object(object::Bug::SkipRenewal),
         Self::Object(object::Bug::OwnTime),
         Self::Object(object::Bug::SkipUploads),
@@ -121,7 +119,6 @@ impl Planted {
             Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",
             Self::OldMapAfterRestart => "old-map-after-restart",
-            Self::StoppedClock => "stopped-clock",
             Self::Target(Bug::TakeOldMap) => "take-old-map",
             Self::Target(Bug::VouchOldMap) => "vouch-old-map",
             Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
@@ -132,6 +129,7 @@ impl Planted {
             Self::Object(object::Bug::HastyRow) => "hasty-row",
             Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
             Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",
+            Self::Object(object::Bug::NoLimit) => "no-limit",
             Self::Object(object::Bug::SkipRenewal) => "skip-renewal",
             Self::Object(object::Bug::OwnTime) => "own-time",
             Self::Object(object::Bug::SkipUploads) => "skip-uploads",

@@ -65,17 +65,8 @@ struct Host {
     wall: Span,
     /// It stands still until then.
     stalled: Instant,
-    /// How long it has stood still in all.
-    stood: Span,
     /// Operations that its clients still have to do.
     left: Vec<Arc<AtomicU32>>,
-}
-
-impl Host {
-    fn stall(&mut self, now: Instant, until: Instant) {
-        self.stalled = until;
-        self.stood = self.stood + until.since(now);
-    }
 }
 
 pub(super) struct Gateways {
@@ -271,7 +262,7 @@ impl World<'_> {
             Event::Stall(host, span) if !self.healed => {
                 let until = self.now + span;
                 if let Some(host) = self.gateways.as_mut().and_then(|gateways| gateways.hosts.get_mut(host)) {
-                    host.stall(self.now, until);
+                    host.stalled = until;
                 }
             }
             Event::Step(host, wall) => {
@@ -304,13 +295,10 @@ impl World<'_> {
 
     fn local(&self, node: NodeId) -> Option<Local> {
         let gateways = self.gateways.as_ref()?;
-        let host = gateways.host_of(node).map(|host| &gateways.hosts[host]);
-        let wall = host.map_or(EPOCH, |host| host.wall);
-        let stops = self.scenario.planted == Some(Planted::StoppedClock);
-        let stood = host.filter(|_| stops).map_or(0, |host| host.stood.as_nanos());
+        let wall = gateways.host_of(node).map_or(EPOCH, |host| gateways.hosts[host].wall);
         let state = self.nodes.get(&node)?;
         Some(Local {
-            elapsed: Duration::from_nanos(state.local(self.now).as_nanos().saturating_sub(stood)),
+            elapsed: Duration::from_nanos(state.local(self.now).as_nanos()),
             wall: Duration::from_nanos(wall.as_nanos() + self.now.as_nanos()),
             map: state.map,
             now: self.now.as_nanos(),
@@ -372,7 +360,7 @@ impl World<'_> {
                 // The whole gateway stands still, with its change on the way: by then others took it for dead.
                 let at = later(gateways, gateways.settings.grace.times(4).as_nanos());
                 if let Some(host) = gateways.host_of(node) {
-                    gateways.hosts[host].stall(now, at);
+                    gateways.hosts[host].stalled = at;
                 }
                 return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
             }
