@@ -163,7 +163,7 @@ fn idle_uploads_keep_neither_the_state_nor_the_end_of_a_gateway() {
     uploads.iter_mut().for_each(|stream| send(stream, b"abc", false));
     let mut one_more = TcpStream::connect(cluster.gateway()).unwrap();
     let framing = "Content-Length: 3\r\nExpect: 100-continue\r\nConnection: close";
-    write!(one_more, "{}\r\n", head(&cluster, "g", &framing)).unwrap();
+    write!(one_more, "{}\r\n", head(&cluster, "g", framing)).unwrap();
     let mut refused = String::new();
     one_more.read_to_string(&mut refused).unwrap();
     assert!(refused.contains("works on 32 files"), "{refused}");

@@ -125,9 +125,9 @@ impl Forms {
         let unsigned = sender.may_send(&fields, &head.headers).await?;
         drop(looked_at);
         let turn = self.0.take(unsigned).await.ok_or_else(busy)?;
-        let whole = tokio::time::timeout(TIME, rest(body, &mut read, &turn)).await.unwrap_or_else(|_| {
-            Err(plain(StatusCode::BAD_REQUEST, "RequestTimeout", "the form took too long to come"))
-        });
+        let Ok(whole) = tokio::time::timeout(TIME, rest(body, &mut read, &turn)).await else {
+            return Err(plain(StatusCode::BAD_REQUEST, "RequestTimeout", "the form took too long to come"));
+        };
         whole?;
         let whole = read.concat();
         Ok((Request::from_parts(head, Body::from(Bytes::from(whole))), turn))
@@ -136,23 +136,23 @@ impl Forms {
 
 /// Reads a form from where its file is about to begin, while it comes fast enough.
 async fn rest(mut body: Watched, read: &mut Vec<Bytes>, turn: &Turn) -> Result<(), HttpResponse> {
-    let refuse = |code, why: &str| Err(plain(StatusCode::BAD_REQUEST, code, why));
+    let refusal = |code, why: &str| plain(StatusCode::BAD_REQUEST, code, why);
     let (mut pace, mut size) = (Pace::default(), read.iter().map(Bytes::len).sum::<usize>());
     loop {
         if size > FILE_BYTES as usize + MORE_BYTES {
-            return refuse("EntityTooLarge", &format!("a file in a form may have {FILE_BYTES} bytes"));
+            return Err(refusal("EntityTooLarge", &format!("a file in a form may have {FILE_BYTES} bytes")));
         }
         let begin = Instant::now();
         let frame = tokio::time::timeout(LOOK, body.frame()).await;
         let bytes = match frame {
             Ok(None) => return Ok(()),
-            Ok(Some(Err(_))) => return refuse("IncompleteBody", "the form broke off"),
+            Ok(Some(Err(_))) => return Err(refusal("IncompleteBody", "the form broke off")),
             Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
             Err(_) => Bytes::new(),
         };
         pace.count(begin.elapsed(), bytes.len() as u64);
         if pace.is_slow() && turn.is_wanted() {
-            return refuse("RequestTimeout", &turn::slow());
+            return Err(refusal("RequestTimeout", &turn::slow()));
         }
         size += bytes.len();
         read.push(bytes);
@@ -171,7 +171,7 @@ impl Sender<'_> {
     /// Refuses a form that is signed wrongly, and one without a signature where nobody may send one; leave to send it without
     /// one. That the form is as its policy says is looked at later.
     async fn may_send(&self, fields: &Fields, headers: &HeaderMap) -> Result<Option<Arc<Allowed>>, HttpResponse> {
-        let refuse = |code, why| Err(plain(StatusCode::FORBIDDEN, code, why));
+        let refusal = |code, why| plain(StatusCode::FORBIDDEN, code, why);
         let Some(signature) = &fields.signature else {
             let (who, bucket) = (Who::with_form(self.peer, headers), self.bucket.clone().unwrap_or_default());
             let check = move |face: &Face| policy::check_some_key(&face.bucket_named(&bucket)?, &who);
@@ -189,7 +189,7 @@ impl Sender<'_> {
             return Err(plain(StatusCode::BAD_REQUEST, "InvalidPolicyDocument", "the form's policy cannot be read"));
         };
         if OffsetDateTime::from(read.expiration) <= OffsetDateTime::now_utc() {
-            return refuse("AccessDenied", "Request has expired");
+            return Err(refusal("AccessDenied", "Request has expired"));
         }
         let credential = fields.credential.as_deref().unwrap_or_default();
         let scope: Vec<&str> = credential.rsplitn(5, '/').collect();
@@ -197,7 +197,7 @@ impl Sender<'_> {
             return Err(plain(StatusCode::BAD_REQUEST, "InvalidRequest", "invalid field: x-amz-credential"));
         };
         let Some(user) = self.face.users.find(key) else {
-            return refuse("InvalidAccessKeyId", "there is no such access key");
+            return Err(refusal("InvalidAccessKeyId", "there is no such access key"));
         };
         let secret = format!("AWS4{}", user.secret_key).into_bytes();
         let keyed = |secret: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, secret);
@@ -205,7 +205,7 @@ impl Sender<'_> {
         let key = [date, region, service, end].into_iter().fold(keyed(&secret), next);
         let given = bytes_of(signature).unwrap_or_default();
         if hmac::verify(&key, policy.as_bytes(), &given).is_err() {
-            return refuse("SignatureDoesNotMatch", "the form's signature is not that of its policy");
+            return Err(refusal("SignatureDoesNotMatch", "the form's signature is not that of its policy"));
         }
         self.caller.sign();
         Ok(None)

@@ -87,7 +87,7 @@ impl Unread {
                 whole
             }
             // No "100 Continue" is sent then, and botocore takes the answer for that of its next request here as well.
-            Err(_) => !(self.expects && self.empty) && !late,
+            Err(_) => !(late || self.expects && self.empty),
         };
         if !whole && self.version <= Version::HTTP_11 {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
