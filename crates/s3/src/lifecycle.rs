@@ -194,26 +194,28 @@ impl Face {
         Ok(DeleteBucketLifecycleOutput::default())
     }
 
-    /// Removes what its bucket's rules say. Blocks.
+    /// Removes what its bucket's rules say. Blocks. What cannot be removed keeps nothing else; the first failure is told.
     pub(crate) fn expire_objects(&self) -> S3Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        let mut outcome = Ok(());
         for bucket in self.objects.catalog().buckets().map_err(error::catalog)? {
             let rules = rules(&bucket)?;
             if !rules.is_empty() {
-                self.expire_versions(&bucket, &rules, now)?;
+                outcome = outcome.and(self.expire_versions(&bucket, &rules, now));
                 self.expire_bucket_uploads(&bucket, &rules, now)?;
             }
         }
-        Ok(())
+        outcome
     }
 
     fn expire_versions(&self, bucket: &Row, rules: &[Rule], now: u64) -> S3Result<()> {
         let mut start = Start::Key(vec![]);
         // The version before: its key, when it was put, and how many older ones of its key were seen with it.
         let mut before: Option<(String, u64, usize)> = None;
+        let mut outcome = Ok(());
         loop {
             let page = self.objects.catalog().versions(&bucket.record.bucket, &start, PAGE).map_err(error::catalog)?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
+            let Some((last, _)) = page.last() else { return outcome };
             start = Start::Version(last.record.key.clone().into_bytes(), last.record.version);
             for (row, newest) in page {
                 let record = &row.record;
@@ -230,7 +232,7 @@ impl Face {
                     let ends = rules.iter().any(|rule| rule.ends_older(record, since, newer, now));
                     (ends && lock::check_removal(record, false).is_ok()).then(|| self.remove(&row, false).map(drop))
                 };
-                gone.transpose()?;
+                outcome = outcome.and(gone.unwrap_or(Ok(())));
                 before = Some((record.key.clone(), record.version.micros(), if newest { 0 } else { newer + 1 }));
             }
         }

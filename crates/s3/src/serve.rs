@@ -42,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 4;
 /// How often it is looked for what has expired.
 const SWEEP: Duration = Duration::from_secs(3_600);
+/// How long after looks that failed it is looked again. All together this is less than [`SWEEP`].
+const AGAIN: [Duration; 4] =
+    [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
 /// How long to wait when no connection can be taken.
 const BREATH: Duration = Duration::from_millis(50);
 /// Bytes of a request in XML: a thousand keys to delete have less.
@@ -305,12 +308,16 @@ impl Server {
         Ok(answer)
     }
 
-    /// Removes what has expired.
+    /// Removes what has expired; what stays because something failed is tried again soon.
     fn sweep(&self) {
         let face = self.face.clone();
-        tokio::task::spawn_blocking(move || {
-            if let Err(failure) = face.expire_uploads().and_then(|()| face.expire_objects()) {
-                tracing::warn!("what has expired stays: {failure}");
+        tokio::spawn(async move {
+            for pause in AGAIN {
+                let face = face.clone();
+                let look = move || face.expire_uploads().and_then(|()| face.expire_objects());
+                let Ok(Err(failure)) = tokio::task::spawn_blocking(look).await else { return };
+                tracing::warn!("some of what has expired stays for {} s: {failure}", pause.as_secs());
+                tokio::time::sleep(pause).await;
             }
         });
     }

@@ -48,7 +48,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 47] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -96,7 +96,6 @@ impl Planted {
         Self::Object(object::Bug::SkipRenewal),
         Self::Object(object::Bug::OwnTime),
         Self::Object(object::Bug::SkipUploads),
-        Self::Object(object::Bug::TrustEnded),
     ];
 
     /// Its name on the command line.
