@@ -1,5 +1,7 @@
 //! What a replay says: a line for each thing that happens, in the words of the documentation.
 
+pub(crate) mod objects;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -74,8 +76,8 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
     text += &layout(&s.layout);
-    if let Some(objects) = &s.objects {
-        let _ = write!(text, "\ngateways: {objects:?}");
+    if let Some(settings) = &s.objects {
+        let _ = write!(text, "\n{}", objects::gateways(settings));
     }
     if let Some(planted) = s.planted {
         let _ = write!(text, "\nplanted defect: {}", planted.name());

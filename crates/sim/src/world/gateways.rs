@@ -392,7 +392,7 @@ impl World<'_> {
             let error = CatalogError::Unavailable("was not reached".to_owned());
             return self.answer(ticket, Answer::Catalog(Err(error)));
         }
-        let text = if self.trace.is_some() { format!("{change:?}") } else { String::new() };
+        let told = self.trace.is_some().then(|| change.clone());
         let outcome = gateways.catalog.change(change);
         let lost = gateways.rng.chance(trouble, 1_000);
         let at = self.now + Span::from_nanos(gateways.rng.below(200_000));
@@ -401,7 +401,9 @@ impl World<'_> {
         } else {
             outcome.clone()
         };
-        self.note(42, node, usize::from(outcome.is_ok()), || format!("the catalog has {outcome:?} for {text}"));
+        self.note(42, node, usize::from(outcome.is_ok()), || {
+            told.map_or_else(String::new, |change| tell::objects::change(&change, &outcome))
+        });
         self.push(at, Happening::Gateway(Event::Answer(ticket, Box::new(Answer::Catalog(answer)))));
     }
 
@@ -429,7 +431,7 @@ impl World<'_> {
                 self.answer(handle, Answer::Put(result));
             }
             Event::Get { handle, result } => {
-                self.note(44, id, 0, || format!("get: {:?}", result.as_ref().map(|fetched| fetched.from)));
+                self.note(44, id, 0, || tell::objects::got(&result));
                 self.outcome.gets += u32::from(result.is_ok());
                 self.answer(handle, Answer::Get(result));
             }
@@ -438,15 +440,15 @@ impl World<'_> {
                 self.answer(handle, Answer::List(result));
             }
             Event::Renew { handle, result } => {
-                self.note(46, id, 0, || format!("renewed: {result:?}"));
+                self.note(46, id, 0, || tell::objects::renewed(&result));
                 self.answer(handle, Answer::Renew(result));
             }
             Event::Mark { handle, result } => {
-                self.note(47, id, 0, || format!("marked: {result:?}"));
+                self.note(47, id, 0, || tell::objects::marked(&result));
                 self.answer(handle, Answer::Mark(result));
             }
             Event::Discard { handle, result } => {
-                self.note(48, id, 0, || format!("discarded: {result:?}"));
+                self.note(48, id, 0, || tell::objects::discarded(&result));
                 self.answer(handle, Answer::Discard(result));
             }
             Event::NeedMap { .. } => self.reload(id),
@@ -465,7 +467,7 @@ impl World<'_> {
     }
 
     fn looked(&mut self, node: NodeId, report: &Report) {
-        self.note(49, node, report.look.copies as usize, || format!("has looked: {report:?}"));
+        self.note(49, node, report.look.copies as usize, || tell::objects::looked(report));
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
         let began = gateways.looking.insert(node, now);
