@@ -522,7 +522,7 @@ fn capacity(directory: &Path, targets: u32) -> anyhow::Result<u64> {
     Ok(share.min(CAPACITY.1))
 }
 
-fn random_bytes() -> anyhow::Result<[u8; 32]> {
+pub(crate) fn random_bytes() -> anyhow::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes)).context("/dev/urandom cannot be read")?;
     Ok(bytes)

@@ -1,8 +1,8 @@
 //! The token of files over HTTP: whoever can read it may read and store files. It is beside `cluster.toml`, and readable by
 //! its owner only.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,6 @@ use crate::layout;
 
 /// Its file.
 pub(crate) const FILE: &str = "gateway.token";
-/// Random bytes in it.
-const BYTES: usize = 32;
 
 fn path(config: &Path) -> PathBuf {
     layout::directory(config).join(FILE)
@@ -31,10 +29,9 @@ pub(crate) fn read(config: &Path) -> anyhow::Result<String> {
 /// The token of the cluster whose configuration is `config`; a new one when there is none.
 pub(crate) fn make(config: &Path) -> anyhow::Result<String> {
     let path = path(config);
-    let write = || -> io::Result<()> {
+    let write = || -> anyhow::Result<()> {
         if !path.exists() {
-            let mut random = [0; BYTES];
-            File::open("/dev/urandom")?.read_exact(&mut random)?;
+            let random = layout::random_bytes()?;
             let mut file = tempfile::NamedTempFile::new_in(layout::directory(config))?;
             writeln!(file, "{}", crate::api::hex(&random))?;
             file.as_file().sync_all()?;
@@ -66,7 +63,7 @@ mod tests {
         let config = place.path().join("cluster.toml");
         assert!(read(&config).unwrap_err().to_string().contains(FILE));
         let token = make(&config).unwrap();
-        assert_eq!(token.len(), 2 * BYTES);
+        assert_eq!(token.len(), 2 * 32);
         fs::set_permissions(path(&config), Permissions::from_mode(0o644)).unwrap();
         assert_eq!(make(&config).unwrap(), token);
         assert_eq!(read(&config).unwrap(), token);
