@@ -24,12 +24,12 @@ fuzz_target!(|data: &[u8]| {
     // Another key than that of the seeds.
     let opened = session([8; 32], ClusterId(cluster), 1).open(Instant::ZERO, datagram);
     assert!(!matches!(opened, Ok(Opened::Good(opened)) if !is_data(&opened)), "a control datagram was forged");
-    assert!(!matches!(opened, Ok(Opened::Between { .. })), "a control datagram was forged");
+    assert!(!matches!(opened, Ok(Opened::Between(_))), "a control datagram was forged");
     replays(data);
 });
 
 fn session(key: [u8; 32], cluster: ClusterId, node: u32) -> Session {
-    Session::new(key, cluster, NodeId(node), u64::from(node), Instant::ZERO)
+    Session::new(key, cluster, NodeId(node), u64::from(node))
 }
 
 /// What decodes encodes to the same bytes, but for the flags and the sequence number; sealed it opens once, and not
@@ -43,7 +43,7 @@ fn control(data: &[u8]) {
     assert_eq!(encoded, canonical, "{message:?}");
     assert!(encoded.len() + TAG <= MAX_CONTROL, "{message:?} takes {} bytes", encoded.len());
     let (mut one, mut other) = (session(KEY, head.cluster, head.from.0), session(KEY, head.cluster, !head.from.0));
-    let sealed = one.seal(Instant::ZERO, &encoded);
+    let sealed = one.seal(&encoded);
     let at = data[data.len() - 1] as usize % sealed.len();
     let mut changed = sealed.to_vec();
     changed[at] ^= 1 << (data[16] % 8);
@@ -51,7 +51,10 @@ fn control(data: &[u8]) {
     assert!(matches!(&opened, Err(_)) || matches!(&opened, Ok(Opened::Good(data)) if is_data(data)), "byte {at} is open");
     assert!(other.open(Instant::ZERO, sealed.slice(..sealed.len() - 1)).is_err(), "a cut datagram was taken");
     let good = taken(&mut one, &mut other, Instant::ZERO, &sealed);
-    assert_eq!(good.iter().map(|good| decode_message(good)).collect::<Vec<_>>(), [Some((head, message))]);
+    // It was dropped before the proof, and is said again where that fits.
+    if sealed.len() + 44 <= MAX_CONTROL {
+        assert_eq!(good.iter().map(|good| decode_message(good)).collect::<Vec<_>>(), [Some((head, message))]);
+    }
     assert_eq!(other.open(Instant::ZERO, sealed), Err(DropReason::Replayed));
 }
 
@@ -62,10 +65,7 @@ fn taken(from: &mut Session, to: &mut Session, now: Instant, datagram: &Bytes) -
         for (there, datagram) in core::mem::take(&mut way) {
             match if there { to.open(now, datagram) } else { from.open(now, datagram) } {
                 Ok(Opened::Good(message)) if there => all.push(message),
-                Ok(Opened::Between { replies, good }) => {
-                    way.extend(replies.into_iter().map(|reply| (!there, reply)));
-                    all.extend(good.into_iter().filter(|_| there));
-                }
+                Ok(Opened::Between(replies)) => way.extend(replies.into_iter().map(|reply| (!there, reply))),
                 _ => {}
             }
         }
@@ -99,7 +99,7 @@ fn replays(data: &[u8]) {
             0 => {
                 *life = life.saturating_add(1);
                 let (cluster, node) = (ClusterId(1), NodeId(which as u32));
-                *speaker = Session::new(KEY, cluster, node, u64::from(*life) << 8 | which as u64, now);
+                *speaker = Session::new(KEY, cluster, node, u64::from(*life) << 8 | which as u64);
                 continue;
             }
             1..128 if !sent.is_empty() => {
@@ -109,7 +109,7 @@ fn replays(data: &[u8]) {
             _ => {
                 let head = Head { cluster: ClusterId(1), epoch: Epoch(1), from: NodeId(which as u32) };
                 let ping = Message::Ping { txn: TxnId(sent.len() as u64 | u64::from(*life) << 32) };
-                let datagram = speaker.seal(now, &encode_message(head, &ping));
+                let datagram = speaker.seal(&encode_message(head, &ping));
                 sent.push((which, *life, datagram.clone()));
                 datagram
             }

@@ -36,7 +36,7 @@ impl Stranger {
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let map = config.map().unwrap();
         let head = Head { cluster: map.cluster, epoch: map.epoch, from: NodeId(NodeId::FIRST_INITIATOR + 4_711) };
-        let session = Session::new(config.key().unwrap(), map.cluster, head.from, 4_711, node::port::now());
+        let session = Session::new(config.key().unwrap(), map.cluster, head.from, 4_711);
         Self { socket, victim: target.address, metrics: target.metrics.unwrap(), head, session }
     }
 
@@ -49,7 +49,7 @@ impl Stranger {
     }
 
     fn seal(&mut self, message: &[u8]) -> Bytes {
-        self.session.seal(node::port::now(), message)
+        self.session.seal(message)
     }
 
     /// Waits until the target has worked off what was sent before, which its answer to a ping shows.
@@ -60,19 +60,15 @@ impl Stranger {
             let mut answer = [0; 2_048];
             while let Ok((len, _)) = self.socket.recv_from(&mut answer) {
                 let opened = self.session.open(node::port::now(), Bytes::copy_from_slice(&answer[..len]));
-                let good = match opened {
-                    Ok(Opened::Good(message)) => vec![message],
-                    Ok(Opened::Between { replies, good }) => {
+                let message = match opened {
+                    Ok(Opened::Good(message)) => message,
+                    Ok(Opened::Between(replies)) => {
                         replies.iter().for_each(|reply| self.send(reply));
-                        good
+                        continue;
                     }
                     Err(_) => continue,
                 };
-                let pong = |message: &Bytes| match decode_message(message) {
-                    Some((_, Message::Pong { txn, .. })) => txn == TxnId(n),
-                    _ => false,
-                };
-                if good.iter().any(pong) {
+                if matches!(decode_message(&message), Some((_, Message::Pong { txn, .. })) if txn == TxnId(n)) {
                     return;
                 }
             }
@@ -181,8 +177,8 @@ fn with_a_wrong_seal(stranger: &mut Stranger, good: &Bytes) {
         Bytes::from(changed)
     };
     let head = stranger.head;
-    let mut other = Session::new([1; 32], head.cluster, head.from, 1, Instant::ZERO);
-    let foreign = other.seal(Instant::ZERO, &encode_message(head, &Message::Suspect { id: ChunkId::of_payload(b"x") }));
+    let mut other = Session::new([1; 32], head.cluster, head.from, 1);
+    let foreign = other.seal(&encode_message(head, &Message::Suspect { id: ChunkId::of_payload(b"x") }));
     // The sender, the session, the sequence number, the message, the tag; a byte less; another key.
     let changes = [12, 16, 24, 32, good.len() - 1].map(changed);
     let forged = [&changes[..], &[good.slice(..good.len() - 1), foreign]].concat();

@@ -58,8 +58,6 @@ pub struct Net {
     arrived: VecDeque<(Bytes, SocketAddr)>,
     /// When the last batch came.
     arrived_at: Instant,
-    /// What turned out to be good later.
-    proven: VecDeque<Bytes>,
     refused_at: Instant,
     complaints: Complaints,
     /// What was counted.
@@ -108,7 +106,7 @@ impl Net {
         let began = now();
         let net = Self {
             book: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),
-            session: Session::new(key, map.cluster, id, crate::random(), began),
+            session: Session::new(key, map.cluster, id, crate::random()),
             sockets,
             id,
             map,
@@ -119,7 +117,6 @@ impl Net {
             buffers: vec![0; BATCH * BUFFER],
             arrived: VecDeque::new(),
             arrived_at: began,
-            proven: VecDeque::new(),
             refused_at: Instant::ZERO,
             complaints: Complaints::default(),
             metrics: NetMetrics::default(),
@@ -204,8 +201,7 @@ impl Net {
 
     /// The next good datagram of those that were received.
     pub fn arrived(&mut self) -> Option<Bytes> {
-        while self.proven.is_empty() {
-            let (datagram, from) = self.arrived.pop_front()?;
+        while let Some((datagram, from)) = self.arrived.pop_front() {
             self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
             let answerable = is_answerable(&datagram);
             match self.session.open(self.arrived_at, datagram) {
@@ -215,17 +211,15 @@ impl Net {
                     }
                     return Some(datagram);
                 }
-                Ok(Opened::Between { replies, good }) => {
+                Ok(Opened::Between(replies)) => {
                     for head in replies {
                         self.push(Parcel { head, payload: Bytes::new(), segment: None, to: from });
                     }
-                    good.first().inspect(|datagram| self.learn(datagram, from));
-                    self.proven.extend(good);
                 }
                 Err(reason) => self.drop_arrived(reason, answerable, from),
             }
         }
-        self.proven.pop_front()
+        None
     }
 
     /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
@@ -238,7 +232,7 @@ impl Net {
         let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
         if strange && answerable && at.since(self.refused_at) >= REFUSALS {
             self.refused_at = at;
-            let head = self.session.refusal(at);
+            let head = self.session.refusal();
             self.push(Parcel { head, payload: Bytes::new(), segment: None, to: from });
         }
     }
@@ -273,7 +267,7 @@ impl Net {
         };
         match &transmit.body {
             Body::Control(message) => {
-                let head = self.session.seal(now(), message);
+                let head = self.session.seal(message);
                 self.push(Parcel { head, payload: Bytes::new(), segment: None, to });
             }
             Body::Data(run) => self.send_run(run, to),

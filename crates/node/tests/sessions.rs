@@ -52,26 +52,24 @@ fn answers(client: &Client) -> bool {
 fn earlier_life(config: &ClusterConfig, over: &AtomicBool) {
     let socket = UdpSocket::bind(config.targets[0].address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let mut session = Session::new(config.key().unwrap(), config.map().unwrap().cluster, NodeId(1), 1, now());
+    let mut session = Session::new(config.key().unwrap(), config.map().unwrap().cluster, NodeId(1), 1);
     for _ in 0..1_000_000 {
-        let _ = session.seal(now(), &[0; protocol::wire::CONTROL_HEADER]);
+        let _ = session.seal(&[0; protocol::wire::CONTROL_HEADER]);
     }
     while !over.load(Ordering::Relaxed) {
         let mut datagram = [0; 2_048];
         let Ok((len, from)) = socket.recv_from(&mut datagram) else { continue };
-        let good = match session.open(now(), Bytes::copy_from_slice(&datagram[..len])) {
-            Ok(Opened::Good(message)) => vec![message],
-            Ok(Opened::Between { replies, good }) => {
+        let message = match session.open(now(), Bytes::copy_from_slice(&datagram[..len])) {
+            Ok(Opened::Good(message)) => message,
+            Ok(Opened::Between(replies)) => {
                 replies.iter().for_each(|reply| assert!(socket.send_to(reply, from).is_ok()));
-                good
+                continue;
             }
             Err(_) => continue,
         };
-        for message in good {
-            let Some((head, Message::Ping { txn })) = decode_message(&message) else { continue };
-            let pong = encode_message(Head { from: NodeId(1), ..head }, &Message::Pong { txn, free: 1, chunks: 0 });
-            socket.send_to(&session.seal(now(), &pong), from).unwrap();
-        }
+        let Some((head, Message::Ping { txn })) = decode_message(&message) else { continue };
+        let pong = encode_message(Head { from: NodeId(1), ..head }, &Message::Pong { txn, free: 1, chunks: 0 });
+        socket.send_to(&session.seal(&pong), from).unwrap();
     }
 }
 

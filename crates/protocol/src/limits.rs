@@ -38,11 +38,11 @@ pub const SENDERS: usize = 4_096;
 pub const UNPROVEN: usize = 1_024;
 /// See [`UNPROVEN`].
 pub const UNPROVEN_OF_A_SENDER: usize = 4;
-/// Control datagrams that are kept until their session is proven, of one session and in all; further ones are dropped.
-pub const KEPT_OF_A_SESSION: usize = 32;
-/// See [`KEPT_OF_A_SESSION`].
-pub const KEPT_IN_ALL: usize = 2_048;
-/// Moments, at least a millisecond apart, for which a session knows what it had sent before.
-pub const MARKED_MOMENTS: usize = 128;
+/// Messages of an unproven session that its sender is asked to say again; others are lost.
+pub const MISSED: usize = 8;
+/// Messages that a session can say again: its last.
+pub const SAID: usize = 64;
+/// Nodes to whom a session says again what they dropped before its proof; others miss it.
+pub const ANSWERED: usize = 16_384;
 /// Times a choosy initiator gives windows back for one put because they begin too late; then it takes what it gets.
 pub const CANCELS: u8 = 3;

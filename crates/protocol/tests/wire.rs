@@ -97,7 +97,7 @@ fn every_message_has_its_frozen_bytes() {
         let hex: String = datagram.iter().map(|b| format!("{b:02x}")).collect();
         lines.push_str(&format!("{name} {hex}\n"));
     }
-    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v3.txt");
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v4.txt");
     if std::env::var_os("RESERVOIR_FREEZE").is_some() {
         std::fs::write(&fixture, &lines).expect("the fixture can be written");
     }
@@ -108,25 +108,25 @@ fn every_message_has_its_frozen_bytes() {
 /// A first word between two nodes, what it takes to be believed, and a refusal.
 fn between_sessions() -> Vec<(&'static str, Bytes)> {
     let at = |ms| Instant::ZERO + Span::from_millis(ms);
-    let session = |node, seed| Session::new(KEY, head().cluster, NodeId(node), seed, Instant::ZERO);
+    let session = |node, seed| Session::new(KEY, head().cluster, NodeId(node), seed);
     let (mut speaker, mut listener) = (session(6, 40), session(7, 41));
-    let ping = speaker.seal(at(2), &encode_message(head(), &Message::Ping { txn: TxnId(1) }));
+    let ping = speaker.seal(&encode_message(head(), &Message::Ping { txn: TxnId(1) }));
     let reply = |opened| match opened {
-        Ok(Opened::Between { replies, .. }) => replies,
+        Ok(Opened::Between(replies)) => replies,
         other => panic!("{other:?}"),
     };
     let challenge = reply(listener.open(at(3), ping.clone())).remove(0);
     let replies = reply(speaker.open(at(4), challenge.clone()));
-    let [back, proof] = &replies[..] else { panic!("a challenge in return, and the proof: {replies:?}") };
-    let good = listener.open(at(5), proof.clone());
+    let [back, proof, again] = &replies[..] else { panic!("a challenge in return, the proof, the ping: {replies:?}") };
+    assert_eq!(reply(listener.open(at(5), proof.clone())), [] as [Bytes; 0]);
     let ping_alone = ping.slice(..ping.len() - TAG);
-    assert_eq!(good, Ok(Opened::Between { replies: vec![], good: vec![ping_alone] }));
-    let (back, proof, refusal) = (back.clone(), proof.clone(), speaker.refusal(at(6)));
-    for (datagram, length) in [(&challenge, 72), (&back, 72), (&proof, 68), (&refusal, 48)] {
+    assert_eq!(listener.open(at(5), again.clone()), Ok(Opened::Good(ping_alone)));
+    let (back, proof, again, refusal) = (back.clone(), proof.clone(), again.clone(), speaker.refusal());
+    for (datagram, length) in [(&challenge, 77), (&back, 69), (&proof, 60), (&again, 100), (&refusal, 48)] {
         assert_eq!(datagram.len(), length);
     }
-    let names = ["sealed-ping", "challenge", "challenge-in-return", "proof", "refusal"];
-    names.into_iter().zip([ping, challenge, back, proof, refusal]).collect()
+    let names = ["sealed-ping", "challenge", "challenge-in-return", "proof", "again", "refusal"];
+    names.into_iter().zip([ping, challenge, back, proof, again, refusal]).collect()
 }
 
 #[test]
@@ -149,7 +149,7 @@ proptest! {
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), code in 0_u8..26) {
         let mut bytes = bytes;
         if bytes.len() > 3 {
-            bytes[..3].copy_from_slice(&[0x52, 3, code]);
+            bytes[..3].copy_from_slice(&[0x52, 4, code]);
         }
         if let Some((head, message)) = decode_message(&bytes) {
             let again = encode_message(head, &message);
@@ -157,7 +157,7 @@ proptest! {
         }
         let bytes = Bytes::from(bytes);
         let _ = DataHeader::decode(&bytes);
-        let _ = Session::new(KEY, ClusterId(1), NodeId(1), 2, Instant::ZERO).open(Instant::ZERO, bytes);
+        let _ = Session::new(KEY, ClusterId(1), NodeId(1), 2).open(Instant::ZERO, bytes);
     }
 
     #[test]

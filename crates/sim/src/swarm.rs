@@ -48,7 +48,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -61,6 +61,7 @@ impl Planted {
         Self::Initiator(initiator::Bug::NeverContent),
         Self::Session(wire::Bug::TrustSequences),
         Self::Session(wire::Bug::BelieveSessions),
+        Self::Session(wire::Bug::BelieveBefore),
         Self::LoseIndexTail,
         Self::IgnoreFailedSync,
         Self::HurryCleaner,
@@ -114,6 +115,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
             Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
+            Self::Session(wire::Bug::BelieveBefore) => "believe-before",
             Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
             Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
             Self::HurryCleaner => "hurry-cleaner",

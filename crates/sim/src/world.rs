@@ -248,7 +248,7 @@ impl<'a> World<'a> {
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
         let node = Node {
             machinery,
-            session: self.session(id, offset, drift),
+            session: self.session(id),
             offset,
             drift,
             map,
@@ -259,14 +259,13 @@ impl<'a> World<'a> {
         self.nodes.insert(id, node);
     }
 
-    /// The session of a node that starts now, with this clock.
-    fn session(&mut self, id: NodeId, offset: u64, drift: u64) -> Session {
+    /// The session of a node that starts now.
+    fn session(&mut self, id: NodeId) -> Session {
         let bug = match self.scenario.planted {
             Some(Planted::Session(bug)) => Some(bug),
             _ => None,
         };
-        let began = clock(self.now, offset, drift);
-        Session::new(KEY, CLUSTER, id, self.rng.next_u64(), began).planted(bug)
+        Session::new(KEY, CLUSTER, id, self.rng.next_u64()).planted(bug)
     }
 
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
@@ -397,22 +396,19 @@ impl<'a> World<'a> {
             return;
         }
         let from = replay::sender(&datagram);
-        let good = match node.session.open(node.local(self.now), datagram) {
-            Ok(Opened::Good(opened)) => vec![opened],
-            Ok(Opened::Between { replies, good }) => {
+        let opened = match node.session.open(node.local(self.now), datagram) {
+            Ok(Opened::Good(opened)) => opened,
+            Ok(Opened::Between(replies)) => {
                 self.note(16, to, replies.len(), || format!("hears of the session of {from}"));
-                replies.into_iter().for_each(|reply| self.carry(to, &[from], &reply));
-                good
+                return replies.into_iter().for_each(|reply| self.carry(to, &[from], &reply));
             }
             Err(reason) => return self.note(5, to, size, || format!("drops a datagram: {}", reason.name())),
         };
-        for opened in good {
-            if let Some(problem) = self.recorder.taken(to, &opened) {
-                self.fail(problem);
-            }
-            self.note(4, to, size, || tell::datagram(&opened));
-            self.input(to, Some(Input::Datagram(opened)), None);
+        if let Some(problem) = self.recorder.taken(to, &opened) {
+            self.fail(problem);
         }
+        self.note(4, to, size, || tell::datagram(&opened));
+        self.input(to, Some(Input::Datagram(opened)), None);
     }
 
     /// Puts a datagram on the wire.
@@ -515,10 +511,9 @@ impl<'a> World<'a> {
             Destination::Members(_) if self.net.mute => Vec::new(),
             Destination::Members(set) => self.listening(from, set),
         };
-        let now = self.now;
         let Some(node) = self.nodes.get_mut(&from) else { return };
         let bodies: Vec<Bytes> = match &transmit.body {
-            Body::Control(message) => vec![node.session.seal(node.local(now), message)],
+            Body::Control(message) => vec![node.session.seal(message)],
             Body::Data(run) => {
                 datagrams(run).map(|(head, payload)| [&head[..], &payload[..]].concat().into()).collect()
             }

@@ -20,7 +20,7 @@ pub use session::{Bug, DropReason, KEY_LEN, Opened, Session, is_answerable};
 use crate::id::{ClusterId, Epoch, NodeId};
 
 /// Version of the wire format; another one is refused.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// First byte of every datagram.
 pub const MAGIC: u8 = 0x52;
 /// Length of the header of a control datagram.

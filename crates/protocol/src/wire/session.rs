@@ -5,17 +5,17 @@
 //! its sender has sealed a fresh number (a nonce) in it: so what was recorded of a life that is over is worth nothing, and
 //! no clock has to be right.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::codec::Reader;
-use super::peers::{Judged, Peers, Proof};
+use super::peers::{Peers, Question};
 use super::{CONTROL_HEADER, MAGIC, MAX_CONTROL, TAG, VERSION, is_data};
 use crate::id::{ClusterId, NodeId};
 use crate::limits;
 use crate::rng::Rng;
-use crate::time::{Instant, Span};
+use crate::time::Instant;
 
 /// Length of the cluster's key.
 pub const KEY_LEN: usize = 32;
@@ -23,8 +23,7 @@ pub const KEY_LEN: usize = 32;
 const CHALLENGE: u8 = 0x40;
 const PROOF: u8 = 0x41;
 const REFUSAL: u8 = 0x42;
-/// How far apart the moments are at which a session remembers its sequence number.
-const MARK: Span = Span::from_millis(1);
+const AGAIN: u8 = 0x43;
 
 /// Why a datagram was dropped before a machine saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +38,7 @@ pub enum DropReason {
     Forged,
     /// Seen before, or too old to tell, or an answer to what was not asked.
     Replayed,
-    /// Of a session that its sender has not proven, and more than is kept until it does.
+    /// Of a session that its sender has not proven.
     Unproven,
     /// A node of this cluster says that it cannot take what came to it from here.
     Refused,
@@ -77,13 +76,8 @@ impl DropReason {
 pub enum Opened {
     /// For the machine: data as it is, control without its tag.
     Good(Bytes),
-    /// Between the two sessions.
-    Between {
-        /// To be sent to where the datagram came from.
-        replies: Vec<Bytes>,
-        /// For the machine, in this order: what was kept until its sender had proven its session.
-        good: Vec<Bytes>,
-    },
+    /// Between the two sessions: what to send to where the datagram came from.
+    Between(Vec<Bytes>),
 }
 
 /// A defect that is planted to prove that the simulator's checkers bite.
@@ -93,6 +87,8 @@ pub enum Bug {
     TrustSequences,
     /// A session counts from its first datagram on, proven or not.
     BelieveSessions,
+    /// What was sealed before the proof of a session counts, too, if this life has not heard it.
+    BelieveBefore,
 }
 
 /// One life of a node.
@@ -103,9 +99,19 @@ pub struct Session {
     node: NodeId,
     id: u64,
     sequence: u64,
-    /// Moments of the last time, and the last sequence number before each.
-    marks: VecDeque<(Instant, u64)>,
+    /// The last messages, as they were sealed.
+    said: VecDeque<Bytes>,
+    /// By node.
+    answered: BTreeMap<u32, Answered>,
     peers: Peers,
+}
+
+/// The first challenge of a node that was answered.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    nonce: u64,
+    /// Messages that may still be said again.
+    left: usize,
 }
 
 /// What stands in the header of a control datagram for its receiver's session.
@@ -117,14 +123,14 @@ struct Header {
 }
 
 impl Session {
-    /// A session of `node` that begins `now`, when no earlier process of that node hears anything any more. `seed`: 64
-    /// random bits that no other session has. They need not be secret: only who has the key can ask for a proof.
+    /// A session of `node`, from when on no earlier process of that node hears anything any more. `seed`: 64 random bits
+    /// that no other session has. They need not be secret: only who has the key can ask for a proof.
     #[must_use]
-    pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64, now: Instant) -> Self {
+    pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64) -> Self {
         let rng = Rng::new(seed);
-        let id = rng.fork(1).next_u64();
-        let peers = Peers::new(rng.fork(2), now);
-        Self { key, cluster, node, id, sequence: 0, marks: VecDeque::from([(now, 0)]), peers }
+        let (id, peers) = (rng.fork(1).next_u64(), Peers::new(rng.fork(2)));
+        let (said, answered) = (VecDeque::with_capacity(limits::SAID), BTreeMap::new());
+        Self { key, cluster, node, id, sequence: 0, said, answered, peers }
     }
 
     /// The same with a planted defect.
@@ -136,13 +142,17 @@ impl Session {
 
     /// The datagram to send for an encoded control message.
     #[must_use]
-    pub fn seal(&mut self, now: Instant, message: &[u8]) -> Bytes {
-        if self.marks.back().is_none_or(|(at, _)| now.since(*at) >= MARK) {
-            self.marks.push_back((now, self.sequence));
-            if self.marks.len() > limits::MARKED_MOMENTS {
-                self.marks.pop_front();
-            }
+    pub fn seal(&mut self, message: &[u8]) -> Bytes {
+        let sealed = self.seal_unsaid(message);
+        if self.said.len() >= limits::SAID {
+            self.said.pop_front();
         }
+        self.said.push_back(sealed.slice(..message.len()));
+        sealed
+    }
+
+    /// The same for what is never said again.
+    fn seal_unsaid(&mut self, message: &[u8]) -> Bytes {
         self.sequence += 1;
         let mut out = BytesMut::with_capacity(message.len() + TAG);
         out.put_slice(message);
@@ -156,9 +166,9 @@ impl Session {
     /// What to answer a datagram that was dropped as of another cluster, key or version ([`is_answerable`]): it says
     /// nothing, but its version, cluster and seal let the other side see why it is not heard.
     #[must_use]
-    pub fn refusal(&mut self, now: Instant) -> Bytes {
+    pub fn refusal(&mut self) -> Bytes {
         let refusal = self.between(REFUSAL);
-        self.seal(now, &refusal)
+        self.seal_unsaid(&refusal)
     }
 
     /// What arrived `now`.
@@ -194,13 +204,11 @@ impl Session {
         match header.code {
             CHALLENGE => self.challenged(now, &header, &message[CONTROL_HEADER..]),
             PROOF => self.proven(now, &header, &message[CONTROL_HEADER..]),
+            AGAIN => self.again(&header, &message.slice(CONTROL_HEADER..)).map(Opened::Good),
             REFUSAL => Err(DropReason::Refused),
-            _ => match self.peers.judge(now, header.from, header.session, header.sequence, &message)? {
-                Judged::Good => Ok(Opened::Good(message)),
-                Judged::Kept(nonce) => {
-                    let replies = nonce.map(|nonce| self.challenge(now, &header, nonce)).into_iter().collect();
-                    Ok(Opened::Between { replies, good: Vec::new() })
-                }
+            _ => match self.peers.judge(now, header.from, header.session, header.sequence)? {
+                None => Ok(Opened::Good(message)),
+                Some(question) => Ok(Opened::Between(vec![self.challenge(&header, &question)])),
             },
         }
     }
@@ -226,53 +234,90 @@ impl Session {
         out
     }
 
-    /// Asks a node to prove its session.
-    fn challenge(&mut self, now: Instant, of: &Header, nonce: u64) -> Bytes {
+    /// Asks a node to prove its session, and to say again what was dropped because it was not proven.
+    fn challenge(&mut self, of: &Header, question: &Question) -> Bytes {
         let mut out = self.between(CHALLENGE);
         out.put_u32_le(of.from);
         out.put_u64_le(of.session);
-        out.put_u64_le(nonce);
-        // A little less than it is: the other clock may run faster.
-        let alone = now.since(self.peers.heard_none_since(of.from)).percent(99);
-        out.put_u32_le(alone.to_wire().unwrap_or(u32::MAX));
-        self.seal(now, &out)
+        out.put_u64_le(question.nonce);
+        out.put_u8(question.missed.len() as u8);
+        question.missed.iter().for_each(|sequence| out.put_u64_le(*sequence));
+        self.seal_unsaid(&out)
     }
 
     /// Answers a challenge. Whose session is not known yet is challenged first, so that its proof is here before what it
     /// says next.
     fn challenged(&mut self, now: Instant, header: &Header, body: &[u8]) -> Result<Opened, DropReason> {
         let mut r = Reader::new(body);
-        let fields = || Some((r.u32()?, r.u64()?, r.u64()?, r.span()?, r.at_end().then_some(())?));
-        let (to, session, nonce, alone, ()) = { fields }().ok_or(DropReason::Malformed)?;
+        let mut fields = || {
+            let (to, session, nonce) = (r.u32()?, r.u64()?, r.u64()?);
+            let missed = (0..r.count(limits::MISSED)?).map(|_| r.u64()).collect::<Option<Vec<u64>>>()?;
+            r.at_end().then_some((to, session, nonce, missed))
+        };
+        let (to, session, nonce, missed) = fields().ok_or(DropReason::Malformed)?;
         if (NodeId(to), session) != (self.node, self.id) {
             return Err(DropReason::Replayed);
         }
         let theirs = self.peers.ask_back(now, header.from, header.session, header.sequence)?;
-        let mut replies: Vec<Bytes> = theirs.map(|nonce| self.challenge(now, header, nonce)).into_iter().collect();
+        let mut replies: Vec<Bytes> = theirs.map(|question| self.challenge(header, &question)).into_iter().collect();
         let mut out = self.between(PROOF);
         out.put_u32_le(header.from);
         out.put_u64_le(nonce);
-        out.put_u64_le(self.last_before(now, alone));
-        replies.push(self.seal(now, &out));
-        Ok(Opened::Between { replies, good: Vec::new() })
+        replies.push(self.seal_unsaid(&out));
+        let says = self.says_again(header.from, nonce, missed.len());
+        let again = missed.into_iter().take(says).filter_map(|sequence| self.say_again(header.from, nonce, sequence));
+        replies.extend(again);
+        Ok(Opened::Between(replies))
     }
 
-    /// A sequence number: all that are higher were sealed within the last `span`.
-    fn last_before(&self, now: Instant, span: Span) -> u64 {
-        let within = self.marks.iter().find(|(at, _)| now.since(*at) <= span);
-        within.map_or(self.sequence, |(_, sequence)| *sequence)
+    /// How many of the messages that a node missed it is told again. None, unless no life of it can have taken anything of
+    /// this session before it drew this nonce: none takes anything before its first challenge was answered.
+    fn says_again(&mut self, node: u32, nonce: u64, missed: usize) -> usize {
+        if self.answered.len() >= limits::ANSWERED && !self.answered.contains_key(&node) {
+            return 0;
+        }
+        let answered = self.answered.entry(node).or_insert(Answered { nonce, left: 2 * limits::MISSED });
+        if answered.nonce != nonce {
+            return 0;
+        }
+        // Who plays a challenge back gets no more for it.
+        let says = missed.min(answered.left);
+        answered.left -= says;
+        says
+    }
+
+    fn say_again(&mut self, to: u32, nonce: u64, sequence: u64) -> Option<Bytes> {
+        let message = self.said.iter().find(|message| long(message, 24) == sequence)?.clone();
+        let mut out = self.between(AGAIN);
+        out.put_u32_le(to);
+        out.put_u64_le(nonce);
+        out.put_slice(&message);
+        (out.len() + TAG <= MAX_CONTROL).then(|| self.seal_unsaid(&out))
     }
 
     fn proven(&mut self, now: Instant, header: &Header, body: &[u8]) -> Result<Opened, DropReason> {
         let mut r = Reader::new(body);
-        let fields = || Some((r.u32()?, r.u64()?, r.u64()?, r.at_end().then_some(())?));
-        let (to, nonce, after, ()) = { fields }().ok_or(DropReason::Malformed)?;
-        if NodeId(to) != self.node {
+        let mut fields = || Some((r.u32()?, r.u64()?, r.at_end().then_some(())?));
+        let (to, nonce, ()) = fields().ok_or(DropReason::Malformed)?;
+        let proven = NodeId(to) == self.node
+            && self.peers.prove(now, header.from, header.session, header.sequence, nonce);
+        proven.then(|| Opened::Between(Vec::new())).ok_or(DropReason::Replayed)
+    }
+
+    /// The message that another node says again.
+    fn again(&mut self, header: &Header, body: &Bytes) -> Result<Bytes, DropReason> {
+        let mut r = Reader::new(body);
+        let (to, nonce) = r.u32().zip(r.u64()).ok_or(DropReason::Malformed)?;
+        let message = body.slice(12..);
+        if message.len() < CONTROL_HEADER {
+            return Err(DropReason::Malformed);
+        }
+        let said = (word(&message, 12), long(&message, 16));
+        if NodeId(to) != self.node || said != (header.from, header.session) {
             return Err(DropReason::Replayed);
         }
-        let proof = Proof { session: header.session, sequence: header.sequence, nonce, after };
-        let good = self.peers.prove(now, header.from, &proof).ok_or(DropReason::Replayed)?;
-        Ok(Opened::Between { replies: Vec::new(), good })
+        self.peers.again(header.from, header.session, nonce, long(&message, 24))?;
+        Ok(message)
     }
 }
 

@@ -149,10 +149,9 @@ impl World<'_> {
             }
             return;
         }
-        let Some(drift) = self.nodes.get(&id).map(|node| node.drift) else { return };
         // The clock of another life has nothing to do with this one.
         let offset = self.rng.below(1_000_000_000);
-        let session = self.session(id, offset, drift);
+        let session = self.session(id);
         let map = self.file(id);
         self.uses(id, map);
         let target = self.target(id, &disk, map);
