@@ -34,7 +34,7 @@ pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.
 pub const SENDERS: usize = 4_096;
 /// Sessions that wait for a proof, in all and of one sender: when there are as many, further ones are dropped, or replace
-/// the one that was asked longest ago and has not answered for 100 ms.
+/// the one that has not answered for longest, and for 20 ms.
 pub const UNPROVEN: usize = 1_024;
 /// See [`UNPROVEN`].
 pub const UNPROVEN_OF_A_SENDER: usize = 4;

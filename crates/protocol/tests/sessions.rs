@@ -292,6 +292,17 @@ fn what_waits_for_proofs_is_bounded_and_so_is_what_is_asked() {
     assert_eq!(target.dropped.len(), 1_000 - limits::UNPROVEN_OF_A_SENDER);
     let of_many: usize = (0..5_000).map(|n| asked(&mut target, ms(3_001), 100 + n as u32, n)).sum();
     assert_eq!(of_many, limits::UNPROVEN - limits::UNPROVEN_OF_A_SENDER);
+    // Sessions that are over hold no place, though they are played back without a pause.
+    let old: Vec<Bytes> = (0..limits::UNPROVEN_OF_A_SENDER as u64).map(|n| Node::start(9, 50 + n).ping(1)).collect();
+    let (mut target, mut speaker) = (Node::start(1, 5), Node::start(9, 99));
+    for n in 0..100 {
+        old.iter().for_each(|ping| drop(target.take(ms(3_100 + n), ping)));
+        if n % 25 == 10 {
+            let ping = speaker.ping(n);
+            deliver(ms(3_100 + n), &mut speaker, &mut target, &ping);
+        }
+    }
+    assert_eq!(target.heard, [(9, 35), (9, 60), (9, 85)]);
     // One that speaks without a pause is asked a hundred times in a second, and heard as soon as it answers.
     let mut target = Node::start(1, 3);
     let mut speaker = Node::start(1 << 24, 12);

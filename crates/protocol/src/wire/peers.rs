@@ -13,8 +13,9 @@ const WINDOW: u64 = 1_024;
 const ASK_AGAIN: Span = Span::from_millis(10);
 /// How long after the first question its answer counts; then another nonce is asked for.
 const PATIENCE: Span = Span::from_secs(2);
-/// How long who was asked has to answer before another may take his place.
-const TURN: Span = Span::from_millis(100);
+/// How long a session that is asked has its place to itself: long enough to be asked twice. It is not counted from the last
+/// question, as those who play back a session that is over would hold its place for as long as they like.
+const TURN: Span = Span::from_millis(20);
 
 /// What is known of the sessions of other nodes.
 #[derive(Clone, Debug)]
@@ -105,15 +106,15 @@ impl Peers {
             let of_sender = self.unproven.range((from, 0)..=(from, u64::MAX));
             let full = of_sender.clone().count() >= limits::UNPROVEN_OF_A_SENDER;
             let oldest = if full {
-                of_sender.min_by_key(|(_, waits)| waits.asked)
+                of_sender.min_by_key(|(_, waits)| waits.first)
             } else if self.unproven.len() >= limits::UNPROVEN {
-                self.unproven.iter().min_by_key(|(_, waits)| waits.asked)
+                self.unproven.iter().min_by_key(|(_, waits)| waits.first)
             } else {
                 None
             };
-            let oldest = oldest.map(|(key, waits)| (*key, waits.asked));
+            let oldest = oldest.map(|(key, waits)| (*key, waits.first));
             // Whoever was asked just now must have the time to answer.
-            if oldest.is_some_and(|(_, asked)| now.since(asked) < TURN) {
+            if oldest.is_some_and(|(_, first)| now.since(first) < TURN) {
                 return None;
             }
             oldest.map(|(key, _)| self.unproven.remove(&key));
