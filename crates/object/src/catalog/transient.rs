@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rusqlite::Connection;
 
-use super::sqlite::keep_statements;
 use super::sql::{Engine, LATER, TABLES, apply};
+use super::sqlite::keep_statements;
 use super::{CatalogError, Change};
 use crate::bug::Bug;
 
