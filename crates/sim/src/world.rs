@@ -521,13 +521,17 @@ impl<'a> World<'a> {
         };
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&from) else { return };
-        let bodies: Vec<Bytes> = match &transmit.body {
-            Body::Control(message) => vec![node.session.seal(node.local(now), message)],
-            Body::Data(run) => {
-                datagrams(run).map(|(head, payload)| [&head[..], &payload[..]].concat().into()).collect()
+        match &transmit.body {
+            Body::Control(message) => {
+                let sealed = node.session.seal(node.local(now), message);
+                self.carry(from, &receivers, &sealed);
             }
-        };
-        bodies.into_iter().for_each(|body| self.carry(from, &receivers, &body));
+            Body::Data(run) => {
+                for (head, payload) in datagrams(run) {
+                    self.carry(from, &receivers, &[&head[..], &payload[..]].concat().into());
+                }
+            }
+        }
     }
 
     fn effect(&mut self, id: NodeId, op: OpId, effect: Effect) {

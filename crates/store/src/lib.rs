@@ -512,8 +512,9 @@ impl Store {
     }
 
     fn stage(&self, writer: &mut Writer, bytes: &[u8]) -> Result<(), WriteError> {
-        let name = segment_name(writer.segment);
-        let staged = writer.stage.append(bytes, |blocks, offset| self.backend.write_at(&name, offset, blocks));
+        let segment = writer.segment;
+        let write = |blocks: &[u8], offset| self.backend.write_at(&segment_name(segment), offset, blocks);
+        let staged = writer.stage.append(bytes, write);
         staged.map_err(|error| fail(writer, &error))
     }
 

@@ -1,34 +1,39 @@
-//! What is to happen, in order. Small keys are sorted; what they stand for stays where it is.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! What is to happen, in order of time, and among equals of a shuffle.
 
 use protocol::time::Instant;
 
-pub(super) struct Queue<E> {
-    /// When, a shuffle of what happens at one moment, and where it is.
-    keys: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    events: Vec<Option<E>>,
-    free: Vec<usize>,
+use crate::heap::{self, Heap};
+
+#[derive(Clone, Copy)]
+struct Key {
+    at: Instant,
+    tie: u64,
+    slot: u32,
 }
+
+impl heap::Key for Key {
+    fn is_before(self, other: Self) -> bool {
+        let order = |key: Self| u128::from(key.at.as_nanos()) << 64 | u128::from(key.tie);
+        order(self) < order(other)
+    }
+
+    fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
+pub(super) struct Queue<E>(Heap<Key, E>);
 
 impl<E> Queue<E> {
     pub(super) const fn new() -> Self {
-        Self { keys: BinaryHeap::new(), events: Vec::new(), free: Vec::new() }
+        Self(Heap::new())
     }
 
     pub(super) fn push(&mut self, at: Instant, tie: u64, event: E) {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.events.push(None);
-            self.events.len() - 1
-        });
-        self.events[place] = Some(event);
-        self.keys.push(Reverse((at, tie, place)));
+        self.0.push(event, |slot| Key { at, tie, slot });
     }
 
     pub(super) fn pop(&mut self) -> Option<(Instant, E)> {
-        let Reverse((at, _, place)) = self.keys.pop()?;
-        self.free.push(place);
-        self.events[place].take().map(|event| (at, event))
+        self.0.pop().map(|(key, event)| (key.at, event))
     }
 }
