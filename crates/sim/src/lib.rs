@@ -7,6 +7,7 @@ pub mod check;
 mod disk;
 pub mod disks;
 pub mod excuse;
+mod heap;
 pub mod layout;
 pub mod linear;
 mod net;

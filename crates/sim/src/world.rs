@@ -28,6 +28,7 @@ mod faults;
 mod gateways;
 mod maps;
 mod promise;
+mod queue;
 mod replay;
 mod sleep;
 mod verdict;
@@ -35,6 +36,7 @@ mod workload;
 
 use gateways::Gateways;
 use promise::Promise;
+use queue::Queue;
 use replay::Recorder;
 use workload::Asked;
 
@@ -121,8 +123,9 @@ pub(crate) struct World<'a> {
     /// Who listens to which multicast number, under each map.
     listeners: Vec<BTreeMap<u32, Vec<NodeId>>>,
     now: Instant,
-    queue: BTreeMap<(Instant, u64, u64), Happening>,
-    sequence: u64,
+    queue: Queue<Happening>,
+    /// Memory for what a machine says next.
+    heard: Vec<Heard>,
     ties: Rng,
     rng: Rng,
     net: Net,
@@ -166,8 +169,8 @@ impl<'a> World<'a> {
             first_used: BTreeMap::new(),
             listeners,
             now: Instant::from_nanos(1_000),
-            queue: BTreeMap::new(),
-            sequence: 0,
+            queue: Queue::new(),
+            heard: Vec::new(),
             ties: seeds.fork(2),
             rng: seeds.fork(3),
             net: Net::new(scenario.link, scenario.faults, seeds.fork(4)),
@@ -293,8 +296,7 @@ impl<'a> World<'a> {
     }
 
     fn push(&mut self, at: Instant, happening: Happening) {
-        self.sequence += 1;
-        self.queue.insert((at.max(self.now), self.ties.next_u64(), self.sequence), happening);
+        self.queue.push(at.max(self.now), self.ties.next_u64(), happening);
     }
 
     fn note(&mut self, what: u64, node: NodeId, size: usize, text: impl FnOnce() -> String) {
@@ -325,7 +327,7 @@ impl<'a> World<'a> {
                 self.last_check();
                 break;
             }
-            let Some(((at, _, _), happening)) = self.queue.pop_first() else {
+            let Some((at, happening)) = self.queue.pop() else {
                 self.fail("nothing is left to happen, but requests are open".to_owned());
                 break;
             };
@@ -453,7 +455,7 @@ impl<'a> World<'a> {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let local = node.local(now);
-        let mut said = Said::default();
+        let mut said = Said::with(&mut self.heard);
         match &mut node.machinery {
             Machinery::Initiator(machine) => {
                 machine.handle_input(local, request.map_or_else(|| convert(any), Input::Request));
@@ -480,14 +482,14 @@ impl<'a> World<'a> {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let local = node.local(now);
         let Machinery::Target(machine, _) = &mut node.machinery else { return };
-        let mut said = Said::default();
+        let mut said = Said::with(&mut self.heard);
         machine.handle_input(local, Input::Request(target::Request::Free(free)));
         said.drain(machine.as_mut(), Heard::Target);
         self.say(id, local, said);
     }
 
     /// Does what a machine said.
-    fn say(&mut self, id: NodeId, local: Instant, said: Said) {
+    fn say(&mut self, id: NodeId, local: Instant, mut said: Said) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.wake += 1;
         if let Some(deadline) = said.deadline {
@@ -495,7 +497,7 @@ impl<'a> World<'a> {
             self.push(at, Happening::Wake(id, wake));
         }
         // In the order in which it was said: a window is accepted before its transfer is over.
-        for heard in said.all {
+        for heard in said.all.drain(..) {
             match heard {
                 Heard::Transmit(transmit) => self.transmit(id, &transmit),
                 Heard::Effect(op, effect) => self.effect(id, op, effect),
@@ -503,6 +505,7 @@ impl<'a> World<'a> {
                 Heard::Target(event) => self.target_event(id, local, event),
             }
         }
+        self.heard = said.all;
     }
 
     fn transmit(&mut self, from: NodeId, transmit: &Transmit) {
@@ -512,13 +515,17 @@ impl<'a> World<'a> {
             Destination::Members(set) => self.listening(from, set),
         };
         let Some(node) = self.nodes.get_mut(&from) else { return };
-        let bodies: Vec<Bytes> = match &transmit.body {
-            Body::Control(message) => vec![node.session.seal(message)],
-            Body::Data(run) => {
-                datagrams(run).map(|(head, payload)| [&head[..], &payload[..]].concat().into()).collect()
+        match &transmit.body {
+            Body::Control(message) => {
+                let sealed = node.session.seal(message);
+                self.carry(from, &receivers, &sealed);
             }
-        };
-        bodies.into_iter().for_each(|body| self.carry(from, &receivers, &body));
+            Body::Data(run) => {
+                for (head, payload) in datagrams(run) {
+                    self.carry(from, &receivers, &[&head[..], &payload[..]].concat().into());
+                }
+            }
+        }
     }
 
     fn effect(&mut self, id: NodeId, op: OpId, effect: Effect) {
@@ -558,13 +565,16 @@ enum Heard {
 }
 
 /// What a machine said in one drain.
-#[derive(Default)]
 struct Said {
     all: Vec<Heard>,
     deadline: Option<Instant>,
 }
 
 impl Said {
+    fn with(memory: &mut Vec<Heard>) -> Self {
+        Self { all: std::mem::take(memory), deadline: None }
+    }
+
     fn drain<M: Machine>(&mut self, machine: &mut M, heard: impl Fn(M::Event) -> Heard) {
         loop {
             match machine.poll_output() {

@@ -216,6 +216,10 @@ fn segment_name(segment: u32) -> String {
     format!("segment-{segment:08}")
 }
 
+fn segment_len(options: &Options) -> u64 {
+    options.segment_size.max(SEGMENT_HEADER + RECORD_HEADER).next_multiple_of(BLOCK as u64)
+}
+
 /// The reverse of [`segment_name`]; `None` for every other file.
 fn segment_number(name: &str) -> Option<u32> {
     name.strip_prefix("segment-")?.parse().ok().filter(|segment| segment_name(*segment) == name)
@@ -290,7 +294,7 @@ impl Store {
         // Writing goes on where it stopped, unless there is damage before: behind that, recovery believes less.
         let resume = found.resume.map(|(segment, end)| (segment, end, found.len(segment)));
         let (segment, offset, len) = resume.filter(|(_, end, len)| end < len).unwrap_or((after, 0, 0));
-        let mut stage = Stage::default();
+        let mut stage = Stage::new(segment_len(&options));
         if offset > 0 {
             let mut block = vec![0; offset as usize % BLOCK];
             let begins = offset - block.len() as u64;
@@ -395,7 +399,7 @@ impl Store {
 
     /// Length of a new segment's file.
     fn segment_len(&self) -> u64 {
-        self.options.segment_size.max(SEGMENT_HEADER + RECORD_HEADER).next_multiple_of(BLOCK as u64)
+        segment_len(&self.options)
     }
 
     /// Appends a chunk, promised after mark `promise`. It is neither durable nor visible before [`Store::sync`]. A chunk that
@@ -508,8 +512,9 @@ impl Store {
     }
 
     fn stage(&self, writer: &mut Writer, bytes: &[u8]) -> Result<(), WriteError> {
-        let name = segment_name(writer.segment);
-        let staged = writer.stage.append(bytes, |blocks, offset| self.backend.write_at(&name, offset, blocks));
+        let segment = writer.segment;
+        let write = |blocks: &[u8], offset| self.backend.write_at(&segment_name(segment), offset, blocks);
+        let staged = writer.stage.append(bytes, write);
         staged.map_err(|error| fail(writer, &error))
     }
 

@@ -69,7 +69,7 @@ impl Walk {
     fn write_again(&self, backend: &dyn Backend, len: u64, bug: Option<Bug>) -> io::Result<()> {
         let mut offset = self.durable / BLOCK as u64 * BLOCK as u64;
         let end = self.end.max(self.chain).next_multiple_of(BLOCK as u64).min(len);
-        let mut blocks = vec![0; AGAIN];
+        let mut blocks = vec![0; end.saturating_sub(offset).min(AGAIN as u64) as usize];
         while offset < end {
             let take = (end - offset).min(AGAIN as u64) as usize;
             backend.read_at(&self.name, offset, &mut blocks[..take])?;
@@ -110,7 +110,7 @@ impl Found {
         };
         self.usage.add(segment, len);
         let mut offset = SEGMENT_HEADER;
-        let mut block = vec![0; 64 << 10];
+        let mut block = vec![0; len.min(64 << 10) as usize];
         while offset + RECORD_HEADER <= len {
             let take = (len - offset).min(block.len() as u64) as usize;
             backend.read_at(&walk.name, offset, &mut block[..take]).map_err(failed())?;

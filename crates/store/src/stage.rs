@@ -4,11 +4,13 @@
 /// Bytes of a block: offsets, lengths and memory at multiples of it suit every disk.
 pub(crate) const BLOCK: usize = 4_096;
 /// Most bytes staged.
-const CAPACITY: usize = 1 << 20;
+const MOST: u64 = 1 << 20;
 
 /// A run of bytes at the end of a segment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Stage {
+    /// Bytes that it takes: whole blocks.
+    capacity: usize,
     /// One block more than is used, because it may begin anywhere.
     memory: Vec<u8>,
     len: usize,
@@ -19,6 +21,12 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
+    /// For segments of so many bytes, in whole blocks: one of them never fills it, unless it is long.
+    pub(crate) fn new(segment: u64) -> Self {
+        let capacity = segment.saturating_add(BLOCK as u64).min(MOST) as usize;
+        Self { capacity, memory: Vec::new(), len: 0, offset: 0, fresh: false }
+    }
+
     /// Forgets everything and begins at the beginning of a segment.
     pub(crate) fn begin(&mut self) {
         self.len = 0;
@@ -28,7 +36,7 @@ impl Stage {
 
     /// Forgets everything and goes on behind `tail`, which is in the segment already, from `offset` on: less than a block.
     pub(crate) fn resume(&mut self, tail: &[u8], offset: u64) {
-        self.memory = vec![0; CAPACITY + BLOCK];
+        self.memory = vec![0; self.capacity + BLOCK];
         let at = self.begins();
         self.memory[at..at + tail.len()].copy_from_slice(tail);
         self.len = tail.len();
@@ -43,16 +51,16 @@ impl Stage {
         mut write: impl FnMut(&[u8], u64) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.memory.is_empty() {
-            self.memory = vec![0; CAPACITY + BLOCK];
+            self.memory = vec![0; self.capacity + BLOCK];
         }
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(CAPACITY - self.len));
+            let (now, later) = bytes.split_at(bytes.len().min(self.capacity - self.len));
             let at = self.begins() + self.len;
             self.memory[at..at + now.len()].copy_from_slice(now);
             self.len += now.len();
             self.fresh = true;
             bytes = later;
-            if self.len == CAPACITY {
+            if self.len == self.capacity {
                 self.flush(&mut write)?;
             }
         }
@@ -91,7 +99,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_goes_where_it_belongs(parts in prop::collection::vec((0_usize..400_000, any::<bool>()), 1..20)) {
-            let (mut stage, mut file, mut wanted) = (Stage::default(), Vec::new(), Vec::new());
+            let (mut stage, mut file, mut wanted) = (Stage::new(MOST), Vec::new(), Vec::new());
             let mut write = |bytes: &[u8], offset: u64| -> Result<(), ()> {
                 assert!(offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK));
                 assert_eq!(bytes.as_ptr().align_offset(BLOCK), 0);

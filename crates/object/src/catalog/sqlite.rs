@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ToSql, TransactionBehavior, params_from_iter};
 
@@ -100,8 +101,15 @@ fn connect(path: &Path) -> Result<Connection, CatalogError> {
     connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
-    connection.set_prepared_statement_cache_capacity(64);
+    keep_statements(&connection)?;
     Ok(connection)
+}
+
+/// Statements are parsed once. Their plans do not look at parameters, or each list would be parsed again for its limit.
+pub(super) fn keep_statements(connection: &Connection) -> Result<(), CatalogError> {
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 fn write_loop(mut connection: Connection, queue: &Receiver<(Change, Reply)>) {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::Connection;
 
 use super::sql::{Engine, LATER, TABLES, apply};
+use super::sqlite::keep_statements;
 use super::{CatalogError, Change};
 use crate::bug::Bug;
 
@@ -22,7 +23,7 @@ impl Transient {
     /// When there is no memory for it.
     pub fn new() -> Result<Self, CatalogError> {
         let connection = Connection::open_in_memory()?;
-        connection.set_prepared_statement_cache_capacity(64);
+        keep_statements(&connection)?;
         TABLES.iter().chain(&LATER).try_for_each(|sql| connection.execute_batch(sql))?;
         Ok(Self { connection: Mutex::new(connection), bug: None })
     }

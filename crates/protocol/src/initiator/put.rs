@@ -462,15 +462,16 @@ impl Put {
         Step::Continue
     }
 
-    /// The offers that are durable within twice the time of the soonest, and whether they are enough for `need` domains.
+    /// The offers of domains without a copy that are durable within twice the time of the soonest, and whether they are
+    /// enough for `need` domains.
     fn good(&self, cx: &Shared, need: usize) -> (BTreeMap<NodeId, Offer>, bool) {
-        let wait = |offer: &Offer| offer.done.since(cx.now);
-        let soonest = self.offers.values().map(wait).min().unwrap_or(Span::ZERO);
-        let good = self.offers.iter().filter(|(_, offer)| wait(offer) <= soonest.times(2));
-        let good: BTreeMap<NodeId, Offer> = good.map(|(id, offer)| (*id, *offer)).collect();
         let taken = self.taken(cx);
-        let apart = good.iter().filter(|(_, offer)| !taken.contains(&offer.domain)).map(|(id, _)| *id);
-        let enough = cx.domains(&apart.collect::<Vec<NodeId>>()) >= need;
+        let apart = || self.offers.iter().filter(|(_, offer)| !taken.contains(&offer.domain));
+        let wait = |offer: &Offer| offer.done.since(cx.now);
+        let soonest = apart().map(|(_, offer)| wait(offer)).min().unwrap_or(Span::ZERO);
+        let good = apart().filter(|(_, offer)| wait(offer) <= soonest.times(2));
+        let good: BTreeMap<NodeId, Offer> = good.map(|(id, offer)| (*id, *offer)).collect();
+        let enough = cx.domains(&good.keys().copied().collect::<Vec<NodeId>>()) >= need;
         (good, enough)
     }
 

@@ -1,4 +1,4 @@
-//! Threads for the blocking code of gateways, of which exactly one runs at any time.
+//! Stacks for the blocking code of gateways, on the thread of their world.
 //!
 //! A task runs until it waits for an answer; then the world goes on, and gives the task its turn when the answer is there.
 //! What a task asks for is taken in the order in which it asked, so that a run repeats. A task whose gateway dies is unwound
@@ -7,11 +7,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use generator::{Generator, Gn};
 use object::catalog::{CatalogError, Change};
 use object::clean::Report;
 use protocol::id::{ChunkId, NodeId};
@@ -26,6 +26,9 @@ pub(crate) type Ticket = u64;
 /// Names a task.
 pub(crate) type TaskId = u64;
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Bytes of a worker's stack; only what is used of it is in memory.
+const STACK: usize = 1 << 20;
 
 /// What a task asks of the world.
 pub(crate) enum Ask {
@@ -102,29 +105,29 @@ enum Back {
 /// What unwinds a task whose gateway is dead.
 struct Killed;
 
-struct Worker {
-    turns: Sender<Turn>,
-    backs: Receiver<Back>,
-}
+/// A stack that does one task after the other.
+struct Worker(Generator<'static, Turn, Back>);
 
 thread_local! {
     /// Idle workers of the thread that drives worlds, one after the other.
     static CREW: RefCell<Vec<Worker>> = const { RefCell::new(Vec::new()) };
-    /// A worker's side.
-    static LINK: RefCell<Option<(Receiver<Turn>, Sender<Back>)>> = const { RefCell::new(None) };
 }
 
-fn next_turn() -> Option<Turn> {
-    LINK.with_borrow(|link| link.as_ref()?.0.recv().ok())
+/// A worker gives its turn back, and waits for the next one.
+#[allow(deprecated, reason = "what replaces it must be handed down to where a task waits, through the product's code")]
+fn give_back(back: Back) -> Option<Turn> {
+    generator::yield_(back)
 }
 
-fn give_back(back: Back) {
-    LINK.with_borrow(|link| link.as_ref().map(|link| link.1.send(back)));
+#[allow(deprecated, reason = "the other side of `give_back`")]
+fn first_turn() -> Option<Turn> {
+    generator::get_yield()
 }
 
-fn work() {
-    while let Some(Turn::Work(job)) = next_turn() {
-        give_back(match catch_unwind(AssertUnwindSafe(job)) {
+fn work() -> Back {
+    let mut turn = first_turn();
+    while let Some(Turn::Work(job)) = turn {
+        turn = give_back(match catch_unwind(AssertUnwindSafe(job)) {
             Ok(()) => Back::Ended,
             Err(panic) if panic.is::<Killed>() => Back::Ended,
             Err(panic) => {
@@ -133,33 +136,27 @@ fn work() {
             }
         });
     }
+    Back::Ended
 }
 
 impl Worker {
     fn hire() -> Self {
-        if let Some(idle) = CREW.with_borrow_mut(Vec::pop) {
-            return idle;
-        }
-        let ((turns, own_turns), (own_backs, backs)) = (channel(), channel());
-        let begin = move || {
-            LINK.set(Some((own_turns, own_backs)));
-            work();
-        };
-        if let Err(error) = std::thread::Builder::new().name("task".into()).spawn(begin) {
-            panic!("a thread cannot be started: {error}");
-        }
-        Self { turns, backs }
+        CREW.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self(Gn::new_opt(STACK / size_of::<usize>(), work)))
     }
 
-    fn turn(&self, turn: Turn) -> Back {
-        let sent = self.turns.send(turn);
-        let back = sent.ok().and_then(|()| self.backs.recv().ok());
-        back.unwrap_or_else(|| Back::Panicked("its thread is gone".to_owned()))
+    fn turn(&mut self, turn: Turn) -> Back {
+        self.0.raw_send(Some(turn)).unwrap_or_else(|| Back::Panicked("its stack is gone".to_owned()))
     }
 
     fn release(self) {
         // At the end of the thread there is no crew any more: then the worker ends as well.
         let _ = CREW.try_with(|crew| crew.borrow_mut().push(self));
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.turn(Turn::Die);
     }
 }
 
@@ -239,7 +236,7 @@ impl Stage {
 
     /// Ends a task where it is.
     pub(crate) fn kill(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.remove(&id) else { return };
+        let Some(mut task) = self.tasks.remove(&id) else { return };
         self.waiting.retain(|_, waits| *waits != id);
         // One that has not begun needs no unwinding.
         if task.job.is_none() {
@@ -284,8 +281,7 @@ impl Hands {
             if let Some(answer) = lock(&self.desk).answered.remove(&ticket) {
                 return answer;
             }
-            give_back(Back::Waits(ticket));
-            match next_turn() {
+            match give_back(Back::Waits(ticket)) {
                 Some(Turn::GoOn) => {}
                 // Without the hook that prints panics: this is how a process dies.
                 _ => resume_unwind(Box::new(Killed)),

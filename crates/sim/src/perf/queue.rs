@@ -1,5 +1,6 @@
-//! The event queue: a heap of four children to a node over small keys, the events themselves in a slab. Nothing is
-//! allocated once both have grown to the size of the run.
+//! The event queue of a run.
+
+use crate::heap::{self, Heap};
 
 /// A key: when, in which order among equals, and where the event lies.
 #[derive(Clone, Copy, Debug)]
@@ -10,80 +11,36 @@ struct Key {
     slot: u32,
 }
 
-impl Key {
-    const fn is_before(self, other: Self) -> bool {
+impl heap::Key for Key {
+    fn is_before(self, other: Self) -> bool {
         self.at < other.at || self.at == other.at && (self.sequence.wrapping_sub(other.sequence) as i32) < 0
+    }
+
+    fn slot(self) -> u32 {
+        self.slot
     }
 }
 
 /// Events in the order of their time in nanoseconds, and among equals of their insertion.
 #[derive(Debug)]
 pub(super) struct Queue<E> {
-    heap: Vec<Key>,
-    slab: Vec<Option<E>>,
-    free: Vec<u32>,
+    heap: Heap<Key, E>,
     sequence: u32,
 }
 
 impl<E> Queue<E> {
     pub(super) const fn new() -> Self {
-        Self { heap: Vec::new(), slab: Vec::new(), free: Vec::new(), sequence: 0 }
+        Self { heap: Heap::new(), sequence: 0 }
     }
 
     pub(super) fn push(&mut self, at: u64, event: E) {
-        let slot = if let Some(slot) = self.free.pop() {
-            self.slab[slot as usize] = Some(event);
-            slot
-        } else {
-            self.slab.push(Some(event));
-            self.slab.len() as u32 - 1
-        };
         self.sequence = self.sequence.wrapping_add(1);
-        let key = Key { at, sequence: self.sequence, slot };
-        self.heap.push(key);
-        let mut hole = self.heap.len() - 1;
-        while hole > 0 {
-            let parent = (hole - 1) / 4;
-            if !key.is_before(self.heap[parent]) {
-                break;
-            }
-            self.heap[hole] = self.heap[parent];
-            hole = parent;
-        }
-        self.heap[hole] = key;
+        let sequence = self.sequence;
+        self.heap.push(event, |slot| Key { at, sequence, slot });
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, E)> {
-        let first = *self.heap.first()?;
-        let last = self.heap.pop()?;
-        if !self.heap.is_empty() {
-            self.sift_down(last);
-        }
-        self.free.push(first.slot);
-        self.slab[first.slot as usize].take().map(|event| (first.at, event))
-    }
-
-    fn sift_down(&mut self, key: Key) {
-        let len = self.heap.len();
-        let mut hole = 0;
-        loop {
-            let child = hole * 4 + 1;
-            if child >= len {
-                break;
-            }
-            let mut least = child;
-            for other in child + 1..(child + 4).min(len) {
-                if self.heap[other].is_before(self.heap[least]) {
-                    least = other;
-                }
-            }
-            if !self.heap[least].is_before(key) {
-                break;
-            }
-            self.heap[hole] = self.heap[least];
-            hole = least;
-        }
-        self.heap[hole] = key;
+        self.heap.pop().map(|(key, event)| (key.at, event))
     }
 }
 

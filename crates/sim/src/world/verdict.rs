@@ -33,7 +33,7 @@ impl World<'_> {
         self.check_objects();
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
-        while let Some(((at, _, _), happening)) = self.queue.pop_first().filter(|((at, ..), _)| *at < until) {
+        while let Some((at, happening)) = self.queue.pop().filter(|(at, _)| *at < until) {
             self.now = at;
             self.happen(happening);
         }
