@@ -92,3 +92,19 @@ fn bids_that_are_read_late_are_all_read_before_the_choice() {
     chosen.sort_unstable();
     assert_eq!(chosen, [1, 3]);
 }
+
+#[test]
+fn a_quick_bid_of_where_a_copy_is_already_does_not_make_the_others_slow() {
+    let entry = |(n, domain)| TargetEntry { id: NodeId(n), domain, capacity: 1 << 30 };
+    let targets = [(1, 1), (2, 1), (3, 2), (4, 3)].map(entry).to_vec();
+    let map = ClusterMap::new(CLUSTER, Epoch(1), 2, 4, targets).expect("a good map");
+    let mut initiator = Initiator::new(INITIATOR, map, Config::default(), 1);
+    let txn = ask(&mut initiator, at(0), 1);
+    let held = Message::Bid(Bid { txn, round: 1, answer: Answer::HaveIt });
+    step(&mut initiator, at(10_000), Input::Datagram(from(NodeId(1), &held)));
+    assert_eq!(bid(&mut initiator, at(10_000), txn, 2, FAST), None);
+    assert_eq!(bid(&mut initiator, at(10_000), txn, 3, SLOW), None);
+    // Target 4 says nothing.
+    let chosen = (0..10).find_map(|_| accepted(wait(&mut initiator).1));
+    assert_eq!(chosen, Some(vec![3]), "it is the only one that can have the second copy");
+}
