@@ -117,6 +117,28 @@ impl Layout {
         }
     }
 
+    /// A last map has twice as many targets as the one before, and most chunks are on the new ones. Half of the nodes find
+    /// it late.
+    pub(crate) fn double(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(35);
+        let last = &self.maps[self.maps.len() - 1];
+        if !rng.chance(1, 3) || last.targets.len() > 16 {
+            return;
+        }
+        let (mut next, ids) = (last.clone(), self.maps.iter().flat_map(|map| &map.targets));
+        let (id, domain) = ids.fold((0, 0), |(id, domain), t| (t.id.0.max(id), t.domain.max(domain)));
+        for (target, n) in last.targets.iter().zip(1..) {
+            let (id, domain) = (NodeId(id + n), domain + 1 + target.domain);
+            next.targets.push(TargetEntry { id, domain, capacity: target.capacity * 4 });
+        }
+        let told = last.told + Span::from_millis(10 + rng.below(60));
+        (next.told, next.found) = (told, told + Span::from_millis(150 + rng.below(150)));
+        next.changes = vec!["doubles the cluster"];
+        if next.build(Epoch(1), self.apart).is_ok() {
+            self.maps.push(next);
+        }
+    }
+
     /// For what must be found and have all its copies at the end: no map moves a chunk to another group, and no disk is lost.
     pub(crate) fn keep_places(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(34);

@@ -1,6 +1,7 @@
 //! Drawing a whole scenario from a seed. Some faults are switched off entirely in some seeds, so that each also runs
 //! without the noise of the others.
 
+use protocol::cleaner;
 use protocol::config::{Config, Reads, Transport};
 use protocol::initiator;
 use protocol::rng::Rng;
@@ -8,6 +9,7 @@ use protocol::target::Bug;
 use protocol::time::Span;
 use protocol::wire;
 
+use crate::cleaning::Cleaning;
 use crate::disks::Disks;
 use crate::layout::Layout;
 use crate::object::Objects;
@@ -26,6 +28,8 @@ pub enum Planted {
     Target(Bug),
     /// A defect of the initiator machine.
     Initiator(initiator::Bug),
+    /// A defect of the steps of a cleaner.
+    Cleaner(cleaner::Bug),
     /// A defect of what judges other nodes' sessions.
     Session(wire::Bug),
     /// A restart forgets the newest records of the index.
@@ -48,7 +52,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 53] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -96,6 +100,12 @@ impl Planted {
         Self::Object(object::Bug::SkipRenewal),
         Self::Object(object::Bug::OwnTime),
         Self::Object(object::Bug::SkipUploads),
+        Self::Object(object::Bug::TrustEnded),
+        Self::Store(store::Bug::StaleStamps),
+        Self::Cleaner(cleaner::Bug::IgnoreSilence),
+        Self::Initiator(initiator::Bug::KeepMark),
+        Self::Target(Bug::CleanOldMap),
+        Self::Target(Bug::ObeyUnknown),
     ];
 
     /// Its name on the command line.
@@ -111,6 +121,10 @@ impl Planted {
             Self::Target(Bug::ClaimGranted) => "claim-granted",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
+            Self::Target(Bug::CleanOldMap) => "clean-old-map",
+            Self::Target(Bug::ObeyUnknown) => "obey-unknown",
+            Self::Cleaner(cleaner::Bug::IgnoreSilence) => "ignore-silence",
+            Self::Initiator(initiator::Bug::KeepMark) => "keep-mark",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
             Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
@@ -215,6 +229,8 @@ pub struct Scenario {
     pub capacity: u64,
     /// Disks, and what goes wrong with them.
     pub disks: Disks,
+    /// Cleaners of chunks that initiators put, and how these are forgotten.
+    pub cleaning: Option<Cleaning>,
     /// Gateways with objects and files, in the place of initiators with chunks.
     pub objects: Option<Objects>,
     /// A planted defect.
@@ -278,8 +294,12 @@ impl Scenario {
         let objects = Objects::draw(seed);
         let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
         let chunks = objects.is_none();
+        let cleaning = if chunks { Cleaning::draw(seed) } else { None };
         if !chunks {
             layout.keep_places(seed);
+        }
+        if cleaning.is_some() {
+            layout.double(seed);
         }
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
@@ -296,7 +316,7 @@ impl Scenario {
             targets,
             initiators: if chunks { 3 } else { 0 },
             layout,
-            operations: if chunks { OPERATIONS } else { 0 },
+            operations: cleaning.map_or(if chunks { OPERATIONS } else { 0 }, |_| OPERATIONS * 3 / 4),
             largest,
             config,
             link,
@@ -314,6 +334,7 @@ impl Scenario {
             commit,
             capacity: disks.capacity,
             disks,
+            cleaning,
             objects,
             planted,
         }

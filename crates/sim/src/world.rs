@@ -23,6 +23,7 @@ use crate::net::{Net, listeners};
 use crate::swarm::{Planted, STORM, Scenario, Trouble};
 use crate::tell;
 
+mod cleaner;
 mod disks;
 mod faults;
 mod gateways;
@@ -110,6 +111,7 @@ enum Happening {
     Heal,
     Disks(disks::Event),
     Gateway(gateways::Event),
+    Cleaner(cleaner::Event),
 }
 
 pub(crate) struct World<'a> {
@@ -143,6 +145,7 @@ pub(crate) struct World<'a> {
     /// Every chunk that was ever put.
     contents: BTreeMap<ChunkId, Bytes>,
     gateways: Option<Gateways>,
+    cleaning: Option<cleaner::State>,
     healed: bool,
     disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
@@ -184,6 +187,7 @@ impl<'a> World<'a> {
             durable_at: BTreeMap::new(),
             contents: BTreeMap::new(),
             gateways: None,
+            cleaning: None,
             healed: false,
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
@@ -204,6 +208,7 @@ impl<'a> World<'a> {
             self.add_initiator();
         }
         self.add_gateways();
+        self.add_cleaners();
         self.storm();
     }
 
@@ -350,7 +355,8 @@ impl<'a> World<'a> {
 
     fn is_finished(&self) -> bool {
         let done = self.gateways.as_ref().is_none_or(Gateways::is_done);
-        done && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
+        let cleaned = self.cleaning.as_ref().is_none_or(cleaner::State::is_done);
+        done && cleaned && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -387,6 +393,7 @@ impl<'a> World<'a> {
             Happening::Heal => self.heal(),
             Happening::Disks(event) => self.disks(event),
             Happening::Gateway(event) => self.gateway_happens(event),
+            Happening::Cleaner(event) => self.cleaner_happens(event),
         }
     }
 

@@ -54,7 +54,7 @@ impl Target {
     /// Whether a cleaner does not know a map with which others already put: then it does not know all that refers to
     /// chunks either.
     fn is_behind(&self, epoch: Epoch) -> bool {
-        epoch < self.marks.epoch.max(self.setup.map.epoch)
+        epoch < self.marks.epoch.max(self.setup.map.epoch) && self.setup.bug != Some(Bug::CleanOldMap)
     }
 
     pub(super) fn mark(&mut self, from: NodeId, epoch: Epoch, txn: TxnId) {
@@ -70,10 +70,11 @@ impl Target {
         if self.is_behind(epoch) {
             return self.bid(from, txn, 0, Answer::Stale);
         }
-        let Some(mark) = self.marks.find(mark) else {
-            return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 });
+        let (mark, since) = match self.marks.find(mark) {
+            Some(mark) => (mark, self.marks.find(since).filter(|since| *since < mark).unwrap_or(0)),
+            None if self.setup.bug == Some(Bug::ObeyUnknown) => (u32::MAX, u32::MAX),
+            None => return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 }),
         };
-        let since = self.marks.find(since).filter(|since| *since < mark).unwrap_or(0);
         self.look(Effect::Discard { ids, mark, since }, Pending::Discard { from, txn, page });
     }
 

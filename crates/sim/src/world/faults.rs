@@ -6,7 +6,7 @@ use protocol::time::Span;
 use store::backend::Spot;
 
 use super::gateways::Gateways;
-use super::{Happening, Machinery, Node, STORM, World};
+use super::{Happening, Machinery, Node, STORM, World, cleaner};
 use crate::disks::Spoil;
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
@@ -15,6 +15,7 @@ impl World<'_> {
     /// Schedules the faults, and the end of all faults.
     pub(super) fn storm(&mut self) {
         let length = self.gateways.as_ref().map_or(STORM, Gateways::storm);
+        let length = self.cleaning.as_ref().and_then(cleaner::State::storm).unwrap_or(length);
         let storm = length.as_nanos();
         let draw = |world: &mut Self| world.now + Span::from_nanos(world.rng.below(storm));
         for _ in 0..self.scenario.crashes {
