@@ -17,6 +17,10 @@ pub struct Cleaning {
     pub forgets: u64,
     /// Most time between two operations.
     pub pause: Span,
+    /// Whether nothing else makes targets silent for long: a look comes to its end only when all answer.
+    pub calm: bool,
+    /// Whether chunks are small.
+    pub small: bool,
     /// Targets that are killed and are back at once.
     pub restarts: u32,
     /// When all targets are cut off but so many, for good: until the heal.
@@ -31,13 +35,15 @@ impl Cleaning {
             return None;
         }
         Some(Self {
-            grace: Span::from_millis(20 + rng.below(40)),
+            grace: Span::from_millis(20 + rng.below(50)),
             cleaners: 1 + rng.below(2) as u32,
-            reading: if rng.chance(1, 2) { Span::from_micros(rng.below(30_000)) } else { Span::ZERO },
-            forgets: 100 + rng.below(300),
+            reading: if rng.chance(2, 3) { Span::from_micros(rng.below(40_000)) } else { Span::ZERO },
+            forgets: 200 + rng.below(300),
             pause: Span::from_micros(1 + rng.below(20_000)),
+            calm: rng.chance(2, 3),
+            small: rng.chance(2, 3),
             restarts: if rng.chance(1, 2) { 1 + rng.below(10) as u32 } else { 0 },
-            outage: rng.chance(1, 5).then(|| (Span::from_millis(rng.below(200)), 1 + rng.below(4) as u32)),
+            outage: rng.chance(1, 5).then(|| (Span::from_millis(150 + rng.below(200)), 2 + rng.below(5) as u32)),
         })
     }
 
@@ -49,6 +55,6 @@ impl Cleaning {
     /// For how long faults happen, if that is longer than elsewhere.
     pub(crate) fn storm(&self) -> Option<Span> {
         // Long enough for two looks that ask the silent in vain.
-        self.outage.map(|(at, _)| at + Span::from_millis(700) + self.grace.times(3))
+        self.outage.map(|(at, _)| at + Span::from_millis(700) + self.grace.times(4))
     }
 }

@@ -92,4 +92,13 @@ impl Disks {
         let pace = if rng.chance(1, 2) { Span::from_micros(rng.below(50_000)) } else { Span::ZERO };
         Self { segment, capacity, look, pace, stops, restless, blackout, spoils }
     }
+
+    /// For what is cleaned: segments are so short that many are emptied, and often slowly, so that much happens to a chunk
+    /// while it is moved.
+    pub(crate) fn keep_moving(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(22);
+        self.segment = self.segment.min(12 << 10).max(self.segment % (32 << 10));
+        self.look = Span::from_millis(1 + rng.below(6));
+        self.pace = if rng.chance(3, 4) { Span::from_micros(rng.below(60_000)) } else { Span::ZERO };
+    }
 }

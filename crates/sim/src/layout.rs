@@ -117,24 +117,31 @@ impl Layout {
         }
     }
 
-    /// A last map has twice as many targets as the one before, and most chunks are on the new ones. Half of the nodes find
-    /// it late.
+    /// No targets go down or are cut off together, nobody sleeps, and no disk is lost.
+    pub(crate) fn calm(&mut self) {
+        (self.domain_crashes, self.domain_cuts, self.sleeps, self.blackout) = (0, 0, 0, false);
+        self.lost.clear();
+    }
+
+    /// In place of other changes, the second map has twice as many targets, and most chunks on the new ones. Half of the
+    /// nodes find it late.
     pub(crate) fn double(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(35);
-        let last = &self.maps[self.maps.len() - 1];
-        if !rng.chance(1, 3) || last.targets.len() > 16 {
+        let first = &self.maps[0];
+        if !rng.chance(1, 3) || first.targets.len() > 18 {
             return;
         }
-        let (mut next, ids) = (last.clone(), self.maps.iter().flat_map(|map| &map.targets));
-        let (id, domain) = ids.fold((0, 0), |(id, domain), t| (t.id.0.max(id), t.domain.max(domain)));
-        for (target, n) in last.targets.iter().zip(1..) {
-            let (id, domain) = (NodeId(id + n), domain + 1 + target.domain);
+        let (mut next, new) = (first.clone(), first.targets.len() as u32);
+        let domain = first.targets.iter().map(|t| t.domain + 1).max().unwrap_or(0);
+        for target in &first.targets {
+            let (id, domain) = (NodeId(target.id.0 + new), domain + target.domain);
             next.targets.push(TargetEntry { id, domain, capacity: target.capacity * 4 });
         }
-        let told = last.told + Span::from_millis(10 + rng.below(60));
-        (next.told, next.found) = (told, told + Span::from_millis(150 + rng.below(150)));
+        let told = Span::from_millis(20 + rng.below(80));
+        (next.told, next.found) = (told, told + Span::from_millis(200 + rng.below(150)));
         next.changes = vec!["doubles the cluster"];
         if next.build(Epoch(1), self.apart).is_ok() {
+            self.maps.truncate(1);
             self.maps.push(next);
         }
     }

@@ -298,15 +298,28 @@ impl Scenario {
         if !chunks {
             layout.keep_places(seed);
         }
+        let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
         if cleaning.is_some() {
             layout.double(seed);
+        }
+        let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
+        if calm {
+            layout.calm();
         }
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
         let largest = [1_000, 4_000, 9_000][rng.below(3) as usize];
+        // Small ones are several to a segment.
+        let largest = cleaning.filter(|cleaning| cleaning.small).map_or(largest, |_| 1_000);
         let targets = layout.maps[0].targets.len() as u32;
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, STORM, volume, largest);
+        if cleaning.is_some() {
+            disks.keep_moving(seed);
+        }
+        if calm {
+            (disks.stops, disks.restless, disks.blackout) = (0, 0, None);
+        }
         if !chunks {
             // What clients are told of full disks is not judged.
             disks.capacity = CAPACITY;

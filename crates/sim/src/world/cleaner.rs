@@ -20,8 +20,8 @@ use crate::tell;
 
 /// Looks without any work beside them, after which nothing may be left to clean: what a manifest named goes after it.
 const LOOKS: u32 = 4;
-/// Chunks that were forgotten last: they are put again more often than others.
-const FORGOTTEN: usize = 12;
+/// Chunks that were forgotten last.
+const FORGOTTEN: usize = 32;
 /// Between one look and the next.
 const PAUSE: Span = Span::from_millis(1);
 
@@ -29,8 +29,8 @@ const PAUSE: Span = Span::from_millis(1);
 pub(super) enum Event {
     /// A cleaner does what it wants next.
     GoOn(NodeId, Done),
-    /// An initiator puts the manifest that names a chunk.
-    Name(NodeId, Named),
+    /// It is said what refers to a chunk that an initiator has put: a row, or a manifest that it puts.
+    Name(NodeId, Named, bool),
     /// An initiator is asked for something more.
     Feed(NodeId),
     /// All targets but so many are cut off.
@@ -74,7 +74,10 @@ pub(super) struct State {
     named: BTreeMap<ChunkId, Named>,
     /// Manifests that count no more.
     removed: BTreeSet<ChunkId>,
-    forgotten: VecDeque<ChunkId>,
+    /// Payload chunks that are counted on, in the order in which that was said.
+    counted_on: VecDeque<ChunkId>,
+    /// The newest first, and when.
+    forgotten: VecDeque<(ChunkId, Instant)>,
     /// Manifests that are still to be put.
     coming: u32,
     /// Since when nothing is asked for any more.
@@ -85,8 +88,10 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(settings: Cleaning, seed: u64) -> Self {
         let rng = Rng::new(seed).fork(61);
-        let (workers, rows, named, removed, forgotten) = Default::default();
-        Self { settings, rng, workers, rows, named, removed, forgotten, coming: 0, quiet: None, quiet_looks: 0 }
+        let (workers, rows, named, removed) = Default::default();
+        let (counted_on, forgotten) = Default::default();
+        let (coming, quiet, quiet_looks) = (0, None, 0);
+        Self { settings, rng, workers, rows, named, removed, counted_on, forgotten, coming, quiet, quiet_looks }
     }
 
     pub(super) fn storm(&self) -> Option<Span> {
@@ -150,7 +155,8 @@ impl World<'_> {
                     self.go_on_cleaning(node);
                 }
             }
-            Event::Name(initiator, named) => self.put_manifest(initiator, named),
+            Event::Name(_, named, true) => self.add_row(named),
+            Event::Name(initiator, named, false) => self.put_manifest(initiator, named),
             Event::Feed(initiator) if self.initiators.contains(&initiator) => self.feed_some(initiator, 1),
             Event::Feed(_) => {}
             Event::Outage(left) => self.outage(left),
@@ -278,14 +284,13 @@ impl World<'_> {
     /// manifest that is put next; and what comes too late may be cleaned away.
     pub(super) fn is_counted_on(&mut self, by: NodeId, id: ChunkId, bytes: &Bytes, promise: &Arc<Promise>, begun: Instant) -> bool {
         let now = self.now;
-        let Some(State { settings, rng, rows, named, forgotten, coming, .. }) = &mut self.cleaning else { return true };
-        if let Some(Named { chunk, bytes, promise, begun }) = named.get(&id) {
-            if now.since(*begun) >= settings.limit() {
-                return false;
+        let Some(State { settings, rng, named, forgotten, coming, .. }) = &mut self.cleaning else { return true };
+        if let Some(named) = named.get(&id).cloned() {
+            let in_time = now.since(named.begun) < settings.limit();
+            if in_time {
+                self.count_on(named);
             }
-            self.acknowledged.insert(*chunk, bytes.clone());
-            self.promises.insert(*chunk, promise.clone());
-            return true;
+            return in_time;
         }
         if id.kind() == ChunkKind::Manifest {
             return true;
@@ -293,18 +298,29 @@ impl World<'_> {
         let left = settings.limit().less(now.since(begun));
         if left == Span::ZERO {
             forgotten.truncate(FORGOTTEN - 1);
-            forgotten.push_front(id);
+            forgotten.push_front((id, now));
             return false;
         }
-        if rng.chance(1, 2) {
-            rows.insert(id);
-            return true;
-        }
         *coming += 1;
-        let after = if rng.chance(1, 2) { Span::from_nanos(rng.below(left.as_nanos())) } else { Span::ZERO };
+        let after = if rng.chance(2, 3) { Span::from_nanos(rng.below(left.as_nanos())) } else { Span::ZERO };
+        let is_row = rng.chance(1, 3);
         let named = Named { chunk: id, bytes: bytes.clone(), promise: promise.clone(), begun };
-        self.push(now + after, Happening::Cleaner(Event::Name(by, named)));
+        self.push(now + after, Happening::Cleaner(Event::Name(by, named, is_row)));
         false
+    }
+
+    fn add_row(&mut self, named: Named) {
+        let Some(State { rows, coming, .. }) = &mut self.cleaning else { return };
+        *coming -= 1;
+        rows.insert(named.chunk);
+        self.count_on(named);
+    }
+
+    /// What refers to a chunk is there, and its initiator is told.
+    fn count_on(&mut self, Named { chunk, bytes, promise, .. }: Named) {
+        self.acknowledged.insert(chunk, bytes);
+        self.promises.insert(chunk, promise);
+        self.cleaning.iter_mut().for_each(|cleaning| cleaning.counted_on.push_back(chunk));
     }
 
     fn put_manifest(&mut self, initiator: NodeId, what: Named) {
@@ -327,18 +343,19 @@ impl World<'_> {
 
     /// Sometimes nobody counts on a chunk any more.
     pub(super) fn forget_some(&mut self) {
-        let Some(State { settings, rng, rows, named, removed, forgotten, .. }) = &mut self.cleaning else { return };
-        if self.acknowledged.is_empty() || !rng.chance(settings.forgets, 1_000) {
+        let Some(State { settings, rng, rows, named, removed, counted_on, forgotten, .. }) = &mut self.cleaning else {
+            return;
+        };
+        if !rng.chance(settings.forgets, 1_000) || counted_on.is_empty() {
             return;
         }
-        let nth = rng.below(self.acknowledged.len() as u64) as usize;
-        let Some(chunk) = self.acknowledged.keys().nth(nth).copied() else { return };
-        if chunk.kind() != ChunkKind::Payload {
-            return;
-        }
+        // Rather old ones: they are in segments together.
+        let among = if rng.chance(2, 3) { counted_on.len().min(4) } else { counted_on.len() };
+        let Some(chunk) = counted_on.remove(rng.below(among as u64) as usize) else { return };
+        counted_on.retain(|other| *other != chunk);
         rows.remove(&chunk);
         forgotten.truncate(FORGOTTEN - 1);
-        forgotten.push_front(chunk);
+        forgotten.push_front((chunk, self.now));
         let of = named.iter().filter(|(id, named)| named.chunk == chunk && self.acknowledged.contains_key(id));
         let mut gone: Vec<ChunkId> = of.map(|(id, _)| *id).collect();
         removed.extend(&gone);
@@ -351,13 +368,18 @@ impl World<'_> {
         self.note(50, NodeId(0), gone.len(), || format!("nobody counts on {chunk:?} any more"));
     }
 
-    /// A chunk that was forgotten a moment ago, or never counted on.
+    /// A chunk that was forgotten, or never counted on: rather one that is about to go.
     pub(super) fn draw_forgotten(&mut self) -> Option<(ChunkId, Bytes)> {
-        let State { rng, forgotten, .. } = self.cleaning.as_mut()?;
-        if forgotten.is_empty() || !rng.chance(1, 4) {
+        let now = self.now;
+        let State { settings, rng, forgotten, .. } = self.cleaning.as_mut()?;
+        if !rng.chance(1, 3) {
             return None;
         }
-        let id = forgotten[rng.below(forgotten.len() as u64) as usize];
+        let is_due = |at: Instant| (settings.grace..settings.grace.times(4)).contains(&now.since(at));
+        let due: Vec<ChunkId> = forgotten.iter().filter(|(_, at)| is_due(*at)).map(|(id, _)| *id).collect();
+        let nth = rng.below(due.len().max(1) as u64) as usize;
+        let id = due.get(nth).or_else(|| forgotten.front().map(|(id, _)| id)).copied()?;
+        forgotten.retain(|(other, _)| *other != id);
         self.contents.get(&id).map(|bytes| (id, bytes.clone()))
     }
 
