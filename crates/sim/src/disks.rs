@@ -28,8 +28,6 @@ pub struct Seen {
     pub blackouts: u32,
     /// Bytes spoiled.
     pub spoiled: u32,
-    /// Puts after the heal that were excused because targets were full.
-    pub full: u32,
 }
 
 impl Seen {
@@ -40,7 +38,6 @@ impl Seen {
         self.refused += other.refused;
         self.blackouts += other.blackouts;
         self.spoiled += other.spoiled;
-        self.full += other.full;
     }
 }
 

@@ -123,29 +123,6 @@ impl Layout {
         self.lost.clear();
     }
 
-    /// In place of other changes, the second map has twice as many targets, and most chunks on the new ones. Half of the
-    /// nodes find it late.
-    pub(crate) fn double(&mut self, seed: u64) {
-        let mut rng = Rng::new(seed).fork(35);
-        let first = &self.maps[0];
-        if !rng.chance(1, 3) || first.targets.len() > 18 {
-            return;
-        }
-        let (mut next, new) = (first.clone(), first.targets.len() as u32);
-        let domain = first.targets.iter().map(|t| t.domain + 1).max().unwrap_or(0);
-        for target in &first.targets {
-            let (id, domain) = (NodeId(target.id.0 + new), domain + target.domain);
-            next.targets.push(TargetEntry { id, domain, capacity: target.capacity * 4 });
-        }
-        let told = Span::from_millis(20 + rng.below(80));
-        (next.told, next.found) = (told, told + Span::from_millis(200 + rng.below(150)));
-        next.changes = vec!["doubles the cluster"];
-        if next.build(Epoch(1), self.apart).is_ok() {
-            self.maps.truncate(1);
-            self.maps.push(next);
-        }
-    }
-
     /// For what must be found and have all its copies at the end: no map moves a chunk to another group, and no disk is lost.
     pub(crate) fn keep_places(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(34);

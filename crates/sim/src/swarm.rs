@@ -8,9 +8,10 @@ use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
 use protocol::wire;
+use store::backend::Spot;
 
 use crate::cleaning::Cleaning;
-use crate::disks::Disks;
+use crate::disks::{Disks, Spoil};
 use crate::layout::Layout;
 use crate::object::Objects;
 
@@ -52,7 +53,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 50] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -101,10 +102,7 @@ impl Planted {
         Self::Object(object::Bug::OwnTime),
         Self::Object(object::Bug::SkipUploads),
         Self::Object(object::Bug::TrustEnded),
-        Self::Store(store::Bug::StaleStamps),
         Self::Cleaner(cleaner::Bug::IgnoreSilence),
-        Self::Initiator(initiator::Bug::KeepMark),
-        Self::Target(Bug::CleanOldMap),
         Self::Target(Bug::ObeyUnknown),
     ];
 
@@ -121,10 +119,8 @@ impl Planted {
             Self::Target(Bug::ClaimGranted) => "claim-granted",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
-            Self::Target(Bug::CleanOldMap) => "clean-old-map",
             Self::Target(Bug::ObeyUnknown) => "obey-unknown",
             Self::Cleaner(cleaner::Bug::IgnoreSilence) => "ignore-silence",
-            Self::Initiator(initiator::Bug::KeepMark) => "keep-mark",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
             Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
@@ -219,8 +215,6 @@ pub struct Scenario {
     pub partitions: u32,
     /// When the switch begins to drop multicast, and when it ends.
     pub mute: Option<(Span, Span)>,
-    /// Bytes flipped on the disk of one target.
-    pub flips: u32,
     /// Disks that fail for a while before the heal.
     pub troubles: Vec<Trouble>,
     /// Most writes that one sync makes durable.
@@ -276,7 +270,7 @@ impl Scenario {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         let faults = Faults { loss: some(40), duplicate: some(40), reorder: some(100), corrupt: some(30) };
         let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
-        let (partitions, flips, drift) = (some(4) as u32, some(4) as u32, some(200));
+        let (partitions, flips, drift) = (some(4) as u32, some(4), some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
         let copies = if rng.chance(1, 6) { 2 } else { 3 };
         let mut layout = Layout::draw(seed, copies, CAPACITY);
@@ -299,9 +293,6 @@ impl Scenario {
             layout.keep_places(seed);
         }
         let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
-        if cleaning.is_some() {
-            layout.double(seed);
-        }
         let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
         if calm {
             layout.calm();
@@ -314,6 +305,7 @@ impl Scenario {
         let targets = layout.maps[0].targets.len() as u32;
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, STORM, volume, largest);
+        disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
         if cleaning.is_some() {
             disks.keep_moving(seed);
         }
@@ -342,7 +334,6 @@ impl Scenario {
             initiator_crashes: if chunks { initiator_crashes } else { 0 },
             partitions,
             mute,
-            flips,
             troubles,
             commit,
             capacity: disks.capacity,

@@ -396,6 +396,4 @@ pub enum Bug {
     KeepCopies,
     /// Count copies that were made before a newer cluster map, although the chunk is looked for in another group now.
     KeepHolders,
-    /// Tell targets of discards under another cluster map than that of their mark.
-    KeepMark,
 }

@@ -103,11 +103,10 @@ impl Ask {
             holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));
         }
         let mut done = Discarded::default();
-        let moved = |epoch| epoch != cx.map.epoch && cx.bug != Some(Bug::KeepMark);
-        if moved(mark.epoch) {
+        if mark.epoch != cx.map.epoch {
             done.silent = core::mem::take(&mut by_target).into_keys().collect();
         }
-        let since = since.filter(|since| !moved(since.epoch)).map_or(TxnId(0), |since| since.name);
+        let since = since.filter(|since| since.epoch == mark.epoch).map_or(TxnId(0), |since| since.name);
         let whom = by_target.keys().copied().collect();
         Self::begin(cx, txn, handle, whom, Question::Discard { mark: mark.name, since, chunks: by_target, done })
     }

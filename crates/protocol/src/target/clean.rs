@@ -54,7 +54,7 @@ impl Target {
     /// Whether a cleaner does not know a map with which others already put: then it does not know all that refers to
     /// chunks either.
     fn is_behind(&self, epoch: Epoch) -> bool {
-        epoch < self.marks.epoch.max(self.setup.map.epoch) && self.setup.bug != Some(Bug::CleanOldMap)
+        epoch < self.marks.epoch.max(self.setup.map.epoch)
     }
 
     pub(super) fn mark(&mut self, from: NodeId, epoch: Epoch, txn: TxnId) {

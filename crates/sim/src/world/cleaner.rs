@@ -15,6 +15,7 @@ use super::promise::Promise;
 use super::workload::Asked;
 use super::{Happening, Machinery, World};
 use crate::cleaning::Cleaning;
+use crate::excuse::Excuse;
 use crate::swarm::Planted;
 use crate::tell;
 
@@ -282,7 +283,14 @@ impl World<'_> {
 
     /// A put ended well: whether somebody counts on its chunk from now on. When there are cleaners, a row refers to it, or a
     /// manifest that is put next; and what comes too late may be cleaned away.
-    pub(super) fn is_counted_on(&mut self, by: NodeId, id: ChunkId, bytes: &Bytes, promise: &Arc<Promise>, begun: Instant) -> bool {
+    pub(super) fn is_counted_on(
+        &mut self,
+        by: NodeId,
+        id: ChunkId,
+        bytes: &Bytes,
+        promise: &Arc<Promise>,
+        begun: Instant,
+    ) -> bool {
         let now = self.now;
         let Some(State { settings, rng, named, forgotten, coming, .. }) = &mut self.cleaning else { return true };
         if let Some(named) = named.get(&id).cloned() {
@@ -383,24 +391,32 @@ impl World<'_> {
         self.contents.get(&id).map(|bytes| (id, bytes.clone()))
     }
 
-    /// A chunk that is held though nothing refers to it.
+    /// No target holds a chunk that nothing refers to.
     pub(super) fn check_cleaned(&mut self) {
         let Some(cleaning) = &self.cleaning else { return };
         let mut referenced = cleaning.rows.clone();
-        let mut held = BTreeMap::new();
+        let mut held: BTreeMap<ChunkId, Vec<NodeId>> = BTreeMap::new();
         for (node, state) in &self.nodes {
             let Machinery::Target(_, disk) = &state.machinery else { continue };
             for id in disk.held() {
                 if id.kind() == ChunkKind::Payload || cleaning.removed.contains(&id) {
-                    held.insert(id, *node);
+                    held.entry(id).or_default().push(*node);
                 } else {
                     referenced.extend(cleaning.named.get(&id).map(|named| named.chunk));
                 }
             }
         }
-        let left = held.into_iter().find(|(id, _)| !referenced.contains(id));
-        if let Some((id, node)) = left {
-            self.fail(format!("nothing refers to {id:?}, and {node} still has it after {LOOKS} quiet looks"));
+        held.retain(|id, _| !referenced.contains(id));
+        for (id, node) in held.into_iter().flat_map(|(id, nodes)| nodes.into_iter().map(move |node| (id, node))) {
+            let space = match self.nodes.get(&node).map(|node| &node.machinery) {
+                Some(Machinery::Target(_, disk)) => disk.space(),
+                _ => continue,
+            };
+            if space.used + self.scenario.disks.segment > space.capacity {
+                self.excuse(Excuse::NoTombstone, node, id);
+            } else {
+                self.fail(format!("nothing refers to {id:?}, and {node} still has it after {LOOKS} quiet looks"));
+            }
         }
     }
 }

@@ -96,7 +96,7 @@ impl World<'_> {
                         }
                         self.acknowledge(id, chunk, payload, &stored.holders, begun.1);
                     }
-                    Err(error) if healed && !self.was_full(&error, id, begun.0) => {
+                    Err(error) if healed && !self.was_full(chunk, &error, id, begun.0) => {
                         self.fail(format!("a put failed after the heal: {error}"))
                     }
                     Err(_) => {}
