@@ -321,7 +321,7 @@ impl Scenario {
             targets,
             initiators: if chunks { 3 } else { 0 },
             layout,
-            operations: cleaning.map_or(if chunks { OPERATIONS } else { 0 }, |_| OPERATIONS * 3 / 4),
+            operations: cleaning.map_or(if chunks { OPERATIONS } else { 0 }, |_| OPERATIONS * 2 / 3),
             largest,
             config,
             link,

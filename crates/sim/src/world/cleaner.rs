@@ -19,8 +19,8 @@ use crate::excuse::Excuse;
 use crate::swarm::Planted;
 use crate::tell;
 
-/// Looks without any work beside them, after which nothing may be left to clean: what a manifest named goes after it.
-const LOOKS: u32 = 4;
+/// Looks without any work beside them, after which nothing may be left to clean: the first condemns, the second drops.
+const LOOKS: u32 = 2;
 /// Chunks that were forgotten last.
 const FORGOTTEN: usize = 32;
 /// Between one look and the next.
