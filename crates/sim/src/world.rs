@@ -354,8 +354,7 @@ impl<'a> World<'a> {
 
     fn is_finished(&self) -> bool {
         let done = self.gateways.as_ref().is_none_or(Gateways::is_done);
-        let cleaned = self.cleaning.as_ref().is_none_or(cleaner::State::is_done);
-        done && cleaned && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
+        done && self.is_cleaned() && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
     fn happen(&mut self, happening: Happening) {

@@ -168,6 +168,10 @@ impl World<'_> {
         self.cleaning.as_mut()?.workers.get_mut(&node)
     }
 
+    pub(super) fn is_cleaned(&self) -> bool {
+        self.cleaning.as_ref().is_none_or(State::is_done)
+    }
+
     pub(super) fn is_cleaner(&self, node: NodeId) -> bool {
         self.cleaning.as_ref().is_some_and(|cleaning| cleaning.workers.contains_key(&node))
     }
