@@ -5,7 +5,7 @@ mod garbage;
 
 use std::collections::{HashSet, VecDeque};
 
-use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
+use protocol::cleaner::{self, Cleaner, Look, Unfinished, Want};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{Busy, Found, Scope};
 
@@ -79,8 +79,8 @@ impl<'a> Cleaning<'a> {
 
     /// The same with a planted defect.
     #[must_use]
-    pub fn planted(self, bug: Option<Bug>) -> Self {
-        Self { bug, ..self }
+    pub fn planted(self, bug: Option<Bug>, machine: Option<cleaner::Bug>) -> Self {
+        Self { bug, machine: self.machine.planted(machine), ..self }
     }
 
     /// Looks once. `rest` lets the grace time pass; when it says `false`, the look ends there.
@@ -141,7 +141,7 @@ impl<'a> Cleaning<'a> {
         for prefix in (0..=if self.steps { u8::MAX } else { 0 }).map(step).collect::<Vec<_>>() {
             let found = self.service.list(Scope::Cluster, prefix);
             let found = found.wait().map_err(Unread::List)?;
-            if !found.silent.is_empty() {
+            if self.machine.lacks(&found.silent) {
                 return Err(Unread::Silent(found.silent));
             }
             self.read_manifests(found, &mut garbage)?;

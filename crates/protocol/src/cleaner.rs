@@ -33,6 +33,13 @@ pub enum Want {
     Over(Look),
 }
 
+/// Defects that can be planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// What those hold who were silent counts as known.
+    IgnoreSilence,
+}
+
 /// Why a look was not finished: then nothing more is dropped by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfinished {
@@ -89,6 +96,7 @@ pub struct Cleaner {
     /// Still to be told.
     queue: Vec<(ChunkId, Vec<NodeId>)>,
     look: Look,
+    bug: Option<Bug>,
 }
 
 impl Cleaner {
@@ -96,7 +104,13 @@ impl Cleaner {
     #[must_use]
     pub fn new(dry: bool) -> Self {
         let look = Look::default();
-        Self { phase: Phase::Marking, dry, slice_bytes: 0, mark: None, since: None, queue: Vec::new(), look }
+        Self { phase: Phase::Marking, dry, slice_bytes: 0, mark: None, since: None, queue: Vec::new(), look, bug: None }
+    }
+
+    /// The same with a planted defect.
+    #[must_use]
+    pub fn planted(self, bug: Option<Bug>) -> Self {
+        Self { bug, ..self }
     }
 
     /// From the next look on, as many bytes of an id as this decide its slice: at most two.
@@ -108,6 +122,12 @@ impl Cleaner {
     #[must_use]
     pub fn slice_bytes(&self) -> u8 {
         self.slice_bytes
+    }
+
+    /// Whether a look cannot go on, since these did not answer: what they hold is not known.
+    #[must_use]
+    pub fn lacks(&self, silent: &[NodeId]) -> bool {
+        !silent.is_empty() && self.bug != Some(Bug::IgnoreSilence)
     }
 
     fn slices(&self) -> u32 {
@@ -151,7 +171,7 @@ impl Cleaner {
     /// The mark is set, or not everywhere.
     pub fn marked(&mut self, result: Result<Marked, Busy>) {
         match result {
-            Ok(marked) if marked.silent.is_empty() => {
+            Ok(marked) if !self.lacks(&marked.silent) => {
                 self.mark = Some(marked.mark);
                 // A look that can only condemn need not wait for what was begun before the mark.
                 self.phase = if self.since.is_some() { Phase::Resting } else { Phase::Reading { from: 0 } };
@@ -180,7 +200,7 @@ impl Cleaner {
     pub fn listed(&mut self, result: Result<Found, Busy>, is_referenced: impl Fn(&ChunkId) -> bool) {
         let Phase::Listing { at, until } = self.phase else { return };
         match result {
-            Ok(found) if found.silent.is_empty() => {
+            Ok(found) if !self.lacks(&found.silent) => {
                 self.queue = found.chunks.into_iter().filter(|(id, _)| !is_referenced(id)).collect();
                 self.look.unreferenced += self.queue.len() as u64;
                 self.phase = Phase::Discarding { at: at + 1, until };
@@ -197,7 +217,7 @@ impl Cleaner {
                 self.queue.drain(..self.queue.len().min(BATCH));
                 self.look.copies += done.copies;
                 self.look.bytes += done.bytes;
-                if !done.silent.is_empty() {
+                if self.lacks(&done.silent) {
                     self.stop(Unfinished::Silent(done.silent));
                 }
             }

@@ -28,8 +28,6 @@ pub struct Seen {
     pub blackouts: u32,
     /// Bytes spoiled.
     pub spoiled: u32,
-    /// Puts after the heal that were excused because targets were full.
-    pub full: u32,
 }
 
 impl Seen {
@@ -40,7 +38,6 @@ impl Seen {
         self.refused += other.refused;
         self.blackouts += other.blackouts;
         self.spoiled += other.spoiled;
-        self.full += other.full;
     }
 }
 
@@ -91,5 +88,14 @@ impl Disks {
         let spoils = (0..some(&mut rng, 5)).map(|_| ways[rng.below(5) as usize]).collect();
         let pace = if rng.chance(1, 2) { Span::from_micros(rng.below(50_000)) } else { Span::ZERO };
         Self { segment, capacity, look, pace, stops, restless, blackout, spoils }
+    }
+
+    /// For what is cleaned: segments are so short that many are emptied, and often slowly, so that much happens to a chunk
+    /// while it is moved.
+    pub(crate) fn keep_moving(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(22);
+        self.segment = self.segment.min(12 << 10).max(self.segment % (32 << 10));
+        self.look = Span::from_millis(1 + rng.below(6));
+        self.pace = if rng.chance(3, 4) { Span::from_micros(rng.below(60_000)) } else { Span::ZERO };
     }
 }

@@ -15,6 +15,10 @@ pub enum Excuse {
     Regrouped,
     /// A chunk that was put under a newer map than the one under which it is looked for, in another group.
     OlderMap,
+    /// A put for which there were too few targets with room: all those that said they had none had none.
+    Full,
+    /// A chunk that nothing refers to on a target whose files take all that they may: there is no room to note that it goes.
+    NoTombstone,
 }
 
 impl Excuse {
@@ -25,6 +29,8 @@ impl Excuse {
             Self::Flipped => "copy damaged by a flipped byte",
             Self::LostDisk => "copy on a lost disk",
             Self::Regrouped => "unfindable after a regrouping",
+            Self::Full => "put while targets were full",
+            Self::NoTombstone => "garbage on a target without room for a tombstone",
             Self::OlderMap => "looked for under an older map than it was put with",
         }
     }

@@ -117,6 +117,12 @@ impl Layout {
         }
     }
 
+    /// No targets go down or are cut off together, nobody sleeps, and no disk is lost.
+    pub(crate) fn calm(&mut self) {
+        (self.domain_crashes, self.domain_cuts, self.sleeps, self.blackout) = (0, 0, 0, false);
+        self.lost.clear();
+    }
+
     /// For what must be found and have all its copies at the end: no map moves a chunk to another group, and no disk is lost.
     pub(crate) fn keep_places(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(34);

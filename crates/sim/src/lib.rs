@@ -4,6 +4,7 @@
 //! messages and the same store as the daemons, [`check`] judges from outside. `docs/simulation.md` explains the output.
 
 pub mod check;
+pub mod cleaning;
 mod disk;
 pub mod disks;
 pub mod excuse;

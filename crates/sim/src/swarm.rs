@@ -1,14 +1,17 @@
 //! Drawing a whole scenario from a seed. Some faults are switched off entirely in some seeds, so that each also runs
 //! without the noise of the others.
 
+use protocol::cleaner;
 use protocol::config::{Config, Reads, Transport};
 use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::target::Bug;
 use protocol::time::Span;
 use protocol::wire;
+use store::backend::Spot;
 
-use crate::disks::Disks;
+use crate::cleaning::Cleaning;
+use crate::disks::{Disks, Spoil};
 use crate::layout::Layout;
 use crate::object::Objects;
 
@@ -26,6 +29,8 @@ pub enum Planted {
     Target(Bug),
     /// A defect of the initiator machine.
     Initiator(initiator::Bug),
+    /// A defect of the steps of a cleaner.
+    Cleaner(cleaner::Bug),
     /// A defect of what judges other nodes' sessions.
     Session(wire::Bug),
     /// A restart forgets the newest records of the index.
@@ -48,7 +53,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 51] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -97,6 +102,9 @@ impl Planted {
         Self::Object(object::Bug::SkipRenewal),
         Self::Object(object::Bug::OwnTime),
         Self::Object(object::Bug::SkipUploads),
+        Self::Object(object::Bug::TrustEnded),
+        Self::Cleaner(cleaner::Bug::IgnoreSilence),
+        Self::Target(Bug::ObeyUnknown),
     ];
 
     /// Its name on the command line.
@@ -112,6 +120,8 @@ impl Planted {
             Self::Target(Bug::ClaimGranted) => "claim-granted",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
+            Self::Target(Bug::ObeyUnknown) => "obey-unknown",
+            Self::Cleaner(cleaner::Bug::IgnoreSilence) => "ignore-silence",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
             Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
@@ -207,8 +217,6 @@ pub struct Scenario {
     pub partitions: u32,
     /// When the switch begins to drop multicast, and when it ends.
     pub mute: Option<(Span, Span)>,
-    /// Bytes flipped on the disk of one target.
-    pub flips: u32,
     /// Disks that fail for a while before the heal.
     pub troubles: Vec<Trouble>,
     /// Most writes that one sync makes durable.
@@ -217,6 +225,8 @@ pub struct Scenario {
     pub capacity: u64,
     /// Disks, and what goes wrong with them.
     pub disks: Disks,
+    /// Cleaners of chunks that initiators put, and how these are forgotten.
+    pub cleaning: Option<Cleaning>,
     /// Gateways with objects and files, in the place of initiators with chunks.
     pub objects: Option<Objects>,
     /// A planted defect.
@@ -262,7 +272,7 @@ impl Scenario {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         let faults = Faults { loss: some(40), duplicate: some(40), reorder: some(100), corrupt: some(30) };
         let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
-        let (partitions, flips, drift) = (some(4) as u32, some(4) as u32, some(200));
+        let (partitions, flips, drift) = (some(4) as u32, some(4), some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
         let copies = if rng.chance(1, 6) { 2 } else { 3 };
         let mut layout = Layout::draw(seed, copies, CAPACITY);
@@ -280,15 +290,30 @@ impl Scenario {
         let objects = Objects::draw(seed);
         let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
         let chunks = objects.is_none();
+        let cleaning = if chunks { Cleaning::draw(seed) } else { None };
         if !chunks {
             layout.keep_places(seed);
+        }
+        let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
+        let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
+        if calm {
+            layout.calm();
         }
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
         let largest = [1_000, 4_000, 9_000][rng.below(3) as usize];
+        // Small ones are several to a segment.
+        let largest = cleaning.filter(|cleaning| cleaning.small).map_or(largest, |_| 1_000);
         let targets = layout.maps[0].targets.len() as u32;
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, STORM, volume, largest);
+        disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
+        if cleaning.is_some() {
+            disks.keep_moving(seed);
+        }
+        if calm {
+            (disks.stops, disks.restless, disks.blackout) = (0, 0, None);
+        }
         if !chunks {
             // What clients are told of full disks is not judged.
             disks.capacity = CAPACITY;
@@ -298,7 +323,7 @@ impl Scenario {
             targets,
             initiators: if chunks { 3 } else { 0 },
             layout,
-            operations: if chunks { OPERATIONS } else { 0 },
+            operations: cleaning.map_or(if chunks { OPERATIONS } else { 0 }, |_| OPERATIONS * 2 / 3),
             largest,
             config,
             link,
@@ -311,11 +336,11 @@ impl Scenario {
             initiator_crashes: if chunks { initiator_crashes } else { 0 },
             partitions,
             mute,
-            flips,
             troubles,
             commit,
             capacity: disks.capacity,
             disks,
+            cleaning,
             objects,
             planted,
         }

@@ -29,13 +29,13 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         Transport::ReplicastH => "replicast-h",
         Transport::Leader => "leader",
     };
-    let faults = &s.faults;
+    let (faults, disks) = (&s.faults, &s.disks);
     let mut text = format!(
         "seed {}: {} targets, {} initiators, {transport} {multicast}\n\
          work: {} puts and as many gets, chunks of up to {} bytes, {} at once for each initiator\n\
          links: {} MB/s; disks: {} MB/s, a sync takes {}, {} bytes each\n\
          of 1,000 datagrams: {} lost, {} doubled, {} delayed, {} damaged, {} played back\n\
-         faults: {} crashes of targets and {} of initiators, {} partitions, {} flipped bytes, clocks off by up to {} ppm",
+         faults: {} crashes of targets and {} of initiators, {} partitions, {} spoiled bytes, clocks off by up to {} ppm",
         s.seed,
         s.targets,
         s.initiators,
@@ -54,7 +54,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         s.crashes,
         s.initiator_crashes,
         s.partitions,
-        s.flips,
+        disks.spoils.len(),
         s.drift,
     );
     if let Some((target, times)) = s.slow {
@@ -63,7 +63,6 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
     if let Some((begins, ends)) = s.mute {
         let _ = write!(text, "\nthe switch drops multicast from {begins} to {ends}");
     }
-    let disks = &s.disks;
     let _ = write!(text, "\nsegments of {} bytes, looks for room every {}", disks.segment, disks.look);
     if disks.stops + disks.restless > 0 {
         let _ = write!(text, "; machines stop {} times in the midst of a change", disks.stops + disks.restless);
@@ -76,6 +75,17 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
     text += &layout(&s.layout);
+    if let Some(cleaning) = &s.cleaning {
+        let calm = if cleaning.calm { ", and little else happens" } else { "" };
+        let _ = write!(
+            text,
+            "\n{} cleaners, a grace time of {}; of 1,000 operations {} forget a chunk{calm}",
+            cleaning.cleaners, cleaning.grace, cleaning.forgets
+        );
+        if let Some((at, left)) = cleaning.outage {
+            let _ = write!(text, "; after {at} all targets but {left} are cut off until the heal");
+        }
+    }
     if let Some(settings) = &s.objects {
         let _ = write!(text, "\n{}", objects::gateways(settings));
     }

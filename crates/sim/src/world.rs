@@ -23,6 +23,7 @@ use crate::net::{Net, listeners};
 use crate::swarm::{Planted, STORM, Scenario, Trouble};
 use crate::tell;
 
+mod cleaner;
 mod disks;
 mod faults;
 mod gateways;
@@ -101,7 +102,6 @@ enum Happening {
     Mute(bool),
     Trouble(NodeId, Trouble),
     Well(NodeId),
-    Flip(NodeId, u64),
     NewMap(usize),
     Reload(NodeId),
     Retire(NodeId),
@@ -112,6 +112,7 @@ enum Happening {
     Heal,
     Disks(disks::Event),
     Gateway(gateways::Event),
+    Cleaner(cleaner::Event),
 }
 
 pub(crate) struct World<'a> {
@@ -146,6 +147,7 @@ pub(crate) struct World<'a> {
     /// Every chunk that was ever put.
     contents: BTreeMap<ChunkId, Bytes>,
     gateways: Option<Gateways>,
+    cleaning: Option<cleaner::State>,
     healed: bool,
     disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
@@ -187,6 +189,7 @@ impl<'a> World<'a> {
             durable_at: BTreeMap::new(),
             contents: BTreeMap::new(),
             gateways: None,
+            cleaning: None,
             healed: false,
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
@@ -207,6 +210,7 @@ impl<'a> World<'a> {
             self.add_initiator();
         }
         self.add_gateways();
+        self.add_cleaners();
         self.storm();
     }
 
@@ -351,7 +355,7 @@ impl<'a> World<'a> {
 
     fn is_finished(&self) -> bool {
         let done = self.gateways.as_ref().is_none_or(Gateways::is_done);
-        done && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
+        done && self.is_cleaned() && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -377,7 +381,6 @@ impl<'a> World<'a> {
             Happening::Mute(mute) => self.net.mute = mute && !self.healed,
             Happening::Trouble(node, trouble) => self.trouble(node, trouble),
             Happening::Well(node) => self.well(node),
-            Happening::Flip(node, seed) => self.flip(node, seed),
             Happening::DomainCrash(nodes, seed) => self.domain_crash(&nodes, seed),
             Happening::NewMap(nth) => self.new_map(nth),
             Happening::Reload(node) => self.reload(node),
@@ -388,6 +391,7 @@ impl<'a> World<'a> {
             Happening::Heal => self.heal(),
             Happening::Disks(event) => self.disks(event),
             Happening::Gateway(event) => self.gateway_happens(event),
+            Happening::Cleaner(event) => self.cleaner_happens(event),
         }
     }
 

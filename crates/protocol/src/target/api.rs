@@ -126,4 +126,6 @@ pub enum Bug {
     VouchOldMap,
     /// Answer "have it" without remembering that somebody counts on the copy now.
     ForgetPromise,
+    /// Obey a discard whose mark is not known any more, as if nothing had been promised since.
+    ObeyUnknown,
 }

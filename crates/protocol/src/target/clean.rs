@@ -70,10 +70,11 @@ impl Target {
         if self.is_behind(epoch) {
             return self.bid(from, txn, 0, Answer::Stale);
         }
-        let Some(mark) = self.marks.find(mark) else {
-            return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 });
+        let (mark, since) = match self.marks.find(mark) {
+            Some(mark) => (mark, self.marks.find(since).filter(|since| *since < mark).unwrap_or(0)),
+            None if self.setup.bug == Some(Bug::ObeyUnknown) => (u32::MAX, u32::MAX),
+            None => return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 }),
         };
-        let since = self.marks.find(since).filter(|since| *since < mark).unwrap_or(0);
         self.look(Effect::Discard { ids, mark, since }, Pending::Discard { from, txn, page });
     }
 

@@ -13,6 +13,7 @@ use store::backend::Backend;
 use super::{Happening, Machinery, STORM, World};
 use crate::disk::Disk;
 use crate::disks::Spoil;
+use crate::excuse::Excuse;
 use crate::tell;
 
 /// Most changes to a disk after which a machine stops.
@@ -246,7 +247,7 @@ impl World<'_> {
     }
 
     /// Whether a put that `by` began then, by its clock, may fail for want of room: all those that said so had none.
-    pub(super) fn was_full(&mut self, error: &PutError, by: NodeId, begun: Instant) -> bool {
+    pub(super) fn was_full(&mut self, id: ChunkId, error: &PutError, by: NodeId, begun: Instant) -> bool {
         let PutError::TooFewCopies { full, .. } = error else { return false };
         for id in full {
             self.note_room(*id, self.free(*id));
@@ -256,7 +257,9 @@ impl World<'_> {
         // Looked at after every group of writes, and this long apart otherwise.
         let had_none = |id: &NodeId| self.disks.full.get(id).is_some_and(|at| *at + self.scenario.disks.look >= since);
         let excused = !full.is_empty() && full.iter().all(had_none);
-        self.outcome.disks.full += u32::from(excused);
+        if excused {
+            self.excuse(Excuse::Full, by, id);
+        }
         excused
     }
 

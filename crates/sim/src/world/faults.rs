@@ -3,11 +3,8 @@
 use protocol::id::NodeId;
 use protocol::time::Span;
 
-use store::backend::Spot;
-
 use super::gateways::Gateways;
-use super::{Happening, Machinery, Node, STORM, World};
-use crate::disks::Spoil;
+use super::{Happening, Machinery, Node, STORM, World, cleaner};
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
 
@@ -15,6 +12,7 @@ impl World<'_> {
     /// Schedules the faults, and the end of all faults.
     pub(super) fn storm(&mut self) {
         let length = self.gateways.as_ref().map_or(STORM, Gateways::storm);
+        let length = self.cleaning.as_ref().and_then(cleaner::State::storm).unwrap_or(length);
         let storm = length.as_nanos();
         let draw = |world: &mut Self| world.now + Span::from_nanos(world.rng.below(storm));
         for _ in 0..self.scenario.crashes {
@@ -36,10 +34,6 @@ impl World<'_> {
             self.push(back, Happening::Mend);
         }
         let victim = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
-        for _ in 0..self.scenario.flips {
-            let (at, seed) = (draw(self), self.rng.next_u64());
-            self.push(at, Happening::Flip(victim, seed));
-        }
         self.storm_disks(victim);
         for trouble in self.scenario.troubles.clone() {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
@@ -130,10 +124,6 @@ impl World<'_> {
             self.take_down(id, None);
             self.restart(id);
         }
-    }
-
-    pub(super) fn flip(&mut self, id: NodeId, seed: u64) {
-        self.spoil(id, seed, Spoil::Rot(Spot::Anywhere));
     }
 
     pub(super) fn restart(&mut self, id: NodeId) {

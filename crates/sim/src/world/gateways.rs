@@ -584,7 +584,11 @@ fn look(gateway: &Gateway, settings: Objects) {
         _ => None,
     };
     let hurries = gateway.planted == Some(Planted::HurryCleaner);
-    let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().planted(bug);
+    let machine = match gateway.planted {
+        Some(Planted::Cleaner(bug)) => Some(bug),
+        _ => None,
+    };
+    let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().planted(bug, machine);
     loop {
         let report = cleaning.look(&mut || {
             gateway.hands.sleep(if hurries { Span::ZERO } else { settings.grace });

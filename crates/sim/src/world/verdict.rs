@@ -10,7 +10,7 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::workload::{Asked, Looked};
-use super::{Machinery, World};
+use super::{END, Machinery, World};
 use crate::excuse::Excuse;
 use crate::tell;
 
@@ -31,6 +31,9 @@ impl World<'_> {
             }
         }
         self.check_objects();
+        self.check_cleaned();
+        // What is cleaned from here on is not judged.
+        self.cleaning = None;
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
         while let Some((at, happening)) = self.queue.pop().filter(|(at, _)| *at < until) {
@@ -76,6 +79,9 @@ impl World<'_> {
         if self.gateways.is_some() {
             return self.gateway_event(id, event);
         }
+        if self.is_cleaner(id) {
+            return self.cleaner_event(id, event);
+        }
         match event {
             initiator::Event::Put { handle, result } => {
                 let Some(Asked::Put(chunk, payload, healed, fresh, begun)) = self.open.remove(&(id, handle)) else {
@@ -90,12 +96,12 @@ impl World<'_> {
                         }
                         self.acknowledge(id, chunk, payload, &stored.holders, begun.1);
                     }
-                    Err(error) if healed && !self.was_full(&error, id, begun.0) => {
+                    Err(error) if healed && !self.was_full(chunk, &error, id, begun.0) => {
                         self.fail(format!("a put failed after the heal: {error}"))
                     }
                     Err(_) => {}
                 }
-                self.feed(id);
+                self.feed_next(id);
             }
             initiator::Event::Get { handle, result } => {
                 let Some(Asked::Get(chunk, healed, promise)) = self.open.remove(&(id, handle)) else { return };
@@ -108,7 +114,7 @@ impl World<'_> {
                     (Some(promise), Err(error)) => self.check_unfound(id, chunk, &promise, &error, healed),
                     (None, Err(_)) => {}
                 }
-                self.feed(id);
+                self.feed_next(id);
             }
             initiator::Event::NeedMap { .. } => self.need_map(id),
             initiator::Event::List { handle, result } => {
@@ -119,7 +125,7 @@ impl World<'_> {
                     Err(_) if looked.healed => self.fail("a list was refused after the heal".to_owned()),
                     Err(_) => {}
                 }
-                self.feed(id);
+                self.feed_next(id);
             }
             initiator::Event::Ping { handle, result } => {
                 let Some(Asked::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
@@ -131,7 +137,7 @@ impl World<'_> {
                     Err(_) if healed => self.fail("a ping was refused after the heal".to_owned()),
                     Ok(_) | Err(_) => {}
                 }
-                self.feed(id);
+                self.feed_next(id);
             }
             initiator::Event::Renew { .. }
             | initiator::Event::Mark { .. }
@@ -157,11 +163,17 @@ impl World<'_> {
     }
 
     fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], since: Instant) {
-        self.check_copies(by, id, &bytes, holders, since);
         self.outcome.puts += 1;
+        let limit = self.scenario.cleaning.map_or(END, |cleaning| cleaning.limit());
+        if self.now.since(since) < limit {
+            self.check_copies(by, id, &bytes, holders, since);
+        }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        self.acknowledged.insert(id, bytes);
-        self.promises.insert(id, Arc::new(Promise { map, holders: holders.to_vec() }));
+        let promise = Arc::new(Promise { map, holders: holders.to_vec() });
+        if self.is_counted_on(by, id, &bytes, &promise, since) {
+            self.acknowledged.insert(id, bytes);
+            self.promises.insert(id, promise);
+        }
     }
 
     /// At the moment of the acknowledgement the copies must be durable, where they are looked for, apart, and right. The put

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{self, Scope};
-use protocol::time::Instant;
+use protocol::time::{Instant, Span};
 
-use super::World;
 use super::promise::Promise;
+use super::{Happening, World, cleaner};
 
 /// Names whose manifests are put and listed.
 const NAMES: u64 = 5;
@@ -45,6 +45,15 @@ impl Asked {
         }
     }
 
+    /// Nobody counts on this chunk any more.
+    pub(super) fn forget(&mut self, id: &ChunkId) {
+        match self {
+            Self::Get(chunk, _, promise) if chunk == id => *promise = None,
+            Self::List(looked) => looked.known.retain(|(known, _)| known != id),
+            _ => {}
+        }
+    }
+
     fn chunk(&self) -> Option<(ChunkId, Bytes)> {
         match self {
             Self::Put(id, payload, ..) => Some((*id, payload.clone())),
@@ -54,14 +63,33 @@ impl Asked {
 }
 
 impl World<'_> {
+    /// An operation of an initiator is over: another follows, after a while if there are cleaners.
+    pub(super) fn feed_next(&mut self, id: NodeId) {
+        match self.scenario.cleaning.filter(|_| !self.healed) {
+            Some(cleaning) => {
+                let at = self.now + Span::from_nanos(self.rng.below(cleaning.pause.as_nanos()));
+                self.push(at, Happening::Cleaner(cleaner::Event::Feed(id)));
+            }
+            None => self.feed(id),
+        }
+    }
+
     /// Gives an initiator something to do, until it has its depth.
     pub(super) fn feed(&mut self, id: NodeId) {
-        while self.open.range((id, 0)..=(id, u64::MAX)).count() < self.scenario.config.depth + 1 {
+        self.feed_some(id, usize::MAX);
+    }
+
+    /// The same, but no more than so much at once.
+    pub(super) fn feed_some(&mut self, id: NodeId, most: usize) {
+        let mut given = 0;
+        while given < most && self.open.range((id, 0)..=(id, u64::MAX)).count() < self.scenario.config.depth + 1 {
             let put =
                 self.puts_left > 0 && (self.gets_left == 0 || self.acknowledged.is_empty() || self.rng.chance(1, 2));
             if !put && self.gets_left == 0 {
                 return;
             }
+            given += 1;
+            self.forget_some();
             self.next_handle += 1;
             let handle = self.next_handle;
             let (asked, request) = if put {
@@ -79,7 +107,9 @@ impl World<'_> {
     fn draw_put(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
         self.puts_left -= 1;
         let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Asked::chunk)).flatten();
-        let again = again.or_else(|| self.draw_again());
+        let again = again.or_else(|| self.draw_forgotten()).or_else(|| self.draw_again());
+        let names = |id: &ChunkId| self.cleaning.as_ref().is_some_and(|cleaning| cleaning.names(id));
+        let again = again.filter(|(id, _)| !names(id));
         let fresh = again.is_none();
         let (id, payload) = again.unwrap_or_else(|| {
             let len = self.rng.below(self.scenario.largest) + 1;

@@ -1,0 +1,426 @@
+//! Cleaners of chunks that initiators put: what refers to a chunk is a row of a catalog that the world keeps, or a manifest
+//! that is put after it, and whoever forgets a chunk lets it go.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::cleaner::{Cleaner, Unfinished, Want};
+use protocol::id::{ChunkId, ChunkKind, NodeId};
+use protocol::initiator::{self, Busy, Found, Scope};
+use protocol::rng::Rng;
+use protocol::time::{Instant, Span};
+
+use super::promise::Promise;
+use super::workload::Asked;
+use super::{Happening, Machinery, World};
+use crate::cleaning::Cleaning;
+use crate::excuse::Excuse;
+use crate::swarm::Planted;
+use crate::tell;
+
+/// Looks without any work beside them, after which nothing may be left to clean: the first condemns, the second drops.
+const LOOKS: u32 = 2;
+/// Chunks that were forgotten last.
+const FORGOTTEN: usize = 32;
+/// Between one look and the next.
+const PAUSE: Span = Span::from_millis(1);
+
+/// What happens around cleaners.
+pub(super) enum Event {
+    /// A cleaner does what it wants next.
+    GoOn(NodeId, Done),
+    /// It is said what refers to a chunk that an initiator has put: a row, or a manifest that it puts.
+    Name(NodeId, Named, bool),
+    /// An initiator is asked for something more.
+    Feed(NodeId),
+    /// All targets but so many are cut off.
+    Outage(u32),
+}
+
+/// What a cleaner has done.
+#[derive(Clone, Copy)]
+pub(super) enum Done {
+    Began,
+    Rested,
+    Read,
+}
+
+/// A chunk that a manifest names.
+#[derive(Clone)]
+pub(super) struct Named {
+    chunk: ChunkId,
+    bytes: Bytes,
+    promise: Arc<Promise>,
+    /// When its put began.
+    begun: Instant,
+}
+
+struct Worker {
+    machine: Cleaner,
+    /// What this look found to be referred to, and the manifests that may go.
+    referenced: BTreeSet<ChunkId>,
+    garbage: Vec<(ChunkId, Vec<NodeId>)>,
+    /// When the look began.
+    began: Instant,
+}
+
+pub(super) struct State {
+    settings: Cleaning,
+    rng: Rng,
+    workers: BTreeMap<NodeId, Worker>,
+    /// Chunks that the catalog has.
+    rows: BTreeSet<ChunkId>,
+    /// By their manifests.
+    named: BTreeMap<ChunkId, Named>,
+    /// Manifests that count no more.
+    removed: BTreeSet<ChunkId>,
+    /// Payload chunks that are counted on, in the order in which that was said.
+    counted_on: VecDeque<ChunkId>,
+    /// The newest first, and when.
+    forgotten: VecDeque<(ChunkId, Instant)>,
+    /// Manifests that are still to be put.
+    coming: u32,
+    /// Since when nothing is asked for any more.
+    quiet: Option<Instant>,
+    quiet_looks: u32,
+}
+
+impl State {
+    pub(super) fn new(settings: Cleaning, seed: u64) -> Self {
+        let rng = Rng::new(seed).fork(61);
+        let (workers, rows, named, removed) = Default::default();
+        let (counted_on, forgotten) = Default::default();
+        let (coming, quiet, quiet_looks) = (0, None, 0);
+        Self { settings, rng, workers, rows, named, removed, counted_on, forgotten, coming, quiet, quiet_looks }
+    }
+
+    pub(super) fn storm(&self) -> Option<Span> {
+        self.settings.storm()
+    }
+
+    /// Whether all that goes should be gone.
+    pub(super) fn is_done(&self) -> bool {
+        self.quiet_looks >= LOOKS
+    }
+
+    /// Whether this is a manifest that names another chunk: only whoever put that puts it.
+    pub(super) fn names(&self, id: &ChunkId) -> bool {
+        self.named.contains_key(id)
+    }
+}
+
+impl World<'_> {
+    pub(super) fn add_cleaners(&mut self) {
+        let Some(settings) = self.scenario.cleaning else { return };
+        self.cleaning = Some(State::new(settings, self.scenario.seed));
+        let bug = match self.scenario.planted {
+            Some(Planted::Cleaner(bug)) => Some(bug),
+            _ => None,
+        };
+        for _ in 0..settings.cleaners {
+            self.add_initiator();
+            let (Some(node), Some(cleaning)) = (self.initiators.pop(), &mut self.cleaning) else { return };
+            let machine = Cleaner::new(false).planted(bug);
+            let worker = Worker { machine, referenced: BTreeSet::new(), garbage: vec![], began: self.now };
+            cleaning.workers.insert(node, worker);
+            self.go_on_after(node, Span::ZERO, Done::Began);
+        }
+        let storm = settings.storm().unwrap_or(super::STORM).as_nanos();
+        for _ in 0..settings.restarts {
+            let Some(State { rng, .. }) = &mut self.cleaning else { return };
+            let node = NodeId(1 + rng.below(u64::from(self.scenario.targets)) as u32);
+            let at = self.now + Span::from_nanos(rng.below(storm));
+            let back = at + Span::from_micros(rng.below(2_000));
+            self.push(at, Happening::Crash(node));
+            self.push(back, Happening::Restart(node));
+        }
+        if let Some((at, left)) = settings.outage {
+            self.push(self.now + at, Happening::Cleaner(Event::Outage(left)));
+        }
+    }
+
+    fn go_on_after(&mut self, node: NodeId, span: Span, done: Done) {
+        self.push(self.now + span, Happening::Cleaner(Event::GoOn(node, done)));
+    }
+
+    pub(super) fn cleaner_happens(&mut self, event: Event) {
+        match event {
+            Event::GoOn(node, done) => {
+                if let Some(worker) = self.worker(node) {
+                    match done {
+                        Done::Began => {}
+                        Done::Rested => worker.machine.rested(),
+                        Done::Read => worker.machine.read(1, std::mem::take(&mut worker.garbage)),
+                    }
+                    self.go_on_cleaning(node);
+                }
+            }
+            Event::Name(_, named, true) => self.add_row(named),
+            Event::Name(initiator, named, false) => self.put_manifest(initiator, named),
+            Event::Feed(initiator) if self.initiators.contains(&initiator) => self.feed_some(initiator, 1),
+            Event::Feed(_) => {}
+            Event::Outage(left) => self.outage(left),
+        }
+    }
+
+    fn worker(&mut self, node: NodeId) -> Option<&mut Worker> {
+        self.cleaning.as_mut()?.workers.get_mut(&node)
+    }
+
+    pub(super) fn is_cleaned(&self) -> bool {
+        self.cleaning.as_ref().is_none_or(State::is_done)
+    }
+
+    pub(super) fn is_cleaner(&self, node: NodeId) -> bool {
+        self.cleaning.as_ref().is_some_and(|cleaning| cleaning.workers.contains_key(&node))
+    }
+
+    fn outage(&mut self, left: u32) {
+        if self.healed {
+            return;
+        }
+        let mut targets: Vec<NodeId> = self.nodes.keys().filter(|id| !id.is_initiator()).copied().collect();
+        let Some(cleaning) = &mut self.cleaning else { return };
+        for _ in 0..left.min(targets.len() as u32) {
+            targets.swap_remove(cleaning.rng.below(targets.len() as u64) as usize);
+        }
+        self.net.apart.extend(targets);
+        self.note(51, NodeId(0), left as usize, || format!("all targets but {left} are cut off"));
+    }
+
+    /// Does what a cleaner wants.
+    fn go_on_cleaning(&mut self, node: NodeId) {
+        let hurries = self.scenario.planted == Some(Planted::HurryCleaner);
+        let Some(State { settings, rows, workers, .. }) = &mut self.cleaning else { return };
+        let Some(worker) = workers.get_mut(&node) else { return };
+        let handle = 0;
+        let request = match worker.machine.want() {
+            Want::Mark => initiator::Request::Mark { handle },
+            Want::Rest => {
+                let grace = if hurries { Span::ZERO } else { settings.grace };
+                return self.go_on_after(node, grace, Done::Rested);
+            }
+            Want::Read { .. } => {
+                // Then all manifests.
+                worker.referenced.clone_from(rows);
+                let prefix = vec![ChunkKind::Manifest as u8];
+                initiator::Request::List { handle, scope: Scope::Cluster, prefix }
+            }
+            Want::List { prefix } => initiator::Request::List { handle, scope: Scope::Cluster, prefix },
+            Want::Discard(discard) => initiator::Request::Discard { handle, discard },
+            Want::Over(look) => {
+                worker.machine.again();
+                let began = std::mem::replace(&mut worker.began, self.now + PAUSE);
+                let report = object::clean::Report { look, problem: None };
+                self.note(49, node, report.look.copies as usize, || tell::objects::looked(&report));
+                self.go_on_after(node, PAUSE, Done::Began);
+                return self.looked_quietly(node, began, report.look.unfinished.is_none());
+            }
+        };
+        self.input(node, None, Some(request));
+    }
+
+    /// When nothing is asked for any more, one cleaner goes on for a while.
+    fn looked_quietly(&mut self, node: NodeId, began: Instant, finished: bool) {
+        let working = !self.healed || !self.open.is_empty() || self.puts_left + self.gets_left > 0;
+        let Some(cleaning) = &mut self.cleaning else { return };
+        if working || cleaning.coming > 0 {
+            return;
+        }
+        if let Some(quiet) = cleaning.quiet {
+            cleaning.quiet_looks += u32::from(finished && began >= quiet);
+            return;
+        }
+        cleaning.quiet = Some(self.now);
+        cleaning.workers.retain(|other, _| *other == node);
+    }
+
+    /// What a cleaner's initiator says.
+    pub(super) fn cleaner_event(&mut self, id: NodeId, event: initiator::Event) {
+        use initiator::Event;
+        match event {
+            Event::Mark { result, .. } => {
+                self.note(47, id, 0, || tell::objects::marked(&result));
+                self.worker(id).into_iter().for_each(|worker| worker.machine.marked(result.clone()));
+            }
+            Event::Discard { result, .. } => {
+                self.note(48, id, 0, || tell::objects::discarded(&result));
+                self.worker(id).into_iter().for_each(|worker| worker.machine.discarded(result.clone()));
+            }
+            Event::List { result, .. } => {
+                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || tell::list(&result));
+                let Some(worker) = self.worker(id) else { return };
+                if matches!(worker.machine.want(), Want::Read { .. }) {
+                    return self.read_manifests(id, result);
+                }
+                let referenced = &worker.referenced;
+                worker.machine.listed(result, |chunk| referenced.contains(chunk));
+            }
+            Event::NeedMap { .. } => return self.need_map(id),
+            _ => return,
+        }
+        self.go_on_cleaning(id);
+    }
+
+    /// The manifests are listed: what they name is referred to.
+    fn read_manifests(&mut self, id: NodeId, result: Result<Found, Busy>) {
+        let Some(State { settings, named, removed, workers, .. }) = &mut self.cleaning else { return };
+        let Some(worker) = workers.get_mut(&id) else { return };
+        match result {
+            Ok(found) if !worker.machine.lacks(&found.silent) => {
+                for (manifest, holders) in found.chunks {
+                    if removed.contains(&manifest) {
+                        worker.garbage.push((manifest, holders));
+                    } else if let Some(named) = named.get(&manifest) {
+                        worker.referenced.insert(named.chunk);
+                    }
+                }
+                let reading = settings.reading;
+                return self.go_on_after(id, reading, Done::Read);
+            }
+            Ok(found) => worker.machine.stop(Unfinished::Silent(found.silent)),
+            Err(Busy) => worker.machine.stop(Unfinished::Busy),
+        }
+        self.go_on_cleaning(id);
+    }
+
+    /// A put ended well: whether somebody counts on its chunk from now on. When there are cleaners, a row refers to it, or a
+    /// manifest that is put next; and what comes too late may be cleaned away.
+    pub(super) fn is_counted_on(
+        &mut self,
+        by: NodeId,
+        id: ChunkId,
+        bytes: &Bytes,
+        promise: &Arc<Promise>,
+        begun: Instant,
+    ) -> bool {
+        let now = self.now;
+        let Some(State { settings, rng, named, forgotten, coming, .. }) = &mut self.cleaning else { return true };
+        if let Some(named) = named.get(&id).cloned() {
+            let in_time = now.since(named.begun) < settings.limit();
+            if in_time {
+                self.count_on(named);
+            }
+            return in_time;
+        }
+        if id.kind() == ChunkKind::Manifest {
+            return true;
+        }
+        let left = settings.limit().less(now.since(begun));
+        if left == Span::ZERO {
+            forgotten.truncate(FORGOTTEN - 1);
+            forgotten.push_front((id, now));
+            return false;
+        }
+        *coming += 1;
+        let after = if rng.chance(2, 3) { Span::from_nanos(rng.below(left.as_nanos())) } else { Span::ZERO };
+        let is_row = rng.chance(1, 3);
+        let named = Named { chunk: id, bytes: bytes.clone(), promise: promise.clone(), begun };
+        self.push(now + after, Happening::Cleaner(Event::Name(by, named, is_row)));
+        false
+    }
+
+    fn add_row(&mut self, named: Named) {
+        let Some(State { rows, coming, .. }) = &mut self.cleaning else { return };
+        *coming -= 1;
+        rows.insert(named.chunk);
+        self.count_on(named);
+    }
+
+    /// What refers to a chunk is there, and its initiator is told.
+    fn count_on(&mut self, Named { chunk, bytes, promise, .. }: Named) {
+        self.acknowledged.insert(chunk, bytes);
+        self.promises.insert(chunk, promise);
+        self.cleaning.iter_mut().for_each(|cleaning| cleaning.counted_on.push_back(chunk));
+    }
+
+    fn put_manifest(&mut self, initiator: NodeId, what: Named) {
+        let Some(State { named, coming, .. }) = &mut self.cleaning else { return };
+        *coming -= 1;
+        if !self.initiators.contains(&initiator) {
+            return;
+        }
+        self.next_handle += 1;
+        let handle = self.next_handle;
+        let payload = Bytes::from([&what.chunk.encode()[..], &handle.to_le_bytes()].concat());
+        let id = ChunkId::of_manifest("named", handle, &payload);
+        named.insert(id, what);
+        self.contents.insert(id, payload.clone());
+        let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
+        let asked = Asked::Put(id, payload.clone(), self.healed, true, begun);
+        self.open.insert((initiator, handle), asked);
+        self.input(initiator, None, Some(initiator::Request::Put { handle, id, payload }));
+    }
+
+    /// Sometimes nobody counts on a chunk any more.
+    pub(super) fn forget_some(&mut self) {
+        let Some(State { settings, rng, rows, named, removed, counted_on, forgotten, .. }) = &mut self.cleaning else {
+            return;
+        };
+        if !rng.chance(settings.forgets, 1_000) || counted_on.is_empty() {
+            return;
+        }
+        // Rather old ones: they are in segments together.
+        let among = if rng.chance(2, 3) { counted_on.len().min(4) } else { counted_on.len() };
+        let Some(chunk) = counted_on.remove(rng.below(among as u64) as usize) else { return };
+        counted_on.retain(|other| *other != chunk);
+        rows.remove(&chunk);
+        forgotten.truncate(FORGOTTEN - 1);
+        forgotten.push_front((chunk, self.now));
+        let of = named.iter().filter(|(id, named)| named.chunk == chunk && self.acknowledged.contains_key(id));
+        let mut gone: Vec<ChunkId> = of.map(|(id, _)| *id).collect();
+        removed.extend(&gone);
+        gone.push(chunk);
+        for id in &gone {
+            self.acknowledged.remove(id);
+            self.promises.remove(id);
+            self.open.values_mut().for_each(|asked| asked.forget(id));
+        }
+        self.note(50, NodeId(0), gone.len(), || format!("nobody counts on {chunk:?} any more"));
+    }
+
+    /// A chunk that was forgotten, or never counted on: rather one that is about to go.
+    pub(super) fn draw_forgotten(&mut self) -> Option<(ChunkId, Bytes)> {
+        let now = self.now;
+        let State { settings, rng, forgotten, .. } = self.cleaning.as_mut()?;
+        if !rng.chance(1, 3) {
+            return None;
+        }
+        let is_due = |at: Instant| (settings.grace..settings.grace.times(4)).contains(&now.since(at));
+        let due: Vec<ChunkId> = forgotten.iter().filter(|(_, at)| is_due(*at)).map(|(id, _)| *id).collect();
+        let nth = rng.below(due.len().max(1) as u64) as usize;
+        let id = due.get(nth).or_else(|| forgotten.front().map(|(id, _)| id)).copied()?;
+        forgotten.retain(|(other, _)| *other != id);
+        self.contents.get(&id).map(|bytes| (id, bytes.clone()))
+    }
+
+    /// No target holds a chunk that nothing refers to.
+    pub(super) fn check_cleaned(&mut self) {
+        let Some(cleaning) = &self.cleaning else { return };
+        let mut referenced = cleaning.rows.clone();
+        let mut held: BTreeMap<ChunkId, Vec<NodeId>> = BTreeMap::new();
+        for (node, state) in &self.nodes {
+            let Machinery::Target(_, disk) = &state.machinery else { continue };
+            for id in disk.held() {
+                if id.kind() == ChunkKind::Payload || cleaning.removed.contains(&id) {
+                    held.entry(id).or_default().push(*node);
+                } else {
+                    referenced.extend(cleaning.named.get(&id).map(|named| named.chunk));
+                }
+            }
+        }
+        held.retain(|id, _| !referenced.contains(id));
+        for (id, node) in held.into_iter().flat_map(|(id, nodes)| nodes.into_iter().map(move |node| (id, node))) {
+            let space = match self.nodes.get(&node).map(|node| &node.machinery) {
+                Some(Machinery::Target(_, disk)) => disk.space(),
+                _ => continue,
+            };
+            if space.used + self.scenario.disks.segment > space.capacity {
+                self.excuse(Excuse::NoTombstone, node, id);
+            } else {
+                self.fail(format!("nothing refers to {id:?}, and {node} still has it after {LOOKS} quiet looks"));
+            }
+        }
+    }
+}
