@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -24,7 +24,7 @@ use crate::cors::Page;
 use crate::face::Face;
 use crate::form::{self, Forms, Sender};
 use crate::host::{Domain, bucket_of};
-use crate::lobby::{Caller, GREETING, Guest, Lobby, Why};
+use crate::lobby::{Caller, Cost, GREETING, Guest, Lobby, MOST, Why};
 use crate::pulse::{Counted, Pulse};
 use crate::region;
 use crate::senseless::Senseless;
@@ -34,8 +34,10 @@ use crate::users::Users;
 use crate::version2;
 use crate::who::Peer;
 
-/// Connections at once; further ones wait to be taken.
+/// Connections at once of those who are no strangers; further ones wait to be taken. Strangers have their own places.
 const CONNECTIONS: usize = 1_024;
+/// Bytes of a head, and of what is read ahead of a body.
+const HEAD: usize = 128 << 10;
 /// What is waited for a client when nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often within its patience it is looked whether a connection stands still.
@@ -148,16 +150,13 @@ impl Server {
     /// Serves connections until `stop`, then waits for those that are in work.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.patience);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.patience).max_buf_size(HEAD);
         builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Arc::new(Semaphore::new(CONNECTIONS + MOST));
         let graceful = GracefulShutdown::new();
         let mut stop = pin!(stop);
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
-            while let Some(wait) = self.lobby.is_full_for() {
-                tokio::time::sleep(wait).await;
-            }
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
             let taken = tokio::select! {
                 taken = listener.accept() => taken,
@@ -180,10 +179,14 @@ impl Server {
             let (server, builder, watcher) = (self.clone(), builder.clone(), graceful.watcher());
             let peer = Peer { address: from.ip().to_canonical(), secure: self.tls.is_some() };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor());
-            let guest = Guest::enter(&self.lobby, peer.address);
+            let cost = if peer.secure { Cost::Encrypted } else { Cost::Plain };
+            let Some((guest, wait)) = Guest::enter(&self.lobby, peer.address, cost) else { continue };
             tokio::spawn(async move {
                 let _place = place;
                 let stay = async {
+                    if !wait.is_zero() {
+                        tokio::time::sleep(wait).await;
+                    }
                     let Some(acceptor) = acceptor else {
                         return server.converse(&builder, stream, (peer, &guest), watcher).await;
                     };
@@ -252,10 +255,15 @@ impl Server {
         let watch = self.watch.clone();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(caller.clone());
+        let version = request.version();
         let (request, unread) = unread::watch(request, self.patience);
         let mut answer = self.answer(request, peer, &caller).await?;
-        if answer.status() == StatusCode::FORBIDDEN && !caller.is_signed() {
-            caller.guest.count(Why::Unauthorized);
+        let refused = answer.status() == StatusCode::FORBIDDEN && !caller.is_signed();
+        if refused && !caller.guest.refused().await {
+            if version > Version::HTTP_11 {
+                caller.guest.end();
+            }
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(watch) = watch {
             watch(answer.status());
@@ -274,7 +282,7 @@ impl Server {
         let page = Page::of(request.method(), request.headers());
         let rule = match (&page, bucket_of(&request, self.domain.as_ref())) {
             (Some(page), Some(bucket)) => {
-                let page = page.clone();
+                let (page, _looks) = (page.clone(), caller.guest.looks().await);
                 self.face.blocking(move |face| face.cors_rule(&bucket, &page)).await.unwrap_or_default()
             }
             _ => None,
