@@ -8,14 +8,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::pulse::Pulse;
+use crate::refusals::{Refusals, Why};
 
 /// Strangers of one address, beside those that came just now.
 const OF_ONE: usize = 64;
@@ -37,8 +38,8 @@ const CREDIT: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(1);
 /// Requests that are refused on a connection before it is ended.
 const REFUSED: usize = 100;
-/// Lookups for requests without a signature at once: those of others do not stand behind many.
-const LOOKUPS: usize = 2;
+/// Requests that nobody claims to have signed which are judged at once: those of others do not stand behind many.
+const JUDGED: usize = 2;
 /// Bytes of refused bodies that are read to nowhere for one address in a [`PERIOD`].
 const BYTES: u64 = 16 << 20;
 /// How long a budget of bytes lasts.
@@ -72,67 +73,17 @@ impl Cost {
     }
 }
 
-/// Why something was refused, or ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// A stranger gave way to others.
-    GaveWay,
-    /// A connection was not let in, as too many came from its address.
-    TooMany,
-    /// A connection stood still.
-    StoodStill,
-    /// Its encryption did not begin, or not in time.
-    Handshake,
-    /// A request was refused whose signature was missing or wrong.
-    Unauthorized,
-    /// A body came too slowly.
-    SlowBody,
-    /// A refused body was not read to its end.
-    Unread,
-    /// Too much was in work.
-    Busy,
-}
-
-impl Why {
-    /// All of them, with their names for metrics.
-    const ALL: [(Self, &'static str); 8] = [
-        (Self::GaveWay, "gave_way"),
-        (Self::TooMany, "too_many"),
-        (Self::StoodStill, "stood_still"),
-        (Self::Handshake, "handshake"),
-        (Self::Unauthorized, "unauthorized"),
-        (Self::SlowBody, "slow_body"),
-        (Self::Unread, "unread"),
-        (Self::Busy, "busy"),
-    ];
-}
-
-/// What was refused, by [`Why`].
-#[derive(Debug, Default)]
-pub(crate) struct Refusals([AtomicU64; Why::ALL.len()]);
-
-impl Refusals {
-    pub(crate) fn count(&self, why: Why) {
-        self.0[why as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many, by reason.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Why::ALL.into_iter().map(|(why, name)| (name, self.0[why as usize].load(Ordering::Relaxed)))
-    }
-}
-
 /// The strangers.
 #[derive(Debug)]
 pub(crate) struct Lobby {
     strangers: Mutex<Strangers>,
     pub(crate) refusals: Refusals,
-    lookups: Semaphore,
+    judges: Arc<Semaphore>,
 }
 
 impl Default for Lobby {
     fn default() -> Self {
-        Self { strangers: Mutex::default(), refusals: Refusals::default(), lookups: Semaphore::new(LOOKUPS) }
+        Self { strangers: Mutex::default(), refusals: Refusals::default(), judges: Arc::new(Semaphore::new(JUDGED)) }
     }
 }
 
@@ -364,11 +315,6 @@ impl Guest {
         }
     }
 
-    /// Leave to look something up before it is known who asks; who has signed on this connection needs none.
-    pub(crate) async fn looks(&self) -> Option<SemaphorePermit<'_>> {
-        if self.is_known() { None } else { self.lobby.lookups.acquire().await.ok() }
-    }
-
     /// Counts bytes of a refused body; whether more of it may be read.
     pub(crate) fn reads(&self, bytes: u64) -> bool {
         self.lobby.with(|strangers| {
@@ -381,10 +327,9 @@ impl Guest {
         })
     }
 
-    /// A request was refused that nobody with a key has signed. A stranger's answer waits when its address is refused too
-    /// often; whether the connection may go on.
+    /// A request was refused that nobody may ask. A stranger's answer waits when its address is refused too often; whether
+    /// the connection may go on.
     pub(crate) async fn refused(&self) -> bool {
-        self.count(Why::Unauthorized);
         if self.is_known() {
             return true;
         }
@@ -425,27 +370,56 @@ pub(crate) struct Caller {
     pub(crate) guest: Arc<Guest>,
     /// What happens on its connection.
     pub(crate) pulse: Arc<Pulse>,
-    /// Whether this request is signed by somebody with a key.
-    signed: Arc<AtomicBool>,
+    /// What is known of this request.
+    asks: Arc<Asks>,
+}
+
+#[derive(Debug, Default)]
+struct Asks {
+    /// It is signed by somebody with a key.
+    signed: AtomicBool,
+    /// It may be asked, signed or not.
+    allowed: AtomicBool,
+    /// It is judged; others wait for that.
+    judged: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Caller {
     pub(crate) fn new(guest: &Arc<Guest>, pulse: &Arc<Pulse>) -> Self {
-        Self { guest: Arc::clone(guest), pulse: Arc::clone(pulse), signed: Arc::default() }
+        Self { guest: Arc::clone(guest), pulse: Arc::clone(pulse), asks: Arc::default() }
     }
 
     pub(crate) fn is_signed(&self) -> bool {
-        self.signed.load(Ordering::SeqCst)
+        self.asks.signed.load(Ordering::SeqCst)
+    }
+
+    /// Whether it may be asked, as far as is known yet.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.is_signed() || self.asks.allowed.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it is judged.
+    pub(crate) async fn queue(&self) {
+        let judged = Arc::clone(&self.guest.lobby.judges).acquire_owned().await.ok();
+        *self.asks.judged.lock().unwrap_or_else(PoisonError::into_inner) = judged;
+    }
+
+    /// It is judged, or what is waited for is the client.
+    pub(crate) fn leave_queue(&self) {
+        self.asks.judged.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The signature is good.
     pub(crate) fn sign(&self) {
-        self.signed.store(true, Ordering::SeqCst);
+        self.asks.signed.store(true, Ordering::SeqCst);
+        self.leave_queue();
         self.guest.know();
     }
 
     /// It needs no signature.
     pub(crate) fn allow(&self) -> Arc<Allowed> {
+        self.asks.allowed.store(true, Ordering::SeqCst);
+        self.leave_queue();
         self.guest.with(|place| {
             place.allowed += 1;
             self.guest.settle(place);
@@ -509,7 +483,7 @@ mod tests {
     async fn of_all_addresses_the_most_crowded_gives_way() {
         let lobby = Arc::new(Lobby::default());
         let one = enter(&lobby, at("2001:db8::1"));
-        let two = enter(&lobby, at("2001:db8::2"));
+        let _two = enter(&lobby, at("2001:db8::2"));
         let mut others: Vec<_> = (2..OF_ALL).map(|n| enter(&lobby, IpAddr::V4((n as u32).into()))).collect();
         let last = enter(&lobby, at("10.0.0.1"));
         assert!(!leaves(&one).await && lobby.len() == OF_ALL + 1, "all have their chance");
@@ -519,7 +493,7 @@ mod tests {
         assert_eq!(lobby.len(), OF_ALL, "of addresses with as many the one that came first");
         // So many that nobody has a chance.
         others.extend((0..MOST).map(|_| enter(&lobby, at("10.0.0.3"))));
-        assert!(lobby.len() <= MOST && !leaves(&last).await && !leaves(&two).await && !leaves(&next).await);
+        assert!(lobby.len() <= MOST && !leaves(&last).await && !leaves(&next).await);
     }
 
     #[tokio::test(start_paused = true)]
@@ -537,7 +511,7 @@ mod tests {
         assert!(
             waits[999].is_zero() && !waits[1_000].is_zero() && waits.is_sorted() && *waits.last().unwrap() == LONGEST
         );
-        assert_eq!(lobby.refusals.0[Why::TooMany as usize].load(Ordering::Relaxed), 1);
+        assert_eq!(lobby.refusals.counts().nth(1), Some(("too_many", 1)));
         assert!(come("10.0.0.2").unwrap().1.is_zero());
         tokio::time::sleep(CREDIT + LONGEST).await;
         assert!(come("10.0.0.1").unwrap().1.is_zero());
@@ -565,16 +539,27 @@ mod tests {
         assert_eq!(begin, Instant::now());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn few_requests_that_nobody_claims_to_have_signed_are_judged_at_once() {
+        let lobby = Arc::new(Lobby::default());
+        let pulse = Pulse::new(std::time::Instant::now());
+        let ask = || Caller::new(&enter(&lobby, at("10.0.0.1")), &pulse);
+        let queue = async |caller: &Caller| tokio::time::timeout(CHANCE, caller.queue()).await.is_ok();
+        let (one, two, three, four) = (ask(), ask(), ask(), ask());
+        assert!(queue(&one).await && queue(&two).await && !queue(&three).await);
+        assert!(!one.is_allowed());
+        let _allowed = one.allow();
+        assert!(one.is_allowed() && !one.is_signed() && queue(&three).await && !queue(&four).await);
+        // Whoever is gone keeps nobody waiting.
+        drop(two);
+        assert!(queue(&four).await);
+    }
+
     #[test]
     fn an_address_has_a_budget_of_refused_bytes() {
         let lobby = Arc::new(Lobby::default());
         let (one, two) = (enter(&lobby, at("10.0.0.1")), enter(&lobby, at("10.0.0.1")));
         assert!(one.reads(BYTES - 1) && two.reads(1) && !one.reads(1) && !two.reads(0));
         assert!(enter(&lobby, at("10.0.0.2")).reads(1));
-    }
-
-    #[test]
-    fn every_reason_has_its_name() {
-        assert!(Why::ALL.iter().enumerate().all(|(n, (why, _))| *why as usize == n));
     }
 }
