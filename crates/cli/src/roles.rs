@@ -139,7 +139,10 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         let (stop, stopping) = tokio::sync::watch::channel(());
         let graceful = stopped(stopping.clone());
         let pages = TowerToHyperService::new(router);
-        let files = async { Ok(s3::serve_pages(listener, pages, graceful).await) };
+        let files = async {
+            s3::serve_pages(listener, pages, graceful).await;
+            Ok(())
+        };
         let s3 = async {
             if let Some((server, listener)) = s3 {
                 server.serve(tokio::net::TcpListener::from_std(listener)?, stopped(stopping)).await;

@@ -191,8 +191,9 @@ impl Server {
         if refused && !caller.guest.refused().await {
             if version > Version::HTTP_11 {
                 caller.guest.end();
+            } else {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(watch) = watch {
             watch(answer.status());
