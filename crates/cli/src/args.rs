@@ -337,6 +337,11 @@ pub(crate) struct BenchArgs {
     /// Compare put latency with one slow target (20 ms a write) among nine to that with none.
     #[arg(long)]
     pub(crate) slow_target: bool,
+    /// Put and get through a gateway's S3 face at a moderate rate, with and without so many connections of strangers who
+    /// never sign, in turns, and show what they cost [--depth: 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000),
+          conflicts_with_all = ["slow_target", "s3", "catalog", "config", "conflicts", "sizes"])]
+    pub(crate) strangers: Option<u16>,
     /// Put at random times, so many times a second, and show how often transfers meet at a target, beside Poisson's law
     /// [--sizes: 1KiB; --transports: hash,replicast-m].
     #[arg(long, value_name = "RATE", conflicts_with_all = ["slow_target", "s3", "catalog", "depth"])]

@@ -29,6 +29,7 @@ mod conflicts;
 mod room;
 mod s3;
 mod slow;
+mod strangers;
 
 /// Targets of a cluster made for a benchmark.
 const TARGETS: u32 = 9;
@@ -115,6 +116,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let stop = up::watch_signals()?;
     if args.s3 {
         return s3::run(args, &stop);
+    }
+    if let Some(count) = args.strangers {
+        return strangers::run(args, usize::from(count), &stop);
     }
     if let Some(objects) = args.catalog {
         return catalog::run(args, objects, &stop);

@@ -66,7 +66,7 @@ struct Gateway {
 pub(crate) fn router(cluster: Arc<dyn Cluster>, door: Door, s3: Option<S3Counts>) -> Router {
     let (permits, looks) = (Arc::new(Semaphore::new(FILES)), Arc::new(Semaphore::new(LOOKS)));
     let gateway = Gateway { cluster, permits, looks, metrics: Metrics::new(s3) };
-    Router::new()
+    let router = Router::new()
         .route("/v1/files", get(list))
         .route("/v1/files/{name}", get(read).put(write))
         .route("/v1/status", get(status))
@@ -82,8 +82,13 @@ pub(crate) fn router(cluster: Arc<dyn Cluster>, door: Door, s3: Option<S3Counts>
         .method_not_allowed_fallback(|method: Method| async move {
             Failure(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here"))
         })
-        .with_state(Arc::new(gateway))
-        .layer(axum::middleware::from_fn_with_state(Arc::new(door), door::guard))
+        .with_state(Arc::new(gateway));
+    guarded(router, door)
+}
+
+/// Pages, for those whom `door` lets ask.
+pub(crate) fn guarded(router: Router, door: Door) -> Router {
+    router.layer(axum::middleware::from_fn_with_state(Arc::new(door), door::guard))
 }
 
 /// An answer that says what went wrong.

@@ -12,6 +12,8 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
 
+/// What anybody who connects can have said as often as he likes is not said.
+const QUIET: &str = "h2=error";
 /// Warnings and errors that are kept.
 const KEPT: usize = 50;
 /// Most bytes of one that are kept.
@@ -33,7 +35,7 @@ static LAST: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
 
 /// Logs go to standard error; `RUST_LOG` says what.
 pub(crate) fn start(default: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{default},{QUIET}")));
     let lines = lines::layer().with_writer(std::io::stderr).with_ansi(false).log_internal_errors(false);
     tracing_subscriber::registry().with(filter).with(lines).with(Keep).init();
 }

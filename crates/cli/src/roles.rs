@@ -1,6 +1,5 @@
 //! The processes of a cluster: a target, a gateway.
 
-use std::future::IntoFuture;
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use anyhow::{Context, ensure};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
-use axum::serve::ListenerExt;
+use hyper_util::service::TowerToHyperService;
 use node::target::TargetNode;
 use node::{ClusterConfig, metrics};
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,6 +39,8 @@ pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
     if args.with_parent {
         process::stop_with_parent()?;
     }
+    // Connections for its metrics must not take what its store opens.
+    process::open_many_files();
     node::target::check_directory(&config, args.id)?;
     let page = metrics_listener(&config, args.id)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -74,7 +75,10 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
         let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
         let metrics = target.metrics();
         let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.page());
-        tokio::spawn(axum::serve(listener, Router::new().route("/metrics", get(page))).into_future());
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+        let door = gateway::Door { names: vec![name], names_in: None, token: None };
+        let router = gateway::guarded(Router::new().route("/metrics", get(page)), door);
+        tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
     }
     loop {
         tokio::select! {
@@ -119,7 +123,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
     let token = token::make(&args.config);
     let token = token.inspect_err(|why| tracing::warn!("nobody can have files over HTTP: {why:#}")).ok();
-    let door = gateway::Door { names: file.names, token };
+    let door = gateway::Door { names: file.names, names_in: Some("gateway.toml"), token };
     let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, door, counts);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -134,9 +138,11 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         tracing::info!(%address, "gateway is up");
         let (stop, stopping) = tokio::sync::watch::channel(());
         let graceful = stopped(stopping.clone());
-        // The end of an answer does not wait until the client has acknowledged what is before it.
-        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-        let files = axum::serve(listener, router).with_graceful_shutdown(graceful).into_future();
+        let pages = TowerToHyperService::new(router);
+        let files = async {
+            s3::serve_pages(listener, pages, graceful).await;
+            Ok(())
+        };
         let s3 = async {
             if let Some((server, listener)) = s3 {
                 server.serve(tokio::net::TcpListener::from_std(listener)?, stopped(stopping)).await;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::error;
-use crate::lobby::{Allowed, Caller, Why};
+use crate::lobby::{Allowed, Caller};
+use crate::refusals::Why;
 use crate::turn::{Turn, Turns};
 use crate::users::Users;
 use crate::who::Who;

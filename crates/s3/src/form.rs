@@ -19,7 +19,8 @@ use time::OffsetDateTime;
 
 use crate::error::plain;
 use crate::face::Face;
-use crate::lobby::{Allowed, Caller, GREETING, Why};
+use crate::lobby::{Allowed, Caller, GREETING};
+use crate::refusals::Why;
 use crate::turn::{self, LOOK, Pace, Turn, Turns};
 use crate::unread::Watched;
 use crate::who::{Peer, Who};

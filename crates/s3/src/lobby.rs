@@ -1,28 +1,45 @@
-//! Strangers: connections on which nobody has shown yet that they may ask for anything. Whoever comes is let in, and when
-//! there are too many of one address, or of all, the one that has waited longest gives way: who signs is known after its
-//! first head, and strangers that wait for nothing keep nobody out.
+//! Strangers: connections on which nobody has shown yet that they may ask for anything. Whoever comes is let in at once, and
+//! when there are too many of one address, or of all, the one that has waited longest gives way: who signs is known after
+//! its first head, and strangers that wait for nothing keep nobody out.
+//!
+//! Nobody waits for strangers of another address. An address whose connections come faster than [`Cost`] allows waits for
+//! itself; whoever signs takes nothing of that.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::pulse::Pulse;
+use crate::refusals::{Refusals, Why};
 
 /// Strangers of one address, beside those that came just now.
 const OF_ONE: usize = 64;
 /// How long a stranger has come just now: many clients behind one proxy may come at once.
 const JUST_NOW: Duration = Duration::from_secs(1);
-/// How long nobody has to give way, however many there are: time for a head that was sent at once.
+/// How long nobody has to give way while there are fewer than [`MOST`]: time for a head that was sent at once.
 const CHANCE: Duration = Duration::from_millis(250);
-/// Strangers of all addresses.
+/// Strangers of all addresses, beside those that have their chance.
 const OF_ALL: usize = 512;
-/// Addresses that are remembered; of those that have no stranger here the budget begins anew when there are more.
-const ADDRESSES: usize = 1_024;
+/// Strangers of all addresses, whatever chance they had.
+pub(crate) const MOST: usize = 1_536;
+/// How many that had their chance go for one that comes: who came in a throng does not go in one.
+const AT_ONCE: usize = 2;
+/// Addresses that are remembered; of those that have no stranger here the budgets begin anew when there are more.
+const ADDRESSES: usize = 4_096;
+/// What an address may owe before it waits.
+const CREDIT: Duration = Duration::from_secs(1);
+/// How long one of them waits; who would wait longer is not let in.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Requests that are refused on a connection before it is ended.
+const REFUSED: usize = 100;
+/// Requests that nobody claims to have signed which are judged at once: those of others do not stand behind many.
+const JUDGED: usize = 2;
 /// Bytes of refused bodies that are read to nowhere for one address in a [`PERIOD`].
 const BYTES: u64 = 16 << 20;
 /// How long a budget of bytes lasts.
@@ -32,58 +49,42 @@ const FORMS: usize = 4;
 /// How long a stranger may take to ask for something that it may.
 pub(crate) const GREETING: Duration = Duration::from_secs(20);
 
-/// Why something was refused, or ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// A stranger gave way to others.
-    GaveWay,
-    /// A connection stood still.
-    StoodStill,
-    /// Its encryption did not begin, or not in time.
-    Handshake,
-    /// A request was refused whose signature was missing or wrong.
-    Unauthorized,
-    /// A body came too slowly.
-    SlowBody,
-    /// A refused body was not read to its end.
-    Unread,
-    /// Too much was in work.
-    Busy,
+/// What an address owes for what is not signed. Debts go by themselves as time goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cost {
+    /// A connection.
+    Plain,
+    /// One that has to be encrypted.
+    Encrypted,
+    /// A refused request.
+    Refusal,
 }
 
-impl Why {
-    /// All of them, with their names for metrics.
-    const ALL: [(Self, &'static str); 7] = [
-        (Self::GaveWay, "gave_way"),
-        (Self::StoodStill, "stood_still"),
-        (Self::Handshake, "handshake"),
-        (Self::Unauthorized, "unauthorized"),
-        (Self::SlowBody, "slow_body"),
-        (Self::Unread, "unread"),
-        (Self::Busy, "busy"),
-    ];
-}
-
-/// What was refused, by [`Why`].
-#[derive(Debug, Default)]
-pub(crate) struct Refusals([AtomicU64; Why::ALL.len()]);
-
-impl Refusals {
-    pub(crate) fn count(&self, why: Why) {
-        self.0[why as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many, by reason.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Why::ALL.into_iter().map(|(why, name)| (name, self.0[why as usize].load(Ordering::Relaxed)))
+impl Cost {
+    /// So many of them in a second are paid for by its end.
+    const fn debt(self) -> Duration {
+        Duration::from_micros(
+            1_000_000
+                / match self {
+                    Self::Plain => 4_000,
+                    Self::Encrypted | Self::Refusal => 1_000,
+                },
+        )
     }
 }
 
 /// The strangers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lobby {
     strangers: Mutex<Strangers>,
     pub(crate) refusals: Refusals,
+    judges: Arc<Semaphore>,
+}
+
+impl Default for Lobby {
+    fn default() -> Self {
+        Self { strangers: Mutex::default(), refusals: Refusals::default(), judges: Arc::new(Semaphore::new(JUDGED)) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +111,37 @@ struct Address {
     since: Instant,
     /// Bytes of refused bodies.
     read: u64,
+    /// When what it owes for connections is paid.
+    connections: Instant,
+    /// When what it owes for refused requests is paid.
+    requests: Instant,
+}
+
+impl Address {
+    fn new(now: Instant) -> Self {
+        Self { here: BTreeSet::new(), since: now, read: 0, connections: now, requests: now }
+    }
+
+    /// What is owed for this: connections and requests each have their account, so that refused requests keep no newcomer
+    /// waiting.
+    fn account(&mut self, cost: Cost) -> &mut Instant {
+        match cost {
+            Cost::Plain | Cost::Encrypted => &mut self.connections,
+            Cost::Refusal => &mut self.requests,
+        }
+    }
+
+    /// Owes for one more, which has to wait so long.
+    fn charge(&mut self, cost: Cost, now: Instant) -> Option<Duration> {
+        let account = self.account(cost);
+        let paid = (*account).max(now) + cost.debt();
+        let wait = paid.saturating_duration_since(now + CREDIT);
+        if wait > LONGEST {
+            return None;
+        }
+        *account = paid;
+        Some(wait)
+    }
 }
 
 impl Strangers {
@@ -122,10 +154,11 @@ impl Strangers {
         while let Some(oldest) = self.too_old(from) {
             self.send_away(Some(oldest), refusals);
         }
-        if self.all.len() > OF_ALL
-            && let Some((oldest, age)) = self.oldest_of_most()
-            && age >= CHANCE
-        {
+        for _ in 0..AT_ONCE {
+            let Some((oldest, age)) = self.oldest_of_most().filter(|_| self.all.len() > OF_ALL) else { break };
+            if age < CHANCE && self.all.len() <= MOST {
+                break;
+            }
             self.send_away(Some(oldest), refusals);
         }
         number
@@ -133,7 +166,8 @@ impl Strangers {
 
     /// The one that came first of the most crowded address, and how long ago.
     fn oldest_of_most(&self) -> Option<(u64, Duration)> {
-        let oldest = *self.addresses.values().max_by_key(|address| address.here.len())?.here.first()?;
+        let crowded = |address: &&Address| (address.here.len(), address.here.first().copied().map(Reverse));
+        let oldest = *self.addresses.values().max_by_key(crowded)?.here.first()?;
         Some((oldest, self.all.get(&oldest)?.since.elapsed()))
     }
 
@@ -145,11 +179,10 @@ impl Strangers {
     }
 
     fn address(&mut self, from: IpAddr) -> &mut Address {
-        if self.addresses.len() >= ADDRESSES {
+        if self.addresses.len() >= ADDRESSES && !self.addresses.contains_key(&from) {
             self.addresses.retain(|_, address| !address.here.is_empty());
         }
-        let new = || Address { here: BTreeSet::new(), since: Instant::now(), read: 0 };
-        self.addresses.entry(from).or_insert_with(new)
+        self.addresses.entry(from).or_insert_with(|| Address::new(Instant::now()))
     }
 
     fn send_away(&mut self, number: Option<u64>, refusals: &Refusals) {
@@ -174,14 +207,6 @@ impl Lobby {
         work(&mut self.strangers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How long to wait before another is taken, so that those who are here have had their chance.
-    pub(crate) fn is_full_for(&self) -> Option<Duration> {
-        self.with(|strangers| {
-            let (_, age) = strangers.oldest_of_most().filter(|_| strangers.all.len() >= OF_ALL)?;
-            CHANCE.checked_sub(age).filter(|wait| !wait.is_zero())
-        })
-    }
-
     /// How many strangers there are.
     pub(crate) fn len(&self) -> usize {
         self.with(|strangers| strangers.all.len())
@@ -199,6 +224,8 @@ pub(crate) struct Guest {
     known: AtomicBool,
     /// Forms that are looked at.
     pub(crate) forms: Semaphore,
+    /// Requests that were refused.
+    refused: AtomicUsize,
 }
 
 /// Where a guest is.
@@ -208,21 +235,29 @@ struct Place {
     number: Option<u64>,
     /// Requests in work which it may ask without a signature.
     allowed: usize,
+    /// What its address owes for it, until it is no stranger.
+    cost: Option<Cost>,
 }
 
 impl Guest {
-    /// A stranger comes.
-    pub(crate) fn enter(lobby: &Arc<Lobby>, address: IpAddr) -> Arc<Self> {
+    /// A stranger comes, and has to wait so long before anything of it is looked at; `None` when it may not come in.
+    pub(crate) fn enter(lobby: &Arc<Lobby>, address: IpAddr, cost: Cost) -> Option<(Arc<Self>, Duration)> {
+        let from = network(address);
+        let Some(wait) = lobby.with(|strangers| strangers.address(from).charge(cost, Instant::now())) else {
+            lobby.refusals.count(Why::TooMany);
+            return None;
+        };
         let guest = Self {
             lobby: Arc::clone(lobby),
-            from: network(address),
+            from,
             leave: Arc::default(),
-            place: Mutex::default(),
+            place: Mutex::new(Place { cost: Some(cost), ..Place::default() }),
             known: AtomicBool::new(false),
             forms: Semaphore::new(FORMS),
+            refused: AtomicUsize::new(0),
         };
         guest.with(|place| guest.settle(place));
-        Arc::new(guest)
+        Some((Arc::new(guest), wait))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Place) -> T) -> T {
@@ -239,10 +274,23 @@ impl Guest {
             }
             (false, Some(number)) => {
                 place.number = None;
-                self.lobby.with(|strangers| strangers.leave(number));
+                let cost = place.cost.take();
+                self.lobby.with(|strangers| {
+                    strangers.leave(number);
+                    if let Some(cost) = cost {
+                        // What is paid already stays paid.
+                        let account = strangers.address(self.from).account(cost);
+                        *account = account.checked_sub(cost.debt()).unwrap_or(*account);
+                    }
+                });
             }
             _ => {}
         }
+    }
+
+    /// It has to leave, unless somebody with a key has signed on it.
+    pub(crate) fn end(&self) {
+        self.leave.notify_one();
     }
 
     /// Ends when it has to give way.
@@ -279,6 +327,17 @@ impl Guest {
         })
     }
 
+    /// A request was refused that nobody may ask. A stranger's answer waits when its address is refused too often; whether
+    /// the connection may go on.
+    pub(crate) async fn refused(&self) -> bool {
+        if self.is_known() {
+            return true;
+        }
+        let wait = self.lobby.with(|strangers| strangers.address(self.from).charge(Cost::Refusal, Instant::now()));
+        tokio::time::sleep(wait.unwrap_or(LONGEST)).await;
+        wait.is_some() && self.refused.fetch_add(1, Ordering::SeqCst) + 1 < REFUSED
+    }
+
     pub(crate) fn count(&self, why: Why) {
         self.lobby.refusals.count(why);
     }
@@ -311,27 +370,56 @@ pub(crate) struct Caller {
     pub(crate) guest: Arc<Guest>,
     /// What happens on its connection.
     pub(crate) pulse: Arc<Pulse>,
-    /// Whether this request is signed by somebody with a key.
-    signed: Arc<AtomicBool>,
+    /// What is known of this request.
+    asks: Arc<Asks>,
+}
+
+#[derive(Debug, Default)]
+struct Asks {
+    /// It is signed by somebody with a key.
+    signed: AtomicBool,
+    /// It may be asked, signed or not.
+    allowed: AtomicBool,
+    /// It is judged; others wait for that.
+    judged: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Caller {
     pub(crate) fn new(guest: &Arc<Guest>, pulse: &Arc<Pulse>) -> Self {
-        Self { guest: Arc::clone(guest), pulse: Arc::clone(pulse), signed: Arc::default() }
+        Self { guest: Arc::clone(guest), pulse: Arc::clone(pulse), asks: Arc::default() }
     }
 
     pub(crate) fn is_signed(&self) -> bool {
-        self.signed.load(Ordering::SeqCst)
+        self.asks.signed.load(Ordering::SeqCst)
+    }
+
+    /// Whether it may be asked, as far as is known yet.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.is_signed() || self.asks.allowed.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it is judged.
+    pub(crate) async fn queue(&self) {
+        let judged = Arc::clone(&self.guest.lobby.judges).acquire_owned().await.ok();
+        *self.asks.judged.lock().unwrap_or_else(PoisonError::into_inner) = judged;
+    }
+
+    /// It is judged, or what is waited for is the client.
+    pub(crate) fn leave_queue(&self) {
+        self.asks.judged.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The signature is good.
     pub(crate) fn sign(&self) {
-        self.signed.store(true, Ordering::SeqCst);
+        self.asks.signed.store(true, Ordering::SeqCst);
+        self.leave_queue();
         self.guest.know();
     }
 
     /// It needs no signature.
     pub(crate) fn allow(&self) -> Arc<Allowed> {
+        self.asks.allowed.store(true, Ordering::SeqCst);
+        self.leave_queue();
         self.guest.with(|place| {
             place.allowed += 1;
             self.guest.settle(place);
@@ -362,20 +450,24 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(1), guest.has_to_leave()).await.is_ok()
     }
 
+    fn enter(lobby: &Arc<Lobby>, address: IpAddr) -> Arc<Guest> {
+        Guest::enter(lobby, address, Cost::Plain).unwrap().0
+    }
+
     #[tokio::test(start_paused = true)]
     async fn of_one_address_the_stranger_that_came_first_gives_way() {
         let lobby = Arc::new(Lobby::default());
-        let other = Guest::enter(&lobby, at("10.0.0.2"));
-        let known = Guest::enter(&lobby, at("10.0.0.1"));
+        let other = enter(&lobby, at("10.0.0.2"));
+        let known = enter(&lobby, at("10.0.0.1"));
         let pulse = Pulse::new(std::time::Instant::now());
         Caller::new(&known, &pulse).sign();
-        let allowed = Guest::enter(&lobby, at("10.0.0.1"));
+        let allowed = enter(&lobby, at("10.0.0.1"));
         let work = Caller::new(&allowed, &pulse).allow();
-        let mut crowd: Vec<_> = (0..OF_ONE + 9).map(|_| Guest::enter(&lobby, at("10.0.0.1"))).collect();
+        let mut crowd: Vec<_> = (0..OF_ONE + 9).map(|_| enter(&lobby, at("10.0.0.1"))).collect();
         assert!(!leaves(&crowd[0]).await, "they came just now");
         crowd.drain(1..10);
         tokio::time::sleep(JUST_NOW).await;
-        crowd.push(Guest::enter(&lobby, at("10.0.0.1")));
+        crowd.push(enter(&lobby, at("10.0.0.1")));
         assert!(leaves(&crowd[0]).await && !leaves(&crowd[1]).await);
         assert!(!leaves(&other).await && !leaves(&known).await && !leaves(&allowed).await);
         assert_eq!(lobby.len(), OF_ONE + 1);
@@ -390,26 +482,84 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_all_addresses_the_most_crowded_gives_way() {
         let lobby = Arc::new(Lobby::default());
-        let one = Guest::enter(&lobby, at("2001:db8::1"));
-        let two = Guest::enter(&lobby, at("2001:db8::2"));
-        let others: Vec<_> = (2..OF_ALL).map(|n| Guest::enter(&lobby, IpAddr::V4((n as u32).into()))).collect();
-        assert!(!leaves(&one).await && lobby.is_full_for().is_some());
+        let one = enter(&lobby, at("2001:db8::1"));
+        let _two = enter(&lobby, at("2001:db8::2"));
+        let mut others: Vec<_> = (2..OF_ALL).map(|n| enter(&lobby, IpAddr::V4((n as u32).into()))).collect();
+        let last = enter(&lobby, at("10.0.0.1"));
+        assert!(!leaves(&one).await && lobby.len() == OF_ALL + 1, "all have their chance");
         tokio::time::sleep(CHANCE).await;
-        assert!(lobby.is_full_for().is_none());
-        let last = Guest::enter(&lobby, at("10.0.0.1"));
-        assert!(leaves(&one).await && !leaves(&two).await && !leaves(&last).await && !leaves(&others[0]).await);
+        let next = enter(&lobby, at("10.0.0.2"));
+        assert!(leaves(&one).await && !leaves(&last).await && !leaves(&next).await);
+        assert_eq!(lobby.len(), OF_ALL, "of addresses with as many the one that came first");
+        // So many that nobody has a chance.
+        others.extend((0..MOST).map(|_| enter(&lobby, at("10.0.0.3"))));
+        assert!(lobby.len() <= MOST && !leaves(&last).await && !leaves(&next).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_whose_connections_come_too_fast_waits_alone_and_who_signs_owes_nothing() {
+        let lobby = Arc::new(Lobby::default());
+        let come = |address| Guest::enter(&lobby, at(address), Cost::Encrypted);
+        let pulse = Pulse::new(std::time::Instant::now());
+        for _ in 0..10_000 {
+            let (guest, wait) = come("10.0.0.1").unwrap();
+            assert!(wait.is_zero());
+            Caller::new(&guest, &pulse).sign();
+        }
+        let waits: Vec<_> = std::iter::from_fn(|| come("10.0.0.1")).map(|(_, wait)| wait).take(9_999).collect();
+        assert_eq!(waits.len(), 2_000, "as many as are paid in the time of credit and of waiting");
+        assert!(
+            waits[999].is_zero() && !waits[1_000].is_zero() && waits.is_sorted() && *waits.last().unwrap() == LONGEST
+        );
+        assert_eq!(lobby.refusals.counts().nth(1), Some(("too_many", 1)));
+        assert!(come("10.0.0.2").unwrap().1.is_zero());
+        tokio::time::sleep(CREDIT + LONGEST).await;
+        assert!(come("10.0.0.1").unwrap().1.is_zero());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_requests_wait_and_end_a_connection_but_not_that_of_somebody_with_a_key() {
+        let lobby = Arc::new(Lobby::default());
+        let begin = Instant::now();
+        for _ in 0..20 {
+            let guest = enter(&lobby, at("10.0.0.1"));
+            for n in 1..=REFUSED {
+                assert_eq!(guest.refused().await, n < REFUSED);
+            }
+        }
+        let took = begin.elapsed();
+        assert!((990..1_200).contains(&took.as_millis()), "the second thousand takes a second: {took:?}");
+        let (guest, wait) = Guest::enter(&lobby, at("10.0.0.1"), Cost::Plain).unwrap();
+        assert!(wait.is_zero(), "newcomers do not wait for what was refused to others");
+        Caller::new(&guest, &Pulse::new(std::time::Instant::now())).sign();
+        let begin = Instant::now();
+        for _ in 0..10 * REFUSED {
+            assert!(guest.refused().await);
+        }
+        assert_eq!(begin, Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_requests_that_nobody_claims_to_have_signed_are_judged_at_once() {
+        let lobby = Arc::new(Lobby::default());
+        let pulse = Pulse::new(std::time::Instant::now());
+        let ask = || Caller::new(&enter(&lobby, at("10.0.0.1")), &pulse);
+        let queue = async |caller: &Caller| tokio::time::timeout(CHANCE, caller.queue()).await.is_ok();
+        let (one, two, three, four) = (ask(), ask(), ask(), ask());
+        assert!(queue(&one).await && queue(&two).await && !queue(&three).await);
+        assert!(!one.is_allowed());
+        let _allowed = one.allow();
+        assert!(one.is_allowed() && !one.is_signed() && queue(&three).await && !queue(&four).await);
+        // Whoever is gone keeps nobody waiting.
+        drop(two);
+        assert!(queue(&four).await);
     }
 
     #[test]
     fn an_address_has_a_budget_of_refused_bytes() {
         let lobby = Arc::new(Lobby::default());
-        let (one, two) = (Guest::enter(&lobby, at("10.0.0.1")), Guest::enter(&lobby, at("10.0.0.1")));
+        let (one, two) = (enter(&lobby, at("10.0.0.1")), enter(&lobby, at("10.0.0.1")));
         assert!(one.reads(BYTES - 1) && two.reads(1) && !one.reads(1) && !two.reads(0));
-        assert!(Guest::enter(&lobby, at("10.0.0.2")).reads(1));
-    }
-
-    #[test]
-    fn every_reason_has_its_name() {
-        assert!(Why::ALL.iter().enumerate().all(|(n, (why, _))| *why as usize == n));
+        assert!(enter(&lobby, at("10.0.0.2")).reads(1));
     }
 }

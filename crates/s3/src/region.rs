@@ -1,4 +1,6 @@
-//! The region in a signature. Any will do here, but not any word: `s3cmd` begins with "US", and learns from the answer.
+//! The region and the service in a signature. Any region will do here, but not any word: `s3cmd` begins with "US", and
+//! learns from the answer. The service is S3: `s3s` takes others too, and for them reads a body before it looks at the
+//! signature.
 
 use http::{HeaderMap, Response, StatusCode, header};
 use s3s::{Body, HttpResponse};
@@ -6,18 +8,24 @@ use s3s::{Body, HttpResponse};
 /// What is told to those whose region is none.
 const REGION: &str = "us-east-1";
 
-/// The answer to a request whose signature names no region; `None` when it is in order, or signed in another way.
+/// The answer to a request whose signature names no region or another service; `None` when it is in order, or signed in
+/// another way.
 pub(crate) fn wrong(headers: &HeaderMap) -> Option<HttpResponse> {
     let signature = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     // Credential=KEY/DATE/REGION/s3/aws4_request
-    let region = signature.split_once("Credential=")?.1.split(',').next()?.rsplit('/').nth(2)?;
+    let mut scope = signature.split_once("Credential=")?.1.split(',').next()?.rsplit('/').skip(1);
+    let (service, region) = (scope.next()?, scope.next()?);
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !region.is_empty() && region.bytes().all(good) {
+    let why = if region.is_empty() || !region.bytes().all(good) {
+        format!("The authorization header names no region; expected {REGION}")
+    } else if service != "s3" {
+        "The authorization header names another service; expected s3".to_owned()
+    } else {
         return None;
-    }
+    };
     let body = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>The \
-         authorization header names no region; expected {REGION}</Message><Region>{REGION}</Region></Error>"
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>{why}\
+         </Message><Region>{REGION}</Region></Error>"
     );
     let mut answer = Response::new(Body::from(body));
     *answer.status_mut() = StatusCode::BAD_REQUEST;
@@ -32,10 +40,15 @@ mod tests {
     #[test]
     fn what_is_no_region_is_told_one() {
         let said = |scope: &str| {
-            let text = format!("AWS4-HMAC-SHA256 Credential=KEY/20260101/{scope}/s3/aws4_request, SignedHeaders=host");
+            let text = format!("AWS4-HMAC-SHA256 Credential=KEY/20260101/{scope}/aws4_request, SignedHeaders=host");
             wrong(&HeaderMap::from_iter([(header::AUTHORIZATION, text.parse().expect("a header"))]))
         };
-        assert_eq!(said("US").map(|answer| answer.status()), Some(StatusCode::BAD_REQUEST));
-        assert!(said("").is_some() && said("eu-west-1").is_none() && wrong(&HeaderMap::new()).is_none());
+        assert_eq!(said("US/s3").map(|answer| answer.status()), Some(StatusCode::BAD_REQUEST));
+        assert!(
+            said("/s3").is_some()
+                && said("eu-west-1/s3").is_none()
+                && said("eu-west-1/sts").is_some()
+                && wrong(&HeaderMap::new()).is_none()
+        );
     }
 }

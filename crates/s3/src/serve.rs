@@ -1,31 +1,26 @@
-//! Connections.
+//! The port of S3.
 
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, Version, header};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use object::objects::Objects;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, HttpResponse};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 
-use crate::access::Access;
+use crate::access::{Access, parameters};
+use crate::connection::{PATIENCE, Port, Seat};
 use crate::cors::Page;
 use crate::face::Face;
 use crate::form::{self, Forms, Sender};
 use crate::host::{Domain, bucket_of};
-use crate::lobby::{Caller, GREETING, Guest, Lobby, Why};
-use crate::pulse::{Counted, Pulse};
+use crate::lobby::{Caller, Cost, Lobby};
+use crate::refusals::Why;
 use crate::region;
 use crate::senseless::Senseless;
 use crate::tls::{Certificate, Tls};
@@ -34,19 +29,11 @@ use crate::users::Users;
 use crate::version2;
 use crate::who::Peer;
 
-/// Connections at once; further ones wait to be taken.
-const CONNECTIONS: usize = 1_024;
-/// What is waited for a client when nothing else is said.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often within its patience it is looked whether a connection stands still.
-const LOOKS: u32 = 4;
 /// How often it is looked for what has expired.
 const SWEEP: Duration = Duration::from_secs(3_600);
 /// How long after looks that failed it is looked again. All together this is less than [`SWEEP`].
 const AGAIN: [Duration; 4] =
     [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
-/// How long to wait when no connection can be taken.
-const BREATH: Duration = Duration::from_millis(50);
 /// Bytes of a request in XML: a thousand keys to delete have less.
 const XML_BYTES: usize = 4 << 20;
 /// How long an encrypted connection may take to begin.
@@ -147,99 +134,37 @@ impl Server {
 
     /// Serves connections until `stop`, then waits for those that are in work.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.patience);
-        builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        let graceful = GracefulShutdown::new();
+        let port = Port::new(listener, Arc::clone(&self.lobby), self.patience);
+        let cost = if self.tls.is_some() { Cost::Encrypted } else { Cost::Plain };
         let mut stop = pin!(stop);
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
-            while let Some(wait) = self.lobby.is_full_for() {
-                tokio::time::sleep(wait).await;
-            }
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-            let taken = tokio::select! {
-                taken = listener.accept() => taken,
+            let (stream, seat) = tokio::select! {
+                Some(next) = port.next(cost) => next,
                 _ = sweep.tick() => {
                     self.sweep();
                     continue;
                 }
                 () = &mut stop => break,
             };
-            let (stream, from) = match taken {
-                Ok(taken) => taken,
-                Err(error) => {
-                    tracing::warn!("a connection cannot be taken: {error}");
-                    tokio::time::sleep(BREATH).await;
-                    continue;
-                }
-            };
-            // Small answers must not wait for more.
-            let _ = stream.set_nodelay(true);
-            let (server, builder, watcher) = (self.clone(), builder.clone(), graceful.watcher());
-            let peer = Peer { address: from.ip().to_canonical(), secure: self.tls.is_some() };
-            let acceptor = self.tls.as_ref().map(|tls| tls.acceptor());
-            let guest = Guest::enter(&self.lobby, peer.address);
-            tokio::spawn(async move {
-                let _place = place;
-                let stay = async {
-                    let Some(acceptor) = acceptor else {
-                        return server.converse(&builder, stream, (peer, &guest), watcher).await;
-                    };
-                    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => return server.converse(&builder, stream, (peer, &guest), watcher).await,
-                        Ok(Err(error)) => tracing::debug!("a connection is not encrypted as it should be: {error}"),
-                        Err(_) => tracing::debug!("a connection was not encrypted in time"),
-                    }
-                    guest.count(Why::Handshake);
-                };
-                tokio::select! {
-                    () = stay => {}
-                    () = guest.has_to_leave() => tracing::debug!("a connection without a good request gave way"),
-                }
-            });
+            let server = self.clone();
+            tokio::spawn(seat.stay(|seat| server.welcome(stream, seat)));
         }
-        drop(listener);
-        graceful.shutdown().await;
+        port.close().await;
     }
 
-    /// Answers the requests of a connection.
-    async fn converse<S>(
-        self,
-        builder: &Builder<TokioExecutor>,
-        stream: S,
-        (peer, guest): (Peer, &Arc<Guest>),
-        watcher: Watcher,
-    ) where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let (pulse, patience) = (Pulse::new(Instant::now()), self.patience);
-        let stream = Counted { stream, pulse: Arc::clone(&pulse) };
-        let (beats, asks) = (Arc::clone(&pulse), Arc::clone(guest));
-        let service = service_fn(move |request| {
-            let (server, work, caller) = (self.clone(), beats.work(), Caller::new(&asks, &beats));
-            async move {
-                let _work = work;
-                server.serve_one(request, peer, caller).await
-            }
-        });
-        let mut connection = pin!(watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()));
-        let mut look = tokio::time::interval(patience.min(GREETING) / LOOKS);
-        loop {
-            tokio::select! {
-                ended = &mut connection => {
-                    return ended.unwrap_or_else(|error| tracing::debug!("a connection broke off: {error}"));
-                }
-                now = look.tick() => {
-                    let patience = if guest.is_known() { patience } else { patience.min(GREETING) };
-                    if pulse.has_stopped(now.into_std(), patience) {
-                        guest.count(Why::StoodStill);
-                        return tracing::debug!("a connection stood still and was ended");
-                    }
-                }
-            }
+    /// Encrypts a connection, if that is configured, and answers its requests.
+    async fn welcome(self, stream: TcpStream, seat: Seat) {
+        let peer = Peer { address: seat.address, secure: self.tls.is_some() };
+        let acceptor = self.tls.as_ref().map(|tls| tls.acceptor());
+        let answer = move |request, caller| self.clone().serve_one(request, peer, caller);
+        let Some(acceptor) = acceptor else { return seat.converse(stream, answer).await };
+        match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => return seat.converse(stream, answer).await,
+            Ok(Err(error)) => tracing::debug!("a connection is not encrypted as it should be: {error}"),
+            Err(_) => tracing::debug!("a connection was not encrypted in time"),
         }
+        seat.guest.count(Why::Handshake);
     }
 
     /// Answers a request, says how, and reads what nobody wanted of it.
@@ -252,16 +177,39 @@ impl Server {
         let watch = self.watch.clone();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(caller.clone());
+        let version = request.version();
         let (request, unread) = unread::watch(request, self.patience);
+        if !caller.guest.is_known() && !self.is_claimed(&request) {
+            caller.queue().await;
+        }
         let mut answer = self.answer(request, peer, &caller).await?;
+        caller.leave_queue();
         if answer.status() == StatusCode::FORBIDDEN && !caller.is_signed() {
             caller.guest.count(Why::Unauthorized);
+        }
+        let refused = answer.status().is_client_error() && !caller.is_allowed();
+        if refused && !caller.guest.refused().await {
+            if version > Version::HTTP_11 {
+                caller.guest.end();
+            } else {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
         }
         if let Some(watch) = watch {
             watch(answer.status());
         }
         unread.finish(&mut answer, &caller).await;
         Ok(answer)
+    }
+
+    /// Whether it is said to be signed by somebody whom there is.
+    fn is_claimed(&self, request: &http::Request<Watched>) -> bool {
+        let signature = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let header = signature.and_then(|text| text.split_once("Credential=")).map(|(_, rest)| rest);
+        let mut query = parameters(request.uri().query().unwrap_or_default());
+        let query = query.find(|(name, _)| *name == "X-Amz-Credential").map(|(_, value)| value);
+        let key = header.or(query).and_then(|text| text.split(['/', '%']).next());
+        key.is_some_and(|key| self.face.users.find(key).is_some())
     }
 
     /// Answers a request; a page of another origin is told what it may do with the answer.
@@ -291,6 +239,7 @@ impl Server {
         let form = form::is_form(&request);
         let (request, _turn) = if form {
             let bucket = bucket_of(&request, self.domain.as_ref());
+            caller.leave_queue();
             match self.forms.take(request, Sender { face: &self.face, caller, peer, bucket }).await {
                 Ok((request, turn)) => (request, Some(turn)),
                 Err(refusal) => return Ok(refusal),

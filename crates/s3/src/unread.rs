@@ -17,8 +17,9 @@ use s3s::{HttpResponse, StdError as BoxError};
 use tokio::sync::oneshot;
 
 use crate::error;
-use crate::lobby::{Caller, Why};
+use crate::lobby::Caller;
 use crate::pulse::Wait;
+use crate::refusals::Why;
 
 /// Bytes of a stranger's body that are read to nowhere before an answer. Who sends more is told that the connection ends.
 const MOST: u64 = 1 << 20;

@@ -4,6 +4,7 @@
 //! signed, bodies are not (as with TLS): the gateway computes entity tags and checksums as always.
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,16 +79,7 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     for transport in transports {
         let mut bench = Bench::temporary(&args.data, None, stop)?;
         (copies, targets) = (bench.config.copies, bench.config.targets.len());
-        let place = bench.directory.as_ref().context("the cluster has no directory")?.path().to_owned();
-        layout::complete(&place, None)?;
-        args.inline.map_or(Ok(()), |bytes| layout::set_inline(&place, bytes))?;
-        // Its targets run: only what they do not use is looked at.
-        let client = Client::of(&place)?;
-        let settings = bench.config.path.with_file_name("gateway.toml");
-        let gateway = up::start_gateway(&bench.config.path, &settings, Some(transport), false, None)?;
-        let pid = gateway.pid();
-        bench.family.get_or_insert_default().0.push(gateway);
-        client.wait(&mut bench)?;
+        let (client, pid) = start_gateway(&mut bench, args, transport)?;
         let chunks =
             NodeCluster::start(&bench.config, Some(transport), false, Some(*depths.iter().max().unwrap_or(&1)))?;
         let mut left = 2 * sizes.len() * depths.len();
@@ -117,8 +109,27 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     if args.json { json(&report) } else { print(&report) }
 }
 
+/// Starts a gateway with an S3 face on a cluster made for the benchmark; its first user, and its process.
+pub(super) fn start_gateway(
+    bench: &mut Bench,
+    args: &BenchArgs,
+    transport: TransportArg,
+) -> anyhow::Result<(Client, u32)> {
+    let place = bench.directory.as_ref().context("the cluster has no directory")?.path().to_owned();
+    layout::complete(&place, None)?;
+    args.inline.map_or(Ok(()), |bytes| layout::set_inline(&place, bytes))?;
+    // Its targets run: only what they do not use is looked at.
+    let client = Client::of(&place)?;
+    let settings = bench.config.path.with_file_name("gateway.toml");
+    let gateway = up::start_gateway(&bench.config.path, &settings, Some(transport), false, None)?;
+    let pid = gateway.pid();
+    bench.family.get_or_insert_default().0.push(gateway);
+    client.wait(bench)?;
+    Ok((client, pid))
+}
+
 /// Who asks.
-struct Client {
+pub(super) struct Client {
     endpoint: String,
     key: String,
     secret: String,
@@ -126,9 +137,9 @@ struct Client {
 
 /// What one thread did.
 #[derive(Default)]
-struct Done {
+pub(super) struct Done {
     bytes: u64,
-    whole_ms: Vec<f64>,
+    pub(super) whole_ms: Vec<f64>,
     first_ms: Vec<f64>,
     keys: Vec<String>,
 }
@@ -146,12 +157,17 @@ impl Client {
         Ok(Self { endpoint: format!("http://{}", s3.listen), key: user.access_key, secret: user.secret_key })
     }
 
-    fn agent() -> Agent {
+    pub(super) fn agent() -> Agent {
         Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build().new_agent()
     }
 
+    /// Where the S3 face listens.
+    pub(super) fn server(&self) -> anyhow::Result<SocketAddr> {
+        self.endpoint.trim_start_matches("http://").parse().context("the S3 address is none")
+    }
+
     /// A signed address, good for an hour.
-    fn address(&self, method: Method, path: &str) -> anyhow::Result<String> {
+    pub(super) fn address(&self, method: Method, path: &str) -> anyhow::Result<String> {
         let url = format!("{}/{BUCKET}{path}", self.endpoint).parse().context("the S3 address is none")?;
         let (now, none) = (Timestamp::now(), std::iter::empty());
         let signed = sign(&now, method, url, &self.key, &self.secret, None, "us-east-1", 3_600, none.clone(), none);
@@ -242,7 +258,7 @@ impl Client {
         Ok([row("put", puts, put_seconds, between - before), row("get", gets, get_seconds, after - between)])
     }
 
-    fn put(&self, agent: &Agent, key: &str, base: &[u8], size: u64, done: &mut Done) -> anyhow::Result<()> {
+    pub(super) fn put(&self, agent: &Agent, key: &str, base: &[u8], size: u64, done: &mut Done) -> anyhow::Result<()> {
         let begin = Instant::now();
         let mut content = Content { base, salt: blake3::hash(key.as_bytes()), at: 0, end: size };
         let address = self.address(Method::Put, &format!("/{key}"))?;
@@ -253,7 +269,7 @@ impl Client {
         Ok(())
     }
 
-    fn get(&self, agent: &Agent, key: &str, size: u64, done: &mut Done) -> anyhow::Result<()> {
+    pub(super) fn get(&self, agent: &Agent, key: &str, size: u64, done: &mut Done) -> anyhow::Result<()> {
         let begin = Instant::now();
         let answer = agent.get(self.address(Method::Get, &format!("/{key}"))?).call();
         let answer = good(answer.context("a get of the benchmark failed")?, key)?;
@@ -300,7 +316,7 @@ fn together(
 }
 
 /// Bytes that look random.
-fn base() -> anyhow::Result<Vec<u8>> {
+pub(super) fn base() -> anyhow::Result<Vec<u8>> {
     let mut base = vec![0; BLOCK];
     crate::demo::Content::new(1).read_exact(&mut base).context("no content could be made")?;
     Ok(base)

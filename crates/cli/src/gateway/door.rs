@@ -1,4 +1,4 @@
-//! Who may ask on the plain HTTP port. A browser on this machine reaches it for any page that it shows, and a page whose
+//! Who may ask on a plain HTTP port. A browser on this machine reaches it for any page that it shows, and a page whose
 //! name points here now is of the same origin for it; so a request has to name this gateway, and must not come from
 //! another's page. Files are only for those who can read the gateway's token.
 
@@ -18,6 +18,8 @@ use crate::token;
 pub(crate) struct Door {
     /// Hosts that are this gateway, beside addresses and `localhost`.
     pub(crate) names: Vec<String>,
+    /// The file in which more of them can be written.
+    pub(crate) names_in: Option<&'static str>,
     /// What who asks for files has to know; nobody may have them when there is none.
     pub(crate) token: Option<String>,
 }
@@ -56,10 +58,11 @@ impl Door {
         if address || name == "localhost" || self.names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
             return Ok(host);
         }
-        Err(format!(
-            "{name:?} is not known to be this gateway: ask for it by its address, or write names = [{name:?}] into its \
-             gateway.toml and start it again"
-        ))
+        let or = match self.names_in {
+            Some(file) => format!("write names = [{name:?}] into its {file} and start it again"),
+            None => "by the name of its machine".to_owned(),
+        };
+        Err(format!("{name:?} is not known to be whom you ask: ask by the address, or {or}"))
     }
 
     fn knows_token(&self, headers: &HeaderMap) -> bool {
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
 
     fn check(method: &str, uri: &str, headers: &[(&'static str, &str)]) -> Result<(), String> {
-        let door = Door { names: vec!["gw.Example.org".to_owned()], token: None };
+        let door = Door { names: vec!["gw.Example.org".to_owned()], names_in: Some("gateway.toml"), token: None };
         let headers: HeaderMap =
             headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
         let (method, uri) = (method.parse().unwrap(), uri.parse().unwrap());
