@@ -56,15 +56,13 @@ pub struct Disks {
     pub stops: u32,
     /// A target that stops again and again in the midst of changes, also while it recovers: how often.
     pub restless: u32,
-    /// When the power fails everywhere at once.
-    pub blackout: Option<Span>,
     /// Bytes that are spoiled on one target.
     pub spoils: Vec<Spoil>,
 }
 
 impl Disks {
     /// The disks of a seed, for puts of `volume` bytes to each target and chunks of up to `largest` bytes.
-    pub(crate) fn draw(seed: u64, storm: Span, volume: u64, largest: u64) -> Self {
+    pub(crate) fn draw(seed: u64, volume: u64, largest: u64) -> Self {
         let mut rng = Rng::new(seed).fork(20);
         let least = (largest + 128).next_multiple_of(4_096);
         let segment = [least, least + 4_096, 32 << 10][rng.below(3) as usize];
@@ -77,7 +75,6 @@ impl Disks {
         let some = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { 1 + rng.below(most) as u32 } else { 0 };
         let stops = some(&mut rng, 4);
         let restless = if rng.chance(1, 4) { 3 + rng.below(8) as u32 } else { 0 };
-        let blackout = rng.chance(1, 4).then(|| Span::from_nanos(rng.below(storm.as_nanos())));
         let ways = [
             Spoil::Rot(Spot::Anywhere),
             Spoil::Rot(Spot::Header),
@@ -87,7 +84,7 @@ impl Disks {
         ];
         let spoils = (0..some(&mut rng, 5)).map(|_| ways[rng.below(5) as usize]).collect();
         let pace = if rng.chance(1, 2) { Span::from_micros(rng.below(50_000)) } else { Span::ZERO };
-        Self { segment, capacity, look, pace, stops, restless, blackout, spoils }
+        Self { segment, capacity, look, pace, stops, restless, spoils }
     }
 
     /// For what is cleaned: segments are so short that many are emptied, and often slowly, so that much happens to a chunk

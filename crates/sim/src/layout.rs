@@ -51,10 +51,19 @@ pub struct Layout {
     pub domain_cuts: u32,
     /// Disks that are lost: of fewer domains than there are copies.
     pub lost: Vec<Lost>,
-    /// Whether most domains lose power together.
-    pub blackout: bool,
+    /// Domains that go down together.
+    pub blackout: Option<Blackout>,
     /// Times that a node sleeps for a while; the clock of half of them jumps meanwhile.
     pub sleeps: u32,
+}
+
+/// How many domains go down together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blackout {
+    /// Three of four: their processes, or their power.
+    Most,
+    /// The power of all.
+    All,
 }
 
 impl Layout {
@@ -72,7 +81,7 @@ impl Layout {
             domain_crashes: 0,
             domain_cuts: 0,
             lost: Vec::new(),
-            blackout: false,
+            blackout: None,
             sleeps: 0,
         };
         layout.draw_maps(&mut Rng::new(seed).fork(31), resizes, &losable, capacity);
@@ -104,7 +113,7 @@ impl Layout {
     fn draw_faults(&mut self, rng: &mut Rng, losable: &BTreeSet<NodeId>) {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) as u32 } else { 0 };
         (self.domain_crashes, self.domain_cuts, self.sleeps) = (some(3), some(2), some(4));
-        self.blackout = rng.chance(1, 4);
+        self.blackout = [Some(Blackout::Most), Some(Blackout::All), None, None][rng.below(4) as usize];
         if rng.chance(1, 3) {
             for target in losable {
                 let lost = Lost {
@@ -119,7 +128,7 @@ impl Layout {
 
     /// No targets go down or are cut off together, nobody sleeps, and no disk is lost.
     pub(crate) fn calm(&mut self) {
-        (self.domain_crashes, self.domain_cuts, self.sleeps, self.blackout) = (0, 0, 0, false);
+        (self.domain_crashes, self.domain_cuts, self.sleeps, self.blackout) = (0, 0, 0, None);
         self.lost.clear();
     }
 

@@ -306,13 +306,13 @@ impl Scenario {
         let largest = cleaning.filter(|cleaning| cleaning.small).map_or(largest, |_| 1_000);
         let targets = layout.maps[0].targets.len() as u32;
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
-        let mut disks = Disks::draw(seed, STORM, volume, largest);
+        let mut disks = Disks::draw(seed, volume, largest);
         disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
         if cleaning.is_some() {
             disks.keep_moving(seed);
         }
         if calm {
-            (disks.stops, disks.restless, disks.blackout) = (0, 0, None);
+            (disks.stops, disks.restless) = (0, 0);
         }
         if !chunks {
             // What clients are told of full disks is not judged.

@@ -15,7 +15,7 @@ use protocol::wire::{Ack, Answer, DataHeader, LeadRequest, Leading, Message, dec
 use store::backend::Spot;
 
 use crate::disks::Spoil;
-use crate::layout::Layout;
+use crate::layout::{Blackout, Layout};
 use crate::swarm::{Scenario, Trouble};
 
 /// What a run depends on, a line each.
@@ -67,9 +67,6 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
     if disks.stops + disks.restless > 0 {
         let _ = write!(text, "; machines stop {} times in the midst of a change", disks.stops + disks.restless);
     }
-    if let Some(at) = disks.blackout {
-        let _ = write!(text, "; the power fails everywhere after {at}");
-    }
     if !s.troubles.is_empty() {
         let troubles: Vec<&str> = s.troubles.iter().map(|t| trouble(*t)).collect();
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
@@ -119,7 +116,11 @@ fn layout(layout: &Layout) -> String {
         "\nwhole domains: {} crashes, {} partitions{}; nodes sleep {} times",
         layout.domain_crashes,
         layout.domain_cuts,
-        if layout.blackout { ", and a blackout of most" } else { "" },
+        match layout.blackout {
+            Some(Blackout::Most) => ", and a blackout of most",
+            Some(Blackout::All) => ", and the power fails everywhere",
+            None => "",
+        },
         layout.sleeps
     );
     text

@@ -27,8 +27,6 @@ pub(super) enum Event {
     Keep(NodeId, u64),
     /// A machine stops after so many changes to its disk.
     Stop(NodeId, u64),
-    /// The power fails everywhere.
-    Blackout,
     Spoil(NodeId, u64, Spoil),
 }
 
@@ -72,9 +70,6 @@ impl World<'_> {
             let seed = self.disks.rng.next_u64();
             self.push_disks(STORM, Event::Spoil(victim, seed, spoil));
         }
-        if let Some(at) = disks.blackout {
-            self.push(self.now + at, Happening::Disks(Event::Blackout));
-        }
     }
 
     fn push_disks(&mut self, within: Span, event: Event) {
@@ -92,25 +87,17 @@ impl World<'_> {
                     disk.backend.stop_after(changes);
                 }
             }
-            Event::Blackout if !self.healed => self.blackout(),
-            Event::Blackout => {}
             Event::Spoil(id, seed, spoil) => self.spoil(id, seed, spoil),
         }
     }
 
-    fn blackout(&mut self) {
-        self.outcome.disks.blackouts += 1;
-        self.note(17, NodeId(0), 0, || "the power fails everywhere".to_owned());
-        for id in self.targets() {
-            let seed = self.disks.rng.next_u64();
-            self.take_down(id, Some(seed));
-            self.restart_soon(id);
+    /// What the operator does about sectors that cannot be read, as a manifest that nobody can read stops all cleaning.
+    pub(super) fn give_up_sectors(&mut self) {
+        for node in self.nodes.values() {
+            if let Machinery::Target(_, disk) = &node.machinery {
+                disk.backend.give_up_unreadable();
+            }
         }
-    }
-
-    fn targets(&self) -> Vec<NodeId> {
-        let is_target = |machinery: &Machinery| matches!(machinery, Machinery::Target(..) | Machinery::Down(_));
-        self.nodes.iter().filter(|(_, node)| is_target(&node.machinery)).map(|(id, _)| *id).collect()
     }
 
     fn restart_soon(&mut self, id: NodeId) {

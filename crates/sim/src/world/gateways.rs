@@ -287,6 +287,7 @@ impl World<'_> {
 
     /// All faults of gateways are over.
     pub(super) fn heal_gateways(&mut self) {
+        self.give_up_sectors();
         for host in 0..self.gateways.as_ref().map_or(0, |gateways| gateways.hosts.len()) {
             self.start_gateway(host);
         }
@@ -393,6 +394,10 @@ impl World<'_> {
             return self.answer(ticket, Answer::Catalog(Err(error)));
         }
         let told = self.trace.is_some().then(|| change.clone());
+        if matches!(change, Change::EndRun { .. }) && gateways.quiet.is_some() {
+            // From now on there may be more garbage.
+            (gateways.quiet, gateways.quiet_looks) = (Some(self.now), 0);
+        }
         let outcome = gateways.catalog.change(change);
         let lost = gateways.rng.chance(trouble, 1_000);
         let at = self.now + Span::from_nanos(gateways.rng.below(200_000));

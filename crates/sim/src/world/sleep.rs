@@ -5,7 +5,7 @@ use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
 use super::{Happening, Machinery, STORM, World};
-use crate::layout::Lost;
+use crate::layout::{Blackout, Lost};
 
 impl World<'_> {
     /// Schedules what happens to domains, disks, maps and clocks.
@@ -14,10 +14,12 @@ impl World<'_> {
         let mut rng = protocol::rng::Rng::new(self.scenario.seed).fork(33);
         let domains = layout.domains();
         let (start, heal) = (self.now, self.now + STORM);
-        if layout.blackout {
-            let hit: Vec<NodeId> = domains.iter().filter(|_| rng.chance(3, 4)).flatten().copied().collect();
+        if let Some(blackout) = layout.blackout {
+            let all = blackout == Blackout::All;
+            let hit: Vec<NodeId> = domains.iter().filter(|_| all || rng.chance(3, 4)).flatten().copied().collect();
             let at = start + Span::from_nanos(rng.below(storm / 2));
-            self.push(at, Happening::DomainCrash(hit.clone(), rng.next_u64()));
+            self.push(at, Happening::DomainCrash(hit.clone(), rng.next_u64() & !u64::from(all)));
+            self.outcome.disks.blackouts += u32::from(all);
             let back = at + Span::from_nanos(storm / 8 + rng.below(storm / 4));
             for node in hit {
                 self.push(back + Span::from_nanos(rng.below(storm / 16)), Happening::Restart(node));
