@@ -28,6 +28,7 @@ mod disks;
 mod faults;
 mod gateways;
 mod maps;
+mod objects;
 mod promise;
 mod queue;
 mod replay;
@@ -253,16 +254,7 @@ impl<'a> World<'a> {
         let map = self.file(id);
         self.uses(id, map);
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
-        let node = Node {
-            machinery,
-            session: self.session(id),
-            offset,
-            drift,
-            map,
-            sleeps: None,
-            life: 0,
-            wake: 0,
-        };
+        let node = Node { machinery, session: self.session(id), offset, drift, map, sleeps: None, life: 0, wake: 0 };
         self.nodes.insert(id, node);
     }
 

@@ -1,32 +1,29 @@
 //! Gateways that run the product's object layer, their clients and cleaners, and what goes wrong with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use object::Manifest;
-use object::catalog::{Catalog, CatalogError, Change, Start, Transient};
+use object::catalog::{Catalog, CatalogError, Change, Transient};
 use object::clean::{Cleaning, Report};
-use object::record::{MAGIC, Record, decode_entries};
-use protocol::id::{ChunkId, ChunkKind, NodeId};
+use protocol::id::{ChunkId, NodeId};
 use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
-use super::{Happening, Machinery, World};
+use super::{Happening, World};
 use crate::object::Objects;
-use crate::object::client::{self, Client, KEPT, PLAIN};
+use crate::object::client::{self, Client};
 use crate::object::gateway::Gateway;
-use crate::object::inspect;
 use crate::object::stage::{Answer, Ask, Hands, Local, Stage, TaskId, Ticket, Went, lock};
 use crate::swarm::Planted;
 use crate::tell;
 
 /// Looks without any work beside them, after which nothing may be left to clean: what was never answered goes in two, and in
 /// two more what only that named.
-const LOOKS: u32 = 4;
+pub(super) const LOOKS: u32 = 4;
 /// Between one look and the next.
 const PAUSE: Span = Span::from_millis(1);
 /// Gateways that clean.
@@ -70,9 +67,9 @@ struct Host {
 }
 
 pub(super) struct Gateways {
-    settings: Objects,
-    stage: Stage,
-    catalog: Arc<Transient>,
+    pub(super) settings: Objects,
+    pub(super) stage: Stage,
+    pub(super) catalog: Arc<Transient>,
     rng: Rng,
     hosts: Vec<Host>,
     roles: BTreeMap<TaskId, Role>,
@@ -514,72 +511,6 @@ impl World<'_> {
             self.start_task(node, Role::Inspector, Box::new(move || client.inspect()));
         }
     }
-
-    /// What the clients were told is possible, what is referred to has its copies, and nothing else is left.
-    pub(super) fn check_objects(&mut self) {
-        let Some(gateways) = &self.gateways else { return };
-        let (judged, referenced) = {
-            let desk = lock(&gateways.stage.desk);
-            (desk.history.judge(), desk.history.referenced.clone())
-        };
-        let newest = self.maps.len() - 1;
-        let copies = usize::from(self.maps[newest].copies);
-        let mut few = None;
-        for id in &referenced {
-            let (mut good, mut damaged) = (vec![], vec![]);
-            for (node, state) in &self.nodes {
-                let Machinery::Target(_, disk) = &state.machinery else { continue };
-                if disk.durable(id).is_some() {
-                    good.push(*node);
-                } else if self.harmed(*id, *node).is_some() {
-                    damaged.push(*node);
-                }
-            }
-            if self.spread(newest, good.iter().chain(&damaged)) < copies {
-                few = Some(format!(
-                    "{id:?} is referred to, and has good copies on {good:?}, damaged ones on {damaged:?}: {copies} apart were promised"
-                ));
-            }
-        }
-        let left = if gateways.settings.cleans { self.garbage_left() } else { None };
-        [judged, few, left].into_iter().flatten().for_each(|why| self.fail(why));
-    }
-
-    /// A payload chunk that is held though nothing refers to it.
-    fn garbage_left(&self) -> Option<String> {
-        let gateways = self.gateways.as_ref()?;
-        let mut referenced = BTreeSet::new();
-        let mut held = BTreeMap::new();
-        for (node, state) in &self.nodes {
-            let Machinery::Target(_, disk) = &state.machinery else { continue };
-            for id in disk.held() {
-                if id.kind() == ChunkKind::Payload {
-                    held.insert(id, *node);
-                } else if let Some(bytes) = disk.durable(&id) {
-                    referenced.extend(names(&bytes));
-                }
-            }
-        }
-        let catalog = &gateways.catalog;
-        for bucket in [PLAIN, KEPT] {
-            for upload in catalog.uploads(bucket, &Start::Key(vec![]), 1_000).ok()? {
-                for part in catalog.parts(upload.id, 0, 1_000).ok()? {
-                    let whole = catalog.part(upload.id, part.number).ok()??;
-                    referenced.extend(decode_entries(&whole.entries).ok()?.iter().map(|entry| entry.id));
-                }
-            }
-        }
-        let (id, node) = held.into_iter().find(|(id, _)| !referenced.contains(id))?;
-        Some(format!("nothing refers to {id:?}, and {node} still has it after {LOOKS} quiet looks"))
-    }
-}
-
-/// The chunks that a manifest names.
-fn names(bytes: &[u8]) -> Vec<ChunkId> {
-    if bytes.starts_with(&MAGIC) {
-        return Record::decode(bytes).map(|record| inspect::named(&record)).unwrap_or_default();
-    }
-    Manifest::decode(bytes).map(|manifest| manifest.entries.iter().map(|e| e.id).collect()).unwrap_or_default()
 }
 
 /// A gateway's cleaner.
