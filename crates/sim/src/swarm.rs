@@ -318,7 +318,7 @@ impl Scenario {
             // What clients are told of full disks is not judged.
             disks.capacity = CAPACITY;
         }
-        Self {
+        let mut scenario = Self {
             seed,
             targets,
             initiators: if chunks { 3 } else { 0 },
@@ -343,6 +343,16 @@ impl Scenario {
             cleaning,
             objects,
             planted,
-        }
+        };
+        scenario.wait_for_the_slowest();
+        scenario
+    }
+
+    /// Whoever gives up before the slowest disk has written, and tries again, leaves it more to write than it ever can.
+    fn wait_for_the_slowest(&mut self) {
+        let (Some(objects), Some((_, times))) = (&mut self.objects, self.slow) else { return };
+        let least = self.disk.1.times(times * 20);
+        objects.patience = objects.patience.max(least);
+        self.config.give_up = objects.patience;
     }
 }
