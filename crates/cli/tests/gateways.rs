@@ -72,7 +72,7 @@ impl Bench {
 
 /// Asks; `None` when there was no answer, or one that leaves open what happened.
 fn ask(s3: &S3, method: &str, bucket: &str, key: &str, headers: &[(&str, &str)], body: &[u8]) -> Option<Answer> {
-    let address = s3.address(method, bucket, key, &[], Timestamp::now());
+    let address = s3.address_with(method, (bucket, key), &[], headers, Timestamp::now());
     s3.send(method, &address, headers, body).ok().filter(|answer| answer.status < 500)
 }
 

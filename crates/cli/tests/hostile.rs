@@ -14,7 +14,6 @@ use bytes::Bytes;
 use common::{Cluster, content};
 use node::ClusterConfig;
 use protocol::id::{ChunkId, ClusterId, NodeId, TxnId};
-use protocol::time::Instant;
 use protocol::wire::{Ack, DataHeader, Head, Message, Opened, Session, VERSION, decode_message, encode_message};
 
 /// The largest payload of a UDP datagram.

@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::io::Write;
+use std::net::TcpStream;
 
 use jiff::Timestamp;
 
@@ -15,40 +14,19 @@ mod common;
 use client::S3;
 use common::{Cluster, content};
 
-/// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// Sends a whole request as it is, and reads until the other end has no more to say.
 fn raw(s3: &S3, sent: &[u8]) -> String {
-    let head = format!("Connection: close\r\nHost: {}\r\n", host(s3));
+    let head = format!("Connection: close\r\nHost: {}\r\n", s3.host());
     let text = String::from_utf8_lossy(sent);
     let (line, rest) = text.split_once("\r\n").unwrap();
     let host = if rest.contains("Host: other") { "Connection: close\r\n" } else { &head };
-    exchange(s3, format!("{line}\r\n{host}{rest}").as_bytes(), false)
-}
-
-/// Sends bytes, and nothing more when `ends`; reads until the other end has no more to say.
-fn exchange(s3: &S3, sent: &[u8], ends: bool) -> String {
-    let mut stream = TcpStream::connect(s3.endpoint.strip_prefix("http://").unwrap()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    // The other end may have refused it before it was whole.
-    let _ = stream.write_all(sent);
-    if ends {
-        let _ = stream.shutdown(Shutdown::Write);
-    }
-    let mut answer = vec![];
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    s3.exchange(format!("{line}\r\n{host}{rest}").as_bytes(), false)
 }
 
 /// The signed path of an object.
 fn signed(s3: &S3, method: &str, key: &str) -> String {
     let address = s3.address(method, "hard", key, &[], Timestamp::now());
     address.strip_prefix(&s3.endpoint).unwrap().to_owned()
-}
-
-fn host(s3: &S3) -> &str {
-    s3.endpoint.strip_prefix("http://").unwrap()
 }
 
 #[test]
@@ -78,8 +56,8 @@ fn lengths(s3: &S3) {
         raw(s3, &[head.as_bytes(), body].concat())
     };
     let cut = |headers: &str, body: &[u8]| {
-        let head = format!("PUT {} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", signed(s3, "PUT", "never"), host(s3));
-        exchange(s3, &[head.as_bytes(), body].concat(), true)
+        let head = format!("PUT {} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", signed(s3, "PUT", "never"), s3.host());
+        s3.exchange(&[head.as_bytes(), body].concat(), true)
     };
     // Bytes after the body are another request, which is none.
     let answer = put("long", "Content-Length: 5\r\n", b"12345and more\r\n\r\n");
@@ -152,9 +130,9 @@ fn garbage(s3: &S3) {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
         &content(10_000, 3),
-        format!("GET / HTTP/1.1\r\nHost: {}\r\nX: {}\r\n\r\n", host(s3), "x".repeat(1 << 20)).as_bytes(),
+        format!("GET / HTTP/1.1\r\nHost: {}\r\nX: {}\r\n\r\n", s3.host(), "x".repeat(1 << 20)).as_bytes(),
     ] {
-        let answer = exchange(s3, sent, true);
+        let answer = s3.exchange(sent, true);
         assert!(!answer.contains(" 200 "), "{answer}");
     }
     let post = |query: &str, body: &[u8]| s3.ask("POST", ("hard", ""), &[(query, "")], &[], body);
@@ -180,12 +158,12 @@ fn garbage(s3: &S3) {
 fn stalled(s3: &S3) {
     let path = signed(s3, "PUT", "stalled");
     let half = |text: &str| {
-        let mut stream = TcpStream::connect(host(s3)).unwrap();
+        let mut stream = TcpStream::connect(s3.host()).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         stream
     };
     let heads: Vec<TcpStream> = (0..200).map(|_| half("GET / HTTP/1.1\r\nHo")).collect();
-    let body = format!("PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 100\r\n\r\nfive.", host(s3));
+    let body = format!("PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 100\r\n\r\nfive.", s3.host());
     let bodies: Vec<TcpStream> = (0..32).map(|_| half(&body)).collect();
     for n in 0..10 {
         s3.put("hard", &n.to_string(), &content(100_000, n)).is(200);
@@ -200,8 +178,8 @@ fn uploads_that_stall(s3: &S3) {
     let (sent, whole) = (content(1_500_000, 1), content(5_000_000, 2));
     let stalled = (0..64).map(|n| {
         let path = signed(s3, "PUT", &format!("stalled-{n}"));
-        let mut stream = TcpStream::connect(host(s3)).unwrap();
-        write!(stream, "PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 3000000\r\n\r\n", host(s3)).unwrap();
+        let mut stream = TcpStream::connect(s3.host()).unwrap();
+        write!(stream, "PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 3000000\r\n\r\n", s3.host()).unwrap();
         stream.write_all(&sent).unwrap();
         stream
     });

@@ -2,7 +2,7 @@
 
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
-use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use crate::face::Face;
 use crate::lobby::Caller;
@@ -49,9 +49,6 @@ const QUERY: &[&str] = &[
     "bucket-region",
 ];
 
-/// Seconds that a signed address may be good for, as in S3.
-const LONGEST: u64 = 604_800;
-
 /// Headers that ask for something that is not done here, with the value that asks for nothing.
 const HEADERS: &[(&str, &[&str])] = &[
     ("x-amz-acl", &["private", "bucket-owner-full-control"]),
@@ -88,16 +85,12 @@ impl S3Access for Access {
             }
         }
         let signed = signer(context).is_some();
-        for (name, value) in parameters(context.uri().query().unwrap_or_default()) {
+        for (name, _) in parameters(context.uri().query().unwrap_or_default()) {
             let known = QUERY.contains(&name)
                 || name.to_ascii_lowercase().starts_with("x-amz-")
                 || name.starts_with("response-");
             if name.starts_with("response-") && !signed {
                 return Err(s3_error!(InvalidRequest, "only who signs can ask for other response headers"));
-            }
-            if name == "X-Amz-Expires" && value.parse().is_ok_and(|seconds: u64| seconds > LONGEST) {
-                let why = "X-Amz-Expires must be at most 604800 seconds, a week";
-                return Err(S3Error::with_message(S3ErrorCode::AuthorizationQueryParametersError, why));
             }
             if !known {
                 return Err(s3_error!(NotImplemented, "the query parameter {name} is not supported"));

@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::attributes::{Attributes, CHECKSUM_TYPE};
+use crate::chunks;
 use crate::error;
 use crate::etag::Etag;
 use crate::pulse::Pulse;
@@ -161,12 +162,7 @@ impl Incoming {
         }
         let computed = sums(std::mem::take(&mut self.hasher).finalize());
         let mut given = std::mem::take(&mut self.expected.sums);
-        if let Some(trailers) = self.expected.trailers.take().and_then(|trailers| trailers.take()) {
-            for name in CHECKSUMS {
-                let value = trailers.get(name).and_then(|value| value.to_str().ok());
-                given.extend(value.map(|value| (name, value.to_owned())));
-            }
-        }
+        given.extend(chunks::trailer(self.expected.trailer.as_deref(), self.expected.trailers.take())?);
         for (name, value) in &given {
             if !computed.iter().any(|(other, sum)| other == name && sum == value) {
                 return Err(s3_error!(BadDigest, "the {name} that you gave is not that of the body"));

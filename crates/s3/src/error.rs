@@ -89,8 +89,14 @@ pub(crate) fn custom(code: &'static str, status: StatusCode, message: impl Into<
 
 /// An answer that is an error, made without `s3s`.
 pub(crate) fn plain(status: StatusCode, code: &str, message: &str) -> HttpResponse {
+    with_element(status, code, message, "")
+}
+
+/// The same with one element more.
+pub(crate) fn with_element(status: StatusCode, code: &str, message: &str, element: &str) -> HttpResponse {
     let body = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message>{element}\
+         </Error>"
     );
     let mut answer = HttpResponse::new(Body::from(body));
     *answer.status_mut() = status;

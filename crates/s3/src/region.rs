@@ -2,8 +2,10 @@
 //! learns from the answer. The service is S3: `s3s` takes others too, and for them reads a body before it looks at the
 //! signature.
 
-use http::{HeaderMap, Response, StatusCode, header};
-use s3s::{Body, HttpResponse};
+use http::{HeaderMap, StatusCode, header};
+use s3s::HttpResponse;
+
+use crate::error::with_element;
 
 /// What is told to those whose region is none.
 const REGION: &str = "us-east-1";
@@ -23,14 +25,8 @@ pub(crate) fn wrong(headers: &HeaderMap) -> Option<HttpResponse> {
     } else {
         return None;
     };
-    let body = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>{why}\
-         </Message><Region>{REGION}</Region></Error>"
-    );
-    let mut answer = Response::new(Body::from(body));
-    *answer.status_mut() = StatusCode::BAD_REQUEST;
-    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/xml"));
-    Some(answer)
+    let region = format!("<Region>{REGION}</Region>");
+    Some(with_element(StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed", &why, &region))
 }
 
 #[cfg(test)]

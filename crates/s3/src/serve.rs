@@ -14,6 +14,7 @@ use s3s::{Body, HttpError, HttpResponse};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::access::{Access, parameters};
+use crate::chunks::{self, Chunked};
 use crate::connection::{PATIENCE, Port, Seat};
 use crate::cors::Page;
 use crate::face::Face;
@@ -23,6 +24,7 @@ use crate::lobby::{Caller, Cost, Lobby};
 use crate::refusals::Why;
 use crate::region;
 use crate::senseless::Senseless;
+use crate::signature;
 use crate::tls::{Certificate, Tls};
 use crate::unread::{self, Watched};
 use crate::users::Users;
@@ -233,7 +235,7 @@ impl Server {
         if version2::is_signed(request.headers(), request.uri()) {
             return Ok(version2::refusal());
         }
-        if let Some(answer) = region::wrong(request.headers()) {
+        if let Some(answer) = region::wrong(request.headers()).or_else(|| signature::refusal(&request)) {
             return Ok(answer);
         }
         let form = form::is_form(&request);
@@ -244,6 +246,8 @@ impl Server {
                 Ok((request, turn)) => (request, Some(turn)),
                 Err(refusal) => return Ok(refusal),
             }
+        } else if chunks::are_in(request.headers()) {
+            (request.map(|body| Body::http_body_unsync(Chunked::new(body))), None)
         } else {
             (request.map(Body::http_body_unsync), None)
         };

@@ -1,8 +1,11 @@
 //! A client of S3 for tests: signed addresses over real sockets.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,6 +15,9 @@ use rusty_s3::{Bucket, Method, UrlStyle};
 use ureq::Agent;
 
 use super::Cluster;
+
+/// How long an answer to bare bytes may take.
+const EXCHANGE: Duration = Duration::from_secs(30);
 
 /// What was answered.
 #[derive(Debug)]
@@ -95,6 +101,18 @@ impl S3 {
         query: &[(&str, &str)],
         date: Timestamp,
     ) -> String {
+        self.address_with(method, (bucket, key), query, &[], date)
+    }
+
+    /// An address whose signature covers headers.
+    pub(crate) fn address_with(
+        &self,
+        method: &str,
+        (bucket, key): (&str, &str),
+        query: &[(&str, &str)],
+        headers: &[(&str, &str)],
+        date: Timestamp,
+    ) -> String {
         let mut url = self.endpoint.parse().unwrap();
         if !bucket.is_empty() {
             let bucket = Bucket::new(url, UrlStyle::Path, bucket.to_owned(), "us-east-1").unwrap();
@@ -110,11 +128,13 @@ impl S3 {
         };
         let mut query = query.to_vec();
         query.sort_unstable();
-        let none = std::iter::empty();
-        sign(&date, method, url, &self.key, &self.secret, None, "us-east-1", 300, query.into_iter(), none).to_string()
+        let mut headers = headers.to_vec();
+        headers.sort_unstable();
+        let (query, headers) = (query.into_iter(), headers.into_iter());
+        sign(&date, method, url, &self.key, &self.secret, None, "us-east-1", 300, query, headers).to_string()
     }
 
-    /// Asks.
+    /// Asks; the headers are signed.
     pub(crate) fn ask(
         &self,
         method: &str,
@@ -123,8 +143,27 @@ impl S3 {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Answer {
-        let address = self.address(method, bucket, key, query, Timestamp::now());
+        let address = self.address_with(method, (bucket, key), query, headers, Timestamp::now());
         self.send(method, &address, headers, body).expect("an answer")
+    }
+
+    /// Sends bytes, and nothing more when `ends`; reads until the other end has no more to say.
+    pub(crate) fn exchange(&self, sent: &[u8], ends: bool) -> String {
+        let mut stream = TcpStream::connect(self.host()).unwrap();
+        stream.set_read_timeout(Some(EXCHANGE)).unwrap();
+        // The other end may have refused it before it was whole.
+        let _ = stream.write_all(sent);
+        if ends {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+        let mut answer = vec![];
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The host and the port.
+    pub(crate) fn host(&self) -> &str {
+        self.endpoint.strip_prefix("http://").unwrap()
     }
 
     /// Asks, and whatever goes wrong below HTTP is an error.
