@@ -11,7 +11,7 @@
 
 use protocol::id::ChunkId;
 
-use super::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, Start, Upload};
+use super::{Amends, Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, Start, Upload};
 use crate::record::{Kind, Record, VersionId};
 use crate::runs::RETURNED;
 
@@ -104,9 +104,7 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
                 return Err(Refused::BucketExists.into());
             }
             check_removed(db, &row.record)?;
-            let sql = "INSERT INTO buckets (name, manifest, record) VALUES (?1, ?2, ?3)";
-            let (manifest, record) = stored(row);
-            db.run(sql, &[Text(name), Bytes(&manifest), Bytes(&record)]).map(drop)
+            insert_bucket(db, row)
         }
         Change::SetBucket(row, was) => set_bucket(db, row, *was),
         Change::DeleteBucket(name, version) => {
@@ -291,12 +289,44 @@ fn put(db: &mut impl Db, row: &Row, condition: &Condition) -> Result<(), Catalog
         // Not one that is the newest: another gateway put it since this one looked, and the insertion must meet it.
         db.run("DELETE FROM versions WHERE bucket = ?1 AND key = ?2 AND plain = 1 AND newest = 0", &[name, key])?;
     }
+    insert(db, row, true)
+}
+
+fn insert(db: &mut impl Db, row: &Row, newest: bool) -> Result<(), CatalogError> {
+    let record = &row.record;
+    let (name, key, age) = (Text(&record.bucket), Bytes(record.key.as_bytes()), age(record.version));
     let (manifest, bytes) = stored(row);
     let sql = "INSERT INTO versions (bucket, key, age, newest, object, plain, manifest, record) \
-               VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7)";
-    let (object, plain) = (Int(i64::from(record.kind == Kind::Object)), Int(i64::from(record.null)));
-    let age = age(record.version);
-    db.run(sql, &[name, key, Bytes(&age), object, plain, Bytes(&manifest), Bytes(&bytes)]).map(drop)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let flags = [newest, record.kind == Kind::Object, record.null].map(|flag| Int(i64::from(flag)));
+    let with = [&[name, key, Bytes(&age)], &flags[..], &[Bytes(&manifest), Bytes(&bytes)]].concat();
+    db.run(sql, &with).map(drop)
+}
+
+/// Makes the catalog say this, also where the runs that began it have ended.
+pub(super) fn amend(db: &mut impl Db, amends: &Amends) -> Result<(), CatalogError> {
+    for (name, row) in &amends.buckets {
+        db.run("DELETE FROM buckets WHERE name = ?1", &[Text(name)])?;
+        if let Some(row) = row {
+            insert_bucket(db, row)?;
+            continue;
+        }
+        db.run("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?1)", &[Text(name)])?;
+        db.run("DELETE FROM uploads WHERE bucket = ?1", &[Text(name)])?;
+    }
+    for (bucket, key, rows) in &amends.keys {
+        db.run("DELETE FROM versions WHERE bucket = ?1 AND key = ?2", &[Text(bucket), Bytes(key.as_bytes())])?;
+        for (at, row) in rows.iter().enumerate() {
+            insert(db, row, at + 1 == rows.len())?;
+        }
+    }
+    amends.removed.iter().try_for_each(|(bucket, key, version)| note_removed(db, bucket, key, *version))
+}
+
+fn insert_bucket(db: &mut impl Db, row: &Row) -> Result<(), CatalogError> {
+    let sql = "INSERT INTO buckets (name, manifest, record) VALUES (?1, ?2, ?3)";
+    let (manifest, record) = stored(row);
+    db.run(sql, &[Text(&row.record.bucket), Bytes(&manifest), Bytes(&record)]).map(drop)
 }
 
 fn revise(db: &mut impl Db, row: &Row, was: ChunkId) -> Result<(), CatalogError> {
