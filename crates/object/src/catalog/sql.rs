@@ -399,11 +399,23 @@ fn stored(row: &Row) -> ([u8; ChunkId::LEN], Vec<u8>) {
     (row.manifest.encode(), row.record.clone().row().encode())
 }
 
-/// A row from the columns `manifest` and `record`, which are the first.
+/// A row from the columns `manifest` and `record`, which are the first. The one is the hash of the other, so that rot shows.
 fn row_of(columns: &dyn Columns) -> Result<Row, CatalogError> {
+    let damaged = |what: String| CatalogError::Damaged(format!("the record of a row is not that of its manifest: {what}"));
     let manifest = <[u8; ChunkId::LEN]>::try_from(columns.bytes(0)?).ok();
-    let manifest = manifest.and_then(|id| ChunkId::decode(&id)).ok_or_else(|| broken("an impossible chunk id"))?;
-    Ok(Row { record: Record::decode(&columns.bytes(1)?).map_err(broken)?, manifest })
+    let manifest = manifest.and_then(|id| ChunkId::decode(&id)).ok_or_else(|| damaged("an impossible id".into()))?;
+    let bytes = columns.bytes(1)?;
+    let record = Record::decode(&bytes).map_err(|why| damaged(format!("{manifest}: {why}")))?;
+    if record.is_of(manifest, &bytes) { Ok(Row { record, manifest }) } else { Err(damaged(manifest.to_string())) }
+}
+
+/// The row that was asked for by this name.
+fn named(row: Option<Row>, bucket: &str, key: &[u8]) -> Result<Option<Row>, CatalogError> {
+    let is_other = |row: &Row| row.record.bucket != bucket || row.record.key.as_bytes() != key;
+    match row.as_ref().filter(|row| is_other(row)) {
+        Some(other) => Err(CatalogError::Damaged(format!("the row of {} has another name", other.manifest))),
+        None => Ok(row),
+    }
 }
 
 fn many<T>(
@@ -425,12 +437,12 @@ fn one(db: &mut impl Db, sql: &str, with: &[Value<'_>]) -> Result<Option<Row>, C
 }
 
 fn bucket(db: &mut impl Db, name: &str) -> Result<Option<Row>, CatalogError> {
-    one(db, "SELECT manifest, record FROM buckets WHERE name = ?1", &[Text(name)])
+    named(one(db, "SELECT manifest, record FROM buckets WHERE name = ?1", &[Text(name)])?, name, b"")
 }
 
 fn newest(db: &mut impl Db, bucket: &str, key: &[u8]) -> Result<Option<Row>, CatalogError> {
     let sql = "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key = ?2 AND newest = 1";
-    one(db, sql, &[Text(bucket), Bytes(key)])
+    named(one(db, sql, &[Text(bucket), Bytes(key)])?, bucket, key)
 }
 
 fn upload_of(columns: &dyn Columns) -> Result<Upload, CatalogError> {
@@ -485,17 +497,19 @@ impl<E: Engine> Catalog for E {
     }
 
     fn version(&self, bucket: &str, key: &str, version: Option<VersionId>) -> Result<Option<Row>, CatalogError> {
-        let (name, key) = (Text(bucket), Bytes(key.as_bytes()));
-        self.read(|db| match version {
+        let with = [Text(bucket), Bytes(key.as_bytes())];
+        let found = self.read(|db| match version {
             Some(version) => {
                 let sql = "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key = ?2 AND age = ?3";
-                Ok(one(db, sql, &[name, key, Bytes(&age(version))])?.filter(|row| !row.record.null))
+                let found = one(db, sql, &[&with[..], &[Bytes(&age(version))]].concat())?;
+                Ok(found.filter(|row| !row.record.null))
             }
             None => {
                 let sql = "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key = ?2 AND plain = 1";
-                one(db, sql, &[name, key])
+                one(db, sql, &with)
             }
-        })
+        })?;
+        named(found, bucket, key.as_bytes())
     }
 
     fn objects(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Row>, CatalogError> {

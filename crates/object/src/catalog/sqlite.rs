@@ -44,8 +44,8 @@ impl From<rusqlite::Error> for CatalogError {
 }
 
 impl Sqlite {
-    /// Opens the catalog in this file; makes one when there is none. Looks at the whole of it first, as a damaged page may
-    /// hide rows without any error later.
+    /// Opens the catalog in this file; makes one when there is none. Looks at the whole of it first, as damage may
+    /// hide rows later without any error.
     ///
     /// # Errors
     /// When the file cannot be used, or is damaged.
@@ -53,7 +53,7 @@ impl Sqlite {
         // Names of objects are not for everybody on this machine; the files beside it get the same rights.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(broken)?;
         let connection = connect(path)?;
-        look(&connection, "quick_check")?;
+        look(&connection)?;
         TABLES.iter().chain(&LATER).try_for_each(|sql| connection.execute_batch(sql))?;
         let (changes, queue) = channel();
         let writer = std::thread::Builder::new()
@@ -61,14 +61,6 @@ impl Sqlite {
             .spawn(move || write_loop(connection, &queue))
             .map_err(broken)?;
         Ok(Self { path: path.to_owned(), readers: Mutex::default(), changes: Some(changes), writer: Some(writer) })
-    }
-
-    /// Looks whether the indexes name all rows, too, which takes longer than what [`Sqlite::open`] looks at.
-    ///
-    /// # Errors
-    /// When the file is damaged, or cannot be read.
-    pub fn verify(&self) -> Result<(), CatalogError> {
-        look(&connect(&self.path)?, "integrity_check")
     }
 
     /// Makes the catalog say this, in one transaction.
@@ -120,9 +112,9 @@ fn land(flight: &mut std::collections::VecDeque<Receiver<Result<(), CatalogError
     answer.recv().map_err(|_| broken("its writer has stopped"))?
 }
 
-/// Lets SQLite look at its file.
-fn look(connection: &Connection, how: &str) -> Result<(), CatalogError> {
-    let said: String = connection.query_row(&format!("PRAGMA {how}(1)"), [], |row| row.get(0))?;
+/// Lets SQLite look at its file: at the pages, at the order of the rows, and whether the indexes name them all.
+fn look(connection: &Connection) -> Result<(), CatalogError> {
+    let said: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if said == "ok" { Ok(()) } else { Err(CatalogError::Damaged(said.replace('\n', ": "))) }
 }
 
