@@ -166,7 +166,10 @@ fn check(place: &Place, cluster: &NodeCluster, as_json: bool) -> anyhow::Result<
         line(&format!("{buckets} buckets, {versions} versions, {count} differences"))?;
     }
     if count > 0 {
-        bail!("the catalog and the manifests differ in {count} places: {}", advice(amendable, count - amendable - lost, lost));
+        bail!(
+            "the catalog and the manifests differ in {count} places: {}",
+            advice(amendable, count - amendable - lost, lost)
+        );
     }
     Ok(())
 }
@@ -211,18 +214,11 @@ impl Rebuild<'_> {
     fn file(&self, path: &Path) -> anyhow::Result<()> {
         let _lock = if self.dry_run { None } else { Some(lock(path)?) };
         let manifests = Manifests::read(self.cluster)?;
-        let from_nothing = || Ok(manifests.amendment(&Transient::new()?, Basis::Manifests)?);
-        let known = || {
-            Ok(manifests.amendment(&open_file(path)?, self.basis)?)
-        };
         // One that is missing knows nothing.
-        let amendment: anyhow::Result<Amendment> = if path.exists() { known() } else { from_nothing() };
-        let amendment = match amendment {
-            Err(error) if self.basis == Basis::Manifests => {
-                say!("what is in the catalog is not compared: {error:#}");
-                from_nothing()?
-            }
-            amendment => amendment?,
+        let amendment = if path.exists() {
+            self.amendment(&manifests, || Ok(manifests.amendment(&open_file(path)?, self.basis)?))?
+        } else {
+            manifests.amendment(&Transient::new()?, self.basis)?
         };
         self.tell(&amendment)?;
         if !self.dry_run {
@@ -239,7 +235,7 @@ impl Rebuild<'_> {
         // Nothing that gateways are asked to change comes between.
         let hold = if self.dry_run { None } else { Some(catalog.hold()?) };
         let manifests = Manifests::read(self.cluster)?;
-        let amendment = manifests.amendment(&catalog, self.basis)?;
+        let amendment = self.amendment(&manifests, || Ok(manifests.amendment(&catalog, self.basis)?))?;
         self.tell(&amendment)?;
         if let Some(hold) = hold {
             match self.basis {
@@ -253,13 +249,29 @@ impl Rebuild<'_> {
         self.conclude(&amendment)
     }
 
+    /// What makes a catalog right; of one that cannot be read and is not believed, all of it.
+    fn amendment(
+        &self,
+        manifests: &Manifests,
+        of_catalog: impl FnOnce() -> anyhow::Result<Amendment>,
+    ) -> anyhow::Result<Amendment> {
+        match of_catalog() {
+            Err(error) if self.basis == Basis::Manifests => {
+                say!("what is in the catalog is not compared: {error:#}");
+                Ok(manifests.amendment(&Transient::new()?, self.basis)?)
+            }
+            amendment => amendment,
+        }
+    }
+
     /// Says what is going to be changed.
     fn tell(&self, amendment: &Amendment) -> anyhow::Result<()> {
         if self.json {
             return Ok(());
         }
         let Amendment { adds, brings_back, removes, changes, remarks, .. } = amendment;
-        for (verb, lines) in [("adds", adds), ("brings back", brings_back), ("removes", removes), ("changes", changes)] {
+        for (verb, lines) in [("adds", adds), ("brings back", brings_back), ("removes", removes), ("changes", changes)]
+        {
             print_lines(&format!("{verb} "), lines)?;
         }
         print_lines("", remarks)?;

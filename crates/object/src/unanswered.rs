@@ -56,10 +56,7 @@ pub(crate) enum About<'a> {
 }
 
 /// Whether what the catalog has of it contradicts a manifest as it does before the change is made. `find` looks that up.
-pub(crate) fn contradicted<E>(
-    row: &Row,
-    find: impl FnOnce(About<'_>) -> Result<Option<Row>, E>,
-) -> Result<bool, E> {
+pub(crate) fn contradicted<E>(row: &Row, find: impl FnOnce(About<'_>) -> Result<Option<Row>, E>) -> Result<bool, E> {
     let record = &row.record;
     let about = match record.kind {
         Kind::Object | Kind::Marker => About::Version(record.version),
@@ -89,11 +86,7 @@ pub(crate) fn contradicts(catalog: &dyn Catalog, row: &Row) -> Result<bool, Cata
 }
 
 /// What the catalog has of a version of this record's key.
-pub(crate) fn version(
-    catalog: &dyn Catalog,
-    record: &Record,
-    version: VersionId,
-) -> Result<Option<Row>, CatalogError> {
+pub(crate) fn version(catalog: &dyn Catalog, record: &Record, version: VersionId) -> Result<Option<Row>, CatalogError> {
     let row = catalog.version(&record.bucket, &record.key, (!record.null).then_some(version))?;
     Ok(row.filter(|row| row.record.version == version))
 }

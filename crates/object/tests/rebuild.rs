@@ -265,7 +265,8 @@ fn a_shared_catalog_is_made_right_whoever_has_ended() {
     }
     // A row that was lost with an ended run, and one that is too much.
     catalog.change(Change::EndRun { run: c.record.version.run(), until: until(&*catalog, &c) }).unwrap();
-    let lose = Change::Erase { bucket: "b".into(), key: "l".into(), version: c.record.version, manifest: c.manifest, run: 0 };
+    let lose =
+        Change::Erase { bucket: "b".into(), key: "l".into(), version: c.record.version, manifest: c.manifest, run: 0 };
     catalog.change(lose).unwrap();
     let hold = catalog.hold().unwrap();
     let amendment = Manifests::read(&*memory).unwrap().amendment(&*catalog, Basis::Manifests).unwrap();

@@ -401,7 +401,8 @@ fn stored(row: &Row) -> ([u8; ChunkId::LEN], Vec<u8>) {
 
 /// A row from the columns `manifest` and `record`, which are the first. The one is the hash of the other, so that rot shows.
 fn row_of(columns: &dyn Columns) -> Result<Row, CatalogError> {
-    let damaged = |what: String| CatalogError::Damaged(format!("the record of a row is not that of its manifest: {what}"));
+    let damaged =
+        |what: String| CatalogError::Damaged(format!("the record of a row is not that of its manifest: {what}"));
     let manifest = <[u8; ChunkId::LEN]>::try_from(columns.bytes(0)?).ok();
     let manifest = manifest.and_then(|id| ChunkId::decode(&id)).ok_or_else(|| damaged("an impossible id".into()))?;
     let bytes = columns.bytes(1)?;

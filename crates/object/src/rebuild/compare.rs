@@ -145,7 +145,11 @@ impl Manifests {
                 _ => all.changes.push(format!("{}: {}", said_of(&name), said(right, row))),
             }
             let (bucket, key, version) = name;
-            if version.is_none() { buckets.insert(bucket) } else { keys.insert((bucket, key)) };
+            if version.is_none() {
+                buckets.insert(bucket)
+            } else {
+                keys.insert((bucket, key))
+            };
         }
         let disordered = known.disordered.iter();
         all.changes.extend(disordered.map(|(bucket, key)| format!("{bucket}/{key}: another version is the newest")));
@@ -182,7 +186,8 @@ impl Manifests {
     fn open(&self, known: &Known, denied: &BTreeSet<ChunkId>) -> BTreeSet<ChunkId> {
         let is_open = |row: &&Row| {
             // The removal of this bucket was made, and broken off before the manifest that says so.
-            let is_left = row.record.attributes.contains_key(LEAVING) && !known.buckets.contains_key(&row.record.bucket);
+            let is_left =
+                row.record.attributes.contains_key(LEAVING) && !known.buckets.contains_key(&row.record.bucket);
             denied.contains(&row.manifest) && known.begun.open_in(&row.record).is_some() && !is_left
         };
         self.rows().filter(is_open).map(|row| row.manifest).collect()
@@ -199,12 +204,7 @@ impl Manifests {
     }
 
     /// The leftovers of changes that were begun and not made: only what would count if they had been.
-    fn harmless(
-        &self,
-        known: &Known,
-        open: &BTreeSet<ChunkId>,
-        standing: &Standing<'_>,
-    ) -> Vec<String> {
+    fn harmless(&self, known: &Known, open: &BTreeSet<ChunkId>, standing: &Standing<'_>) -> Vec<String> {
         let without = self.standing(&BTreeSet::new(), &[]);
         let stands: BTreeSet<ChunkId> = without.rows().map(|row| row.manifest).collect();
         let homeless: BTreeSet<(&str, &str)> =

@@ -148,4 +148,3 @@ pub(crate) fn leave_all(gateway: &Gateway) -> Vec<ChunkId> {
     let all = [version(&plain), version(&kept), marker, revised, erasure(&removed), erasure(&erased), bucket];
     all.iter().map(|record| gateway.leave(record)).collect()
 }
-
