@@ -63,16 +63,18 @@ impl Known {
     /// Whether it knows what became of the change of this manifest, and that is not what the manifest says.
     pub(super) fn denies(&self, row: &Row) -> bool {
         let record = &row.record;
+        if !self.begun.is_known(record.begun().run()) {
+            return false;
+        }
         let found = contradicted(row, |about| {
             let row = match about {
                 About::Bucket(name) => self.buckets.get(name),
                 About::Version(version) => {
-                    let rows = self.of(&(record.bucket.clone(), record.key.clone()));
-                    rows.iter().find(|row| row.record.version == version && row.record.null == record.null)
+                    self.rows_of(row).find(|row| row.record.version == version && row.record.null == record.null)
                 }
             };
             Ok::<_, Infallible>(row.cloned())
         });
-        self.begun.is_known(record.begun().run()) && found == Ok(true)
+        found == Ok(true)
     }
 }
