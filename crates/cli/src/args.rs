@@ -223,9 +223,16 @@ pub(crate) enum UserCommand {
 /// What to do with the catalog. The targets must run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatalogCommand {
-    /// Make the catalog again from the manifests. While it is a file, the gateway must not run; while it is a database, what
-    /// gateways are asked to change waits or fails.
+    /// Make the catalog right: keep what it knows, and add what it cannot know of (all, when it was lost). While it is a file,
+    /// the gateway must not run; while it is a database, what gateways are asked to change waits or fails.
     Rebuild {
+        /// Believe nothing in the catalog, because it is damaged or a restored backup: make it again from the manifests.
+        /// Changes that failed may come back, and so may what was removed, with an old copy of a disk.
+        #[arg(long)]
+        from_manifests: bool,
+        /// Only say what would be changed.
+        #[arg(long)]
+        dry_run: bool,
         /// Where the catalog is.
         #[command(flatten)]
         catalog: CatalogArg,

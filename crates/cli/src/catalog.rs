@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use object::catalog::{Catalog, Postgres, Sqlite};
-use object::rebuild::{Comparison, Manifests};
+use object::catalog::{Catalog, Postgres, Sqlite, Transient};
+use object::rebuild::{Amendment, Basis, Comparison, Manifests};
 use serde::Serialize;
 
 use crate::args::{CatalogArg, CatalogCommand};
 use crate::layout::{self, S3File};
-use crate::output::{json, line};
+use crate::output::{json, line, say};
 use crate::service::NodeCluster;
 
 /// Remarks and differences that are printed, unless all are asked for.
@@ -97,68 +97,207 @@ pub(crate) fn without_password(url: &str) -> anyhow::Result<String> {
     Ok(format!("{scheme}://{user}{}", &rest[at..]))
 }
 
-/// What `reservoir catalog` found.
+/// What `reservoir catalog check` found.
 #[derive(Serialize)]
 struct Found {
     buckets: usize,
     versions: usize,
     differences: Vec<String>,
-    /// What changes left that were never answered, or are under way: nothing of it counts, and cleaning takes it.
+    /// What changes left that were not made, or are under way: nothing of it counts, and cleaning takes it.
     harmless: Vec<String>,
     /// What could not be used.
     remarks: Vec<String>,
 }
 
+/// What `reservoir catalog rebuild` changes: a line for each version and bucket.
+#[derive(Serialize)]
+struct Changed<'a> {
+    buckets: usize,
+    versions: usize,
+    /// What the catalog did not know of.
+    adds: &'a [String],
+    /// What it knew to be removed, or never made, unless it lost the row.
+    brings_back: &'a [String],
+    removes: &'a [String],
+    changes: &'a [String],
+    /// What could not be used.
+    remarks: &'a [String],
+    /// Whether nothing was changed.
+    dry_run: bool,
+}
+
 /// Runs `reservoir catalog`.
 pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
-    let (CatalogCommand::Rebuild { table, catalog } | CatalogCommand::Check { table, catalog }) = command;
+    let (CatalogCommand::Rebuild { table, catalog, .. } | CatalogCommand::Check { table, catalog }) = command;
     let config = &table.config;
     let place = Place::of(config, catalog, layout::gateway_file(config)?.s3.as_ref());
     let cluster = NodeCluster::start(&layout::load(config)?, None, false, None)?;
-    let (manifests, compared): (Manifests, Option<Comparison>) = match (command, &place) {
-        (CatalogCommand::Rebuild { .. }, Place::File(path)) => {
-            let _lock = lock(path)?;
-            let manifests = Manifests::read(&cluster)?;
-            manifests.write(path)?;
-            (manifests, None)
+    match command {
+        CatalogCommand::Check { .. } => check(&place, &cluster, table.json),
+        CatalogCommand::Rebuild { from_manifests, dry_run, .. } => {
+            let basis = if *from_manifests { Basis::Manifests } else { Basis::Catalog };
+            let how = Rebuild { cluster: &cluster, basis, dry_run: *dry_run, json: table.json };
+            match &place {
+                Place::File(path) => how.file(path),
+                Place::Database(url) => how.database(url),
+            }
         }
-        (CatalogCommand::Rebuild { .. }, Place::Database(url)) => {
-            (Manifests::rebuild(&cluster, &open_database(url, &cluster)?)?, None)
-        }
-        (CatalogCommand::Check { .. }, _) => {
-            let catalog = place.open_existing(&cluster)?;
-            let manifests = Manifests::read(&cluster)?;
-            let compared = manifests.compare(&*catalog)?;
-            (manifests, Some(compared))
-        }
-    };
+    }
+}
+
+fn check(place: &Place, cluster: &NodeCluster, as_json: bool) -> anyhow::Result<()> {
+    let catalog = place.open_existing(cluster)?;
+    let manifests = Manifests::read(cluster)?;
     let (buckets, versions) = manifests.counts();
-    let made = || Comparison { remarks: manifests.remarks(), ..Comparison::default() };
-    let Comparison { differences, harmless, remarks } = compared.unwrap_or_else(made);
+    let Comparison { differences, amendable, lost, harmless, remarks } = manifests.compare(&*catalog)?;
     let count = differences.len();
     let found = Found { buckets, versions, differences, harmless, remarks };
-    if table.json {
+    if as_json {
         json(&found)?;
     } else {
-        let lines = found.differences.iter().chain(&found.remarks);
-        lines.clone().take(SHOWN).try_for_each(|text| line(text))?;
-        let more = lines.count().saturating_sub(SHOWN);
-        if more > 0 {
-            line(&format!("and {more} more: `--json` prints all"))?;
-        }
+        print_lines("", &[&found.differences[..], &found.remarks[..]].concat())?;
         match found.harmless.len() {
             0 => {}
             left => line(&format!(
-                "{left} leftovers of changes that were never answered, or are under way: harmless, nobody was told that \
-                 they were made, and cleaning takes them (`--json` names them)"
+                "{left} leftovers of changes that were not made, or are under way: harmless, nobody was told that they \
+                 were made, and cleaning takes them (`--json` names them)"
             ))?,
         }
         line(&format!("{buckets} buckets, {versions} versions, {count} differences"))?;
     }
     if count > 0 {
-        bail!("the catalog and the manifests differ in {count} places: `reservoir catalog rebuild` makes it again");
+        bail!(
+            "the catalog and the manifests differ in {count} places: {}",
+            advice(amendable, count - amendable - lost, lost)
+        );
     }
     Ok(())
+}
+
+/// What to do about these numbers of differences.
+fn advice(amendable: usize, denied: usize, lost: usize) -> String {
+    let mut all = vec![];
+    if amendable > 0 {
+        all.push(format!("{amendable} that `reservoir catalog rebuild` makes right"));
+    }
+    if denied > 0 {
+        all.push(format!(
+            "{denied} of which the catalog knows better, so that nothing is to be done if a disk came back with what was \
+             removed; if the catalog was damaged, `reservoir catalog rebuild --from-manifests --dry-run` shows what that \
+             would bring back and remove"
+        ));
+    }
+    if lost > 0 {
+        all.push(format!("{lost} objects whose last copies are lost: start all targets, or put the objects again"));
+    }
+    all.join("; ")
+}
+
+/// Prints the first lines.
+fn print_lines(before: &str, lines: &[String]) -> anyhow::Result<()> {
+    lines.iter().take(SHOWN).try_for_each(|text| line(&format!("{before}{text}")))?;
+    match lines.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => line(&format!("and {more} more: `--json` prints all")),
+    }
+}
+
+/// How to make a catalog right.
+struct Rebuild<'a> {
+    cluster: &'a NodeCluster,
+    basis: Basis,
+    dry_run: bool,
+    json: bool,
+}
+
+impl Rebuild<'_> {
+    fn file(&self, path: &Path) -> anyhow::Result<()> {
+        let _lock = if self.dry_run { None } else { Some(lock(path)?) };
+        let manifests = Manifests::read(self.cluster)?;
+        // One that is missing knows nothing.
+        let amendment = if path.exists() {
+            self.amendment(&manifests, || Ok(manifests.amendment(&open_file(path)?, self.basis)?))?
+        } else {
+            manifests.amendment(&Transient::new()?, self.basis)?
+        };
+        self.tell(&amendment)?;
+        if !self.dry_run {
+            match self.basis {
+                Basis::Manifests => manifests.write(path)?,
+                Basis::Catalog => open_file(path)?.amend(&amendment.amends)?,
+            }
+        }
+        self.conclude(&amendment)
+    }
+
+    fn database(&self, url: &str) -> anyhow::Result<()> {
+        let catalog = open_database(url, self.cluster)?;
+        // Nothing that gateways are asked to change comes between.
+        let hold = if self.dry_run { None } else { Some(catalog.hold()?) };
+        let manifests = Manifests::read(self.cluster)?;
+        let amendment = self.amendment(&manifests, || Ok(manifests.amendment(&catalog, self.basis)?))?;
+        self.tell(&amendment)?;
+        if let Some(hold) = hold {
+            match self.basis {
+                Basis::Catalog => hold.amend(amendment.amends.clone(), false)?,
+                Basis::Manifests => {
+                    let all = manifests.amendment(&Transient::new()?, Basis::Manifests)?;
+                    hold.amend(all.amends, true)?;
+                }
+            }
+        }
+        self.conclude(&amendment)
+    }
+
+    /// What makes a catalog right; of one that cannot be read and is not believed, all of it.
+    fn amendment(
+        &self,
+        manifests: &Manifests,
+        of_catalog: impl FnOnce() -> anyhow::Result<Amendment>,
+    ) -> anyhow::Result<Amendment> {
+        match of_catalog() {
+            Err(error) if self.basis == Basis::Manifests => {
+                say!("what is in the catalog is not compared: {error:#}");
+                Ok(manifests.amendment(&Transient::new()?, self.basis)?)
+            }
+            amendment => amendment,
+        }
+    }
+
+    /// Says what is going to be changed.
+    fn tell(&self, amendment: &Amendment) -> anyhow::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        let Amendment { adds, brings_back, removes, changes, remarks, .. } = amendment;
+        for (verb, lines) in [("adds", adds), ("brings back", brings_back), ("removes", removes), ("changes", changes)]
+        {
+            print_lines(&format!("{verb} "), lines)?;
+        }
+        print_lines("", remarks)?;
+        let tense = if self.dry_run { "would be" } else { "to be" };
+        line(&format!("{tense} {}", counted(amendment)))
+    }
+
+    /// Says what was changed.
+    fn conclude(&self, amendment: &Amendment) -> anyhow::Result<()> {
+        let (buckets, versions) = amendment.counts;
+        let Amendment { adds, brings_back, removes, changes, remarks, .. } = amendment;
+        if self.json {
+            let dry_run = self.dry_run;
+            return json(&Changed { buckets, versions, adds, brings_back, removes, changes, remarks, dry_run });
+        }
+        if self.dry_run {
+            return line("nothing was changed");
+        }
+        line(&format!("done: {}; {buckets} buckets, {versions} versions", counted(amendment)))
+    }
+}
+
+fn counted(amendment: &Amendment) -> String {
+    let Amendment { adds, brings_back, removes, changes, .. } = amendment;
+    let [adds, back, removes, changes] = [adds, brings_back, removes, changes].map(Vec::len);
+    format!("{adds} added, {back} brought back, {removes} removed, {changes} changed")
 }
 
 #[cfg(test)]

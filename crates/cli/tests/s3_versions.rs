@@ -331,6 +331,20 @@ fn catalog(cluster: Cluster, s3: &S3) {
         // And once more from nothing.
         std::fs::remove_file(&file).unwrap();
     }
+    // A damaged one is not believed, nor taken for an empty one.
+    std::fs::write(&file, b"no catalog".repeat(4_096)).unwrap();
+    for command in [&["check"][..], &["rebuild"]] {
+        let refused = reservoir(&[&["catalog"], command, &["--config", &config]].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("damaged") && said.contains("--from-manifests"), "{said}");
+    }
+    let dry = String::from_utf8(cluster.run(&["catalog", "rebuild", "--from-manifests", "--dry-run"])).unwrap();
+    assert!(dry.contains("adds ") && dry.contains(" 0 removed") && dry.contains("nothing was changed"), "{dry}");
+    assert!(std::fs::read(&file).unwrap().starts_with(b"no catalog"));
+    cluster.run(&["catalog", "rebuild", "--from-manifests"]);
+    let rebuilt = String::from_utf8(cluster.run(&["catalog", "rebuild"])).unwrap();
+    assert!(rebuilt.contains("done: 0 added, 0 brought back, 0 removed, 0 changed"), "{rebuilt}");
+    std::fs::remove_file(&file).unwrap();
     // An empty catalog differs, and the command says so.
     assert!(!reservoir(&["catalog", "check", "--config", &config]).status.success());
     cluster.run(&["catalog", "rebuild"]);

@@ -159,6 +159,17 @@ pub enum Change {
     },
 }
 
+/// What a catalog is to say, whoever began it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amends {
+    /// Buckets, each in the place of the one of this name; without a row there is none then.
+    pub buckets: Vec<(String, Option<Row>)>,
+    /// Bucket and key, and all versions that the key has then, oldest first.
+    pub keys: Vec<(String, String, Vec<Row>)>,
+    /// As [`Change::Removed`]: bucket, key and version.
+    pub removed: Vec<(String, String, VersionId)>,
+}
+
 /// Why a change was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -200,6 +211,12 @@ pub enum CatalogError {
     /// The engine failed.
     #[error("the catalog failed: {0}: look at its disk and at the gateway's log")]
     Engine(String),
+    /// What it has is not what was written.
+    #[error(
+        "the catalog is damaged ({0}): stop the gateway, see with `reservoir catalog rebuild --from-manifests --dry-run` what \
+         the manifests say, and make it again without `--dry-run`"
+    )]
+    Damaged(String),
     /// The database of the catalog cannot be used now, or not as it is configured. The text says what to do. A change may
     /// have been made or not.
     #[error("the catalog {0}")]

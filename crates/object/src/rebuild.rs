@@ -1,4 +1,7 @@
-//! The catalog from the manifests: made again, or compared.
+//! The catalog from the manifests: made again, amended, or compared. `docs/cleaning.md` says what is believed.
+
+mod compare;
+mod known;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -6,16 +9,15 @@ use std::path::Path;
 use protocol::id::{ChunkId, ChunkKind};
 use protocol::initiator::Scope;
 
-use crate::catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start};
+use crate::catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite};
 use crate::record::{Body, Kind, LEAVING, MAGIC, Record, VersionId};
 use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
-use crate::unanswered::{Begun, contradicts};
+
+pub use compare::{Amendment, Basis, Comparison};
 
 /// Manifests that are asked for ahead.
 const PIPELINE: usize = 16;
-/// Versions of a catalog that are compared at once.
-const PAGE: usize = 1_000;
 
 /// Why the manifests could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +39,7 @@ pub enum RebuildError {
 /// What the manifests say.
 #[derive(Debug, Default)]
 pub struct Manifests {
-    /// All records, by bucket and key, in the order of their versions and revisions.
+    /// All records, by bucket and key.
     records: BTreeMap<(String, String), Vec<Row>>,
     /// Those of objects of one chunk whose chunk is not there, by manifest, with the chunk.
     unfinished: BTreeMap<ChunkId, (Row, ChunkId)>,
@@ -55,7 +57,7 @@ struct Standing<'a> {
     homeless: Vec<(&'a str, &'a str)>,
 }
 
-impl Standing<'_> {
+impl<'a> Standing<'a> {
     /// Whether this is an empty bucket that somebody began to remove: the last that is missing is the manifest that says it
     /// is gone.
     fn is_left(&self, bucket: &Row) -> bool {
@@ -64,24 +66,15 @@ impl Standing<'_> {
         empty && record.attributes.contains_key(LEAVING)
     }
 
-    /// Whether this very row stands.
-    fn has(&self, row: &Row) -> bool {
-        let record = &row.record;
-        let bucket = self.buckets.get(record.bucket.as_str()).copied();
-        let versions = self.versions.get(&(record.bucket.as_str(), record.key.as_str()));
-        bucket.into_iter().chain(versions.into_iter().flatten().copied()).any(|stands| stands == row)
+    /// All rows.
+    fn rows(&self) -> impl Iterator<Item = &'a Row> {
+        self.buckets.values().chain(self.versions.values().flatten()).copied()
     }
-}
 
-/// How a catalog compares with the manifests.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Comparison {
-    /// What is different, a line each.
-    pub differences: Vec<String>,
-    /// Left by changes that were never answered, or are under way, a line each. Nothing of it counts, and cleaning takes it.
-    pub harmless: Vec<String>,
-    /// What could not be used, and is neither of both as far as is known, a line each.
-    pub remarks: Vec<String>,
+    /// Buckets, and versions in them.
+    fn counts(&self) -> (usize, usize) {
+        (self.buckets.len(), self.versions.values().map(Vec::len).sum())
+    }
 }
 
 impl Manifests {
@@ -106,9 +99,6 @@ impl Manifests {
                 Err(error) => manifests.unread.push(format!("the manifest {manifest} cannot be read: {error}")),
             }
         }
-        for rows in manifests.records.values_mut() {
-            rows.sort_by_key(|row| (row.record.version, row.record.revision, row.manifest));
-        }
         Ok(manifests)
     }
 
@@ -129,13 +119,15 @@ impl Manifests {
         }
     }
 
-    /// What a catalog that is made from them does not have, and why, a line each.
-    #[must_use]
-    pub fn remarks(&self) -> Vec<String> {
-        let unfinished = self.unfinished.values().filter(|(row, _)| !self.is_removed(row));
-        let unfinished = unfinished.map(|(row, chunk)| doubtful(row, *chunk));
-        let homeless = self.standing(&BTreeSet::new()).homeless;
-        self.unread.iter().cloned().chain(unfinished).chain(homeless.into_iter().map(without_bucket)).collect()
+    /// All manifests of objects and buckets.
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.records.values().flatten().chain(self.unfinished.values().map(|(row, _)| row))
+    }
+
+    /// Whether the manifest of this row is among them, with all its bytes.
+    fn has(&self, row: &Row) -> bool {
+        let name = (row.record.bucket.clone(), row.record.key.clone());
+        self.records.get(&name).into_iter().flatten().any(|other| other.manifest == row.manifest)
     }
 
     /// Whether another manifest says that this version was removed, or never came to be.
@@ -145,20 +137,25 @@ impl Manifests {
         Removals::of(others).remove(&row.record)
     }
 
-    /// What stands when these manifests do not count.
-    fn standing(&self, without: &BTreeSet<ChunkId>) -> Standing<'_> {
+    /// What stands when the manifests `without` do not count, and the rows `kept` do.
+    fn standing<'a>(&'a self, without: &BTreeSet<ChunkId>, kept: &[&'a Row]) -> Standing<'a> {
+        let mut records: BTreeMap<(&str, &str), Vec<&Row>> = BTreeMap::new();
+        let counted = self.records.values().flatten().filter(|row| !without.contains(&row.manifest));
+        for row in counted.chain(kept.iter().copied()) {
+            records.entry((&row.record.bucket, &row.record.key)).or_default().push(row);
+        }
         let mut all = Standing::default();
-        for ((bucket, key), rows) in &self.records {
-            let rows = rows.iter().filter(|row| !without.contains(&row.manifest));
+        for ((bucket, key), mut rows) in records {
+            rows.sort_by_key(|row| (row.record.version, row.record.revision, row.manifest));
             if key.is_empty() {
                 if let Some(newest) = rows.last().filter(|row| row.record.kind == Kind::Bucket) {
                     all.buckets.insert(bucket, newest);
                 }
                 continue;
             }
-            let versions = standing(rows.collect());
+            let versions = standing(rows);
             if versions.is_empty() {
-            } else if all.buckets.contains_key(bucket.as_str()) {
+            } else if all.buckets.contains_key(bucket) {
                 all.versions.insert((bucket, key), versions);
             } else {
                 all.homeless.push((bucket, key));
@@ -167,32 +164,29 @@ impl Manifests {
         all
     }
 
-    /// What makes an empty catalog say the same.
-    fn changes(&self) -> impl Iterator<Item = Change> {
-        let Standing { buckets, versions, .. } = self.standing(&BTreeSet::new());
-        let rows = buckets.into_values().map(|row| Change::CreateBucket(row.clone()));
-        let versions = versions.into_values().flatten();
-        let removals = self.records.values().flatten().map(|row| &row.record);
-        let removals = removals.filter(|record| matches!(record.kind, Kind::Erased | Kind::BucketGone));
-        let removals = removals.map(|record| Change::Removed {
-            bucket: record.bucket.clone(),
-            key: record.key.clone(),
-            version: if record.kind == Kind::Erased { record.erases } else { record.version },
-        });
-        // The removals last: what stands is not held to them.
-        rows.chain(versions.map(|row| Change::Put(row.clone(), Condition::Always))).chain(removals)
+    /// Up to which version the manifests that count say that a key, or a bucket, was removed.
+    fn removals(&self, without: &BTreeSet<ChunkId>) -> Vec<(String, String, VersionId)> {
+        let counted = self.records.values().flatten().filter(|row| !without.contains(&row.manifest));
+        let removal = |Row { record, .. }: &Row| {
+            let version = match record.kind {
+                Kind::Erased => record.erases,
+                Kind::BucketGone => record.version,
+                Kind::Object | Kind::Marker | Kind::Bucket => return None,
+            };
+            Some((record.bucket.clone(), record.key.clone(), version))
+        };
+        counted.filter_map(removal).collect()
     }
 
-    /// Reads all manifests while no gateway can change anything, and puts what they say in the place of what is in this
-    /// catalog.
-    ///
-    /// # Errors
-    /// As [`Manifests::read`], or when the catalog cannot be changed. Then it stays as it was.
-    pub fn rebuild(service: &dyn ChunkService, catalog: &Postgres) -> Result<Self, RebuildError> {
-        let hold = catalog.hold()?;
-        let manifests = Self::read(service)?;
-        hold.fill(manifests.changes())?;
-        Ok(manifests)
+    /// What makes an empty catalog say the same.
+    fn changes(&self) -> impl Iterator<Item = Change> {
+        let Standing { buckets, versions, .. } = self.standing(&BTreeSet::new(), &[]);
+        let rows = buckets.into_values().map(|row| Change::CreateBucket(row.clone()));
+        let versions = versions.into_values().flatten();
+        let removals = self.removals(&BTreeSet::new()).into_iter();
+        let removals = removals.map(|(bucket, key, version)| Change::Removed { bucket, key, version });
+        // The removals last: what stands is not held to them.
+        rows.chain(versions.map(|row| Change::Put(row.clone(), Condition::Always))).chain(removals)
     }
 
     /// Makes an empty catalog say what they say.
@@ -219,113 +213,10 @@ impl Manifests {
         Ok(())
     }
 
-    /// Compares a catalog with them.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub fn compare(&self, catalog: &dyn Catalog) -> Result<Comparison, RebuildError> {
-        let begun = self.begun(catalog)?;
-        let standing = self.standing(&begun);
-        let mut differences = vec![];
-        let mut there: BTreeMap<String, Row> = BTreeMap::new();
-        for row in catalog.buckets()? {
-            there.insert(row.record.bucket.clone(), row);
-        }
-        let names: BTreeSet<&str> = standing.buckets.keys().copied().chain(there.keys().map(String::as_str)).collect();
-        for name in names {
-            match (standing.buckets.get(name).copied(), there.get(name)) {
-                (Some(manifest), Some(row)) if manifest == row => {}
-                (Some(manifest), None) if standing.is_left(manifest) => {}
-                (manifest, row) => differences.push(format!("bucket {name}: {}", said(manifest, row))),
-            }
-        }
-        let mut seen = BTreeSet::new();
-        for bucket in there.keys() {
-            let mut start = Start::Key(vec![]);
-            loop {
-                let page = catalog.versions(bucket, &start, PAGE)?;
-                let Some((last, _)) = page.last() else { break };
-                start = Start::Version(last.record.key.clone().into_bytes(), last.record.version);
-                for (row, newest) in page {
-                    let record = &row.record;
-                    let (bucket, key) = (&record.bucket, &record.key);
-                    let known = standing.versions.get(&(bucket.as_str(), key.as_str())).map_or(&[][..], Vec::as_slice);
-                    let manifest = known.iter().find(|known| known.record.version == record.version).copied();
-                    let is_last = known.last().is_some_and(|last| last.record.version == record.version);
-                    if let Some((_, chunk)) = self.unfinished.get(&row.manifest) {
-                        let version = record.version;
-                        differences.push(format!("{bucket}/{key}: the bytes of version {version} are lost ({chunk})"));
-                    } else if manifest != Some(&row) {
-                        differences.push(format!("{bucket}/{key}: {}", said(manifest, Some(&row))));
-                    } else if is_last != newest {
-                        differences.push(format!("{bucket}/{key}: another version is the newest"));
-                    }
-                    seen.insert((bucket.clone(), key.clone(), record.version));
-                }
-            }
-        }
-        for ((bucket, key), rows) in &standing.versions {
-            let name = |row: &Row| ((*bucket).to_owned(), (*key).to_owned(), row.record.version);
-            let missing = rows.iter().filter(|row| !seen.contains(&name(row)));
-            differences.extend(missing.map(|row| format!("{bucket}/{key}: {}", said(Some(row), None))));
-        }
-        let (harmless, remarks) = self.apart(&begun, &standing, &seen);
-        Ok(Comparison { differences, harmless, remarks })
-    }
-
-    /// What is no difference: the leftovers of changes that were begun, and what could not be used. `seen` is what the catalog
-    /// has.
-    fn apart(
-        &self,
-        begun: &BTreeSet<ChunkId>,
-        standing: &Standing<'_>,
-        seen: &BTreeSet<(String, String, VersionId)>,
-    ) -> (Vec<String>, Vec<String>) {
-        let without = self.standing(&BTreeSet::new());
-        let homeless = |name: &(&str, &str)| !standing.homeless.contains(name);
-        let homeless: BTreeSet<(&str, &str)> = without.homeless.iter().copied().filter(homeless).collect();
-        let stands = |row: &&Row| {
-            let name = (row.record.bucket.as_str(), row.record.key.as_str());
-            row.record.kind == Kind::Erased || homeless.contains(&name) || without.has(row)
-        };
-        let rows = self.records.values().flatten().filter(|row| begun.contains(&row.manifest));
-        let mut harmless: Vec<String> = rows.filter(stands).map(left).collect();
-        let mut remarks = self.unread.clone();
-        for (row, chunk) in self.unfinished.values() {
-            let Record { bucket, key, version, .. } = &row.record;
-            if seen.contains(&(bucket.clone(), key.clone(), *version)) {
-                continue;
-            }
-            if begun.contains(&row.manifest) || self.is_removed(row) {
-                harmless.push(left(row));
-            } else {
-                remarks.push(doubtful(row, *chunk));
-            }
-        }
-        remarks.extend(standing.homeless.iter().copied().map(without_bucket));
-        (harmless, remarks)
-    }
-
-    /// The manifests of changes that were begun and that this catalog has not made.
-    fn begun(&self, catalog: &dyn Catalog) -> Result<BTreeSet<ChunkId>, RebuildError> {
-        let mut begun = Begun::of(catalog)?;
-        let rows = || self.records.values().flatten().chain(self.unfinished.values().map(|(row, _)| row));
-        rows().for_each(|row| begun.see(&row.record));
-        let mut found = BTreeSet::new();
-        for row in rows() {
-            let run = begun.open_in(&row.record);
-            if run.is_some_and(|run| begun.is_known(run.id)) && contradicts(catalog, row)? {
-                found.insert(row.manifest);
-            }
-        }
-        Ok(found)
-    }
-
     /// Buckets, and versions in them.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        let standing = self.standing(&BTreeSet::new());
-        (standing.buckets.len(), standing.versions.values().map(Vec::len).sum())
+        self.standing(&BTreeSet::new(), &[]).counts()
     }
 }
 
@@ -365,34 +256,6 @@ fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<Vec<ChunkId>, Reb
         return Err(RebuildError::Silent(found.silent.len()));
     }
     Ok(found.chunks.into_iter().map(|(id, _)| id).collect())
-}
-
-fn said(manifest: Option<&Row>, row: Option<&Row>) -> String {
-    let one = |row: Option<&Row>| row.map_or("nothing".to_owned(), |row| row.record.version.to_string());
-    format!("the manifests have {}, the catalog has {}", one(manifest), one(row))
-}
-
-fn left(row: &Row) -> String {
-    let Record { kind, bucket, key, version, erases, .. } = &row.record;
-    let (what, version) = match kind {
-        Kind::Erased => ("the removal of version ", erases.to_string()),
-        Kind::Bucket | Kind::BucketGone => ("a change of the bucket", String::new()),
-        Kind::Object | Kind::Marker => ("version ", version.to_string()),
-    };
-    let slash = if key.is_empty() { "" } else { "/" };
-    format!("{bucket}{slash}{key}: {what}{version} was never answered, or is under way")
-}
-
-fn doubtful(row: &Row, chunk: ChunkId) -> String {
-    let Record { bucket, key, version, .. } = &row.record;
-    format!(
-        "{bucket}/{key}: version {version} has no bytes ({chunk}): they are lost if it was ever acknowledged, and a put that \
-         was broken off leaves the same"
-    )
-}
-
-fn without_bucket((bucket, key): (&str, &str)) -> String {
-    format!("{bucket}/{key}: the bucket of this key was removed")
 }
 
 /// Removes a catalog with the files that SQLite keeps beside it.

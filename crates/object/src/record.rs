@@ -22,6 +22,8 @@ pub const ENTRIES: usize = 10_000;
 /// Entries that a catalog's row repeats; with more the manifest must be read for them.
 const ROW_ENTRIES: usize = 32;
 const HEADER_BYTES: usize = 40;
+/// Bytes of an encoded id before the hash of the manifest: kind, name and time.
+const ID_WITHOUT_HASH: usize = 1 + ChunkId::NAME_LEN + 6;
 
 /// A version of a key: microseconds since 1970, which a run of a gateway gives once, and the 64 random bits of that run.
 /// Versions of a key sort by it.
@@ -164,6 +166,14 @@ impl Record {
     #[must_use]
     pub fn begun(&self) -> VersionId {
         self.attributes.get(BEGUN).and_then(|text| text.parse().ok()).unwrap_or(self.version)
+    }
+
+    /// Whether `bytes`, of which a catalog's row has read this record, are those of this manifest, as far as its id says: of a
+    /// record whose body is left to the manifest, only name and time.
+    pub(crate) fn is_of(&self, manifest: ChunkId, bytes: &[u8]) -> bool {
+        let own = ChunkId::of_manifest(&self.name(), self.version.micros() / 1_000, bytes);
+        let said = if self.body == Body::InManifest { ID_WITHOUT_HASH } else { ChunkId::LEN };
+        own.encode()[..said] == manifest.encode()[..said]
     }
 
     /// What is hashed to find the versions of a key. No file has such a name: it has a control character.

@@ -1,9 +1,9 @@
-//! Which manifests are those of changes that were begun and never answered. `docs/cleaning.md` has the argument.
+//! Which manifests are those of changes that were begun and not made. `docs/cleaning.md` has the argument.
 
 use std::collections::BTreeMap;
 
 use crate::catalog::{Catalog, CatalogError, Row, Run};
-use crate::record::{Kind, LEAVING, Record};
+use crate::record::{Kind, LEAVING, Record, VersionId};
 use crate::runs::RETURNED;
 
 /// What a catalog knows of the runs whose manifests there are.
@@ -42,37 +42,51 @@ impl Begun {
     pub(crate) fn is_known(&self, run: u64) -> bool {
         self.runs.get(&run).is_some_and(|run| run.settled > self.beyond)
     }
+
+    /// Whether this began after all that the catalog should know and does not.
+    pub(crate) fn is_later(&self, record: &Record) -> bool {
+        record.begun().micros() > self.beyond
+    }
 }
 
-/// Whether the catalog contradicts a manifest as it does before the change is made.
-pub(crate) fn contradicts(catalog: &dyn Catalog, row: &Row) -> Result<bool, CatalogError> {
+/// What the manifest of a change is about.
+pub(crate) enum About<'a> {
+    Bucket(&'a str),
+    Version(VersionId),
+}
+
+/// Whether what the catalog has of it contradicts a manifest as it does before the change is made. `find` looks that up.
+pub(crate) fn contradicted<E>(row: &Row, find: impl FnOnce(About<'_>) -> Result<Option<Row>, E>) -> Result<bool, E> {
     let record = &row.record;
-    let named = match record.kind {
-        Kind::Object | Kind::Marker => version(catalog, record, record.version)?,
-        Kind::Bucket => {
-            let row = catalog.bucket(&record.bucket)?;
-            // Its removal was made, and broken off before the manifest that says so.
-            if row.is_none() && record.attributes.contains_key(LEAVING) {
-                return Ok(false);
-            }
-            row
-        }
+    let about = match record.kind {
+        Kind::Object | Kind::Marker => About::Version(record.version),
+        Kind::Bucket => About::Bucket(&record.bucket),
         Kind::Erased => {
-            let erased = version(catalog, record, record.erases)?;
+            let erased = find(About::Version(record.erases))?;
             return Ok(erased.is_some_and(|row| row.record.revision <= record.revision));
         }
         // It is stored when the catalog has made the change.
         Kind::BucketGone => return Ok(false),
     };
-    Ok(named.is_none_or(|named| named.manifest != row.manifest))
+    Ok(find(about)?.is_none_or(|named| named.manifest != row.manifest))
+}
+
+/// Whether the catalog contradicts a manifest so that cleaning may take it.
+pub(crate) fn contradicts(catalog: &dyn Catalog, row: &Row) -> Result<bool, CatalogError> {
+    let record = &row.record;
+    contradicted(row, |about| match about {
+        About::Version(named) => version(catalog, record, named),
+        About::Bucket(name) => {
+            let found = catalog.bucket(name)?;
+            // Its removal was made, and broken off before the manifest that says so.
+            let is_left = found.is_none() && record.attributes.contains_key(LEAVING);
+            Ok(if is_left { Some(row.clone()) } else { found })
+        }
+    })
 }
 
 /// What the catalog has of a version of this record's key.
-pub(crate) fn version(
-    catalog: &dyn Catalog,
-    record: &Record,
-    version: crate::record::VersionId,
-) -> Result<Option<Row>, CatalogError> {
+pub(crate) fn version(catalog: &dyn Catalog, record: &Record, version: VersionId) -> Result<Option<Row>, CatalogError> {
     let row = catalog.version(&record.bucket, &record.key, (!record.null).then_some(version))?;
     Ok(row.filter(|row| row.record.version == version))
 }

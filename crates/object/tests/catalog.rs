@@ -306,6 +306,7 @@ fn nothing_is_made_after_the_end(doors: &[&dyn Catalog]) {
         let object = |n: u64| {
             let mut row = row(Kind::Object, "b", &n.to_string(), turn, true);
             row.record.version = VersionId::new(turn, turn);
+            row.manifest = row.record.chunk().0;
             row
         };
         doors[0].change(Change::Beat { run: turn, settled: 0, until: turn, told: 0 }).unwrap();

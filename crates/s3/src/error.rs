@@ -38,6 +38,9 @@ pub(crate) fn no_bucket() -> S3Error {
     S3Error::with_message(S3ErrorCode::NoSuchBucket, "there is no such bucket")
 }
 
+/// What S3 says of a change when the catalog failed.
+const OPEN: &str = "a change that was asked for may have been made or not: read before you ask for it again";
+
 /// What S3 says when the catalog did not do it.
 pub(crate) fn catalog(error: CatalogError) -> S3Error {
     match error {
@@ -53,11 +56,12 @@ pub(crate) fn catalog(error: CatalogError) -> S3Error {
         },
         CatalogError::Unavailable(_) => {
             tracing::warn!("{error}");
-            S3Error::with_message(S3ErrorCode::ServiceUnavailable, "the catalog cannot be used now")
+            let words = format!("the catalog cannot be used now; {OPEN}");
+            S3Error::with_message(S3ErrorCode::ServiceUnavailable, words)
         }
-        CatalogError::Engine(_) => {
+        CatalogError::Engine(_) | CatalogError::Damaged(_) => {
             tracing::error!("{error}");
-            S3Error::with_message(S3ErrorCode::InternalError, "the catalog failed")
+            S3Error::with_message(S3ErrorCode::InternalError, format!("the catalog failed; {OPEN}"))
         }
     }
 }

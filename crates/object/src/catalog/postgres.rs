@@ -7,6 +7,7 @@
 mod pool;
 mod tls;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ::postgres::config::{Host, TargetSessionAttrs};
@@ -15,8 +16,8 @@ use ::postgres::{Client, Config};
 
 use self::pool::{Fate, Pool, Session, fate_of};
 use self::tls::Tls;
-use super::sql::{Engine, LATER, TABLES, Value, apply};
-use super::{CatalogError, Change};
+use super::sql::{Engine, LATER, TABLES, Value, amend, apply};
+use super::{Amends, CatalogError, Change};
 
 /// What the tables look like.
 const FORMAT: i64 = 1;
@@ -178,54 +179,50 @@ impl Postgres {
         })
     }
 
-    /// Keeps every gateway from changing any bucket, until the catalog was filled again or this is dropped.
+    /// Keeps every gateway from changing any bucket, until the catalog was amended or this is dropped.
     ///
     /// # Errors
     /// When the database cannot be used.
-    pub fn hold(&self) -> Result<Hold<'_>, CatalogError> {
+    pub fn hold(&self) -> Result<Hold, CatalogError> {
         let (session, buckets) = self.pool.keep(|session| {
             session.execute(BEGIN_LONG)?;
             session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")?;
             session.texts("SELECT name FROM buckets FOR UPDATE")
         })?;
-        Ok(Hold { catalog: self, session, buckets })
+        Ok(Hold { session, buckets })
     }
 }
 
-/// The catalog while it is made again: nobody else changes a bucket that is in it.
+/// The catalog while it is amended or made again: nobody else changes a bucket that is in it.
 #[derive(Debug)]
-pub struct Hold<'a> {
-    catalog: &'a Postgres,
+pub struct Hold {
     /// Its transaction ends with the connection, without effect, when this is dropped.
     session: Session,
     buckets: Vec<String>,
 }
 
-impl Hold<'_> {
-    /// Puts the outcome of `changes` in the place of all that was in the catalog.
+impl Hold {
+    /// Makes the catalog say this; `anew` in the place of all that was in it. A bucket that was made meanwhile stays with what
+    /// is in it.
     ///
     /// # Errors
-    /// When one of them may not be made, or the database failed. Then everything stays as it was.
-    pub fn fill(mut self, changes: impl Iterator<Item = Change>) -> Result<(), CatalogError> {
+    /// When the database failed. Then everything stays as it was.
+    pub fn amend(mut self, mut amends: Amends, anew: bool) -> Result<(), CatalogError> {
+        amends.buckets.retain(|(name, row)| row.is_some() || self.buckets.contains(name));
+        let made: BTreeSet<&String> = amends.buckets.iter().map(|(name, _)| name).chain(&self.buckets).collect();
+        amends.keys.retain(|(bucket, ..)| made.contains(bucket));
         let session = &mut self.session;
-        let filled = (|| {
+        if anew {
             for name in &self.buckets {
                 session.change("DELETE FROM buckets WHERE name = ?1", &[Value::Text(name)])?;
             }
-            // A bucket that was made meanwhile stays with what is in it.
-            session.execute("DELETE FROM versions WHERE bucket NOT IN (SELECT name FROM buckets)")?;
-            session.execute("DELETE FROM uploads WHERE bucket NOT IN (SELECT name FROM buckets)")?;
-            session.execute("DELETE FROM removed WHERE bucket NOT IN (SELECT name FROM buckets)")?;
-            session.execute("DELETE FROM parts WHERE upload NOT IN (SELECT id FROM uploads)")?;
-            for change in changes {
-                apply(session, &change)?;
+            for table in ["versions", "uploads", "removed"] {
+                session.execute(&format!("DELETE FROM {table} WHERE bucket NOT IN (SELECT name FROM buckets)"))?;
             }
-            session.execute("COMMIT")
-        })();
-        filled.map_err(|error| match error {
-            CatalogError::Refused(_) => self.catalog.pool.address.failed("was changed meanwhile: try again"),
-            other => other,
-        })
+            session.execute("DELETE FROM parts WHERE upload NOT IN (SELECT id FROM uploads)")?;
+        }
+        amend(session, &amends)?;
+        session.execute("COMMIT")
     }
 }
 

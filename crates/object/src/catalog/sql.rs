@@ -11,7 +11,7 @@
 
 use protocol::id::ChunkId;
 
-use super::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, Start, Upload};
+use super::{Amends, Catalog, CatalogError, Change, Condition, Part, Refused, Row, Run, Start, Upload};
 use crate::record::{Kind, Record, VersionId};
 use crate::runs::RETURNED;
 
@@ -104,9 +104,7 @@ pub(super) fn apply<D: Db>(db: &mut D, change: &Change) -> Result<(), CatalogErr
                 return Err(Refused::BucketExists.into());
             }
             check_removed(db, &row.record)?;
-            let sql = "INSERT INTO buckets (name, manifest, record) VALUES (?1, ?2, ?3)";
-            let (manifest, record) = stored(row);
-            db.run(sql, &[Text(name), Bytes(&manifest), Bytes(&record)]).map(drop)
+            insert_bucket(db, row)
         }
         Change::SetBucket(row, was) => set_bucket(db, row, *was),
         Change::DeleteBucket(name, version) => {
@@ -291,12 +289,44 @@ fn put(db: &mut impl Db, row: &Row, condition: &Condition) -> Result<(), Catalog
         // Not one that is the newest: another gateway put it since this one looked, and the insertion must meet it.
         db.run("DELETE FROM versions WHERE bucket = ?1 AND key = ?2 AND plain = 1 AND newest = 0", &[name, key])?;
     }
+    insert(db, row, true)
+}
+
+fn insert(db: &mut impl Db, row: &Row, newest: bool) -> Result<(), CatalogError> {
+    let record = &row.record;
+    let (name, key, age) = (Text(&record.bucket), Bytes(record.key.as_bytes()), age(record.version));
     let (manifest, bytes) = stored(row);
     let sql = "INSERT INTO versions (bucket, key, age, newest, object, plain, manifest, record) \
-               VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7)";
-    let (object, plain) = (Int(i64::from(record.kind == Kind::Object)), Int(i64::from(record.null)));
-    let age = age(record.version);
-    db.run(sql, &[name, key, Bytes(&age), object, plain, Bytes(&manifest), Bytes(&bytes)]).map(drop)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let flags = [newest, record.kind == Kind::Object, record.null].map(|flag| Int(i64::from(flag)));
+    let with = [&[name, key, Bytes(&age)], &flags[..], &[Bytes(&manifest), Bytes(&bytes)]].concat();
+    db.run(sql, &with).map(drop)
+}
+
+/// Makes the catalog say this, also where the runs that began it have ended.
+pub(super) fn amend(db: &mut impl Db, amends: &Amends) -> Result<(), CatalogError> {
+    for (name, row) in &amends.buckets {
+        db.run("DELETE FROM buckets WHERE name = ?1", &[Text(name)])?;
+        if let Some(row) = row {
+            insert_bucket(db, row)?;
+            continue;
+        }
+        db.run("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?1)", &[Text(name)])?;
+        db.run("DELETE FROM uploads WHERE bucket = ?1", &[Text(name)])?;
+    }
+    for (bucket, key, rows) in &amends.keys {
+        db.run("DELETE FROM versions WHERE bucket = ?1 AND key = ?2", &[Text(bucket), Bytes(key.as_bytes())])?;
+        for (at, row) in rows.iter().enumerate() {
+            insert(db, row, at + 1 == rows.len())?;
+        }
+    }
+    amends.removed.iter().try_for_each(|(bucket, key, version)| note_removed(db, bucket, key, *version))
+}
+
+fn insert_bucket(db: &mut impl Db, row: &Row) -> Result<(), CatalogError> {
+    let sql = "INSERT INTO buckets (name, manifest, record) VALUES (?1, ?2, ?3)";
+    let (manifest, record) = stored(row);
+    db.run(sql, &[Text(&row.record.bucket), Bytes(&manifest), Bytes(&record)]).map(drop)
 }
 
 fn revise(db: &mut impl Db, row: &Row, was: ChunkId) -> Result<(), CatalogError> {
@@ -369,11 +399,24 @@ fn stored(row: &Row) -> ([u8; ChunkId::LEN], Vec<u8>) {
     (row.manifest.encode(), row.record.clone().row().encode())
 }
 
-/// A row from the columns `manifest` and `record`, which are the first.
+/// A row from the columns `manifest` and `record`, which are the first. The one is the hash of the other, so that rot shows.
 fn row_of(columns: &dyn Columns) -> Result<Row, CatalogError> {
+    let damaged =
+        |what: String| CatalogError::Damaged(format!("the record of a row is not that of its manifest: {what}"));
     let manifest = <[u8; ChunkId::LEN]>::try_from(columns.bytes(0)?).ok();
-    let manifest = manifest.and_then(|id| ChunkId::decode(&id)).ok_or_else(|| broken("an impossible chunk id"))?;
-    Ok(Row { record: Record::decode(&columns.bytes(1)?).map_err(broken)?, manifest })
+    let manifest = manifest.and_then(|id| ChunkId::decode(&id)).ok_or_else(|| damaged("an impossible id".into()))?;
+    let bytes = columns.bytes(1)?;
+    let record = Record::decode(&bytes).map_err(|why| damaged(format!("{manifest}: {why}")))?;
+    if record.is_of(manifest, &bytes) { Ok(Row { record, manifest }) } else { Err(damaged(manifest.to_string())) }
+}
+
+/// The row that was asked for by this name.
+fn named(row: Option<Row>, bucket: &str, key: &[u8]) -> Result<Option<Row>, CatalogError> {
+    let is_other = |row: &Row| row.record.bucket != bucket || row.record.key.as_bytes() != key;
+    match row.as_ref().filter(|row| is_other(row)) {
+        Some(other) => Err(CatalogError::Damaged(format!("the row of {} has another name", other.manifest))),
+        None => Ok(row),
+    }
 }
 
 fn many<T>(
@@ -395,12 +438,12 @@ fn one(db: &mut impl Db, sql: &str, with: &[Value<'_>]) -> Result<Option<Row>, C
 }
 
 fn bucket(db: &mut impl Db, name: &str) -> Result<Option<Row>, CatalogError> {
-    one(db, "SELECT manifest, record FROM buckets WHERE name = ?1", &[Text(name)])
+    named(one(db, "SELECT manifest, record FROM buckets WHERE name = ?1", &[Text(name)])?, name, b"")
 }
 
 fn newest(db: &mut impl Db, bucket: &str, key: &[u8]) -> Result<Option<Row>, CatalogError> {
     let sql = "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key = ?2 AND newest = 1";
-    one(db, sql, &[Text(bucket), Bytes(key)])
+    named(one(db, sql, &[Text(bucket), Bytes(key)])?, bucket, key)
 }
 
 fn upload_of(columns: &dyn Columns) -> Result<Upload, CatalogError> {
@@ -455,17 +498,19 @@ impl<E: Engine> Catalog for E {
     }
 
     fn version(&self, bucket: &str, key: &str, version: Option<VersionId>) -> Result<Option<Row>, CatalogError> {
-        let (name, key) = (Text(bucket), Bytes(key.as_bytes()));
-        self.read(|db| match version {
+        let with = [Text(bucket), Bytes(key.as_bytes())];
+        let found = self.read(|db| match version {
             Some(version) => {
                 let sql = "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key = ?2 AND age = ?3";
-                Ok(one(db, sql, &[name, key, Bytes(&age(version))])?.filter(|row| !row.record.null))
+                let found = one(db, sql, &[&with[..], &[Bytes(&age(version))]].concat())?;
+                Ok(found.filter(|row| !row.record.null))
             }
             None => {
                 let sql = "SELECT manifest, record FROM versions WHERE bucket = ?1 AND key = ?2 AND plain = 1";
-                one(db, sql, &[name, key])
+                one(db, sql, &with)
             }
-        })
+        })?;
+        named(found, bucket, key.as_bytes())
     }
 
     fn objects(&self, bucket: &str, from: &Start, limit: usize) -> Result<Vec<Row>, CatalogError> {

@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ToSql, TransactionBehavior, params_from_iter};
+use rusqlite::{Connection, ErrorCode, ToSql, TransactionBehavior, params_from_iter};
 
-use super::sql::{Columns, Db, Each, Engine, LATER, TABLES, Value, apply, broken};
-use super::{CatalogError, Change, Refused};
+use super::sql::{Columns, Db, Each, Engine, LATER, TABLES, Value, amend, apply, broken};
+use super::{Amends, CatalogError, Change, Refused};
 
 /// Changes in one transaction at most.
 const BATCH: usize = 256;
@@ -36,19 +36,24 @@ pub struct Sqlite {
 
 impl From<rusqlite::Error> for CatalogError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Engine(error.to_string())
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error.to_string()),
+            _ => Self::Engine(error.to_string()),
+        }
     }
 }
 
 impl Sqlite {
-    /// Opens the catalog in this file; makes one when there is none.
+    /// Opens the catalog in this file; makes one when there is none. Looks at the whole of it first, as damage may
+    /// hide rows later without any error.
     ///
     /// # Errors
-    /// When the file cannot be used.
+    /// When the file cannot be used, or is damaged.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
         // Names of objects are not for everybody on this machine; the files beside it get the same rights.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(broken)?;
         let connection = connect(path)?;
+        look(&connection)?;
         TABLES.iter().chain(&LATER).try_for_each(|sql| connection.execute_batch(sql))?;
         let (changes, queue) = channel();
         let writer = std::thread::Builder::new()
@@ -56,6 +61,17 @@ impl Sqlite {
             .spawn(move || write_loop(connection, &queue))
             .map_err(broken)?;
         Ok(Self { path: path.to_owned(), readers: Mutex::default(), changes: Some(changes), writer: Some(writer) })
+    }
+
+    /// Makes the catalog say this, in one transaction.
+    ///
+    /// # Errors
+    /// When the engine failed. Then everything stays as it was.
+    pub fn amend(&self, amends: &Amends) -> Result<(), CatalogError> {
+        let mut connection = connect(&self.path)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        amend(&mut &*transaction, amends)?;
+        Ok(transaction.commit()?)
     }
 
     /// Makes many changes, a batch in each transaction: for a catalog that nobody uses yet.
@@ -94,6 +110,12 @@ impl Drop for Sqlite {
 fn land(flight: &mut std::collections::VecDeque<Receiver<Result<(), CatalogError>>>) -> Result<(), CatalogError> {
     let Some(answer) = flight.pop_front() else { return Ok(()) };
     answer.recv().map_err(|_| broken("its writer has stopped"))?
+}
+
+/// Lets SQLite look at its file: at the pages, at the order of the rows, and whether the indexes name them all.
+fn look(connection: &Connection) -> Result<(), CatalogError> {
+    let said: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    if said == "ok" { Ok(()) } else { Err(CatalogError::Damaged(said.replace('\n', ": "))) }
 }
 
 fn connect(path: &Path) -> Result<Connection, CatalogError> {
