@@ -385,7 +385,10 @@ fn whoever_plays_back_what_is_never_heard_twice() {
                     for (from, word) in core::mem::take(&mut nodes[to].heard) {
                         let earlier = heard.entry((to, from)).or_default();
                         assert!(!earlier.contains(&word), "seed {seed}: {to} heard {word:x} of {from} twice");
-                        assert!(earlier.iter().all(|w| w >> 32 <= word >> 32), "seed {seed}: {to} heard the past of {from}");
+                        assert!(
+                            earlier.iter().all(|w| w >> 32 <= word >> 32),
+                            "seed {seed}: {to} heard the past of {from}"
+                        );
                         earlier.push(word);
                     }
                 }

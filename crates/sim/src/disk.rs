@@ -8,7 +8,7 @@ use protocol::id::{ChunkId, OpId};
 use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::time::{Instant, Span};
 use store::backend::{CrashBackend, Rot, SyncFault};
-use store::{Ahead, Bug, Compaction, Options, Space, Step, Store, StoreError, WriteError};
+use store::{Ahead, Bug, Compaction, Options, Recovery, Space, Step, Store, StoreError, WriteError};
 
 use crate::disks::Spoil;
 use crate::swarm::Trouble;
@@ -97,9 +97,9 @@ impl Disk {
         disk
     }
 
-    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect). Copies that the
-    /// start found damaged.
-    pub(crate) fn open(&mut self, forget: bool) -> Result<Vec<ChunkId>, StoreError> {
+    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect). What the start
+    /// found.
+    pub(crate) fn open(&mut self, forget: bool) -> Result<Recovery, StoreError> {
         let (store, recovery) =
             Store::open_planted(Box::new(self.backend.clone()), self.setup.options.clone(), self.setup.bug)?;
         if forget {
@@ -109,7 +109,7 @@ impl Disk {
         }
         self.failed = matches!(recovery.forgetful, Some(WriteError::Io(_)));
         self.store = Some(store);
-        Ok(recovery.damaged)
+        Ok(recovery)
     }
 
     /// The power fails.

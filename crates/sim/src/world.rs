@@ -220,6 +220,7 @@ impl<'a> World<'a> {
             segment_size: self.scenario.disks.segment,
             cluster: CLUSTER.0,
             target: n,
+            secret: mix(self.scenario.seed.wrapping_add(u64::from(n))),
         };
         let mut disk = Disk::new(disk::Setup {
             options,
@@ -249,16 +250,7 @@ impl<'a> World<'a> {
         let map = self.file(id);
         self.uses(id, map);
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
-        let node = Node {
-            machinery,
-            session: self.session(id),
-            offset,
-            drift,
-            map,
-            sleeps: None,
-            life: 0,
-            wake: 0,
-        };
+        let node = Node { machinery, session: self.session(id), offset, drift, map, sleeps: None, life: 0, wake: 0 };
         self.nodes.insert(id, node);
     }
 

@@ -149,7 +149,7 @@ impl Store {
     /// outlives its segment, or that record would come back.
     fn tombstones(&self, segment: u32) -> Result<Vec<ChunkId>, WriteError> {
         let len = lock(&self.usage).get(segment).file;
-        let mut found = Found::default();
+        let mut found = Found::new(self.identity, None);
         found.scan(self.backend.as_ref(), segment, len, false).map_err(|error| WriteError::Io(error.to_string()))?;
         Ok(found.tombstones().collect())
     }

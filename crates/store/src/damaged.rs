@@ -39,11 +39,13 @@ impl Damaged {
 }
 
 impl Store {
-    /// How many chunks had a copy here that was damaged and dropped, and have none here since; and whether there are more.
+    /// How many chunks had a copy here that was damaged and dropped, and have none here since, and how many records cannot
+    /// be read in segments that are still there; and whether there may be more.
     #[must_use]
     pub fn damaged(&self) -> (u64, bool) {
+        let lost = lock(&self.usage).lost();
         let damaged = lock(&self.damaged);
-        (damaged.ids.len() as u64, damaged.more)
+        (damaged.ids.len() as u64 + lost, damaged.more || lost > 0)
     }
 
     /// Forgets damaged copies, durably, and remembers that it did.

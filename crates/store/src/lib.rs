@@ -10,6 +10,7 @@ mod bug;
 mod clean;
 mod compact;
 mod damaged;
+mod gap;
 mod identity;
 mod record;
 mod recovery;
@@ -30,19 +31,20 @@ pub use ahead::Ahead;
 pub use bug::Bug;
 pub use clean::Discarded;
 pub use compact::{Compaction, Step};
+pub use gap::Gap;
 pub use scrub::Scrubbed;
 pub use work::GROUP;
 
 use backend::Backend;
 use damaged::Damaged;
 use identity::identify;
-use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+use record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
 use stage::{BLOCK, Stage};
 use usage::Usage;
 
 /// Version of the disk format; another one is refused.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// The file that says whose directory this is: without it, there is no store.
 pub const IDENTITY: &str = "identity";
 
@@ -59,6 +61,9 @@ pub struct Options {
     pub cluster: u32,
     /// The target, [`NodeId`](protocol::id::NodeId).
     pub target: u32,
+    /// A number that nobody can guess. A new store keeps it and puts it into the checksums of its records, so that nothing that
+    /// somebody has stored passes for one.
+    pub secret: u64,
 }
 
 /// Why a store could not be opened. A cause stands in the message, and is not the error's `source` as well.
@@ -88,6 +93,15 @@ pub enum StoreError {
     /// The file with the identity cannot be read.
     #[error("the file `{IDENTITY}` of the data directory is damaged, but there are segments: restore it from a copy")]
     Identity,
+    /// A segment of another store.
+    #[error(
+        "`{name}` of the data directory belongs to another store than its file `{IDENTITY}`: restore all files from the \
+         same copy"
+    )]
+    Foreign {
+        /// The file.
+        name: String,
+    },
     /// The disk failed.
     #[error("{what}: {cause}")]
     Io {
@@ -139,7 +153,13 @@ pub struct Recovery {
     /// Records that are not whole and once were, because they were durable when later ones were written: damaged since,
     /// and struck out.
     pub damaged: Vec<ChunkId>,
-    /// Those of them that no later record makes good or drops.
+    /// Places where records cannot be read that were durable once. They are found again at every start, until compaction
+    /// has emptied the segment.
+    pub gaps: Vec<Gap>,
+    /// The same at the end, where a crash cut records off before they were acknowledged; struck out. Damage to the last that
+    /// were acknowledged looks the same.
+    pub cut: Vec<Gap>,
+    /// Those of the damaged records that no later record makes good or drops.
     pub missed: Vec<ChunkId>,
     /// Why it could not be noted durably that some of these are missed: the next start does not know of them.
     pub forgetful: Option<WriteError>,
@@ -200,6 +220,7 @@ struct Writer {
 pub struct Store {
     backend: Box<dyn Backend>,
     options: Options,
+    identity: Identity,
     bug: Option<Bug>,
     index: RwLock<BTreeMap<ChunkId, Place>>,
     damaged: Mutex<Damaged>,
@@ -280,18 +301,19 @@ impl Store {
         let mut segments: Vec<(u32, u64)> =
             files.iter().filter_map(|(name, len)| Some((segment_number(name)?, *len))).collect();
         segments.sort_unstable();
-        identify(backend.as_ref(), &options, &files, segments.is_empty())?;
-        let mut found = Found::planted(bug);
+        let identity = identify(backend.as_ref(), &options, &files, segments.is_empty())?;
+        let mut found = Found::new(identity, bug);
         // The last two segments may have been prepared and never used: writing stopped in one of the last three.
         let checked = segments.len().saturating_sub(3);
         for (n, (segment, len)) in segments.iter().enumerate() {
             found.scan(backend.as_ref(), *segment, *len, n >= checked)?;
         }
+        found.settle(backend.as_ref()).map_err(io_error("striking out what a crash cut off"))?;
         let after = segments.last().map_or(1, |(segment, _)| segment + 1);
         for segment in found.empty() {
             backend.remove(&segment_name(segment)).map_err(io_error("removing an unused segment"))?;
         }
-        // Writing goes on where it stopped, unless there is damage before: behind that, recovery believes less.
+        // Writing goes on where it stopped, unless something was struck out there.
         let resume = found.resume.map(|(segment, end)| (segment, end, found.len(segment)));
         let (segment, offset, len) = resume.filter(|(_, end, len)| end < len).unwrap_or((after, 0, 0));
         let mut stage = Stage::new(segment_len(&options));
@@ -316,7 +338,7 @@ impl Store {
         };
         let (index, damaged, usage, writer) =
             (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
-        let store = Self { backend, options, bug, index, damaged, usage, writer };
+        let store = Self { backend, options, identity, bug, index, damaged, usage, writer };
         let missed = recovery.missed.iter().copied().filter(|id| store.contains(id).is_none());
         recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
         Ok((store, recovery))
@@ -474,7 +496,8 @@ impl Store {
         let (crc, behind) =
             (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(place.offset, writer.synced));
         let (segment, sequence) = (place.segment, place.sequence);
-        let header = Header { kind, id: *id, len, segment, sequence, crc, behind }.encode();
+        let header = Header { kind, id: *id, len, segment, sequence, crc, behind };
+        let header = header.encode(self.identity.secret, place.offset);
         let padding = [0; ALIGN as usize];
         let parts = std::iter::once(&header[..]).chain(pieces.iter().map(|p| &p[..]));
         let rest = &padding[..(span - RECORD_HEADER - u64::from(len)) as usize];
@@ -500,14 +523,14 @@ impl Store {
             self.create_unprepared(writer, most)?;
         }
         writer.spare = None;
-        let (cluster, target) = (self.options.cluster, self.options.target);
-        let header = record::segment_header(cluster, target, writer.segment);
+        let file = lock(&self.usage).get(writer.segment).file;
+        let header = record::segment_header(&self.identity, writer.segment, file);
         writer.stage.begin();
         self.stage(writer, &header)?;
         (writer.offset, writer.synced) = (SEGMENT_HEADER, SEGMENT_HEADER);
         let mut usage = lock(&self.usage);
         usage.open = writer.segment;
-        writer.len = usage.get(writer.segment).file;
+        writer.len = file;
         Ok(())
     }
 
@@ -597,7 +620,7 @@ impl Store {
         }
         let bytes = Bytes::from(buffer);
         let payload = bytes.slice(RECORD_HEADER as usize..);
-        let good = Header::decode(&bytes).is_some_and(|header| {
+        let good = Header::decode(&bytes, self.identity.secret, place.offset).is_some_and(|header| {
             header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])
         });
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }

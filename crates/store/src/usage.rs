@@ -20,6 +20,8 @@ pub(crate) struct Segment {
     pub(crate) buried: u64,
     /// Bytes of tombstones.
     pub(crate) tombstones: u64,
+    /// Records that cannot be read, at least.
+    pub(crate) lost: u64,
 }
 
 /// All segment files.
@@ -99,6 +101,11 @@ impl Usage {
             closed.filter(|(dead, _, written)| dead * 2 > *written).map(|(dead, segment, _)| (segment, dead)).collect();
         dead.sort_unstable_by_key(|(segment, dead)| Reverse((*dead, *segment)));
         dead
+    }
+
+    /// Records that cannot be read, at least.
+    pub(crate) fn lost(&self) -> u64 {
+        self.segments.values().map(|segment| segment.lost).sum()
     }
 
     /// Fill, when chunks may take what lies below `most` in files of `len` bytes, and new files at most `room` bytes.

@@ -59,7 +59,8 @@ impl Meeting {
     }
 
     fn open(&self, capacity: u64) -> Arc<Store> {
-        let options = Options { capacity, reserve: SEGMENT, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let options =
+            Options { capacity, reserve: SEGMENT, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
         Arc::new(Store::open(Box::new(self.clone()), options).expect("opens").0)
     }
 
@@ -243,7 +244,8 @@ fn a_disk_that_fails_at_the_start_is_not_taken_for_one_that_lost_something() {
             reads += u32::from(asked == Asked::Read);
             if asked == Asked::Read && reads == nth { Err(io::Error::other("the cable")) } else { Ok(()) }
         });
-        let options = Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let options =
+            Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
         let failed = Store::open(Box::new(disk.clone()), options).is_err();
         *disk.meet.lock().expect("no panic") = None;
         let store = disk.open(1 << 20);

@@ -10,7 +10,8 @@ use store::{Options, Store, WriteError};
 const SEGMENT: u64 = 32 << 10;
 
 fn open(disk: &CrashBackend) -> Store {
-    let options = Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3 };
+    let options =
+        Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
     Store::open(Box::new(disk.clone()), options).expect("opens").0
 }
 
@@ -151,7 +152,8 @@ fn one_segment_is_prepared_when_the_one_in_use_is_half_full() {
 #[test]
 fn the_reserve_is_not_for_chunks_and_no_record_is_longer_than_a_segment() {
     for (reserve, segments) in [(0, 9), (SEGMENT, 9), (4 * SEGMENT, 6)] {
-        let options = Options { capacity: 10 * SEGMENT, reserve, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let options =
+            Options { capacity: 10 * SEGMENT, reserve, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
         let disk = CrashBackend::new();
         let (store, _) = Store::open(Box::new(disk.clone()), options).expect("opens");
         let long = chunk(0, SEGMENT as usize);
