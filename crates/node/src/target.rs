@@ -473,8 +473,10 @@ fn failure(error: &WriteError) -> WriteFailure {
 }
 
 fn tell(error: &WriteError) {
-    if let WriteError::Io(problem) = error {
-        tracing::error!("a write failed: {problem}; check the disk");
+    match error {
+        WriteError::NoSpace | WriteError::FileSystemFull => {}
+        WriteError::Exhausted(why) => tracing::error!("a write failed: {why}"),
+        WriteError::Io(problem) => tracing::error!("a write failed: {problem}; check the disk"),
     }
 }
 
@@ -488,6 +490,7 @@ fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) 
                     Err(ReadError::Corrupt) => {
                         tracing::warn!("the copy of {id} was found damaged when it was read; a scrub of it follows");
                     }
+                    Err(ReadError::Exhausted(why)) => tracing::error!("reading {id} failed: {why}"),
                     Err(ReadError::Io(problem)) => tracing::error!("reading {id} failed: {problem}; check the disk"),
                     Ok(_) | Err(ReadError::Missing) => {}
                 }

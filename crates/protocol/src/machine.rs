@@ -288,6 +288,8 @@ pub enum WriteFailure {
     BadHash,
     /// No room.
     NoSpace,
+    /// The process may not have what the write takes, such as one more file. The disk is well.
+    Exhausted,
     /// The disk failed.
     Disk,
 }

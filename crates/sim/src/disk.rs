@@ -272,7 +272,7 @@ impl Disk {
             match result {
                 Ok(()) => self.order.push(id),
                 Err(WriteFailure::Disk) => self.failed = true,
-                Err(WriteFailure::NoSpace | WriteFailure::BadHash) => {}
+                Err(WriteFailure::NoSpace | WriteFailure::Exhausted | WriteFailure::BadHash) => {}
             }
             done.push((op, Completion::Written { result, free }));
         }

@@ -97,7 +97,7 @@ impl Store {
             match self.read(&id) {
                 Ok(payload) => batch.push((id, place, payload)),
                 Err(ReadError::Missing) => {}
-                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(None),
+                Err(ReadError::Corrupt | ReadError::Exhausted(_) | ReadError::Io(_)) => return Ok(None),
             }
             bytes += place.record_len();
             if bytes * BATCHES >= self.options.segment_size {

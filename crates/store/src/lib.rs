@@ -12,6 +12,7 @@ mod compact;
 mod damaged;
 mod gap;
 mod identity;
+mod limit;
 mod record;
 mod recovery;
 mod scrub;
@@ -121,6 +122,9 @@ pub enum WriteError {
     /// There is no room in the file system, whatever the capacity.
     #[error("its file system is full: free space on it, or move the target to a larger one")]
     FileSystemFull,
+    /// The process may not have what the write takes, whatever the disk: nothing was written.
+    #[error("{0}")]
+    Exhausted(String),
     /// The disk failed; after a failed sync nothing more is written until the store is opened again.
     #[error("the disk failed: {0}")]
     Io(String),
@@ -135,6 +139,9 @@ pub enum ReadError {
     /// Here, but not what was written.
     #[error("the chunk is damaged on this disk")]
     Corrupt,
+    /// The process may not have what the read takes, whatever the disk.
+    #[error("{0}")]
+    Exhausted(String),
     /// The disk failed.
     #[error("the disk failed: {0}")]
     Io(String),
@@ -263,7 +270,15 @@ fn write_error(error: &io::Error) -> WriteError {
         // What this store says of its capacity has no number of the system's.
         io::ErrorKind::StorageFull if error.raw_os_error().is_none() => WriteError::NoSpace,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteError::FileSystemFull,
-        _ => WriteError::Io(error.to_string()),
+        _ => limit::told(error).map_or_else(|| WriteError::Io(error.to_string()), WriteError::Exhausted),
+    }
+}
+
+fn read_error(error: &io::Error) -> ReadError {
+    match error.kind() {
+        io::ErrorKind::NotFound => ReadError::Missing,
+        io::ErrorKind::UnexpectedEof => ReadError::Corrupt,
+        _ => limit::told(error).map_or_else(|| ReadError::Io(error.to_string()), ReadError::Exhausted),
     }
 }
 
@@ -614,9 +629,7 @@ impl Store {
         let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
         match self.backend.read_at(&segment_name(place.segment), place.offset, &mut buffer) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ReadError::Missing),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ReadError::Corrupt),
-            Err(error) => return Err(ReadError::Io(error.to_string())),
+            Err(error) => return Err(read_error(&error)),
         }
         let bytes = Bytes::from(buffer);
         let payload = bytes.slice(RECORD_HEADER as usize..);

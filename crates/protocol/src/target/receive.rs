@@ -439,6 +439,7 @@ impl Target {
         let ack = match result {
             Ok(()) => Ack::Durable,
             Err(WriteFailure::NoSpace) => Ack::NoSpace,
+            Err(WriteFailure::Exhausted) => Ack::DiskFailed,
             Err(WriteFailure::Disk) => {
                 self.note_failure(result);
                 Ack::DiskFailed

@@ -249,7 +249,7 @@ pub enum Ack {
     BadHash,
     /// No room.
     NoSpace,
-    /// The disk failed: the copy could not be written (put) or read (get).
+    /// The copy could not be written (put) or read (get).
     DiskFailed,
     /// (To a probe.) Payload is still missing, which is asked for when it is late; or it is being written; or too busy to look:
     /// ask again. (To a repair.) It is still read, or waits for the port.
