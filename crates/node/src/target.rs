@@ -44,7 +44,7 @@ pub struct TargetNode {
 }
 
 enum Write {
-    Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32 },
+    Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32, removal: bool },
     Discard { op: OpId, ids: Vec<ChunkId>, mark: u32, since: u32 },
 }
 
@@ -80,8 +80,8 @@ impl Host<Target> for TargetHost {
         match self.store.at_once(effect) {
             Ok(completion) => return Some(completion),
             // The threads end only after this one: their ends of the channels are there.
-            Err(Effect::Write { id, pieces, verify, promise }) => {
-                drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise }));
+            Err(Effect::Write { id, pieces, verify, promise, removal }) => {
+                drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise, removal }));
             }
             Err(Effect::Discard { ids, mark, since }) => {
                 drop(self.writes.send(Write::Discard { op, ids, mark, since }))
@@ -393,8 +393,9 @@ fn write_loop(
         let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
         for write in group.drain(..) {
             match write {
-                Write::Chunk { op, id, pieces, promise, .. } => {
-                    let result = store.append(&id, &pieces, promise).map_err(|error| failure(&error));
+                Write::Chunk { op, id, pieces, promise, removal, .. } => {
+                    let append = if removal { Store::append_removal } else { Store::append };
+                    let result = append(store, &id, &pieces, promise).map_err(|error| failure(&error));
                     results.push((op, result));
                 }
                 Write::Discard { op, ids, mark, since } => {

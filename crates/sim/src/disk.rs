@@ -20,6 +20,7 @@ struct Write {
     pieces: Vec<Bytes>,
     verify: bool,
     promise: u32,
+    removal: bool,
 }
 
 /// How a disk is set up.
@@ -215,8 +216,8 @@ impl Disk {
         let rate = self.setup.rate;
         match store.at_once(effect) {
             Ok(completion) => Answer::Now(completion),
-            Err(Effect::Write { id, pieces, verify, promise }) => {
-                self.queue.push_back(Write { op, id, pieces, verify, promise });
+            Err(Effect::Write { id, pieces, verify, promise, removal }) => {
+                self.queue.push_back(Write { op, id, pieces, verify, promise, removal });
                 if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
             }
             Err(Effect::Read { id }) => {
@@ -250,7 +251,8 @@ impl Disk {
         for write in self.queue.drain(..self.queue.len().min(self.setup.most)) {
             let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
             let result = if good {
-                store.append(&write.id, &write.pieces, write.promise).map_err(|error| (&error).into())
+                let append = if write.removal { Store::append_removal } else { Store::append };
+                append(store, &write.id, &write.pieces, write.promise).map_err(|error| (&error).into())
             } else {
                 Err(WriteFailure::BadHash)
             };

@@ -54,7 +54,8 @@ pub const IDENTITY: &str = "identity";
 pub struct Options {
     /// Bytes that the segment files may take of the disk, used or not, the reserve included.
     pub capacity: u64,
-    /// Bytes of it that are kept free for compaction and tombstones; less than a segment counts as one.
+    /// Bytes of it that are kept free for what wins room: removals, tombstones and compaction; less than three segments count
+    /// as three.
     pub reserve: u64,
     /// Length of a segment file; a larger record is refused.
     pub segment_size: u64,
@@ -405,33 +406,54 @@ impl Store {
         lock(&self.usage).space(self.options.capacity, self.most(), room, self.segment_len())
     }
 
-    /// Bytes that the files may take for the sake of new chunks. The rest, a segment at least, is for compaction, which
-    /// needs room before it wins some, and for tombstones.
+    /// Bytes that the files may take for the sake of new chunks. The rest, three segments at least, is for what wins room.
     fn most(&self) -> u64 {
         self.options.capacity.saturating_sub(self.reserve())
     }
 
-    /// Bytes that the files may take for the sake of what wins room.
+    /// Bytes that the files may take for the sake of chunks that say that others are removed.
+    fn for_removals(&self) -> u64 {
+        self.without(2)
+    }
+
+    /// Bytes that the files may take for the sake of tombstones: removals cannot keep them from being written.
+    fn for_tombstones(&self) -> u64 {
+        self.without(1)
+    }
+
+    /// Bytes that the files may take for the sake of compaction, which needs room for a segment before it wins some: nothing
+    /// else can keep it from working.
     fn all(&self) -> u64 {
-        if self.has(Bug::NoReserve) { self.most() } else { self.options.capacity }
+        self.without(0)
+    }
+
+    fn without(&self, segments: u64) -> u64 {
+        let least = self.most();
+        let left = self.options.capacity.saturating_sub(segments * self.segment_len());
+        if self.has(Bug::NoReserve) { least } else { left.max(least) }
     }
 
     fn reserve(&self) -> u64 {
-        self.options.reserve.max(self.segment_len())
+        self.options.reserve.max(3 * self.segment_len())
     }
 
     /// Bytes that the file system has for more files for the sake of new chunks. Where it does not tell, only the capacity
     /// counts, and a file that cannot be made is the first sign of a full one.
     fn room(&self) -> u64 {
-        self.backend.room().map_or(u64::MAX, |room| room.saturating_sub(self.reserve()))
+        self.room_beside(self.reserve())
     }
 
-    /// Whether chunks may have one more segment file.
-    fn may_create(&self) -> Result<(), WriteError> {
-        if lock(&self.usage).files() + self.segment_len() > self.most() {
+    fn room_beside(&self, reserve: u64) -> u64 {
+        self.backend.room().map_or(u64::MAX, |room| room.saturating_sub(reserve))
+    }
+
+    /// Whether there may be one more segment file, when all may take `most` bytes.
+    fn may_create(&self, most: u64) -> Result<(), WriteError> {
+        if lock(&self.usage).files() + self.segment_len() > most {
             return Err(WriteError::NoSpace);
         }
-        if self.room() < self.segment_len() { Err(WriteError::FileSystemFull) } else { Ok(()) }
+        let room = self.room_beside(self.options.capacity.saturating_sub(most));
+        if room < self.segment_len() { Err(WriteError::FileSystemFull) } else { Ok(()) }
     }
 
     /// Length of a new segment's file.
@@ -445,6 +467,19 @@ impl Store {
     /// # Errors
     /// No room, or the disk failed: then nothing of it is visible.
     pub fn append(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
+        self.append_within(id, pieces, promise, self.most())
+    }
+
+    /// Appends a chunk that says that others are removed, as [`Store::append`] does. There is room for it on a full disk, too, or
+    /// nothing could ever be removed.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`].
+    pub fn append_removal(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
+        self.append_within(id, pieces, promise, self.for_removals())
+    }
+
+    fn append_within(&self, id: &ChunkId, pieces: &[Bytes], promise: u32, most: u64) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         if self.promise(id, promise).is_some() {
             return Ok(());
@@ -455,22 +490,22 @@ impl Store {
             return Ok(());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
-        self.find_room(&writer, record::span(len))?;
-        let mut place = self.write(&mut writer, Kind::Chunk, id, pieces, self.most())?;
+        self.find_room(&writer, record::span(len), most)?;
+        let mut place = self.write(&mut writer, Kind::Chunk, id, pieces, most)?;
         place.stamps = Stamps::promised(promise);
         writer.pending.push((*id, Some(place)));
         Ok(())
     }
 
     /// Whether a chunk's record fits: into the segment in use, the one that was created ahead, or one more.
-    fn find_room(&self, writer: &Writer, span: u64) -> Result<(), WriteError> {
-        let is_within = lock(&self.usage).files() <= self.most();
+    fn find_room(&self, writer: &Writer, span: u64, most: u64) -> Result<(), WriteError> {
+        let is_within = lock(&self.usage).files() <= most;
         let fits = writer.offset > 0 && writer.offset + span <= writer.len;
         match (is_within, fits) {
             (true, true) => Ok(()),
             (true, false) if SEGMENT_HEADER + span <= self.segment_len() => match writer.spare {
                 Some(_) => Ok(()),
-                None => self.may_create(),
+                None => self.may_create(most),
             },
             _ => Err(WriteError::NoSpace),
         }
@@ -482,7 +517,7 @@ impl Store {
     /// The disk failed: the chunk may be there or not after the next start.
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        self.write(&mut writer, Kind::Tombstone, id, &[], self.all())?;
+        self.write(&mut writer, Kind::Tombstone, id, &[], self.for_tombstones())?;
         writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
     }
