@@ -138,7 +138,7 @@ impl World {
             Step::Put(n) => {
                 let (id, payload) = chunk(n);
                 let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Put { handle, id, payload }));
+                self.input(Input::Request(Request::Put { handle, id, payload, removal: false }));
             }
             Step::Get(n) => {
                 let id = chunk(n).0;

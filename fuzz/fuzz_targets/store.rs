@@ -118,7 +118,7 @@ struct World {
 }
 
 fn options() -> Options {
-    Options { capacity: 96 << 10, reserve: 8 << 10, segment_size: 8 << 10, cluster: 7, target: 3 }
+    Options { capacity: 96 << 10, reserve: 8 << 10, segment_size: 8 << 10, cluster: 7, target: 3, secret: 0x5eed }
 }
 
 fn open(disk: &CrashBackend) -> Option<(Store, Recovery)> {

@@ -87,6 +87,7 @@ pub enum Say {
         earliest: AnySpan,
         stretch: u16,
         unreserved: bool,
+        removal: bool,
         taken: Vec<AnySpan>,
     },
     Bid {
@@ -250,12 +251,13 @@ impl Say {
     #[must_use]
     pub fn message(self, txn: TxnId) -> Message {
         match self {
-            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, taken } => {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, taken } => {
                 let (id, bytes) = chunk(n);
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
                 let taken = windows(taken);
-                Message::PutRequest(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken })
+                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, taken };
+                Message::PutRequest(put)
             }
             Self::Bid { round, answer } => Message::Bid(protocol::wire::Bid { txn, round, answer: answer.get() }),
             Self::Accept { round, granted } => {
@@ -309,7 +311,7 @@ impl Say {
                 let (id, bytes) = chunk(n);
                 let (size, group, earliest) = (bytes.len() as u32, GroupId(0), earliest.get());
                 let (stretch, unreserved, taken) = (100, false, windows(taken));
-                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken };
+                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal: false, taken };
                 Leading::Request(LeadRequest { put, have: nodes(have, 8), avoid: nodes(avoid, 32) })
             }
             Self::Seek { round, chunk: n, leader, earliest } => {

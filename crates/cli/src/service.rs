@@ -10,7 +10,7 @@ use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::config::Transport;
 use protocol::id::{ChunkId, GroupId, NodeId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, PutError, Scope, Stored};
 use protocol::map::ClusterMap;
 use protocol::time::Span;
 use protocol::wire::Usage;
@@ -106,15 +106,27 @@ pub(crate) const fn duration(span: Span) -> Duration {
     Duration::from_nanos(span.as_nanos())
 }
 
-impl ChunkService for NodeCluster {
-    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        let (live, bytes) = (Arc::clone(&self.live), payload.len() as u64);
-        pending(self.client.put(id, payload), move |stored: Option<&Stored>| {
+impl NodeCluster {
+    fn stored(&self, ticket: Ticket<Result<Stored, PutError>>, bytes: u64) -> Pending<Result<Stored, ServiceError>> {
+        let live = Arc::clone(&self.live);
+        pending(ticket, move |stored: Option<&Stored>| {
             // Where every copy was there already, nobody took one.
             let took = stored.filter(|stored| stored.rounds > 0).map_or(&[][..], |stored| &stored.holders);
             let done = stored.map(|stored| (bytes, duration(stored.took)));
             live.put(Instant::now(), done, took.iter().map(|target| target.0));
         })
+    }
+}
+
+impl ChunkService for NodeCluster {
+    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        let bytes = payload.len() as u64;
+        self.stored(self.client.put(id, payload), bytes)
+    }
+
+    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        let bytes = payload.len() as u64;
+        self.stored(self.client.put_removal(id, payload), bytes)
     }
 
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {

@@ -213,13 +213,20 @@ pub(crate) fn watch_signals() -> anyhow::Result<Arc<AtomicBool>> {
 pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    /// Not asked for: a write beyond the limit on the size of files then fails, where it would end the process.
+    _too_long: tokio::signal::unix::Signal,
 }
 
 impl Signals {
     /// Registers for them; needs a runtime.
     pub(crate) fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let too_long = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            _too_long: signal(too_long)?,
+        })
     }
 
     /// Waits for one of them.

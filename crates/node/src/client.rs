@@ -315,7 +315,13 @@ impl Client {
     /// Stores a chunk.
     #[must_use]
     pub fn put(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
-        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload })
+        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: false })
+    }
+
+    /// Stores a manifest that says that something is removed, for which full targets have room.
+    #[must_use]
+    pub fn put_removal(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
+        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: true })
     }
 
     /// Fetches a chunk.

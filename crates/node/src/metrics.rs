@@ -191,6 +191,7 @@ pub struct TargetMetrics {
     epoch: Gauge,
     chunks: Gauge,
     missed: Gauge,
+    gaps: Gauge,
     space: [Gauge; 5],
 }
 
@@ -235,7 +236,7 @@ impl TargetMetrics {
             copy_bytes: counter(r, "copy_bytes_stored", "Bytes of copies made durable"),
             write: histogram(r, "write_seconds", "From handing a copy to the disk until it is durable"),
             sync: histogram(r, "fsync_seconds", "Time of the sync that makes a group of copies durable"),
-            corrupt: counter(r, "corrupt_copies", "Copies that were found damaged on this disk, and dropped"),
+            corrupt: counter(r, "corrupt_copies", "Copies that were found damaged on this disk, and dropped or lost"),
             last_corrupt,
             torn: counter(
                 r,
@@ -254,7 +255,12 @@ impl TargetMetrics {
             met,
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
             chunks: gauge(r, "chunks", "Chunks held"),
-            missed: gauge(r, "damaged_chunks", "Chunks whose copy here was damaged and dropped, and is not here again"),
+            missed: gauge(
+                r,
+                "damaged_chunks",
+                "Chunks whose copy here was damaged and dropped, and is not here again; and records that cannot be read",
+            ),
+            gaps: gauge(r, "damaged_places", "Places of segments that the start found unreadable or missing"),
             space,
             store,
             net,
@@ -321,7 +327,9 @@ impl TargetMetrics {
     /// What was struck out when the store was opened.
     pub(crate) fn recovered(&self, recovery: &Recovery) {
         recovery.damaged.iter().for_each(|id| self.damaged(id));
-        self.torn.inc_by(recovery.torn.len() as u64);
+        self.torn.inc_by((recovery.torn.len() + recovery.cut.len()) as u64);
+        self.corrupt.inc_by(recovery.gaps.iter().map(|gap| gap.records).sum());
+        self.gaps.set(recovery.gaps.len() as i64);
     }
 
     /// A group of writes was made durable.

@@ -17,7 +17,7 @@ use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::Instant;
 pub use store::IDENTITY;
 use store::backend::FileBackend;
-use store::{GROUP, Options, ReadError, Recovery, Store, WriteError};
+use store::{GROUP, Gap, Options, ReadError, Recovery, Store, WriteError};
 
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::metrics::TargetMetrics;
@@ -25,7 +25,7 @@ use crate::net::Net;
 use crate::port::{self, Host, Mail, Mailbox};
 use crate::private::Tightened;
 use crate::reload::MapInUse;
-use crate::{NodeError, io};
+use crate::{NodeError, io, random};
 
 /// Segments are this long, or a sixteenth of the capacity.
 const SEGMENT: u64 = 64 << 20;
@@ -44,7 +44,7 @@ pub struct TargetNode {
 }
 
 enum Write {
-    Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32 },
+    Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32, removal: bool },
     Discard { op: OpId, ids: Vec<ChunkId>, mark: u32, since: u32 },
 }
 
@@ -80,8 +80,8 @@ impl Host<Target> for TargetHost {
         match self.store.at_once(effect) {
             Ok(completion) => return Some(completion),
             // The threads end only after this one: their ends of the channels are there.
-            Err(Effect::Write { id, pieces, verify, promise }) => {
-                drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise }));
+            Err(Effect::Write { id, pieces, verify, promise, removal }) => {
+                drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise, removal }));
             }
             Err(Effect::Discard { ids, mark, since }) => {
                 drop(self.writes.send(Write::Discard { op, ids, mark, since }))
@@ -237,10 +237,34 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
             "target {id}: that copies were damaged could not be noted, so status forgets it at the next start: {error}"
         );
     }
+    for gap in &recovery.cut {
+        tracing::warn!(
+            "target {}: segment {} ends at offset {} with {} bytes that are no whole record: a crash cut them off before \
+             they were acknowledged, unless the disk has damaged them since",
+            target.id,
+            gap.segment,
+            gap.offset,
+            gap.bytes
+        );
+    }
+    recovery.gaps.iter().for_each(|gap| tell_gap(target.id, gap));
     for id in &recovery.damaged {
         tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", target.id);
     }
     Ok((Arc::new(store), recovery))
+}
+
+/// Says that a place of a segment cannot be read.
+fn tell_gap(id: u32, gap: &Gap) {
+    let Gap { segment, offset, bytes, records, .. } = gap;
+    let lost = match records {
+        0 => "no record is known to be lost".to_owned(),
+        n => format!("at least {n} records are lost, of which nothing else is known"),
+    };
+    tracing::error!(
+        "target {id}: segment {segment} is damaged at offset {offset}: {bytes} bytes cannot be read or are not there; \
+         {lost}; check the disk"
+    );
 }
 
 fn options(config: &ClusterConfig, target: &TargetConfig) -> Result<Options, NodeError> {
@@ -251,6 +275,7 @@ fn options(config: &ClusterConfig, target: &TargetConfig) -> Result<Options, Nod
         segment_size: SEGMENT.min(capacity / 16).max(16 << 20),
         cluster: config.map()?.cluster.0,
         target: target.id,
+        secret: random(),
     })
 }
 
@@ -368,8 +393,9 @@ fn write_loop(
         let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
         for write in group.drain(..) {
             match write {
-                Write::Chunk { op, id, pieces, promise, .. } => {
-                    let result = store.append(&id, &pieces, promise).map_err(|error| failure(&error));
+                Write::Chunk { op, id, pieces, promise, removal, .. } => {
+                    let append = if removal { Store::append_removal } else { Store::append };
+                    let result = append(store, &id, &pieces, promise).map_err(|error| failure(&error));
                     results.push((op, result));
                 }
                 Write::Discard { op, ids, mark, since } => {
@@ -448,8 +474,10 @@ fn failure(error: &WriteError) -> WriteFailure {
 }
 
 fn tell(error: &WriteError) {
-    if let WriteError::Io(problem) = error {
-        tracing::error!("a write failed: {problem}; check the disk");
+    match error {
+        WriteError::NoSpace | WriteError::FileSystemFull => {}
+        WriteError::Exhausted(why) => tracing::error!("a write failed: {why}"),
+        WriteError::Io(problem) => tracing::error!("a write failed: {problem}; check the disk"),
     }
 }
 
@@ -463,6 +491,7 @@ fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) 
                     Err(ReadError::Corrupt) => {
                         tracing::warn!("the copy of {id} was found damaged when it was read; a scrub of it follows");
                     }
+                    Err(ReadError::Exhausted(why)) => tracing::error!("reading {id} failed: {why}"),
                     Err(ReadError::Io(problem)) => tracing::error!("reading {id} failed: {problem}; check the disk"),
                     Ok(_) | Err(ReadError::Missing) => {}
                 }

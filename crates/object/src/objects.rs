@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
+use protocol::initiator::Stored;
 
 use self::ahead::Ahead;
 use crate::Bug;
@@ -27,7 +28,7 @@ use crate::host::{Host, System};
 use crate::manifest::Malformed;
 use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
 use crate::runs::{Flight, Pace, Runs};
-use crate::service::{ChunkService, ServiceError};
+use crate::service::{ChunkService, Pending, ServiceError};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
 const ATTEMPTS: usize = 64;
@@ -304,7 +305,7 @@ impl Objects {
         for _ in 0..ATTEMPTS {
             let flight = self.begin(&mut record, later_than)?;
             let (manifest, bytes) = record.chunk();
-            let pending = self.service.put(manifest, bytes);
+            let pending = self.put_manifest(&record, manifest, bytes);
             let outcome = before_row.take().map_or(Ok(()), |before_row| before_row());
             if self.bug != Some(Bug::HastyRow) {
                 let stored = pending.wait();
@@ -447,10 +448,15 @@ impl Objects {
         })
     }
 
+    /// Starts to store a record's manifest.
+    fn put_manifest(&self, record: &Record, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        if record.is_removal() { self.service.put_removal(id, bytes) } else { self.service.put(id, bytes) }
+    }
+
     /// Stores a manifest.
     fn store(&self, record: Record) -> Result<Row, ObjectError> {
         let (manifest, bytes) = record.chunk();
-        let stored = self.service.put(manifest, bytes).wait();
+        let stored = self.put_manifest(&record, manifest, bytes).wait();
         stored.map_err(failed(manifest))?;
         Ok(Row { record: record.row(), manifest })
     }

@@ -134,6 +134,16 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether it says that something is removed.
+    #[must_use]
+    pub fn is_removal(&self) -> bool {
+        match self.kind {
+            Kind::Marker | Kind::Erased | Kind::BucketGone => true,
+            Kind::Bucket => self.attributes.contains_key(LEAVING),
+            Kind::Object => false,
+        }
+    }
+
     /// A record without content.
     #[must_use]
     pub fn new(kind: Kind, bucket: &str, key: &str, version: VersionId) -> Self {

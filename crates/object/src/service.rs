@@ -42,6 +42,8 @@ pub enum ServiceError {
 pub trait ChunkService: Sync {
     /// Starts to store a chunk on as many targets as the [map](Self::map) says.
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
+    /// The same of a manifest that says that something is removed, for which full targets have room.
+    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
     /// Starts to fetch a chunk; its bytes are verified against its id.
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>>;
     /// Starts to list ids by prefix.

@@ -240,6 +240,29 @@ fn what_fails_leaves_nothing_to_be_seen() {
 }
 
 #[test]
+fn a_full_cluster_can_be_emptied() {
+    let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+    let objects = objects(&memory, place.path());
+    let put = |objects: &Arc<Objects>, key: &str, null| {
+        let new = Record { null, ..record(key) };
+        objects.put(new, &Condition::Always, &mut Pieces::of(&content(10), 9_999))
+    };
+    let (null, version) = (put(&objects, "null", true).unwrap(), put(&objects, "versions", false).unwrap());
+    assert!(memory.removals.lock().unwrap().is_empty());
+    drop(objects);
+    let memory = Arc::into_inner(memory).unwrap();
+    let memory = Arc::new(Memory { full: true, ..memory });
+    let objects = self::objects(&memory, place.path());
+    assert!(matches!(put(&objects, "other", true), Err(ObjectError::Chunk { .. })));
+    objects.erase(&null).unwrap();
+    let marker = Record { kind: Kind::Marker, null: false, ..record("versions") };
+    let marker = objects.publish(marker, &Condition::Always).unwrap();
+    assert!([version, marker].iter().all(|row| objects.erase(row).unwrap()));
+    objects.delete_bucket(&objects.catalog().bucket("b").unwrap().unwrap()).unwrap();
+    assert_eq!(memory.removals.lock().unwrap().len(), 6);
+}
+
+#[test]
 fn the_manifests_say_all_that_the_catalog_says() {
     let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
     let objects = objects(&memory, place.path());

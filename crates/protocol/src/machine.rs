@@ -144,6 +144,8 @@ pub enum Effect {
         verify: bool,
         /// [`Stamps::promise`] the copy, and one that is there already as well.
         promise: u32,
+        /// Whether it says that something is removed, and may have of the room that is kept for what wins some.
+        removal: bool,
     },
     /// [`Stamps::judge`] these chunks, and forget those that may go: durably, and so that whoever looks one up either finds
     /// it promised in time or not there. [`Completion::Discarded`].
@@ -288,6 +290,8 @@ pub enum WriteFailure {
     BadHash,
     /// No room.
     NoSpace,
+    /// The process may not have what the write takes, such as one more file. The disk is well.
+    Exhausted,
     /// The disk failed.
     Disk,
 }

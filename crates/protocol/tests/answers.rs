@@ -221,7 +221,8 @@ fn putting(targets: u32) -> (Initiator, TxnId) {
     let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, targets).expect("a good map");
     let mut initiator = Initiator::new(INITIATOR, map, Config { multicast: false, ..Config::default() }, 1);
     let (id, payload) = (ChunkId::of_payload(PAYLOAD), Bytes::from_static(PAYLOAD));
-    let said = hear(&mut initiator, at(0), Input::Request(initiator::Request::Put { handle: 1, id, payload }));
+    let said =
+        hear(&mut initiator, at(0), Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false }));
     let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
     let txn = request.txn;
     (initiator, txn)
@@ -261,7 +262,7 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let inside: Vec<NodeId> = new.members(new.group_of(&id)).map(|t| t.id).collect();
     assert!(inside.iter().all(|member| member.0 > 3), "another group: {inside:?}");
     let mut initiator = Initiator::new(INITIATOR, old, Config { multicast: false, ..Config::default() }, 1);
-    let put = initiator::Request::Put { handle: 1, id, payload: Bytes::from_static(PAYLOAD) };
+    let put = initiator::Request::Put { handle: 1, id, payload: Bytes::from_static(PAYLOAD), removal: false };
     let said = hear(&mut initiator, at(0), Input::Request(put));
     let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
     let have = Bid { txn: request.txn, round: request.round, answer: Answer::HaveIt };
@@ -379,7 +380,8 @@ fn whoever_is_busy_is_asked_when_it_said_and_for_as_long_as_patience_lasts() {
     let config = Config::default();
     let payload = Bytes::from_static(PAYLOAD);
     let id = ChunkId::of_payload(PAYLOAD);
-    let requests = [initiator::Request::Put { handle: 1, id, payload }, initiator::Request::Get { handle: 1, id }];
+    let requests =
+        [initiator::Request::Put { handle: 1, id, payload, removal: false }, initiator::Request::Get { handle: 1, id }];
     for request in requests {
         let wait = Span::from_millis(500);
         let (second, rounds, end) = always(request.clone(), Answer::Busy(wait));
@@ -436,7 +438,7 @@ fn refusals(multicast: bool) -> (Vec<Destination>, Vec<Destination>) {
         }
     };
     let (payload, id) = (Bytes::from_static(PAYLOAD), ChunkId::of_payload(PAYLOAD));
-    let (_, txn) = hear(0, Input::Request(initiator::Request::Put { handle: 1, id, payload }));
+    let (_, txn) = hear(0, Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false }));
     let (txn, span) = (txn.expect("it asks"), Span::from_millis(5));
     let slot = Slot { start: span, length: span, transfer: span, done: span.times(2), rate: 1_000, size: 6 };
     let bid = |target| {

@@ -7,12 +7,12 @@ use common::{CLUSTER, at, put, step, target, target_with, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::limits;
-use protocol::machine::{Body, Destination, Input};
+use protocol::machine::{Body, Destination, Effect, Input};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::Request;
 use protocol::time::{Instant, Span};
 use protocol::transfer::{Incoming, Outgoing, Port};
-use protocol::wire::{Answer, Bid, DataHeader, Leg, Message, PutRequest};
+use protocol::wire::{Answer, Bid, DataHeader, Granted, Leg, Message, PutRequest};
 
 fn id(n: u64) -> ChunkId {
     ChunkId::of_payload(&n.to_le_bytes())
@@ -46,6 +46,28 @@ fn a_target_keeps_only_so_many_reservations() {
         let refused = if plain { limits::RESERVATIONS } else { limits::RESERVATIONS - 1 };
         assert_eq!(target.in_progress(), refused);
     }
+}
+
+#[test]
+fn a_full_target_offers_windows_for_removals_alone() {
+    let mut target = target();
+    let manifest = ChunkId::of_manifest("name", 1, b"removed");
+    step(&mut target, at(0), Input::Request(Request::Free(0)));
+    for (txn, id, removal, offered) in
+        [(1, manifest, false, false), (2, id(1), false, false), (3, id(1), true, false), (4, manifest, true, true)]
+    {
+        let Message::PutRequest(request) = put(txn, 1, id, 7) else { panic!("no request") };
+        let request = Message::PutRequest(PutRequest { removal, ..request });
+        let answer = answer(&tell(&mut target, at(1), &request, None).0);
+        assert_eq!(matches!(answer, Answer::Window(_)), offered, "{txn}: {answer:?}");
+        assert_eq!(answer == Answer::NoSpace, !offered, "{txn}: {answer:?}");
+    }
+    let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
+    tell(&mut target, at(2), &Message::Accept { txn: TxnId(4), round: 1, granted }, None);
+    let header = DataHeader { cluster: CLUSTER, from: common::INITIATOR, txn: TxnId(4), offset: 0, size: 7 };
+    let datagram = Bytes::from([&header.encode()[..], b"removed"].concat());
+    let (_, effects) = step(&mut target, at(1_000), Input::Datagram(datagram));
+    assert!(matches!(effects[..], [(_, Effect::Write { removal: true, .. })]), "{effects:?}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn requested(messages: &[Message]) -> Option<PutRequest> {
 
 fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> PutRequest {
     let payload = Bytes::from(vec![n; 1_000]);
-    let request = Request::Put { handle: u64::from(n), id: ChunkId::of_payload(&payload), payload };
+    let request = Request::Put { handle: u64::from(n), id: ChunkId::of_payload(&payload), payload, removal: false };
     requested(&step(initiator, now, Input::Request(request)).0).expect("it asks")
 }
 

@@ -38,7 +38,8 @@ fn end(slot: &Slot) -> Instant {
 
 #[test]
 fn a_copy_that_comes_in_time_tells_its_course() {
-    for (result, stored) in [(Ok(()), true), (Err(WriteFailure::NoSpace), false), (Err(WriteFailure::Disk), false)] {
+    let failures = [WriteFailure::NoSpace, WriteFailure::Exhausted, WriteFailure::Disk].map(|why| (Err(why), false));
+    for (result, stored) in std::iter::once((Ok(()), true)).chain(failures) {
         let (mut target, id) = (target(), ChunkId::of_payload(&payload()));
         let slot = offered(&mut target);
         let events = hear(&mut target, at(20), accept(Span::ZERO)).events;

@@ -239,7 +239,7 @@ fn without_an_answer_of_the_leader_the_group_is_asked() {
     let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    let request = Request::Put { handle: 1, id, payload: payload.into() };
+    let request = Request::Put { handle: 1, id, payload: payload.into(), removal: false };
     let (said, _) = step(&mut initiator, at(0), Input::Request(request));
     assert!(matches!(&said[..], [Message::Leading(Leading::Request(_))]), "{said:?}");
     let (said, _) = step(&mut initiator, at(50_000_000), Input::Wake);
@@ -305,7 +305,7 @@ fn asking(request: Request) -> (Initiator, TxnId) {
 }
 
 fn put_of(payload: &[u8]) -> Request {
-    Request::Put { handle: 1, id: ChunkId::of_payload(payload), payload: payload.to_vec().into() }
+    Request::Put { handle: 1, id: ChunkId::of_payload(payload), payload: payload.to_vec().into(), removal: false }
 }
 
 /// A grant for a round of `txn`, of windows at some targets.

@@ -125,7 +125,7 @@ impl World {
         let [first, second] = [s.first, s.second].map(|nanos| Span::from_nanos(nanos.into()));
         let taken = if first <= second { vec![(first, second)] } else { Vec::new() };
         let (round, earliest, stretch, unreserved) = (s.round, first, 140, false);
-        let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken };
+        let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal: false, taken };
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| Turn { target: NodeId(n), start: first, done: first + second };

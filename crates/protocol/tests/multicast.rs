@@ -135,7 +135,7 @@ impl Net {
     fn put(&mut self) -> usize {
         let payload = vec![1; 100];
         let id = ChunkId::of_payload(&payload);
-        self.request(Request::Put { handle: 1, id, payload: payload.into() })
+        self.request(Request::Put { handle: 1, id, payload: payload.into(), removal: false })
     }
 
     fn get(&mut self) -> usize {
@@ -211,7 +211,8 @@ fn targets_that_are_gone_say_nothing_of_multicast() {
         net.multicasts.clear();
         let payload = vec![2; 100];
         let id = ChunkId::of_payload(&payload);
-        let mut deadline = net.input(Input::Request(Request::Put { handle: 1, id, payload: payload.into() }));
+        let mut deadline =
+            net.input(Input::Request(Request::Put { handle: 1, id, payload: payload.into(), removal: false }));
         for _ in 0..3 {
             net.now = net.now.max(deadline);
             deadline = net.input(Input::Wake);

@@ -22,7 +22,7 @@ fn initiator() -> Initiator {
 /// Asks for bids for a chunk of its own.
 fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> TxnId {
     let payload = Bytes::from(vec![n; 1_000]);
-    let request = Request::Put { handle: u64::from(n), id: ChunkId::of_payload(&payload), payload };
+    let request = Request::Put { handle: u64::from(n), id: ChunkId::of_payload(&payload), payload, removal: false };
     let (messages, _) = step(initiator, now, Input::Request(request));
     let [Message::PutRequest(request)] = &messages[..] else { panic!("{messages:?}") };
     request.txn

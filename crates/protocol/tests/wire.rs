@@ -34,6 +34,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         earliest: span(3),
         stretch: 140,
         unreserved: false,
+        removal: true,
         taken: vec![(span(1), span(2))],
     };
     let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();

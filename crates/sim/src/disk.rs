@@ -8,7 +8,7 @@ use protocol::id::{ChunkId, OpId};
 use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::time::{Instant, Span};
 use store::backend::{CrashBackend, Rot, SyncFault};
-use store::{Ahead, Bug, Compaction, Options, Space, Step, Store, StoreError, WriteError};
+use store::{Ahead, Bug, Compaction, Options, Recovery, Space, Step, Store, StoreError, WriteError};
 
 use crate::disks::Spoil;
 use crate::swarm::Trouble;
@@ -20,6 +20,7 @@ struct Write {
     pieces: Vec<Bytes>,
     verify: bool,
     promise: u32,
+    removal: bool,
 }
 
 /// How a disk is set up.
@@ -97,9 +98,9 @@ impl Disk {
         disk
     }
 
-    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect). Copies that the
-    /// start found damaged.
-    pub(crate) fn open(&mut self, forget: bool) -> Result<Vec<ChunkId>, StoreError> {
+    /// Starts, or starts again; with `forget`, the newest records are lost on the way (a planted defect). What the start
+    /// found.
+    pub(crate) fn open(&mut self, forget: bool) -> Result<Recovery, StoreError> {
         let (store, recovery) =
             Store::open_planted(Box::new(self.backend.clone()), self.setup.options.clone(), self.setup.bug)?;
         if forget {
@@ -109,7 +110,7 @@ impl Disk {
         }
         self.failed = matches!(recovery.forgetful, Some(WriteError::Io(_)));
         self.store = Some(store);
-        Ok(recovery.damaged)
+        Ok(recovery)
     }
 
     /// The power fails.
@@ -215,8 +216,8 @@ impl Disk {
         let rate = self.setup.rate;
         match store.at_once(effect) {
             Ok(completion) => Answer::Now(completion),
-            Err(Effect::Write { id, pieces, verify, promise }) => {
-                self.queue.push_back(Write { op, id, pieces, verify, promise });
+            Err(Effect::Write { id, pieces, verify, promise, removal }) => {
+                self.queue.push_back(Write { op, id, pieces, verify, promise, removal });
                 if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
             }
             Err(Effect::Read { id }) => {
@@ -250,7 +251,8 @@ impl Disk {
         for write in self.queue.drain(..self.queue.len().min(self.setup.most)) {
             let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
             let result = if good {
-                store.append(&write.id, &write.pieces, write.promise).map_err(|error| (&error).into())
+                let append = if write.removal { Store::append_removal } else { Store::append };
+                append(store, &write.id, &write.pieces, write.promise).map_err(|error| (&error).into())
             } else {
                 Err(WriteFailure::BadHash)
             };
@@ -272,7 +274,7 @@ impl Disk {
             match result {
                 Ok(()) => self.order.push(id),
                 Err(WriteFailure::Disk) => self.failed = true,
-                Err(WriteFailure::NoSpace | WriteFailure::BadHash) => {}
+                Err(WriteFailure::NoSpace | WriteFailure::Exhausted | WriteFailure::BadHash) => {}
             }
             done.push((op, Completion::Written { result, free }));
         }

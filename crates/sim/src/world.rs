@@ -225,6 +225,7 @@ impl<'a> World<'a> {
             segment_size: self.scenario.disks.segment,
             cluster: CLUSTER.0,
             target: n,
+            secret: mix(self.scenario.seed.wrapping_add(u64::from(n))),
         };
         let mut disk = Disk::new(disk::Setup {
             options,

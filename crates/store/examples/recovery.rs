@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let size: usize = args.next().map_or(Ok(16), |n| n.parse())? << 10;
     let dir = tempfile::tempdir_in(args.next().unwrap_or_else(|| ".".to_owned()))?;
     let capacity = chunks * (size as u64 + 128) * 2 + (1 << 30);
-    let options = Options { capacity, reserve: 0, segment_size: 64 << 20, cluster: 1, target: 1 };
+    let options = Options { capacity, reserve: 0, segment_size: 64 << 20, cluster: 1, target: 1, secret: 0x5eed };
     let open = || -> Result<_, Box<dyn Error>> {
         let backend = FileBackend::open(dir.path())?;
         let begun = Instant::now();

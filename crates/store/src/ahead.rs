@@ -45,7 +45,7 @@ impl Store {
     /// [`Store::prepare_segment`].
     #[must_use]
     pub fn wants_segment(&self) -> bool {
-        self.lacks_segment() && self.may_create().is_ok()
+        self.lacks_segment() && self.may_create(self.most()).is_ok()
     }
 
     fn lacks_segment(&self) -> bool {
@@ -57,7 +57,7 @@ impl Store {
     /// Why no segment can follow the one in use, when it is half full: chunks find no more room soon, or already.
     #[must_use]
     pub fn nearly_full(&self) -> Option<WriteError> {
-        if self.lacks_segment() { self.may_create().err() } else { None }
+        if self.lacks_segment() { self.may_create(self.most()).err() } else { None }
     }
 
     /// Creates the next segment ahead of time, without holding up writes, so that no write has to wait for it. Only one

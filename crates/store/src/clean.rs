@@ -46,7 +46,7 @@ impl Store {
         let mut done = Discarded::default();
         let mut written = Vec::new();
         for (bit, id, place) in gone {
-            match self.write(&mut writer, Kind::Tombstone, &id, &[], self.all()) {
+            match self.write(&mut writer, Kind::Tombstone, &id, &[], self.for_tombstones()) {
                 Ok(_) => {
                     writer.pending.push((id, None));
                     written.push((bit, place));

@@ -12,6 +12,10 @@ use crate::{Place, ReadError, Store, WriteError, lock, segment_name, write_error
 
 /// Live records are moved in batches of this part of a segment.
 const BATCHES: u64 = 64;
+/// A segment is emptied when more than this part of it is dead,
+const HALF: u64 = 2;
+/// and this one while the reserve is in use.
+const TIGHT: u64 = 64;
 
 /// Segments worth emptying, and how far the first of them is.
 #[derive(Debug)]
@@ -34,7 +38,8 @@ pub enum Step {
 }
 
 impl Store {
-    /// Empties the segment with the most dead bytes, if more than half of it is dead: its live records are appended
+    /// Empties the segment with the most dead bytes, if more than half of it is dead, or some of it while the
+    /// reserve is in use: its live records are appended
     /// again and made durable, then the file goes. One with a record that cannot be read has to stay, and the next has its
     /// turn. Writes go on meanwhile: `pause` is called with the bytes of each batch after it was moved, may wait there, and
     /// may break off (the next call goes on). Returns the bytes won; `None` when there is nothing to win, or it was broken
@@ -57,7 +62,12 @@ impl Store {
     /// Begins what [`Store::compact`] does, to be done in steps.
     #[must_use]
     pub fn compaction(&self) -> Compaction {
-        let mut candidates = lock(&self.usage).deadest();
+        let usage = lock(&self.usage);
+        // While the reserve is in use, also little is worth it: tombstones must not run out of room before half of some
+        // segment is dead.
+        let part = if usage.files() > self.most() { TIGHT } else { HALF };
+        let mut candidates = usage.deadest(part);
+        drop(usage);
         candidates.reverse();
         Compaction { candidates, live: None }
     }
@@ -97,7 +107,7 @@ impl Store {
             match self.read(&id) {
                 Ok(payload) => batch.push((id, place, payload)),
                 Err(ReadError::Missing) => {}
-                Err(ReadError::Corrupt | ReadError::Io(_)) => return Ok(None),
+                Err(ReadError::Corrupt | ReadError::Exhausted(_) | ReadError::Io(_)) => return Ok(None),
             }
             bytes += place.record_len();
             if bytes * BATCHES >= self.options.segment_size {
@@ -117,7 +127,7 @@ impl Store {
         let buries = lock(&self.usage).first_buried().is_some_and(|first| first < segment);
         for id in tombstones.into_iter().filter(|id| self.contains(id).is_none()) {
             if lock(&self.damaged).contains(&id) {
-                self.bury_damaged(&mut writer, &id)?;
+                self.bury_damaged(&mut writer, &id, self.all())?;
             } else if buries && !self.has(Bug::DropTombstones) {
                 self.write(&mut writer, Kind::Tombstone, &id, &[], self.all())?;
                 writer.pending.push((id, None));
@@ -149,7 +159,7 @@ impl Store {
     /// outlives its segment, or that record would come back.
     fn tombstones(&self, segment: u32) -> Result<Vec<ChunkId>, WriteError> {
         let len = lock(&self.usage).get(segment).file;
-        let mut found = Found::default();
+        let mut found = Found::new(self.identity, None);
         found.scan(self.backend.as_ref(), segment, len, false).map_err(|error| WriteError::Io(error.to_string()))?;
         Ok(found.tombstones().collect())
     }

@@ -39,11 +39,13 @@ impl Damaged {
 }
 
 impl Store {
-    /// How many chunks had a copy here that was damaged and dropped, and have none here since; and whether there are more.
+    /// How many chunks had a copy here that was damaged and dropped, and have none here since, and how many records cannot
+    /// be read in segments that are still there; and whether there may be more.
     #[must_use]
     pub fn damaged(&self) -> (u64, bool) {
+        let lost = lock(&self.usage).lost();
         let damaged = lock(&self.damaged);
-        (damaged.ids.len() as u64, damaged.more)
+        (damaged.ids.len() as u64 + lost, damaged.more || lost > 0)
     }
 
     /// Forgets damaged copies, durably, and remembers that it did.
@@ -51,13 +53,13 @@ impl Store {
         // Also when no tombstone can be written: they are missed all the same.
         ids.iter().for_each(|id| lock(&self.damaged).add(*id));
         let mut writer = lock(&self.writer);
-        ids.iter().try_for_each(|id| self.bury_damaged(&mut writer, id))?;
+        ids.iter().try_for_each(|id| self.bury_damaged(&mut writer, id, self.for_tombstones()))?;
         self.sync_locked(&mut writer)
     }
 
-    /// Stages the tombstone of a copy that was damaged.
-    pub(crate) fn bury_damaged(&self, writer: &mut Writer, id: &ChunkId) -> Result<(), WriteError> {
-        self.write(writer, Kind::Tombstone, id, &[Bytes::from_static(DAMAGED)], self.all())?;
+    /// Stages the tombstone of a copy that was damaged; the files may take `most` bytes for it.
+    pub(crate) fn bury_damaged(&self, writer: &mut Writer, id: &ChunkId, most: u64) -> Result<(), WriteError> {
+        self.write(writer, Kind::Tombstone, id, &[Bytes::from_static(DAMAGED)], most)?;
         writer.pending.push((*id, None));
         Ok(())
     }
@@ -66,7 +68,7 @@ impl Store {
     pub(crate) fn settle_damaged(&self, writer: &mut Writer, ids: &[ChunkId]) -> Result<(), WriteError> {
         for id in ids.iter().filter(|id| self.contains(id).is_none()) {
             if lock(&self.damaged).settle(id) {
-                self.write(writer, Kind::Tombstone, id, &[], self.all())?;
+                self.write(writer, Kind::Tombstone, id, &[], self.for_tombstones())?;
                 writer.pending.push((*id, None));
             }
         }

@@ -1,7 +1,8 @@
 //! The file that says whose directory it is.
 
 use crate::backend::Backend;
-use crate::{FORMAT, IDENTITY, Options, StoreError, io_error, record};
+use crate::record::{IDENTITY_LEN, Identity};
+use crate::{FORMAT, IDENTITY, Options, StoreError, io_error};
 
 /// Writes who this is into an empty directory, or checks it.
 pub(crate) fn identify(
@@ -9,20 +10,21 @@ pub(crate) fn identify(
     options: &Options,
     files: &[(String, u64)],
     empty: bool,
-) -> Result<(), StoreError> {
-    let mut stored = [0; record::IDENTITY_LEN];
-    if files.iter().any(|(name, len)| name == IDENTITY && *len >= record::IDENTITY_LEN as u64) {
-        backend.read_at(IDENTITY, 0, &mut stored).map_err(io_error("reading the identity"))?;
+) -> Result<Identity, StoreError> {
+    let mut stored = [0; IDENTITY_LEN];
+    if let Some((_, len)) = files.iter().find(|(name, _)| name == IDENTITY) {
+        let len = stored.len().min(*len as usize);
+        backend.read_at(IDENTITY, 0, &mut stored[..len]).map_err(io_error("reading the identity"))?;
     }
-    match record::decode_identity(&stored) {
-        Some((format, ..)) if format != FORMAT => Err(StoreError::Format { found: format }),
-        Some((_, cluster, target)) if (cluster, target) == (options.cluster, options.target) => {
+    match Identity::decode(&stored) {
+        Some(found) if found.format != FORMAT => Err(StoreError::Format { found: found.format }),
+        Some(found) if (found.cluster, found.target) == (options.cluster, options.target) => {
             // It may be in the page cache alone until there are segments, and they would be worth nothing without it.
-            if empty { write_identity(backend, options) } else { Ok(()) }
+            if empty { write_identity(backend, found) } else { Ok(found) }
         }
-        Some((_, cluster, target)) => Err(StoreError::Other {
-            found_cluster: cluster,
-            found_target: target,
+        Some(found) => Err(StoreError::Other {
+            found_cluster: found.cluster,
+            found_target: found.target,
             cluster: options.cluster,
             target: options.target,
         }),
@@ -32,14 +34,15 @@ pub(crate) fn identify(
             if files.iter().any(|(name, _)| name == IDENTITY) {
                 backend.remove(IDENTITY).map_err(io_error("removing a torn identity"))?;
             }
-            backend.create(IDENTITY, record::IDENTITY_LEN as u64).map_err(io_error("creating the identity"))?;
-            write_identity(backend, options)
+            backend.create(IDENTITY, IDENTITY_LEN as u64).map_err(io_error("creating the identity"))?;
+            let Options { cluster, target, secret, .. } = *options;
+            write_identity(backend, Identity { format: FORMAT, cluster, target, secret })
         }
     }
 }
 
-fn write_identity(backend: &dyn Backend, options: &Options) -> Result<(), StoreError> {
-    let identity = record::encode_identity(FORMAT, options.cluster, options.target);
-    backend.write_at(IDENTITY, 0, &identity).map_err(io_error("writing the identity"))?;
-    backend.sync(IDENTITY).map_err(io_error("syncing the identity"))
+fn write_identity(backend: &dyn Backend, identity: Identity) -> Result<Identity, StoreError> {
+    backend.write_at(IDENTITY, 0, &identity.encode()).map_err(io_error("writing the identity"))?;
+    backend.sync(IDENTITY).map_err(io_error("syncing the identity"))?;
+    Ok(identity)
 }

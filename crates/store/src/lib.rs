@@ -10,7 +10,9 @@ mod bug;
 mod clean;
 mod compact;
 mod damaged;
+mod gap;
 mod identity;
+mod limit;
 mod record;
 mod recovery;
 mod scrub;
@@ -30,19 +32,20 @@ pub use ahead::Ahead;
 pub use bug::Bug;
 pub use clean::Discarded;
 pub use compact::{Compaction, Step};
+pub use gap::Gap;
 pub use scrub::Scrubbed;
 pub use work::GROUP;
 
 use backend::Backend;
 use damaged::Damaged;
 use identity::identify;
-use record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+use record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
 use stage::{BLOCK, Stage};
 use usage::Usage;
 
 /// Version of the disk format; another one is refused.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// The file that says whose directory this is: without it, there is no store.
 pub const IDENTITY: &str = "identity";
 
@@ -51,7 +54,8 @@ pub const IDENTITY: &str = "identity";
 pub struct Options {
     /// Bytes that the segment files may take of the disk, used or not, the reserve included.
     pub capacity: u64,
-    /// Bytes of it that are kept free for compaction and tombstones; less than a segment counts as one.
+    /// Bytes of it that are kept free for what wins room: removals, tombstones and compaction; less than three segments count
+    /// as three.
     pub reserve: u64,
     /// Length of a segment file; a larger record is refused.
     pub segment_size: u64,
@@ -59,6 +63,9 @@ pub struct Options {
     pub cluster: u32,
     /// The target, [`NodeId`](protocol::id::NodeId).
     pub target: u32,
+    /// A number that nobody can guess. A new store keeps it and puts it into the checksums of its records, so that nothing that
+    /// somebody has stored passes for one.
+    pub secret: u64,
 }
 
 /// Why a store could not be opened. A cause stands in the message, and is not the error's `source` as well.
@@ -88,6 +95,15 @@ pub enum StoreError {
     /// The file with the identity cannot be read.
     #[error("the file `{IDENTITY}` of the data directory is damaged, but there are segments: restore it from a copy")]
     Identity,
+    /// A segment of another store.
+    #[error(
+        "`{name}` of the data directory belongs to another store than its file `{IDENTITY}`: restore all files from the \
+         same copy"
+    )]
+    Foreign {
+        /// The file.
+        name: String,
+    },
     /// The disk failed.
     #[error("{what}: {cause}")]
     Io {
@@ -107,6 +123,9 @@ pub enum WriteError {
     /// There is no room in the file system, whatever the capacity.
     #[error("its file system is full: free space on it, or move the target to a larger one")]
     FileSystemFull,
+    /// The process may not have what the write takes, whatever the disk: nothing was written.
+    #[error("{0}")]
+    Exhausted(String),
     /// The disk failed; after a failed sync nothing more is written until the store is opened again.
     #[error("the disk failed: {0}")]
     Io(String),
@@ -121,6 +140,9 @@ pub enum ReadError {
     /// Here, but not what was written.
     #[error("the chunk is damaged on this disk")]
     Corrupt,
+    /// The process may not have what the read takes, whatever the disk.
+    #[error("{0}")]
+    Exhausted(String),
     /// The disk failed.
     #[error("the disk failed: {0}")]
     Io(String),
@@ -139,7 +161,13 @@ pub struct Recovery {
     /// Records that are not whole and once were, because they were durable when later ones were written: damaged since,
     /// and struck out.
     pub damaged: Vec<ChunkId>,
-    /// Those of them that no later record makes good or drops.
+    /// Places where records cannot be read that were durable once. They are found again at every start, until compaction
+    /// has emptied the segment.
+    pub gaps: Vec<Gap>,
+    /// The same at the end, where a crash cut records off before they were acknowledged; struck out. Damage to the last that
+    /// were acknowledged looks the same.
+    pub cut: Vec<Gap>,
+    /// Those of the damaged records that no later record makes good or drops.
     pub missed: Vec<ChunkId>,
     /// Why it could not be noted durably that some of these are missed: the next start does not know of them.
     pub forgetful: Option<WriteError>,
@@ -200,6 +228,7 @@ struct Writer {
 pub struct Store {
     backend: Box<dyn Backend>,
     options: Options,
+    identity: Identity,
     bug: Option<Bug>,
     index: RwLock<BTreeMap<ChunkId, Place>>,
     damaged: Mutex<Damaged>,
@@ -242,7 +271,15 @@ fn write_error(error: &io::Error) -> WriteError {
         // What this store says of its capacity has no number of the system's.
         io::ErrorKind::StorageFull if error.raw_os_error().is_none() => WriteError::NoSpace,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteError::FileSystemFull,
-        _ => WriteError::Io(error.to_string()),
+        _ => limit::told(error).map_or_else(|| WriteError::Io(error.to_string()), WriteError::Exhausted),
+    }
+}
+
+fn read_error(error: &io::Error) -> ReadError {
+    match error.kind() {
+        io::ErrorKind::NotFound => ReadError::Missing,
+        io::ErrorKind::UnexpectedEof => ReadError::Corrupt,
+        _ => limit::told(error).map_or_else(|| ReadError::Io(error.to_string()), ReadError::Exhausted),
     }
 }
 
@@ -280,18 +317,19 @@ impl Store {
         let mut segments: Vec<(u32, u64)> =
             files.iter().filter_map(|(name, len)| Some((segment_number(name)?, *len))).collect();
         segments.sort_unstable();
-        identify(backend.as_ref(), &options, &files, segments.is_empty())?;
-        let mut found = Found::planted(bug);
+        let identity = identify(backend.as_ref(), &options, &files, segments.is_empty())?;
+        let mut found = Found::new(identity, bug);
         // The last two segments may have been prepared and never used: writing stopped in one of the last three.
         let checked = segments.len().saturating_sub(3);
         for (n, (segment, len)) in segments.iter().enumerate() {
             found.scan(backend.as_ref(), *segment, *len, n >= checked)?;
         }
+        found.settle(backend.as_ref()).map_err(io_error("striking out what a crash cut off"))?;
         let after = segments.last().map_or(1, |(segment, _)| segment + 1);
         for segment in found.empty() {
             backend.remove(&segment_name(segment)).map_err(io_error("removing an unused segment"))?;
         }
-        // Writing goes on where it stopped, unless there is damage before: behind that, recovery believes less.
+        // Writing goes on where it stopped, unless something was struck out there.
         let resume = found.resume.map(|(segment, end)| (segment, end, found.len(segment)));
         let (segment, offset, len) = resume.filter(|(_, end, len)| end < len).unwrap_or((after, 0, 0));
         let mut stage = Stage::new(segment_len(&options));
@@ -316,7 +354,7 @@ impl Store {
         };
         let (index, damaged, usage, writer) =
             (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
-        let store = Self { backend, options, bug, index, damaged, usage, writer };
+        let store = Self { backend, options, identity, bug, index, damaged, usage, writer };
         let missed = recovery.missed.iter().copied().filter(|id| store.contains(id).is_none());
         recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
         Ok((store, recovery))
@@ -368,33 +406,54 @@ impl Store {
         lock(&self.usage).space(self.options.capacity, self.most(), room, self.segment_len())
     }
 
-    /// Bytes that the files may take for the sake of new chunks. The rest, a segment at least, is for compaction, which
-    /// needs room before it wins some, and for tombstones.
+    /// Bytes that the files may take for the sake of new chunks. The rest, three segments at least, is for what wins room.
     fn most(&self) -> u64 {
         self.options.capacity.saturating_sub(self.reserve())
     }
 
-    /// Bytes that the files may take for the sake of what wins room.
+    /// Bytes that the files may take for the sake of chunks that say that others are removed.
+    fn for_removals(&self) -> u64 {
+        self.without(2)
+    }
+
+    /// Bytes that the files may take for the sake of tombstones: removals cannot keep them from being written.
+    fn for_tombstones(&self) -> u64 {
+        self.without(1)
+    }
+
+    /// Bytes that the files may take for the sake of compaction, which needs room for a segment before it wins some: nothing
+    /// else can keep it from working.
     fn all(&self) -> u64 {
-        if self.has(Bug::NoReserve) { self.most() } else { self.options.capacity }
+        self.without(0)
+    }
+
+    fn without(&self, segments: u64) -> u64 {
+        let least = self.most();
+        let left = self.options.capacity.saturating_sub(segments * self.segment_len());
+        if self.has(Bug::NoReserve) { least } else { left.max(least) }
     }
 
     fn reserve(&self) -> u64 {
-        self.options.reserve.max(self.segment_len())
+        self.options.reserve.max(3 * self.segment_len())
     }
 
     /// Bytes that the file system has for more files for the sake of new chunks. Where it does not tell, only the capacity
     /// counts, and a file that cannot be made is the first sign of a full one.
     fn room(&self) -> u64 {
-        self.backend.room().map_or(u64::MAX, |room| room.saturating_sub(self.reserve()))
+        self.room_beside(self.reserve())
     }
 
-    /// Whether chunks may have one more segment file.
-    fn may_create(&self) -> Result<(), WriteError> {
-        if lock(&self.usage).files() + self.segment_len() > self.most() {
+    fn room_beside(&self, reserve: u64) -> u64 {
+        self.backend.room().map_or(u64::MAX, |room| room.saturating_sub(reserve))
+    }
+
+    /// Whether there may be one more segment file, when all may take `most` bytes.
+    fn may_create(&self, most: u64) -> Result<(), WriteError> {
+        if lock(&self.usage).files() + self.segment_len() > most {
             return Err(WriteError::NoSpace);
         }
-        if self.room() < self.segment_len() { Err(WriteError::FileSystemFull) } else { Ok(()) }
+        let room = self.room_beside(self.options.capacity.saturating_sub(most));
+        if room < self.segment_len() { Err(WriteError::FileSystemFull) } else { Ok(()) }
     }
 
     /// Length of a new segment's file.
@@ -408,6 +467,19 @@ impl Store {
     /// # Errors
     /// No room, or the disk failed: then nothing of it is visible.
     pub fn append(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
+        self.append_within(id, pieces, promise, self.most())
+    }
+
+    /// Appends a chunk that says that others are removed, as [`Store::append`] does. There is room for it on a full disk, too, or
+    /// nothing could ever be removed.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`].
+    pub fn append_removal(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
+        self.append_within(id, pieces, promise, self.for_removals())
+    }
+
+    fn append_within(&self, id: &ChunkId, pieces: &[Bytes], promise: u32, most: u64) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         if self.promise(id, promise).is_some() {
             return Ok(());
@@ -418,22 +490,22 @@ impl Store {
             return Ok(());
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
-        self.find_room(&writer, record::span(len))?;
-        let mut place = self.write(&mut writer, Kind::Chunk, id, pieces, self.most())?;
+        self.find_room(&writer, record::span(len), most)?;
+        let mut place = self.write(&mut writer, Kind::Chunk, id, pieces, most)?;
         place.stamps = Stamps::promised(promise);
         writer.pending.push((*id, Some(place)));
         Ok(())
     }
 
     /// Whether a chunk's record fits: into the segment in use, the one that was created ahead, or one more.
-    fn find_room(&self, writer: &Writer, span: u64) -> Result<(), WriteError> {
-        let is_within = lock(&self.usage).files() <= self.most();
+    fn find_room(&self, writer: &Writer, span: u64, most: u64) -> Result<(), WriteError> {
+        let is_within = lock(&self.usage).files() <= most;
         let fits = writer.offset > 0 && writer.offset + span <= writer.len;
         match (is_within, fits) {
             (true, true) => Ok(()),
             (true, false) if SEGMENT_HEADER + span <= self.segment_len() => match writer.spare {
                 Some(_) => Ok(()),
-                None => self.may_create(),
+                None => self.may_create(most),
             },
             _ => Err(WriteError::NoSpace),
         }
@@ -445,7 +517,7 @@ impl Store {
     /// The disk failed: the chunk may be there or not after the next start.
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        self.write(&mut writer, Kind::Tombstone, id, &[], self.all())?;
+        self.write(&mut writer, Kind::Tombstone, id, &[], self.for_tombstones())?;
         writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
     }
@@ -474,7 +546,8 @@ impl Store {
         let (crc, behind) =
             (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(place.offset, writer.synced));
         let (segment, sequence) = (place.segment, place.sequence);
-        let header = Header { kind, id: *id, len, segment, sequence, crc, behind }.encode();
+        let header = Header { kind, id: *id, len, segment, sequence, crc, behind };
+        let header = header.encode(self.identity.secret, place.offset);
         let padding = [0; ALIGN as usize];
         let parts = std::iter::once(&header[..]).chain(pieces.iter().map(|p| &p[..]));
         let rest = &padding[..(span - RECORD_HEADER - u64::from(len)) as usize];
@@ -500,14 +573,14 @@ impl Store {
             self.create_unprepared(writer, most)?;
         }
         writer.spare = None;
-        let (cluster, target) = (self.options.cluster, self.options.target);
-        let header = record::segment_header(cluster, target, writer.segment);
+        let file = lock(&self.usage).get(writer.segment).file;
+        let header = record::segment_header(&self.identity, writer.segment, file);
         writer.stage.begin();
         self.stage(writer, &header)?;
         (writer.offset, writer.synced) = (SEGMENT_HEADER, SEGMENT_HEADER);
         let mut usage = lock(&self.usage);
         usage.open = writer.segment;
-        writer.len = usage.get(writer.segment).file;
+        writer.len = file;
         Ok(())
     }
 
@@ -591,13 +664,11 @@ impl Store {
         let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
         match self.backend.read_at(&segment_name(place.segment), place.offset, &mut buffer) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ReadError::Missing),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ReadError::Corrupt),
-            Err(error) => return Err(ReadError::Io(error.to_string())),
+            Err(error) => return Err(read_error(&error)),
         }
         let bytes = Bytes::from(buffer);
         let payload = bytes.slice(RECORD_HEADER as usize..);
-        let good = Header::decode(&bytes).is_some_and(|header| {
+        let good = Header::decode(&bytes, self.identity.secret, place.offset).is_some_and(|header| {
             header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])
         });
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }

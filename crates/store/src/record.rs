@@ -12,10 +12,10 @@ pub(crate) const RECORD_HEADER: u64 = 64;
 /// Length of a segment's header.
 pub(crate) const SEGMENT_HEADER: u64 = 64;
 /// Length of the identity file.
-pub(crate) const IDENTITY_LEN: usize = 24;
+pub(crate) const IDENTITY_LEN: usize = 32;
 
 const RECORD_MAGIC: [u8; 4] = *b"RvRc";
-const SEGMENT_MAGIC: [u8; 8] = *b"RvSegm\x01\n";
+const SEGMENT_MAGIC: [u8; 8] = *b"RvSegm\x02\n";
 const IDENTITY_MAGIC: [u8; 8] = *b"RvStore\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     Chunk = 1,
     /// With a payload of one byte: because the copy was damaged.
     Tombstone = 2,
-    /// Was not whole when the store was opened: stands for nothing, and says where the next record is.
+    /// Was not whole or not readable when the store was opened: stands for nothing, and says where the next record is.
     Struck = 3,
 }
 
@@ -44,7 +44,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn encode(&self) -> [u8; RECORD_HEADER as usize] {
+    /// The header of a record at `offset` of its segment, in the store with this secret.
+    pub(crate) fn encode(&self, secret: u64, offset: u64) -> [u8; RECORD_HEADER as usize] {
         let mut out = [0; RECORD_HEADER as usize];
         out[..4].copy_from_slice(&RECORD_MAGIC);
         out[4] = self.kind as u8;
@@ -54,14 +55,16 @@ impl Header {
         out[44..48].copy_from_slice(&self.segment.to_le_bytes());
         out[48..56].copy_from_slice(&self.sequence.to_le_bytes());
         out[56..60].copy_from_slice(&self.crc.to_le_bytes());
-        let crc = checksum([&out[..60]]);
+        let crc = sealed(&out[..60], secret, offset);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Of a record that this store wrote at `offset`, and of nothing else: payload that imitates one does not know the
+    /// secret, and a record that was copied is in another place.
+    pub(crate) fn decode(bytes: &[u8], secret: u64, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..RECORD_HEADER as usize)?;
-        if bytes[..4] != RECORD_MAGIC || word(bytes, 60)? != checksum([&bytes[..60]]) {
+        if bytes[..4] != RECORD_MAGIC || word(bytes, 60)? != sealed(&bytes[..60], secret, offset) {
             return None;
         }
         let kind = match bytes[4] {
@@ -71,7 +74,7 @@ impl Header {
             _ => return None,
         };
         let id = ChunkId::decode(bytes[5..38].try_into().ok()?)?;
-        let sequence = u64::from(word(bytes, 48)?) | u64::from(word(bytes, 52)?) << 32;
+        let sequence = long(bytes, 48)?;
         let behind = u16::from_le_bytes(bytes[38..40].try_into().ok()?);
         let (len, segment, crc) = (word(bytes, 40)?, word(bytes, 44)?, word(bytes, 56)?);
         Some(Self { kind, id, len, segment, sequence, crc, behind })
@@ -103,34 +106,72 @@ pub(crate) fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
-pub(crate) fn segment_header(cluster: u32, target: u32, segment: u32) -> [u8; SEGMENT_HEADER as usize] {
+/// The checksum of a record's header at `offset`.
+fn sealed(header: &[u8], secret: u64, offset: u64) -> u32 {
+    checksum([&secret.to_le_bytes()[..], &offset.to_le_bytes(), header])
+}
+
+/// The header of a segment whose file has so many bytes.
+pub(crate) fn segment_header(of: &Identity, segment: u32, file: u64) -> [u8; SEGMENT_HEADER as usize] {
     let mut out = [0; SEGMENT_HEADER as usize];
     out[..8].copy_from_slice(&SEGMENT_MAGIC);
-    out[8..12].copy_from_slice(&cluster.to_le_bytes());
-    out[12..16].copy_from_slice(&target.to_le_bytes());
+    out[8..12].copy_from_slice(&of.cluster.to_le_bytes());
+    out[12..16].copy_from_slice(&of.target.to_le_bytes());
     out[16..20].copy_from_slice(&segment.to_le_bytes());
+    out[20..28].copy_from_slice(&file.to_le_bytes());
+    // Without the right secret no record can be read: that is to be noticed.
+    out[28..32].copy_from_slice(&checksum([&of.secret.to_le_bytes()[..]]).to_le_bytes());
     let crc = checksum([&out[..60]]);
     out[60..].copy_from_slice(&crc.to_le_bytes());
     out
 }
 
-pub(crate) fn encode_identity(format: u32, cluster: u32, target: u32) -> [u8; IDENTITY_LEN] {
-    let mut out = [0; IDENTITY_LEN];
-    out[..8].copy_from_slice(&IDENTITY_MAGIC);
-    out[8..12].copy_from_slice(&format.to_le_bytes());
-    out[12..16].copy_from_slice(&cluster.to_le_bytes());
-    out[16..20].copy_from_slice(&target.to_le_bytes());
-    let crc = checksum([&out[..20]]);
-    out[20..].copy_from_slice(&crc.to_le_bytes());
-    out
+/// The length of a segment's file as its header says, and whether it is of this store; `None` when the header is damaged.
+pub(crate) fn segment_file(bytes: &[u8], of: &Identity, segment: u32) -> Option<(u64, bool)> {
+    let good =
+        bytes.get(..8)? == SEGMENT_MAGIC && word(bytes, 16)? == segment && word(bytes, 60)? == checksum([&bytes[..60]]);
+    let file = long(bytes, 20)?;
+    good.then(|| (file, bytes == segment_header(of, segment, file)))
 }
 
-/// Format, cluster and target; `None` when it is damaged.
-pub(crate) fn decode_identity(bytes: &[u8; IDENTITY_LEN]) -> Option<(u32, u32, u32)> {
-    let good = bytes[..8] == IDENTITY_MAGIC && word(bytes, 20)? == checksum([&bytes[..20]]);
-    if good { Some((word(bytes, 8)?, word(bytes, 12)?, word(bytes, 16)?)) } else { None }
+/// What the identity file says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Identity {
+    pub(crate) format: u32,
+    pub(crate) cluster: u32,
+    pub(crate) target: u32,
+    /// Goes into the checksums of record headers, and is nowhere else.
+    pub(crate) secret: u64,
+}
+
+impl Identity {
+    pub(crate) fn encode(&self) -> [u8; IDENTITY_LEN] {
+        let mut out = [0; IDENTITY_LEN];
+        out[..8].copy_from_slice(&IDENTITY_MAGIC);
+        out[8..12].copy_from_slice(&self.format.to_le_bytes());
+        out[12..16].copy_from_slice(&self.cluster.to_le_bytes());
+        out[16..20].copy_from_slice(&self.target.to_le_bytes());
+        out[20..28].copy_from_slice(&self.secret.to_le_bytes());
+        let crc = checksum([&out[..28]]);
+        out[28..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// `None` when it is damaged.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (format, cluster, target) = (word(bytes, 8)?, word(bytes, 12)?, word(bytes, 16)?);
+        // The first format ended with its checksum here.
+        let end = if format == 1 { 20 } else { 28 };
+        let good = bytes[..8] == IDENTITY_MAGIC && word(bytes, end)? == checksum([&bytes[..end]]);
+        let secret = if format == 1 { 0 } else { long(bytes, 20)? };
+        good.then_some(Self { format, cluster, target, secret })
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }

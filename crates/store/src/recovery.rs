@@ -9,7 +9,8 @@ use protocol::machine::Stamps;
 use crate::backend::Backend;
 use crate::bug::Bug;
 use crate::damaged::Damaged;
-use crate::record::{ALIGN, Header, Kind, RECORD_HEADER, SEGMENT_HEADER};
+use crate::gap::{Gap, Run};
+use crate::record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use crate::stage::BLOCK;
 use crate::usage::Usage;
 use crate::{Place, Recovery, StoreError, io_error, record, segment_name};
@@ -29,38 +30,42 @@ enum Newest {
 #[derive(Default)]
 pub(crate) struct Found {
     newest: BTreeMap<ChunkId, (u64, Newest)>,
-    usage: Usage,
+    pub(crate) usage: Usage,
     /// Records that were not whole: segment, chunk, and whether they must have been whole once.
     struck: Vec<(u32, ChunkId, bool)>,
     /// The sequence numbers of those.
     struck_at: Vec<u64>,
-    /// Those behind something unreadable, of which less is known.
-    torn: Vec<ChunkId>,
+    /// Where no record could be read.
+    pub(crate) gaps: Vec<Gap>,
+    /// Segments with records.
+    pub(crate) runs: Vec<Run>,
     sequence: u64,
-    /// The last segment that has records, and where they end, if nothing but records is before.
+    /// The last segment that has records, and where writing may go on in it.
     pub(crate) resume: Option<(u32, u64)>,
+    pub(crate) identity: Identity,
     bug: Option<Bug>,
 }
 
 /// What a scan of one segment knows.
 struct Walk {
+    /// The length of the file as its header says; `None` when that is damaged.
+    says: Option<u64>,
     segment: u32,
     name: String,
     last: bool,
-    /// Where the records end that follow each other without anything else between.
-    chain: u64,
-    /// Whether something unreadable was met: what comes behind may be payload that imitates records.
-    lost: bool,
-    /// Whether a record was found behind that.
-    scattered: bool,
-    /// Where the last good record ends.
+    /// Where the last record ends.
     end: u64,
+    /// Where the last bytes end that are no record, and not zeros.
+    junk: u64,
     /// Everything before this was durable when a record behind it was written.
     durable: u64,
+    /// The sequence numbers of the first and the last record.
+    sequences: Option<(u64, u64)>,
+    /// Whether one of them is good.
+    any: bool,
+    gaps: Vec<Gap>,
     /// Records that are not whole, by their ends.
     struck: Vec<(u64, ChunkId, u64)>,
-    /// Whether anything was written over.
-    changed: bool,
 }
 
 impl Walk {
@@ -68,7 +73,7 @@ impl Walk {
     /// has given up writing, and would sync nothing of it.
     fn write_again(&self, backend: &dyn Backend, len: u64, bug: Option<Bug>) -> io::Result<()> {
         let mut offset = self.durable / BLOCK as u64 * BLOCK as u64;
-        let end = self.end.max(self.chain).next_multiple_of(BLOCK as u64).min(len);
+        let end = self.end.next_multiple_of(BLOCK as u64).min(len);
         let mut blocks = vec![0; end.saturating_sub(offset).min(AGAIN as u64) as usize];
         while offset < end {
             let take = (end - offset).min(AGAIN as u64) as usize;
@@ -82,33 +87,43 @@ impl Walk {
         }
         Ok(())
     }
+
+    /// Takes a gap down that ends at `end`; the record behind it has this number, if there is one.
+    fn skip_to(&mut self, end: u64, next: Option<u64>) {
+        let between = self.sequences.zip(next).map_or(0, |((_, last), next)| next.saturating_sub(last + 1));
+        let (segment, offset) = (self.segment, self.end);
+        self.gaps.push(Gap { segment, offset, bytes: end - offset, records: between.max(1), durable: false });
+        self.end = end;
+    }
 }
 
 impl Found {
-    pub(crate) fn planted(bug: Option<Bug>) -> Self {
-        Self { bug, ..Self::default() }
+    pub(crate) fn new(identity: Identity, bug: Option<Bug>) -> Self {
+        Self { identity, bug, ..Self::default() }
     }
 
     /// Reads the record headers of a segment. In the `last` ones, payload is checked too, and records that are not whole
     /// are struck out: a crash cut them off before they were acknowledged, or they rotted, and they must not be taken
     /// for copies later.
     ///
-    /// Behind a damaged header the search goes through payload, which may imitate records: from there on only chunks
-    /// whose bytes are what their id names are believed, and no tombstones.
+    /// Behind a damaged header the next good one is looked for. That goes through payload, but none of it passes for a
+    /// header.
     pub(crate) fn scan(&mut self, backend: &dyn Backend, segment: u32, len: u64, last: bool) -> Result<(), StoreError> {
         let mut walk = Walk {
+            says: None,
             segment,
             name: segment_name(segment),
             last,
-            chain: SEGMENT_HEADER,
-            lost: false,
-            scattered: false,
             end: SEGMENT_HEADER,
+            junk: 0,
             durable: SEGMENT_HEADER,
+            sequences: None,
+            any: false,
+            gaps: Vec::new(),
             struck: Vec::new(),
-            changed: false,
         };
         self.usage.add(segment, len);
+        walk.says = self.read_header(backend, &walk.name, segment, len)?;
         let mut offset = SEGMENT_HEADER;
         let mut block = vec![0; len.min(64 << 10) as usize];
         while offset + RECORD_HEADER <= len {
@@ -117,69 +132,102 @@ impl Found {
             let mut at = 0;
             while at + RECORD_HEADER as usize <= take {
                 let here = offset + at as u64;
-                let header = Header::decode(&block[at..]).filter(|h| h.segment == segment);
+                let header = Header::decode(&block[at..], self.identity.secret, here).filter(|h| h.segment == segment);
                 let header = header.filter(|h| here + record::span(h.len) <= len.next_multiple_of(ALIGN));
                 let step = match header {
                     Some(header) => self.meet(backend, &mut walk, here, header).map_err(failed())?,
-                    None => None,
+                    None => {
+                        let is_empty = block[at..at + ALIGN as usize].iter().all(|byte| *byte == 0);
+                        walk.junk = if is_empty { walk.junk } else { here + ALIGN };
+                        ALIGN
+                    }
                 };
-                walk.lost |= step.is_none();
-                at += step.unwrap_or(ALIGN) as usize;
+                at += step as usize;
             }
             offset += at as u64;
         }
+        self.end_of(backend, walk, len)
+    }
+
+    /// The length of a segment's file, as its header says; `None` when that is damaged.
+    fn read_header(
+        &self,
+        backend: &dyn Backend,
+        name: &str,
+        segment: u32,
+        len: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let mut header = [0; SEGMENT_HEADER as usize];
+        backend.read_at(name, 0, &mut header[..len.min(SEGMENT_HEADER) as usize]).map_err(failed())?;
+        match record::segment_file(&header, &self.identity, segment) {
+            Some((_, false)) => Err(StoreError::Foreign { name: name.to_owned() }),
+            says => Ok(says.map(|(file, _)| file)),
+        }
+    }
+
+    /// A segment was read to its end.
+    fn end_of(&mut self, backend: &dyn Backend, mut walk: Walk, len: u64) -> Result<(), StoreError> {
+        let end = walk.end;
         // What a killed process wrote and did not sync is found here, and will be called durable.
-        if (walk.changed || last && walk.end > SEGMENT_HEADER) && self.bug != Some(Bug::TrustCache) {
-            if last && self.bug != Some(Bug::TrustClean) {
+        let changed = !walk.struck.is_empty() && walk.last;
+        if (changed || walk.last && walk.any) && self.bug != Some(Bug::TrustCache) {
+            if walk.last && self.bug != Some(Bug::TrustClean) {
                 walk.write_again(backend, len, self.bug).map_err(io_error("writing the end of a segment again"))?;
             }
             backend.sync(&walk.name).map_err(failed())?;
         }
-        if walk.end > SEGMENT_HEADER {
-            let clean = !walk.scattered && !walk.changed || self.bug == Some(Bug::ResumeOverTorn);
-            self.resume = (clean && last).then_some((segment, walk.chain));
-            self.usage.change(segment, |of| of.written = walk.end.max(walk.chain) - SEGMENT_HEADER);
+        if walk.junk > end {
+            walk.skip_to(walk.junk, None);
         }
+        if walk.any {
+            let over = walk.gaps.first().filter(|_| self.bug == Some(Bug::ResumeOverTorn));
+            let resumes = walk.last && (!changed || self.bug == Some(Bug::ResumeOverTorn));
+            self.resume = resumes.then_some((walk.segment, over.map_or(walk.end, |gap| gap.offset)));
+            self.usage.change(walk.segment, |of| of.written = walk.end.min(len) - SEGMENT_HEADER);
+            let (first, last) = walk.sequences.unwrap_or_default();
+            self.sequence = self.sequence.max(last);
+            let (segment, says, durable) = (walk.segment, walk.says, walk.durable);
+            self.runs.push(Run { segment, first, last, end, file: len, says, durable });
+        }
+        for gap in &mut walk.gaps {
+            gap.durable = gap.offset < walk.durable;
+        }
+        self.gaps.extend(walk.gaps);
         self.struck_at.extend(walk.struck.iter().map(|(_, _, sequence)| *sequence));
-        self.struck.extend(walk.struck.into_iter().map(|(end, id, _)| (segment, id, end <= walk.durable)));
+        self.struck.extend(walk.struck.into_iter().map(|(end, id, _)| (walk.segment, id, end <= walk.durable)));
         Ok(())
     }
 
-    /// Takes what a header at `here` says, or does not believe it. How far on the next one is; `None` when it cannot be
-    /// told.
-    fn meet(&mut self, backend: &dyn Backend, walk: &mut Walk, here: u64, header: Header) -> io::Result<Option<u64>> {
+    /// Takes what a header at `here` says, or does not believe it. How far on the next one is.
+    fn meet(&mut self, backend: &dyn Backend, walk: &mut Walk, here: u64, header: Header) -> io::Result<u64> {
         let span = record::span(header.len);
+        if here > walk.end {
+            walk.skip_to(here, Some(header.sequence));
+        }
         let good = match header.kind {
             Kind::Struck => false,
-            _ if !walk.last && !walk.lost => true,
-            Kind::Tombstone if walk.lost => false,
-            _ => is_whole(backend, &walk.name, here, &header, walk.lost)?,
+            _ if !walk.last => true,
+            _ => is_whole(backend, &walk.name, here, &header)?,
         };
         if good {
             self.take(&header, walk.segment, here);
-            walk.end = here + span;
-            walk.scattered |= walk.lost;
-        } else if walk.lost {
-            if walk.last {
-                backend.write_at(&walk.name, here, &[0; 8])?;
-                self.torn.push(header.id);
-                walk.changed = true;
-            }
-            return Ok(None);
+            walk.any = true;
         } else if header.kind != Kind::Struck {
-            backend.write_at(&walk.name, here, &Header { kind: Kind::Struck, ..header }.encode())?;
+            let struck = Header { kind: Kind::Struck, ..header }.encode(self.identity.secret, here);
+            backend.write_at(&walk.name, here, &struck)?;
             walk.struck.push((here + span, header.id, header.sequence));
-            walk.changed = true;
         }
-        if !walk.lost {
-            walk.chain = here + span;
-            walk.durable = walk.durable.max(header.durable_before(here));
+        walk.end = here + span;
+        walk.durable = walk.durable.max(header.durable_before(here));
+        // One that fills a gap has no number.
+        if header.sequence > 0 {
+            let first = walk.sequences.map_or(header.sequence, |(first, _)| first);
+            walk.sequences = Some((first, header.sequence));
         }
-        Ok(Some(span))
+        Ok(span)
     }
 
     fn take(&mut self, header: &Header, segment: u32, offset: u64) {
-        self.sequence = self.sequence.max(header.sequence);
         if header.kind == Kind::Tombstone && self.bug == Some(Bug::SkipTombstones) {
             return;
         }
@@ -241,13 +289,16 @@ impl Found {
                 segment.buried -= 1;
             });
         }
+        let (gaps, cut) = self.gaps.into_iter().partition(|gap| gap.durable);
         let mut recovery = Recovery {
             chunks: index.len() as u64,
             bytes: index.values().map(|place| u64::from(place.len)).sum(),
-            torn: self.torn,
+            torn: Vec::new(),
             damaged: Vec::new(),
             missed: Vec::new(),
             forgetful: None,
+            gaps,
+            cut,
         };
         // A segment is synced before the next one is begun.
         let last = usage.last().unwrap_or(0);
@@ -264,11 +315,11 @@ fn failed() -> impl FnOnce(io::Error) -> StoreError {
     io_error("reading a segment")
 }
 
-/// Whether a record's payload is what its header says, and, when asked, what its id names.
-fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header, by_id: bool) -> io::Result<bool> {
+/// Whether a record's payload is what its header says.
+fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header) -> io::Result<bool> {
     let mut payload = vec![0; header.len as usize];
     match backend.read_at(name, offset + RECORD_HEADER, &mut payload) {
-        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc && (!by_id || header.id.matches([&payload[..]]))),
+        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }

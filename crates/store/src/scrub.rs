@@ -53,7 +53,7 @@ impl Store {
                 Err(ReadError::Corrupt) => false,
                 // Gone meanwhile.
                 Err(ReadError::Missing) => true,
-                Err(ReadError::Io(problem)) => {
+                Err(ReadError::Exhausted(problem) | ReadError::Io(problem)) => {
                     scrubbed.unread.push((id, problem));
                     !self.has(Bug::ForgetUnread)
                 }

@@ -20,6 +20,8 @@ pub(crate) struct Segment {
     pub(crate) buried: u64,
     /// Bytes of tombstones.
     pub(crate) tombstones: u64,
+    /// Records that cannot be read, at least.
+    pub(crate) lost: u64,
 }
 
 /// All segment files.
@@ -87,18 +89,25 @@ impl Usage {
         self.segments.iter().find(|(_, segment)| segment.buried > 0).map(|(segment, _)| *segment)
     }
 
-    /// The closed segments of which more than half is dead, and their dead bytes; the one with the most comes first.
-    pub(crate) fn deadest(&self) -> Vec<(u32, u64)> {
+    /// The closed segments of which more than one `part`th is dead, and their dead bytes; the one with the most comes first.
+    pub(crate) fn deadest(&self, part: u64) -> Vec<(u32, u64)> {
         let first = self.first_buried();
         let closed = self.segments.range(..self.open).map(|(number, segment)| {
             // Tombstones that still bury something would only be moved, again and again.
             let kept = if first.is_some_and(|first| first < *number) { segment.tombstones } else { 0 };
             (segment.written.saturating_sub(segment.live + kept), *number, segment.written)
         });
-        let mut dead: Vec<(u32, u64)> =
-            closed.filter(|(dead, _, written)| dead * 2 > *written).map(|(dead, segment, _)| (segment, dead)).collect();
+        let mut dead: Vec<(u32, u64)> = closed
+            .filter(|(dead, _, written)| dead * part > *written)
+            .map(|(dead, segment, _)| (segment, dead))
+            .collect();
         dead.sort_unstable_by_key(|(segment, dead)| Reverse((*dead, *segment)));
         dead
+    }
+
+    /// Records that cannot be read, at least.
+    pub(crate) fn lost(&self) -> u64 {
+        self.segments.values().map(|segment| segment.lost).sum()
     }
 
     /// Fill, when chunks may take what lies below `most` in files of `len` bytes, and new files at most `room` bytes.

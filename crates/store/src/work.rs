@@ -12,6 +12,7 @@ impl From<&WriteError> for WriteFailure {
     fn from(error: &WriteError) -> Self {
         match error {
             WriteError::NoSpace | WriteError::FileSystemFull => Self::NoSpace,
+            WriteError::Exhausted(_) => Self::Exhausted,
             WriteError::Io(_) => Self::Disk,
         }
     }
@@ -22,7 +23,7 @@ impl From<&ReadError> for ReadFailure {
         match error {
             ReadError::Missing => Self::Missing,
             ReadError::Corrupt => Self::Corrupt,
-            ReadError::Io(_) => Self::Disk,
+            ReadError::Exhausted(_) | ReadError::Io(_) => Self::Disk,
         }
     }
 }

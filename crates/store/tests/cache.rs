@@ -7,7 +7,7 @@ use store::backend::{Backend, CrashBackend, SyncFault};
 use store::{Bug, Options, Store, StoreError};
 
 fn options() -> Options {
-    Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 }
+    Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed }
 }
 
 fn open(disk: &CrashBackend, bug: Option<Bug>) -> Result<Store, StoreError> {

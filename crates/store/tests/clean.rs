@@ -7,7 +7,8 @@ use store::backend::CrashBackend;
 use store::{Bug, Options, ReadError, Step, Store, WriteError};
 
 fn open(disk: &CrashBackend) -> Store {
-    let options = Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 };
+    let options =
+        Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed };
     Store::open(Box::new(disk.clone()), options).expect("opens").0
 }
 
@@ -112,7 +113,8 @@ fn a_promise_during_compaction_is_kept() {
 /// Between the steps of a compaction a chunk is promised, and stays, whether it was moved already or not.
 fn dropped_after_a_promise(bug: Option<Bug>) -> u32 {
     let disk = CrashBackend::new();
-    let options = Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 };
+    let options =
+        Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed };
     let store = Store::open_planted(Box::new(disk.clone()), options, bug).expect("opens").0;
     let chunks: Vec<Bytes> = (0..30).map(|n| Bytes::from(vec![n; 2_000 + usize::from(n)])).collect();
     let ids: Vec<ChunkId> = chunks.iter().map(|bytes| ChunkId::of_payload(bytes)).collect();

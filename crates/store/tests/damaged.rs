@@ -8,7 +8,8 @@ use store::backend::{Backend, CrashBackend};
 use store::{Options, ReadError, Recovery, Store};
 
 fn open(disk: &CrashBackend) -> (Store, Recovery) {
-    let options = Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3 };
+    let options =
+        Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed };
     Store::open(Box::new(disk.clone()), options).expect("opens")
 }
 

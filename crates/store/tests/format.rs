@@ -1,4 +1,4 @@
-//! The bytes on disk are those of `docs/disk.md`, version 1.
+//! The bytes on disk are those of `docs/disk.md`, version 2.
 
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, checksum};
@@ -6,18 +6,24 @@ use protocol::id::ChunkId;
 use store::backend::{Backend, CrashBackend};
 use store::{IDENTITY, Options, Store};
 
+const SECRET: u64 = 0x0807_0605_0403_0201;
+
+fn crc(bytes: &[u8]) -> [u8; 4] {
+    (checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_le_bytes()
+}
+
 /// `bytes`, and the CRC-32C of all of them.
 fn sealed(parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = parts.concat();
-    let crc = checksum(CrcAlgorithm::Crc32Iscsi, &bytes) as u32;
-    bytes.extend(crc.to_le_bytes());
+    bytes.extend(crc(&bytes));
     bytes
 }
 
-/// A record of segment 1 without its payload.
-fn record(kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequence: u64) -> Vec<u8> {
-    let crc = checksum(CrcAlgorithm::Crc32Iscsi, payload) as u32;
-    sealed(&[
+/// A record at `offset` of segment 1, without its payload.
+fn record(offset: u64, kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequence: u64) -> Vec<u8> {
+    let all = sealed(&[
+        &SECRET.to_le_bytes(),
+        &offset.to_le_bytes(),
         b"RvRc",
         &[kind],
         &id.encode(),
@@ -25,14 +31,23 @@ fn record(kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequence: u64) ->
         &(payload.len() as u32).to_le_bytes(),
         &1_u32.to_le_bytes(),
         &sequence.to_le_bytes(),
-        &crc.to_le_bytes(),
-    ])
+        &crc(payload),
+    ]);
+    // The secret and the place are not there, but their checksum is.
+    all[16..].to_vec()
 }
 
 #[test]
-fn version_1_is_frozen() {
+fn version_2_is_frozen() {
     let disk = CrashBackend::new();
-    let options = Options { capacity: 1 << 20, reserve: 0, segment_size: 32 << 10, cluster: 0x0102_0304, target: 9 };
+    let options = Options {
+        capacity: 1 << 20,
+        reserve: 0,
+        segment_size: 32 << 10,
+        cluster: 0x0102_0304,
+        target: 9,
+        secret: SECRET,
+    };
     let (store, _) = Store::open(Box::new(disk.clone()), options).expect("opens");
     let payload = Bytes::from_static(b"frozen");
     let id = ChunkId::of_payload(&payload);
@@ -45,14 +60,14 @@ fn version_1_is_frozen() {
         bytes
     };
     let numbers = [&[4, 3, 2, 1][..], &9_u32.to_le_bytes(), &1_u32.to_le_bytes()].concat();
-    assert_eq!(read(IDENTITY, 24), sealed(&[b"RvStore\n", &1_u32.to_le_bytes(), &numbers[..8]]));
+    assert_eq!(read(IDENTITY, 32), sealed(&[b"RvStore\n", &2_u32.to_le_bytes(), &numbers[..8], &SECRET.to_le_bytes()]));
     let segment = [
-        sealed(&[b"RvSegm\x01\n", &numbers, &[0; 40]]),
+        sealed(&[b"RvSegm\x02\n", &numbers, &(32_u64 << 10).to_le_bytes(), &crc(&SECRET.to_le_bytes()), &[0; 28]]),
         // Durable up to the header before it: no whole block back.
-        record(1, &id, 1, &payload, 1),
+        record(64, 1, &id, 1, &payload, 1),
         payload.to_vec(),
         vec![0; 58],
-        record(2, &id, 1, &[], 2),
+        record(192, 2, &id, 1, &[], 2),
         vec![0; 128],
     ];
     assert_eq!(read("segment-00000001", 384), segment.concat());

@@ -59,7 +59,8 @@ impl Meeting {
     }
 
     fn open(&self, capacity: u64) -> Arc<Store> {
-        let options = Options { capacity, reserve: SEGMENT, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let options =
+            Options { capacity, reserve: SEGMENT, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
         Arc::new(Store::open(Box::new(self.clone()), options).expect("opens").0)
     }
 
@@ -243,7 +244,8 @@ fn a_disk_that_fails_at_the_start_is_not_taken_for_one_that_lost_something() {
             reads += u32::from(asked == Asked::Read);
             if asked == Asked::Read && reads == nth { Err(io::Error::other("the cable")) } else { Ok(()) }
         });
-        let options = Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3 };
+        let options =
+            Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
         let failed = Store::open(Box::new(disk.clone()), options).is_err();
         *disk.meet.lock().expect("no panic") = None;
         let store = disk.open(1 << 20);
@@ -280,8 +282,8 @@ fn a_full_file_system_is_told_from_a_capacity_that_is_used_up() {
     assert_eq!((store.contains(&id(0)), store.space().used), (None, 0));
     *disk.meet.lock().expect("no panic") = None;
     put(&store, 0);
-    // What the file system still has is asked before: a segment for chunks, and the reserve, which is one.
-    for (room, refused) in [(2 * SEGMENT, false), (2 * SEGMENT - 1, true), (0, true)] {
+    // What the file system still has is asked before: a segment for chunks, and the reserve, which is three.
+    for (room, refused) in [(4 * SEGMENT, false), (4 * SEGMENT - 1, true), (0, true)] {
         let disk = Meeting { room: Some(room), ..Meeting::new() };
         let store = disk.open(1 << 20);
         assert_eq!(store.space().free > 0, !refused, "{room}: {:?}", store.space());
@@ -290,7 +292,7 @@ fn a_full_file_system_is_told_from_a_capacity_that_is_used_up() {
         let result = store.append(&id(0), &[chunk(0)], 0);
         assert_eq!(result.err(), refused.then_some(WriteError::FileSystemFull), "{room}");
     }
-    let store = Meeting::new().open(2 * SEGMENT);
+    let store = Meeting::new().open(4 * SEGMENT);
     put(&store, 0);
     assert_eq!(store.nearly_full(), None, "most of the segment is free");
     (1..10).for_each(|n| put(&store, n));

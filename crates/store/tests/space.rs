@@ -10,7 +10,8 @@ use store::{Options, Store, WriteError};
 const SEGMENT: u64 = 32 << 10;
 
 fn open(disk: &CrashBackend) -> Store {
-    let options = Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3 };
+    let options =
+        Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
     Store::open(Box::new(disk.clone()), options).expect("opens").0
 }
 
@@ -39,8 +40,8 @@ fn fill_is_the_same_after_a_restart() {
     let before = store.space();
     // Three segments are begun. A record of 3,000 bytes takes 3,072 with its header, a tombstone 64.
     assert_eq!((before.used, before.written, before.dead), (3 * SEGMENT, 26 * 3_072 + 3 * 64, 3 * 3_072 + 3 * 64));
-    // Of 32 segments one is the reserve; the last that is begun has six chunks and three tombstones.
-    assert_eq!(before.free, 28 * (SEGMENT - 64) + SEGMENT - 64 - (6 * 3_072 + 3 * 64));
+    // Of 32 segments three are the reserve; the last that is begun has six chunks and three tombstones.
+    assert_eq!(before.free, 26 * (SEGMENT - 64) + SEGMENT - 64 - (6 * 3_072 + 3 * 64));
     drop(store);
     assert_eq!(open(&disk).space(), before);
 }
@@ -150,8 +151,9 @@ fn one_segment_is_prepared_when_the_one_in_use_is_half_full() {
 
 #[test]
 fn the_reserve_is_not_for_chunks_and_no_record_is_longer_than_a_segment() {
-    for (reserve, segments) in [(0, 9), (SEGMENT, 9), (4 * SEGMENT, 6)] {
-        let options = Options { capacity: 10 * SEGMENT, reserve, segment_size: SEGMENT, cluster: 7, target: 3 };
+    for (reserve, segments) in [(0, 7), (SEGMENT, 7), (4 * SEGMENT, 6)] {
+        let options =
+            Options { capacity: 10 * SEGMENT, reserve, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
         let disk = CrashBackend::new();
         let (store, _) = Store::open(Box::new(disk.clone()), options).expect("opens");
         let long = chunk(0, SEGMENT as usize);
@@ -169,8 +171,38 @@ fn the_reserve_is_not_for_chunks_and_no_record_is_longer_than_a_segment() {
         store.sync().expect("syncs");
         ids.iter().for_each(|id| store.remove(id).expect("tombstones use the reserve"));
         let full = ids.iter().cycle().take(10_000).find_map(|id| store.remove(id).err());
-        assert_eq!((full, store.space().used), (Some(WriteError::NoSpace), 10 * SEGMENT), "and nothing beyond it");
+        assert_eq!((full, store.space().used), (Some(WriteError::NoSpace), 9 * SEGMENT), "the last is for compaction");
     }
+}
+
+#[test]
+fn a_full_store_takes_removals_and_keeps_room_for_what_follows_them() {
+    let disk = CrashBackend::new();
+    let options =
+        Options { capacity: 10 * SEGMENT, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
+    let (store, _) = Store::open(Box::new(disk.clone()), options).expect("opens");
+    let all = |first: u32, len, append: &dyn Fn(&ChunkId, Bytes) -> Result<(), WriteError>| {
+        let ids = (first..).map_while(|n| {
+            let id = ChunkId::of_payload(&chunk(n, len));
+            append(&id, chunk(n, len)).is_ok().then_some(id)
+        });
+        let ids: Vec<ChunkId> = ids.collect();
+        store.sync().expect("syncs");
+        ids
+    };
+    let chunks = all(0, 3_000, &|id, bytes| store.append(id, &[bytes], 0));
+    assert_eq!(store.space().used, 7 * SEGMENT);
+    let removals = all(1_000, 300, &|id, bytes| store.append_removal(id, &[bytes], 0));
+    // One segment of them, and what the last one of chunks had left.
+    assert!(removals.len() >= 85 && store.space().used == 8 * SEGMENT, "{} removals", removals.len());
+    assert_eq!(store.append(&chunks[0], &[], 0), Ok(()), "it is here");
+    let other = chunk(9_999, 10);
+    assert_eq!(store.append(&ChunkId::of_payload(&other), &[other], 0), Err(WriteError::NoSpace));
+    // Tombstones have their own room, and compaction as well.
+    chunks.iter().take(60).for_each(|id| store.remove(id).expect("room for tombstones"));
+    assert!(compact(&store) > 0);
+    assert!(store.space().free > 4 * SEGMENT, "{:?}", store.space());
+    assert!(removals.iter().chain(&chunks[60..]).all(|id| store.read(id).is_ok()));
 }
 
 #[test]
@@ -178,4 +210,33 @@ fn a_file_system_tells_its_room() {
     let dir = tempfile::tempdir().expect("a directory");
     let backend = FileBackend::open(dir.path()).expect("opens");
     assert!(backend.room().is_some_and(|room| room > 0));
+}
+
+#[test]
+fn a_full_store_of_tiny_chunks_can_be_emptied() {
+    // Live bytes for each tombstone: the fewer, the sooner tombstones fill the reserve.
+    for len in [4, 70, 300, 3_000] {
+        let disk = CrashBackend::new();
+        let store = open(&disk);
+        let mut ids = Vec::new();
+        for n in 0.. {
+            let bytes = chunk(n, len);
+            let id = ChunkId::of_payload(&bytes);
+            if store.append(&id, &[bytes], 0).is_err() {
+                break;
+            }
+            ids.push(id);
+        }
+        store.sync().expect("syncs");
+        // In the order of their hashes: as many of each segment.
+        ids.sort_unstable();
+        for (n, id) in ids.iter().enumerate() {
+            if store.remove(id).is_err() {
+                assert!(compact(&store) > 0, "{len} bytes: nothing can be won with {n} of {} removed", ids.len());
+                store.remove(id).expect("there is room again");
+            }
+        }
+        compact(&store);
+        assert!(store.space().free > store.space().capacity / 2, "{len} bytes: {:?}", store.space());
+    }
 }

@@ -10,11 +10,18 @@ use store::backend::{Backend, CrashBackend};
 use store::{IDENTITY, Options, ReadError, Store, StoreError};
 
 fn options() -> Options {
-    Options { capacity: 4 << 20, reserve: 0, segment_size: 32 << 10, cluster: 7, target: 3 }
+    Options { capacity: 4 << 20, reserve: 0, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed }
 }
 
 fn open(disk: &CrashBackend) -> Store {
     Store::open(Box::new(disk.clone()), options()).expect("opens").0
+}
+
+/// Opens a store that met no damage.
+fn open_undamaged(disk: &CrashBackend, seed: u64) -> Store {
+    let (store, recovery) = Store::open(Box::new(disk.clone()), options()).expect("opens");
+    assert_eq!((recovery.damaged, recovery.gaps), (vec![], vec![]), "seed {seed}: a crash was taken for damage");
+    store
 }
 
 fn append(store: &Store, bytes: &Bytes) -> ChunkId {
@@ -42,7 +49,7 @@ fn what_a_crash_tore_is_never_taken_for_a_copy_however_old_it_is() {
         let mut durable = BTreeMap::new();
         let fresh = |rng: &mut Rng| -> Bytes { (0..=rng.below(9_000)).map(|_| rng.next_u64() as u8).collect() };
         for _ in 0..3 {
-            let store = open(&disk);
+            let store = open_undamaged(&disk, seed);
             for _ in 0..rng.below(3) {
                 let bytes = fresh(&mut rng);
                 durable.insert(append(&store, &bytes), bytes);
@@ -60,7 +67,7 @@ fn what_a_crash_tore_is_never_taken_for_a_copy_however_old_it_is() {
             disk.set_fail_sync(false);
             drop(store);
             disk.crash(rng.next_u64());
-            let store = open(&disk);
+            let store = open_undamaged(&disk, seed);
             check(&store, &durable, seed);
             // Whoever got no acknowledgement puts it again, in the same order, at least some of it.
             for bytes in unsynced.into_iter().take(rng.below(3) as usize) {
@@ -78,7 +85,7 @@ fn what_a_crash_tore_is_never_taken_for_a_copy_however_old_it_is() {
             }
             drop(store);
             disk.crash(rng.next_u64());
-            check(&open(&disk), &durable, seed);
+            check(&open_undamaged(&disk, seed), &durable, seed);
         }
     }
 }
@@ -104,7 +111,7 @@ fn a_power_cut_right_after_compaction_brings_nothing_back_and_takes_nothing() {
         assert!(won.is_some_and(|won| won >= 10 * 3_072), "{won:?}");
         assert_eq!(store.read(&id(1)), Ok(chunk(1)));
         disk.crash(seed);
-        let store = open(&disk);
+        let store = open_undamaged(&disk, seed);
         assert_eq!(store.contains(&id(0)), None, "a removed chunk came back");
         assert!((1..10).chain([20]).all(|n| store.read(&id(n)) == Ok(chunk(n))));
         assert_eq!(store.chunks(), 10);
@@ -131,7 +138,7 @@ fn a_move_that_a_crash_tore_takes_nothing_away() {
         disk.crash(seed);
         // At first what was torn is struck out; then it is known as struck out, and at last among older segments.
         for round in 0..4 {
-            let store = open(&disk);
+            let store = open_undamaged(&disk, seed);
             for n in [0, 1, 10, 11] {
                 assert_eq!(store.read(&id(n)), Ok(chunk(n)), "seed {seed}, start {round}");
             }
@@ -187,7 +194,7 @@ fn a_tombstone_in_the_last_bytes_of_a_segment_counts() {
 
 #[test]
 fn a_first_start_that_was_cut_off_can_be_made_again() {
-    for torn in [0, 10, 24] {
+    for torn in [0, 10, 32] {
         let disk = CrashBackend::new();
         disk.create(IDENTITY, torn).expect("creates");
         let store = open(&disk);
@@ -209,7 +216,7 @@ fn a_file_that_ends_within_a_record_loses_this_record_only() {
     // The second record begins at 64 + 1,088 and ends with some bytes of padding.
     for (len, whole) in [(2_240, true), (2_216, true), (2_215, false), (2_000, false), (1_160, false)] {
         let short = CrashBackend::new();
-        for (from, to) in [(IDENTITY, 24), (name, len)] {
+        for (from, to) in [(IDENTITY, 32), (name, len)] {
             let mut bytes = vec![0; to as usize];
             disk.read_at(from, 0, &mut bytes).expect("reads");
             short.create(from, to).expect("creates");
@@ -273,18 +280,23 @@ fn a_record_in_the_place_of_another_is_not_taken_for_it() {
 fn a_directory_of_another_format_or_with_a_damaged_identity_is_refused() {
     let disk = CrashBackend::new();
     append(&open(&disk), &Bytes::from_static(b"here"));
-    let mut identity = vec![0; 24];
+    let mut identity = vec![0; 32];
     disk.read_at(IDENTITY, 0, &mut identity).expect("reads");
     let reopen = |identity: &[u8]| {
         disk.write_at(IDENTITY, 0, identity).expect("writes");
         Store::open(Box::new(disk.clone()), options()).err()
     };
     let mut newer = identity.clone();
-    newer[8..12].copy_from_slice(&2_u32.to_le_bytes());
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &newer[..20]) as u32;
-    newer[20..].copy_from_slice(&crc.to_le_bytes());
-    assert!(matches!(reopen(&newer), Some(StoreError::Format { found: 2 })));
-    for at in 0..24 {
+    newer[8..12].copy_from_slice(&3_u32.to_le_bytes());
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &newer[..28]) as u32;
+    newer[28..].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(reopen(&newer), Some(StoreError::Format { found: 3 })));
+    let mut older = identity[..24].to_vec();
+    older[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &older[..20]) as u32;
+    older[20..].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(reopen(&older), Some(StoreError::Format { found: 1 })));
+    for at in 0..32 {
         let mut damaged = identity.clone();
         damaged[at] ^= 1;
         assert!(matches!(reopen(&damaged), Some(StoreError::Identity)), "byte {at}");

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,19 +58,21 @@ pub(crate) struct Memory {
     pub(crate) most: AtomicUsize,
     /// The targets' marks, and what is known of each chunk by them.
     pub(crate) marks: AtomicUsize,
+    /// What was put as a removal.
+    pub(crate) removals: Mutex<BTreeSet<ChunkId>>,
     pub(crate) stamps: Mutex<BTreeMap<ChunkId, Stamps>>,
 }
 
-impl ChunkService for Memory {
-    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+impl Memory {
+    fn store(&self, id: ChunkId, payload: Bytes, full: bool) -> Pending<Result<Stored, ServiceError>> {
         assert!(id.matches([&payload[..]]));
         self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         self.stamps.lock().unwrap().entry(id).or_default().promise(self.marks.load(Ordering::SeqCst) as u32);
-        if !self.full {
+        if !full {
             self.chunks.lock().unwrap().insert(id, payload);
             self.few.lock().unwrap().remove(&id);
         }
-        let (flying, full) = (self.flying.clone(), self.full);
+        let flying = self.flying.clone();
         Pending::new(move || {
             flying.fetch_sub(1, Ordering::SeqCst);
             if full {
@@ -86,6 +88,17 @@ impl ChunkService for Memory {
             }
             Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
         })
+    }
+}
+
+impl ChunkService for Memory {
+    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        self.store(id, payload, self.full)
+    }
+
+    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        self.removals.lock().unwrap().insert(id);
+        self.store(id, payload, false)
     }
 
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {

@@ -21,6 +21,8 @@ pub enum Request {
         id: ChunkId,
         /// Its bytes: 1 to [`limits::CHUNK_BYTES`](crate::limits::CHUNK_BYTES).
         payload: Bytes,
+        /// Whether it is a manifest that says that something is removed: targets have room for it when they are full.
+        removal: bool,
     },
     /// Fetch a chunk.
     Get {

@@ -370,7 +370,9 @@ impl Initiator {
             let txn = self.new_txn();
             let cx = &mut self.shared;
             let begun = match request {
-                Request::Put { handle, id, payload } => Txn::Put(Put::new(cx, txn, handle, id, payload, asked)),
+                Request::Put { handle, id, payload, removal } => {
+                    Txn::Put(Put::new(cx, txn, handle, (id, payload, removal), asked))
+                }
                 Request::Get { handle, id } => Txn::Get(Get::new(cx, txn, handle, id, asked)),
                 Request::List { .. }
                 | Request::Ping { .. }

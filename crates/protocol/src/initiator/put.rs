@@ -35,6 +35,8 @@ pub(super) struct Put {
     handle: u64,
     id: ChunkId,
     payload: Bytes,
+    /// Whether it says that something is removed.
+    removal: bool,
     asked: Instant,
     give_up_at: Instant,
     rounds: u32,
@@ -94,12 +96,20 @@ struct Waiting {
 }
 
 impl Put {
-    pub(super) fn new(cx: &mut Shared, txn: TxnId, handle: u64, id: ChunkId, payload: Bytes, asked: Instant) -> Self {
+    /// Begins to put a chunk: its id, its bytes, and whether it is a removal.
+    pub(super) fn new(
+        cx: &mut Shared,
+        txn: TxnId,
+        handle: u64,
+        (id, payload, removal): (ChunkId, Bytes, bool),
+        asked: Instant,
+    ) -> Self {
         let mut put = Self {
             txn,
             handle,
             id,
             payload,
+            removal,
             asked,
             give_up_at: asked + cx.config.give_up,
             rounds: 0,
@@ -114,7 +124,8 @@ impl Put {
             asked_of: Vec::new(),
             answered: Vec::new(),
             leader: None,
-            led: LED,
+            // A leader grants by what is free for all.
+            led: if removal { 0 } else { LED },
             asked_leader: cx.now,
             early: Vec::new(),
             offers: BTreeMap::new(),
@@ -280,6 +291,7 @@ impl Put {
             earliest,
             stretch,
             unreserved: false,
+            removal: self.removal,
             taken: cx.taken(length),
         }
     }

@@ -8,7 +8,7 @@ use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Pending, PutRequest, Repair, Slot,
     Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
-use crate::id::GroupId;
+use crate::id::{ChunkKind, GroupId};
 use crate::transfer::Incoming;
 use crate::wire::{Grant, Turn};
 
@@ -28,6 +28,7 @@ pub(super) struct Reservation {
     bid_at: Instant,
     window: (Instant, Instant),
     reserved: bool,
+    removal: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
     /// Whether some of it is here.
@@ -97,7 +98,9 @@ impl Target {
         if self.reservations.contains_key(&txn) {
             return;
         }
-        if self.free() < u64::from(request.size) {
+        // Of the room for removals the disk knows.
+        let removal = request.removal && request.id.kind() == ChunkKind::Manifest;
+        if self.disk_failed || !removal && self.free() < u64::from(request.size) {
             return self.bid(from, txn, round, Answer::NoSpace);
         }
         if self.reservations.len() >= limits::RESERVATIONS {
@@ -125,6 +128,7 @@ impl Target {
                 bid_at: self.now,
                 window,
                 reserved,
+                removal,
                 stage,
                 incoming: Incoming::new(request.size),
                 begun: false,
@@ -259,6 +263,7 @@ impl Target {
             bid_at: self.now,
             window,
             reserved: true,
+            removal: false,
             stage: Stage::Tentative,
             incoming: Incoming::new(grant.size),
             begun: false,
@@ -407,11 +412,11 @@ impl Target {
             return;
         };
         r.stage = Stage::Writing;
-        let (id, from, pieces, granted) = (r.id, r.from, r.incoming.take(), r.granted);
+        let (id, from, pieces, granted, removal) = (r.id, r.from, r.incoming.take(), r.granted, r.removal);
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
         let pending = Pending::Write { txn, id, size, begun: self.now };
         let promise = self.marks.newest();
-        self.start(Effect::Write { id, pieces, verify, promise }, pending);
+        self.start(Effect::Write { id, pieces, verify, promise, removal }, pending);
         if let Some((leader, group, expected)) = granted {
             self.report_unless_right(leader, group, expected, size);
         }
@@ -439,6 +444,7 @@ impl Target {
         let ack = match result {
             Ok(()) => Ack::Durable,
             Err(WriteFailure::NoSpace) => Ack::NoSpace,
+            Err(WriteFailure::Exhausted) => Ack::DiskFailed,
             Err(WriteFailure::Disk) => {
                 self.note_failure(result);
                 Ack::DiskFailed

@@ -180,6 +180,9 @@ pub struct PutRequest {
     pub stretch: u16,
     /// No reservation wanted: answer at once with a share of the link (the conventional store).
     pub unreserved: bool,
+    /// A manifest that says that something is removed: it may have of the room that is kept for what wins some. Means nothing
+    /// for a payload chunk.
+    pub removal: bool,
     /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
     /// [`limits::RANGES`], the first ones.
     pub taken: Vec<(Span, Span)>,
@@ -249,7 +252,7 @@ pub enum Ack {
     BadHash,
     /// No room.
     NoSpace,
-    /// The disk failed: the copy could not be written (put) or read (get).
+    /// The copy could not be written (put) or read (get).
     DiskFailed,
     /// (To a probe.) Payload is still missing, which is asked for when it is late; or it is being written; or too busy to look:
     /// ask again. (To a repair.) It is still read, or waits for the port.
@@ -531,7 +534,7 @@ fn take_discard(r: &mut Reader<'_>) -> Option<Discard> {
 pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
-    out.put_u8(u8::from(request.unreserved));
+    out.put_u8(u8::from(request.unreserved) | u8::from(request.removal) << 1);
     out.put_u16_le(request.stretch);
     out.put_slice(&request.id.encode());
     out.put_u32_le(request.size);
@@ -545,13 +548,14 @@ pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
 }
 
 pub(super) fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
-    let (txn, round, unreserved, stretch) = (TxnId(r.u64()?), r.u8()?, r.flag()?, r.u16()?);
+    let (txn, round, flags, stretch) = (TxnId(r.u64()?), r.u8()?, r.u8()?, r.u16()?);
+    let (unreserved, removal) = (flags & 1 > 0, flags & 2 > 0);
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
     let window = |r: &mut Reader<'_>| Some((r.span()?, r.span()?));
     let taken: Vec<(Span, Span)> = (0..r.count(limits::RANGES)?).map(|_| window(r)).collect::<Option<_>>()?;
     let ends = taken.iter().flat_map(|(start, end)| [*start, *end]);
-    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && ends.is_sorted();
-    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, taken })
+    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && ends.is_sorted() && flags < 4;
+    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, taken })
 }
 
 fn put_bid(bid: &Bid, out: &mut BytesMut) {

@@ -94,6 +94,7 @@ pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
         earliest,
         stretch: 100,
         unreserved: false,
+        removal: false,
         taken: Vec::new(),
     })
 }

@@ -65,6 +65,13 @@ impl Gateway {
         &self.maps[self.hands.local().map]
     }
 
+    fn start_put(&self, id: ChunkId, payload: Bytes, removal: bool) -> Pending<Result<Stored, ServiceError>> {
+        self.pending(Ask::Put(id, payload, removal), |answer| match answer {
+            Answer::Put(result) => Ok(result?),
+            _ => astray(),
+        })
+    }
+
     fn pending<T: 'static>(
         &self,
         ask: Ask,
@@ -77,10 +84,11 @@ impl Gateway {
 
 impl ChunkService for Gateway {
     fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        self.pending(Ask::Put(id, payload), |answer| match answer {
-            Answer::Put(result) => Ok(result?),
-            _ => astray(),
-        })
+        self.start_put(id, payload, false)
+    }
+
+    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+        self.start_put(id, payload, true)
     }
 
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {

@@ -32,7 +32,8 @@ const STACK: usize = 1 << 20;
 
 /// What a task asks of the world.
 pub(crate) enum Ask {
-    Put(ChunkId, Bytes),
+    /// With whether it is a removal.
+    Put(ChunkId, Bytes, bool),
     Get(ChunkId),
     List(Scope, Vec<u8>),
     Renew(ChunkId),

@@ -171,7 +171,7 @@ impl World<'_> {
                 self.stop_starting(id, disk);
                 false
             }
-            Ok(damaged) if damaged.is_empty() || self.disks.spoiled.contains(&id) => {
+            Ok(found) if found.damaged.is_empty() && found.gaps.is_empty() || self.disks.spoiled.contains(&id) => {
                 if self.disks.forgetful.contains(&id) {
                     // What is back after it was dropped may have rotted meanwhile.
                     let good = disk.good();
@@ -180,8 +180,9 @@ impl World<'_> {
                 }
                 true
             }
-            Ok(damaged) => {
-                self.fail(format!("{id} takes {} for damaged, and nothing was", tell::chunks(&damaged)));
+            Ok(found) => {
+                let (chunks, places) = (tell::chunks(&found.damaged), found.gaps.len());
+                self.fail(format!("{id} takes {chunks} and {places} places for damaged, and nothing was"));
                 false
             }
             Err(error) => {

@@ -345,9 +345,9 @@ impl World<'_> {
         let calm = self.healed;
         let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
         let request = match ask {
-            Ask::Put(id, payload) => {
+            Ask::Put(id, payload, removal) => {
                 gateways.puts.insert(handle, (id, payload.clone(), now));
-                initiator::Request::Put { handle, id, payload }
+                initiator::Request::Put { handle, id, payload, removal }
             }
             Ask::Get(id) => initiator::Request::Get { handle, id },
             Ask::List(scope, prefix) => initiator::Request::List { handle, scope, prefix },

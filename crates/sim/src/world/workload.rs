@@ -127,7 +127,10 @@ impl World<'_> {
         }
         self.contents.insert(id, payload.clone());
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
-        (Asked::Put(id, payload.clone(), self.healed, fresh, begun), initiator::Request::Put { handle, id, payload })
+        (
+            Asked::Put(id, payload.clone(), self.healed, fresh, begun),
+            initiator::Request::Put { handle, id, payload, removal: false },
+        )
     }
 
     /// A chunk that was put before.

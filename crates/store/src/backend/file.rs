@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
 
 use super::Backend;
+use crate::limit;
 use crate::stage::BLOCK;
 
 const LOCK: &str = "lock";
@@ -20,6 +21,8 @@ const OWNER: u32 = 0o600;
 #[derive(Debug)]
 pub struct FileBackend {
     dir: PathBuf,
+    /// The directory itself, kept open so that a process without descriptors can still make it durable.
+    itself: File,
     open: Mutex<BTreeMap<String, Arc<Handles>>>,
     _lock: File,
 }
@@ -41,7 +44,7 @@ impl FileBackend {
     pub fn open(dir: &Path) -> io::Result<Self> {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(OWNER).open(dir.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Self { dir: dir.to_owned(), open: Mutex::new(BTreeMap::new()), _lock: lock })
+        Ok(Self { dir: dir.to_owned(), itself: File::open(dir)?, open: Mutex::new(BTreeMap::new()), _lock: lock })
     }
 
     fn file(&self, name: &str) -> io::Result<Arc<Handles>> {
@@ -51,19 +54,31 @@ impl FileBackend {
         }
         let path = self.dir.join(name);
         let cached = OpenOptions::new().read(true).write(true).open(&path)?;
-        let past = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
-        let direct = OpenOptions::new().write(true).custom_flags(past).open(&path).ok();
-        let file = Arc::new(Handles { cached, direct });
+        let file = Arc::new(Handles { cached, direct: open_direct(&path)? });
+        Self::keep(&mut open, name, &file);
+        Ok(file)
+    }
+
+    fn keep(open: &mut BTreeMap<String, Arc<Handles>>, name: &str, file: &Arc<Handles>) {
         // Enough for the segments in use; the rest are opened again when they are read.
         if open.len() >= 128 {
             open.pop_first();
         }
-        open.insert(name.to_owned(), Arc::clone(&file));
-        Ok(file)
+        open.insert(name.to_owned(), Arc::clone(file));
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        File::open(&self.dir)?.sync_all()
+        self.itself.sync_all()
+    }
+}
+
+/// Opens a file past the page cache; `None` where the file system cannot.
+fn open_direct(path: &Path) -> io::Result<Option<File>> {
+    let past = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
+    match OpenOptions::new().write(true).custom_flags(past).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if limit::told(&error).is_some() => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
@@ -93,22 +108,30 @@ impl Backend for FileBackend {
 
     fn create(&self, name: &str, len: u64) -> io::Result<()> {
         let path = self.dir.join(name);
-        let file = OpenOptions::new().create_new(true).read(true).write(true).mode(OWNER).open(&path)?;
+        let cached = OpenOptions::new().create_new(true).read(true).write(true).mode(OWNER).open(&path)?;
         // Allocated, not written with zeros: that would halve the latency of a sync, but double what the disk has to take.
-        let written = fallocate(&file, FallocateFlags::empty(), 0, len)
+        let written = fallocate(&cached, FallocateFlags::empty(), 0, len)
             .map_err(io::Error::from)
             .or_else(|error| match error.kind() {
-                io::ErrorKind::Unsupported => file.set_len(len),
+                io::ErrorKind::Unsupported => cached.set_len(len),
                 _ => Err(error),
             })
-            .and_then(|()| file.sync_all())
-            .and_then(|()| self.sync_dir());
-        if let Err(error) = written {
-            // Half a file is of no use to anybody; the first error is the one to report.
-            let _ = std::fs::remove_file(&path);
-            return Err(error);
+            .and_then(|()| cached.sync_all())
+            .and_then(|()| self.sync_dir())
+            .and_then(|()| open_direct(&path));
+        match written {
+            // What is made can be written: the writer needs no more descriptors.
+            Ok(direct) => {
+                let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+                Self::keep(&mut open, name, &Arc::new(Handles { cached, direct }));
+                Ok(())
+            }
+            Err(error) => {
+                // Half a file is of no use to anybody; the first error is the one to report.
+                let _ = std::fs::remove_file(&path);
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {

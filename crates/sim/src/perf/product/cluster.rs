@@ -310,7 +310,7 @@ impl<'a> Cluster<'a> {
         let wish = self.workload.wish(self.now);
         let request = if wish.is_put {
             let payload = Bytes::from_static(&ZEROS[..wish.size as usize]);
-            Request::Put { handle: wish.handle, id: wish.id, payload }
+            Request::Put { handle: wish.handle, id: wish.id, payload, removal: false }
         } else {
             Request::Get { handle: wish.handle, id: wish.id }
         };

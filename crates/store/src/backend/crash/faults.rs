@@ -5,7 +5,8 @@ use std::io;
 use protocol::rng::Rng;
 
 use super::{CrashBackend, Disk, File, PAGE, SECTOR};
-use crate::record::{ALIGN, Header, Kind, RECORD_HEADER};
+use crate::IDENTITY;
+use crate::record::{ALIGN, Header, IDENTITY_LEN, Identity, Kind, RECORD_HEADER};
 
 /// How syncs fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,12 @@ impl Disk {
         self.files.values_mut().for_each(|file| file.unnamed = false);
     }
 
+    /// The secret of the store that is here.
+    fn secret(&self) -> u64 {
+        let identity = self.files.get(IDENTITY).and_then(|file| Identity::decode(file.live.get(..IDENTITY_LEN)?));
+        identity.map_or(0, |identity| identity.secret)
+    }
+
     pub(super) fn revive(&mut self) {
         self.stopped = false;
         self.fuse = None;
@@ -101,10 +108,10 @@ impl File {
     }
 
     /// The record headers: where, and what they say.
-    fn headers(&self) -> impl DoubleEndedIterator<Item = (usize, Header)> {
+    fn headers(&self, secret: u64) -> impl DoubleEndedIterator<Item = (usize, Header)> {
         (0..self.live.len() / ALIGN as usize)
             .map(|n| n * ALIGN as usize)
-            .filter_map(|at| Some((at, Header::decode(&self.live[at..])?)))
+            .filter_map(move |at| Some((at, Header::decode(&self.live[at..], secret, at as u64)?)))
     }
 
     fn rot(&mut self, at: usize) {
@@ -124,12 +131,13 @@ impl CrashBackend {
     pub fn rot(&self, seed: u64, spot: Spot) -> Option<Rot> {
         let mut rng = Rng::new(seed);
         let mut disk = self.disk();
+        let secret = disk.secret();
         let segments = disk.files.iter_mut().filter(|(name, _)| name.starts_with("segment-")).map(|(_, file)| file);
-        let mut segments: Vec<&mut File> = segments.filter(|file| file.headers().next().is_some()).collect();
+        let mut segments: Vec<&mut File> = segments.filter(|file| file.headers(secret).next().is_some()).collect();
         let file = match spot {
             Spot::Tail => segments.pop()?,
             Spot::Tombstone => {
-                segments.retain(|file| file.headers().any(|(_, header)| header.kind == Kind::Tombstone));
+                segments.retain(|file| file.headers(secret).any(|(_, header)| header.kind == Kind::Tombstone));
                 let nth = rng.below(segments.len() as u64) as usize;
                 segments.into_iter().nth(nth)?
             }
@@ -138,8 +146,10 @@ impl CrashBackend {
                 segments.into_iter().nth(nth)?
             }
         };
-        let headers: Vec<(usize, Header)> =
-            file.headers().filter(|(_, header)| spot != Spot::Tombstone || header.kind == Kind::Tombstone).collect();
+        let headers: Vec<(usize, Header)> = file
+            .headers(secret)
+            .filter(|(_, header)| spot != Spot::Tombstone || header.kind == Kind::Tombstone)
+            .collect();
         let at = match spot {
             Spot::Anywhere => {
                 let used = file.live.iter().rposition(|byte| *byte != 0).filter(|used| *used > 192)?;
@@ -164,8 +174,9 @@ impl CrashBackend {
     pub fn lose_sector(&self, seed: u64) -> bool {
         let mut rng = Rng::new(seed);
         let mut disk = self.disk();
+        let secret = disk.secret();
         let segments = disk.files.iter_mut().filter(|(name, _)| name.starts_with("segment-")).map(|(_, file)| file);
-        let mut segments: Vec<&mut File> = segments.filter(|file| file.headers().next().is_some()).collect();
+        let mut segments: Vec<&mut File> = segments.filter(|file| file.headers(secret).next().is_some()).collect();
         let nth = rng.below(segments.len() as u64) as usize;
         let Some(file) = segments.get_mut(nth) else { return false };
         let used = file.live.iter().rposition(|byte| *byte != 0).unwrap_or(0);

@@ -1,0 +1,130 @@
+//! Places of segments that cannot be read, so that it is not known what they held.
+
+use std::io;
+
+use protocol::id::{ChunkId, ChunkKind};
+
+use crate::backend::Backend;
+use crate::record::{Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER, segment_header};
+use crate::recovery::Found;
+use crate::segment_name;
+
+/// A place of a segment's file where no record can be read, or where the file should go on and does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The number of the segment.
+    pub segment: u32,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// How many records were there at least, as the numbers of those before and behind it say. Of a segment's header 0.
+    pub records: u64,
+    /// Whether it was durable once, because of what is behind it in the segment.
+    pub(crate) durable: bool,
+}
+
+/// The first and the last record of a segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) segment: u32,
+    /// Sequence numbers.
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Where the last one ends, and the file.
+    pub(crate) end: u64,
+    pub(crate) file: u64,
+    /// How long it should be; `None` when the segment's header is damaged.
+    pub(crate) says: Option<u64>,
+    /// Everything before this was durable when a record behind it was written.
+    pub(crate) durable: u64,
+}
+
+impl Found {
+    /// Tells gaps that a crash left from damage, when all segments were scanned, and strikes out the former: later they
+    /// would be taken for damage.
+    pub(crate) fn settle(&mut self, backend: &dyn Backend) -> io::Result<()> {
+        self.check_headers();
+        self.compare_runs();
+        // A segment is synced before the next one is begun.
+        let last = self.runs.last().map_or(0, |run| run.segment);
+        for gap in &mut self.gaps {
+            gap.durable |= gap.segment < last;
+            if gap.durable {
+                self.usage.change(gap.segment, |of| {
+                    of.lost += gap.records;
+                    // It may be all that there is: not an unused segment.
+                    of.written = of.written.max((gap.offset + gap.bytes).min(of.file).saturating_sub(SEGMENT_HEADER));
+                });
+            }
+        }
+        for gap in self.gaps.iter().filter(|gap| !gap.durable && gap.segment == last) {
+            let name = segment_name(gap.segment);
+            backend.write_at(&name, gap.offset, &strike(gap, &self.identity, self.usage.get(last).file))?;
+            backend.sync(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the headers of the segments that have records, and whether their files are as long as those say.
+    fn check_headers(&mut self) {
+        for Run { segment, end, file, says, durable, .. } in self.runs.iter().copied() {
+            let gap = |offset, bytes, durable| Gap { segment, offset, bytes, records: 0, durable };
+            match says {
+                None => self.gaps.push(gap(0, SEGMENT_HEADER, durable > SEGMENT_HEADER)),
+                Some(says) if file < says => {
+                    let at = end.min(file);
+                    let tail = self.gaps.iter_mut().find(|gap| (gap.segment, gap.offset) == (segment, at));
+                    match tail {
+                        Some(tail) => *tail = Gap { records: tail.records, ..gap(at, says - at, true) },
+                        None => self.gaps.push(gap(at, says - at, true)),
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Each segment goes on where the one before it ended: what lies between is missing, also when nothing else shows it.
+    fn compare_runs(&mut self) {
+        for pair in self.runs.windows(2) {
+            let (before, behind) = (pair[0], pair[1]);
+            let missing = behind.first.saturating_sub(before.last + 1);
+            // Between them there may have been one that compaction emptied.
+            if missing == 0 || before.segment + 1 != behind.segment {
+                continue;
+            }
+            let gap_at = |segment, offset| move |gap: &Gap| (gap.segment, gap.offset) == (segment, offset);
+            let tail = self.gaps.iter().position(gap_at(before.segment, before.end));
+            let head = self.gaps.iter().position(gap_at(behind.segment, SEGMENT_HEADER));
+            let counted: u64 = [tail, head].into_iter().flatten().map(|at| self.gaps[at].records).sum();
+            match tail.or(head) {
+                Some(at) => self.gaps[at].records += missing.saturating_sub(counted),
+                None => self.gaps.push(Gap {
+                    segment: before.segment,
+                    offset: before.end,
+                    bytes: before.file.saturating_sub(before.end),
+                    records: missing,
+                    durable: true,
+                }),
+            }
+        }
+    }
+}
+
+/// What is to stand at the beginning of a gap that a crash left.
+fn strike(gap: &Gap, identity: &Identity, file: u64) -> [u8; RECORD_HEADER as usize] {
+    if gap.offset == 0 {
+        return segment_header(identity, gap.segment, file);
+    }
+    let header = Header {
+        kind: Kind::Struck,
+        id: ChunkId::from_parts(ChunkKind::Payload, [0; 32]),
+        len: gap.bytes.saturating_sub(RECORD_HEADER) as u32,
+        segment: gap.segment,
+        sequence: 0,
+        crc: 0,
+        behind: 0,
+    };
+    header.encode(identity.secret, gap.offset)
+}
