@@ -26,7 +26,7 @@ fn without_descriptors_writes_fail_and_go_on_when_there_are_some_again() {
     (0..5).for_each(|n| put(&store, n).expect("room"));
     store.prepare_segment().expect("room");
     let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before.clone() }).expect("may be lowered");
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).expect("may be lowered");
     // Into the segment in use, and into the one that was made ahead.
     let stored = (5..).take_while(|n| put(&store, *n).is_ok()).count() as u32 + 5;
     let (write, ahead) = (put(&store, 100), store.prepare_segment());

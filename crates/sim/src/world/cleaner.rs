@@ -350,7 +350,7 @@ impl World<'_> {
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
         let asked = Asked::Put(id, payload.clone(), self.healed, true, begun);
         self.open.insert((initiator, handle), asked);
-        self.input(initiator, None, Some(initiator::Request::Put { handle, id, payload }));
+        self.input(initiator, None, Some(initiator::Request::Put { handle, id, payload, removal: false }));
     }
 
     /// Sometimes nobody counts on a chunk any more.
