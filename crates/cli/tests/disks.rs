@@ -94,9 +94,9 @@ fn a_cluster_at_its_capacity_refuses_puts_and_serves_gets() {
 fn a_full_file_system_refuses_puts_and_serves_gets() {
     let place = tempfile::tempdir().unwrap();
     let data = made(place.path(), "3", |map| with_capacity(&map, "256MiB"));
-    // Room for a segment of 16 MiB and the reserve, which is another, and not for a third.
+    // Room for a segment of 16 MiB and the reserve, which is three, and not for a fifth.
     let directory = data.join("targets/2");
-    let Some(_mount) = Mount::at(&directory, "size=40m") else { return };
+    let Some(_mount) = Mount::at(&directory, "size=72m") else { return };
     make_store(data.join("cluster.toml").to_str().unwrap(), 2);
     let cluster = Cluster::start(&data, &["--targets", "3"]);
     nothing_half_written(&cluster, &content(60 << 20, 2));
@@ -116,7 +116,7 @@ fn room_that_others_take_and_leave_is_seen_without_a_put() {
     let place = tempfile::tempdir().unwrap();
     let data = made(place.path(), "3", |map| with_capacity(&map, "256MiB"));
     let directory = data.join("targets/2");
-    let Some(_mount) = Mount::at(&directory, "size=100m") else { return };
+    let Some(_mount) = Mount::at(&directory, "size=132m") else { return };
     make_store(data.join("cluster.toml").to_str().unwrap(), 2);
     let cluster = Cluster::start(&data, &["--targets", "3"]);
     let free = || {

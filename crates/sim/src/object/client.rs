@@ -232,7 +232,7 @@ impl Client {
         let number = self.gateway.hands.tell(|history, _| history.number(left.concat().into()));
         // Some clients are as slow as a put may be, and some much slower.
         let slow = self.below(2) == 0;
-        let much = if self.below(4) == 0 && !self.gateway.hands.local().healed { 8 } else { 1 };
+        let much = if self.below(2) == 0 && !self.gateway.hands.local().healed { 8 } else { 1 };
         let longest = self.settings.grace.as_nanos() * much / 2 / (left.len() as u64 + 2);
         let pause = if slow { self.below(longest) } else { 0 };
         let pause = Span::from_nanos(if self.settings.cleans { pause } else { 0 });

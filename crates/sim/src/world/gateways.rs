@@ -97,7 +97,7 @@ impl Gateways {
     fn freezes(&mut self, node: NodeId, change: &Change) -> bool {
         let others = self.hosts.iter().any(|host| host.node.is_some_and(|other| other != node));
         let visible = matches!(change, Change::Put(..) | Change::Complete(..));
-        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 30)
+        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 10)
     }
 
     fn host_of(&self, node: NodeId) -> Option<usize> {
@@ -356,7 +356,7 @@ impl World<'_> {
             Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
             Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
                 // The whole gateway stands still, with its change on the way: by then others took it for dead.
-                let at = later(gateways, gateways.settings.grace.times(4).as_nanos());
+                let at = later(gateways, gateways.settings.grace.times(4).as_nanos()) + gateways.settings.grace.times(3);
                 if let Some(host) = gateways.host_of(node) {
                     gateways.hosts[host].stalled = at;
                 }
