@@ -51,9 +51,9 @@ impl Target {
         (self.setup.bug != Some(Bug::ForgetPromise)).then(|| self.marks.newest())
     }
 
-    /// Whether who asks does not know a map with which others already put: then it does not know all that is there, or all
-    /// that refers to chunks.
-    pub(super) fn is_behind(&self, epoch: Epoch) -> bool {
+    /// Whether a cleaner does not know a map with which others already put: then it does not know all that refers to
+    /// chunks either.
+    fn is_behind(&self, epoch: Epoch) -> bool {
         epoch < self.marks.epoch.max(self.setup.map.epoch)
     }
 

@@ -222,10 +222,6 @@ impl Target {
             {
                 self.bid(from, txn, 0, Answer::Stale);
             }
-            // It may have been put where the newer map places it, and what is not listed is taken for absent.
-            Message::List { txn, .. } if self.is_behind(head.epoch) => {
-                self.bid(from, txn, 0, Answer::Stale);
-            }
             // With another map others may be in the group, or other groups.
             Message::Leading(_) if head.epoch != self.setup.map.epoch => {}
             Message::Leading(message) => self.leading(from, message),
