@@ -356,7 +356,8 @@ impl World<'_> {
             Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
             Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
                 // The whole gateway stands still, with its change on the way: by then others took it for dead.
-                let at = later(gateways, gateways.settings.grace.times(4).as_nanos()) + gateways.settings.grace.times(3);
+                let at =
+                    later(gateways, gateways.settings.grace.times(4).as_nanos()) + gateways.settings.grace.times(3);
                 if let Some(host) = gateways.host_of(node) {
                     gateways.hosts[host].stalled = at;
                 }
