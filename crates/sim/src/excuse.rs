@@ -19,8 +19,6 @@ pub enum Excuse {
     Full,
     /// The newest version of a file of which a copy was damaged: who lost it does not say so, and the others may be silent.
     RottenName,
-    /// A chunk that nothing refers to on a target whose files take all that they may: there is no room to note that it goes.
-    NoTombstone,
 }
 
 impl Excuse {
@@ -33,7 +31,6 @@ impl Excuse {
             Self::Regrouped => "unfindable after a regrouping",
             Self::Full => "put while targets were full",
             Self::RottenName => "version of a file, with a copy damaged and others silent",
-            Self::NoTombstone => "garbage on a target without room for a tombstone",
             Self::OlderMap => "looked for under an older map than it was put with",
         }
     }
