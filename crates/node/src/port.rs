@@ -388,7 +388,7 @@ mod tests {
         let deadline = std::time::Instant::now() + LIMIT;
         for attempt in 0_u32.. {
             if attempt.is_multiple_of(1_000) {
-                // What waits for a proof is not kept for long.
+                // A first word is said again once: who is not heard asks again.
                 other.send(&datagram);
             }
             if net.arrived().is_some() {
