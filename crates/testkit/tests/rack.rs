@@ -4,10 +4,17 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use testkit::{Rack, Shape};
 
 const SHAPE: Shape = Shape { hosts: 2, mtu: 9_000, rate_mbit: Some(1_000), queue_ms: 20, snooping: true };
+
+/// Held by each test to its end: a rack that is built removes the stale ones, also one that another test has just begun to make.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn ip(args: &[&str]) -> String {
     let output = Command::new("ip").args(args).output().unwrap();
@@ -26,8 +33,7 @@ fn gone() -> u32 {
     child.id()
 }
 
-/// Waits until a process that was started in a namespace is there, which takes it a moment; or until it has ended, because
-/// another test's rack has removed the namespace.
+/// Waits until a process that was started in a namespace is there, which takes it a moment; or until it has ended.
 fn wait_inside(namespace: &str, process: &mut Child) {
     let inside = || !Command::new("ip").args(["netns", "pids", namespace]).output().unwrap().stdout.is_empty();
     while !inside() && process.try_wait().unwrap().is_none() {
@@ -37,6 +43,7 @@ fn wait_inside(namespace: &str, process: &mut Child) {
 
 #[test]
 fn a_rack_is_what_it_should_be_and_goes_with_all_that_runs_on_it() {
+    let _alone = alone();
     if let Some(reason) = Rack::obstacle() {
         return eprintln!("skipped: {reason}");
     }
@@ -58,6 +65,7 @@ fn a_rack_is_what_it_should_be_and_goes_with_all_that_runs_on_it() {
 
 #[test]
 fn a_rack_goes_when_its_test_panics() {
+    let _alone = alone();
     if let Some(reason) = Rack::obstacle() {
         return eprintln!("skipped: {reason}");
     }
@@ -73,6 +81,7 @@ fn a_rack_goes_when_its_test_panics() {
 
 #[test]
 fn a_rack_whose_process_died_is_removed_by_the_next() {
+    let _alone = alone();
     if let Some(reason) = Rack::obstacle() {
         return eprintln!("skipped: {reason}");
     }
