@@ -283,6 +283,14 @@ pub(crate) fn cpu_seconds(stat: &str) -> f64 {
     (ticks(11) + ticks(12)) as f64 / per_second as f64
 }
 
+/// Processor seconds that the host of this virtual machine has taken for others since it began, from all processors; 0 where
+/// that is not told.
+pub(crate) fn stolen_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = text.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok()).unwrap_or(0);
+    ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
+}
+
 fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let pages = text.split_whitespace().nth(1).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);

@@ -6,8 +6,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -20,7 +20,7 @@ use super::s3::{Client, Done, base, start_gateway};
 use crate::args::{BenchArgs, TransportArg};
 use crate::numbers;
 use crate::output::{self, json, line, step_bar};
-use crate::process::{cpu_seconds, open_many_files};
+use crate::process::{cpu_seconds, open_many_files, stolen_seconds};
 
 /// How often each crowd is measured.
 const ROUNDS: usize = 5;
@@ -34,6 +34,8 @@ const SIZE: u64 = 100_000;
 const ADDRESSES: usize = 20;
 /// How often a stranger looks whether it was sent away, and comes again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long they rest at most before they look whether it is over.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Who is there beside the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,25 +45,33 @@ enum Crowd {
     Elsewhere,
     /// From the clients' address, as behind a proxy.
     Here,
+    /// From addresses of their own, and all at the same moments.
+    Throng,
 }
 
 impl Crowd {
-    const ALL: [Self; 3] = [Self::None, Self::Elsewhere, Self::Here];
+    const ALL: [Self; 4] = [Self::None, Self::Elsewhere, Self::Here, Self::Throng];
 
     const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Elsewhere => "elsewhere",
             Self::Here => "at the clients' address",
+            Self::Throng => "elsewhere, all at once",
         }
     }
 
     /// The address from which the `n`th comes.
     fn address(self, n: usize) -> Ipv4Addr {
         match self {
-            Self::Elsewhere => Ipv4Addr::new(127, 0, 0, 2 + (n % ADDRESSES) as u8),
+            Self::Elsewhere | Self::Throng => Ipv4Addr::new(127, 0, 0, 2 + (n % ADDRESSES) as u8),
             Self::None | Self::Here => Ipv4Addr::LOCALHOST,
         }
+    }
+
+    /// When the `n`th of `count` looks for the `round`th time whether it was sent away.
+    fn looks(self, n: usize, count: usize, round: u32) -> Duration {
+        AGAIN * round + if self == Self::Throng { Duration::ZERO } else { AGAIN * n as u32 / count.max(1) as u32 }
     }
 }
 
@@ -93,6 +103,8 @@ struct Row {
     strangers_cpu: f64,
     /// Of one core, what the gateway takes.
     gateway_cpu: f64,
+    /// Of all cores, what the host of a virtual machine took for others, 0 to 1.
+    host_took: f64,
 }
 
 /// What one crowd did in one round.
@@ -103,6 +115,8 @@ struct Measured {
     came: usize,
     strangers_cpu: f64,
     gateway_cpu: f64,
+    /// In processor seconds.
+    host_took: f64,
 }
 
 /// Runs `reservoir bench --strangers`.
@@ -116,7 +130,7 @@ pub(super) fn run(args: &BenchArgs, strangers: usize, stop: &Arc<AtomicBool>) ->
     let mut load = Load { bench, client, pid, base: base()?, clients, limit: Duration::from_secs(args.seconds) };
     load.measure(Crowd::None, 0)?;
     let bar = step_bar("bench", (ROUNDS * Crowd::ALL.len()) as u64);
-    let mut rounds: [Vec<Measured>; 3] = Default::default();
+    let mut rounds: [Vec<Measured>; Crowd::ALL.len()] = Default::default();
     for _ in 0..ROUNDS {
         for (crowd, measured) in Crowd::ALL.into_iter().zip(&mut rounds) {
             measured.push(load.measure(crowd, strangers)?);
@@ -156,6 +170,8 @@ fn row(crowd: Crowd, kind: usize, measured: &[Measured], without: &[Measured], s
         came_per_s: each_second(|round| round.came as f64),
         strangers_cpu: each_second(|round| round.strangers_cpu),
         gateway_cpu: each_second(|round| round.gateway_cpu),
+        host_took: each_second(|round| round.host_took)
+            / std::thread::available_parallelism().map_or(1, usize::from) as f64,
     }
 }
 
@@ -174,17 +190,21 @@ impl Load {
     fn measure(&mut self, crowd: Crowd, strangers: usize) -> anyhow::Result<Measured> {
         let (over, stat) = (AtomicBool::new(false), format!("/proc/{}/stat", self.pid));
         let strangers = if crowd == Crowd::None { 0 } else { strangers };
-        let (before, this) = (cpu_seconds(&stat), &*self);
-        let (clients, came) = std::thread::scope(|scope| {
-            let come = scope.spawn(|| this.strangers(crowd, strangers, &over));
-            let threads: Vec<_> = (0..self.clients).map(|n| scope.spawn(move || this.ask(n))).collect();
+        let this = &*self;
+        let (here, all_here) = mpsc::channel();
+        let (clients, came, gateway_cpu, host_took) = std::thread::scope(|scope| {
+            let over = &over;
+            let come = scope.spawn(move || this.strangers(crowd, strangers, here, over));
+            // When they cannot come, they say so at the end.
+            let _ = all_here.recv();
+            let (cpu, taken) = (cpu_seconds(&stat), stolen_seconds());
+            let threads: Vec<_> = (0..this.clients).map(|n| scope.spawn(move || this.ask(n))).collect();
             let clients: Vec<anyhow::Result<Done>> = threads.into_iter().map(joined).collect();
             over.store(true, Ordering::SeqCst);
-            (clients, joined(come))
+            (clients, joined(come), cpu_seconds(&stat) - cpu, stolen_seconds() - taken)
         });
         let (came, strangers_cpu) = came?;
-        let mut measured =
-            Measured { ms: Default::default(), came, strangers_cpu, gateway_cpu: cpu_seconds(&stat) - before };
+        let mut measured = Measured { ms: Default::default(), came, strangers_cpu, gateway_cpu, host_took };
         for (n, done) in clients.into_iter().enumerate() {
             measured.ms[n % 2].extend(done?.whole_ms);
         }
@@ -214,9 +234,15 @@ impl Load {
         Ok(done)
     }
 
-    /// Strangers who come again when they were sent away, until it is `over`: how often any came, and the seconds of a
-    /// processor that they took.
-    fn strangers(&self, crowd: Crowd, count: usize, over: &AtomicBool) -> anyhow::Result<(usize, f64)> {
+    /// Strangers who come again when they were sent away, until it is `over`. When all are `here`, it is counted how often any
+    /// comes again, and the seconds of a processor that they take.
+    fn strangers(
+        &self,
+        crowd: Crowd,
+        count: usize,
+        here: mpsc::Sender<()>,
+        over: &AtomicBool,
+    ) -> anyhow::Result<(usize, f64)> {
         let come = |n: usize| -> anyhow::Result<TcpStream> {
             let mut stream = connect(self.client.server()?, crowd.address(n)).context("a stranger cannot connect")?;
             stream.set_nonblocking(true).context("a stranger's socket cannot be prepared")?;
@@ -224,11 +250,21 @@ impl Load {
             let _ = stream.write(&self.undone(n)?);
             Ok(stream)
         };
-        let mut held = (0..count).map(come).collect::<anyhow::Result<Vec<_>>>()?;
-        let (mut came, mut said) = (count, [0; 4_096]);
-        while !over.load(Ordering::SeqCst) {
-            let next = Instant::now() + AGAIN;
+        let cpu = || cpu_seconds("/proc/thread-self/stat");
+        let (begin, mut held, mut said) = (Instant::now(), Vec::with_capacity(count), [0; 4_096]);
+        for n in 0..count {
+            rest(begin + crowd.looks(n, count, 0), over);
+            held.push(come(n)?);
+        }
+        // Whoever waits for it may have failed.
+        let _ = here.send(());
+        let (mut came, before) = (0, cpu());
+        for round in 1_u32.. {
             for (n, stream) in held.iter_mut().enumerate() {
+                rest(begin + crowd.looks(n, count, round), over);
+                if over.load(Ordering::SeqCst) {
+                    break;
+                }
                 let gone = match stream.read(&mut said) {
                     Ok(bytes) => bytes == 0,
                     Err(error) => error.kind() != ErrorKind::WouldBlock,
@@ -238,11 +274,11 @@ impl Load {
                     came += 1;
                 }
             }
-            while !over.load(Ordering::SeqCst) && Instant::now() < next {
-                std::thread::sleep(Duration::from_millis(10));
+            if held.is_empty() || over.load(Ordering::SeqCst) {
+                break;
             }
         }
-        Ok((came, cpu_seconds("/proc/thread-self/stat")))
+        Ok((came, cpu() - before))
     }
 
     /// What a stranger sends: a kind for each number.
@@ -267,6 +303,17 @@ impl Load {
     }
 }
 
+/// Rests until then, or until it is `over`.
+fn rest(until: Instant, over: &AtomicBool) {
+    while !over.load(Ordering::SeqCst) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+}
+
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -282,8 +329,8 @@ fn connect(server: SocketAddr, from: Ipv4Addr) -> std::io::Result<TcpStream> {
 fn print(report: &Report) -> anyhow::Result<()> {
     line(&format!(
         "{} clients put and get 100 kB objects, {} times a second each; beside them {} connections of strangers, who come \
-         again when they are sent away; {} rounds of {} s each, in turns; clients, strangers, gateway and targets share \
-         this machine",
+         again within a second when they are sent away; {} rounds of {} s each, in turns; clients, strangers, gateway and \
+         targets share this machine",
         report.clients,
         1_000 / PACE.as_millis(),
         report.strangers,
@@ -304,6 +351,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
             format!("{:.0}", row.came_per_s),
             format!("{:.0} %", row.strangers_cpu * 100.0),
             format!("{:.0} %", row.gateway_cpu * 100.0),
+            format!("{:.0} %", row.host_took * 100.0),
         ]
     };
     let header = [
@@ -318,6 +366,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
         "came per s",
         "their CPU",
         "gateway CPU",
+        "host took",
     ];
     output::table(&header, report.results.iter().map(row).collect())?;
     ensure!(report.results.iter().all(|row| row.requests > 0), "nothing was measured: give more --seconds");
