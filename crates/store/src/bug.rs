@@ -35,6 +35,8 @@ pub enum Bug {
     ForgetUnread,
     /// A scrub reports a bad copy, and goes on to name it.
     KeepBad,
+    /// What drops or settles a damaged copy does not look whether the chunk was put again meanwhile.
+    DropPutAgain,
 }
 
 impl Bug {
@@ -58,6 +60,7 @@ impl Bug {
             Self::MiscountAhead => "miscount-ahead",
             Self::ForgetUnread => "forget-unread",
             Self::KeepBad => "keep-bad",
+            Self::DropPutAgain => "drop-put-again",
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Which copies were dropped because they were damaged, and are not here again.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
 
+use crate::bug::Bug;
 use crate::record::{DAMAGED, Kind};
-use crate::{Store, WriteError, Writer, lock};
+use crate::{Place, Store, WriteError, Writer, bury, lock};
 
 /// Chunks that are remembered; of further ones it is only known that there are more.
 const REMEMBERED: usize = 65_536;
@@ -48,13 +50,36 @@ impl Store {
         (damaged.ids.len() as u64 + lost, damaged.more || lost > 0)
     }
 
-    /// Forgets damaged copies, durably, and remembers that it did.
-    pub(crate) fn drop_damaged(&self, ids: &[ChunkId]) -> Result<(), WriteError> {
-        // Also when no tombstone can be written: they are missed all the same.
-        ids.iter().for_each(|id| lock(&self.damaged).add(*id));
+    /// Forgets copies that were found damaged in these places (`None` when they are in none any more), durably, and remembers
+    /// that it did. One that was put again meanwhile, or moved, stays. Which were forgotten; and when that is not durable, they
+    /// are until the next start.
+    pub(crate) fn drop_damaged(&self, found: &[(ChunkId, Option<Place>)]) -> (Vec<ChunkId>, Result<(), WriteError>) {
         let mut writer = lock(&self.writer);
-        ids.iter().try_for_each(|id| self.bury_damaged(&mut writer, id, self.for_tombstones()))?;
-        self.sync_locked(&mut writer)
+        // What was put again and is not visible yet counts, too.
+        let synced = self.sync_locked(&mut writer);
+        let is_there = |(id, place): &&(ChunkId, Option<Place>)| {
+            self.has(Bug::DropPutAgain)
+                || self.index().get(id).map(Place::position) == place.as_ref().map(Place::position)
+        };
+        let bad: Vec<ChunkId> = found.iter().filter(is_there).map(|(id, _)| *id).collect();
+        // Also when no tombstone can be written: they are missed all the same.
+        bad.iter().for_each(|id| lock(&self.damaged).add(*id));
+        let bury = |writer: &mut Writer| {
+            bad.iter().try_for_each(|id| self.bury_damaged(writer, id, self.for_tombstones()))?;
+            self.sync_locked(writer)
+        };
+        let dropped = synced.and_then(|()| bury(&mut writer));
+        if dropped.is_err() {
+            bad.iter().for_each(|id| self.forget(id));
+        }
+        (bad, dropped)
+    }
+
+    /// Forgets a bad copy until the next start, so that it does not count as one meanwhile.
+    fn forget(&self, id: &ChunkId) {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let old = index.remove(id);
+        old.into_iter().for_each(|old| bury(&mut lock(&self.usage), old));
     }
 
     /// Stages the tombstone of a copy that was damaged; the files may take `most` bytes for it.
@@ -64,10 +89,12 @@ impl Store {
         Ok(())
     }
 
-    /// Misses these chunks no more, to which nothing refers, as far as they are not here.
+    /// Misses these chunks no more, to which nothing refers, as far as they are not here, and not on their way either: a
+    /// tombstone would bury what was put again.
     pub(crate) fn settle_damaged(&self, writer: &mut Writer, ids: &[ChunkId]) -> Result<(), WriteError> {
         for id in ids.iter().filter(|id| self.contains(id).is_none()) {
-            if lock(&self.damaged).settle(id) {
+            let comes = writer.pending.iter().any(|(other, place)| other == id && place.is_some());
+            if (!comes || self.has(Bug::DropPutAgain)) && lock(&self.damaged).settle(id) {
                 self.write(writer, Kind::Tombstone, id, &[], self.for_tombstones())?;
                 writer.pending.push((*id, None));
             }

@@ -204,6 +204,11 @@ impl Place {
     fn record_len(self) -> u64 {
         record::span(self.len)
     }
+
+    /// Where the record begins.
+    fn position(&self) -> (u32, u64) {
+        (self.segment, self.offset)
+    }
 }
 
 /// The part that only one thread may use at a time.
@@ -355,8 +360,8 @@ impl Store {
         let (index, damaged, usage, writer) =
             (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
         let store = Self { backend, options, identity, bug, index, damaged, usage, writer };
-        let missed = recovery.missed.iter().copied().filter(|id| store.contains(id).is_none());
-        recovery.forgetful = store.drop_damaged(&missed.collect::<Vec<ChunkId>>()).err();
+        let missed: Vec<(ChunkId, Option<Place>)> = recovery.missed.iter().map(|id| (*id, None)).collect();
+        recovery.forgetful = store.drop_damaged(&missed).1.err();
         Ok((store, recovery))
     }
 

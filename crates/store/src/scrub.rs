@@ -1,11 +1,11 @@
 //! Looking for copies that have rotted.
 
-use std::sync::PoisonError;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use protocol::id::ChunkId;
 
 use crate::bug::Bug;
-use crate::{ReadError, Store, WriteError, bury, lock};
+use crate::{ReadError, Store, WriteError};
 
 /// Most chunks that one stretch of a scrub reads: where each is a seek away, that is about half a second.
 const SCRUBBED: usize = 64;
@@ -34,50 +34,40 @@ impl Store {
         for _ in 0..SCRUBBED {
             let next = {
                 let index = self.index();
-                let mut ids = index.keys();
                 match scrubbed.next {
-                    None => ids.next().copied(),
-                    Some(last) => index.range(last..).map(|(id, _)| *id).find(|id| *id != last),
+                    None => index.first_key_value().map(|(id, place)| (*id, *place)),
+                    Some(last) => index.range((Excluded(last), Unbounded)).next().map(|(id, place)| (*id, *place)),
                 }
             };
-            let Some(id) = next else {
+            let Some((id, place)) = next else {
                 scrubbed.next = None;
                 return scrubbed;
             };
             scrubbed.next = Some(id);
-            let good = match self.read(&id) {
+            let good = match self.read_place(&id, place) {
                 Ok(payload) => {
                     scrubbed.bytes += payload.len() as u64;
                     id.matches([&payload[..]])
                 }
                 Err(ReadError::Corrupt) => false,
-                // Gone meanwhile.
+                // Gone meanwhile, or moved.
                 Err(ReadError::Missing) => true,
                 Err(ReadError::Exhausted(problem) | ReadError::Io(problem)) => {
                     scrubbed.unread.push((id, problem));
                     !self.has(Bug::ForgetUnread)
                 }
             };
-            if !good {
-                if !self.has(Bug::KeepBad)
-                    && let Err(error) = self.drop_damaged(&[id])
-                {
-                    self.forget(&id);
-                    scrubbed.failed = Some(error);
-                }
+            if !good && self.has(Bug::KeepBad) {
                 scrubbed.bad.push(id);
+            } else if !good {
+                let (bad, dropped) = self.drop_damaged(&[(id, Some(place))]);
+                scrubbed.bad.extend(bad);
+                scrubbed.failed = dropped.err().or(scrubbed.failed);
             }
             if scrubbed.bytes >= max_bytes {
                 break;
             }
         }
         scrubbed
-    }
-
-    /// Forgets a bad copy until the next start, so that it does not count as one meanwhile.
-    fn forget(&self, id: &ChunkId) {
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        let old = index.remove(id);
-        old.into_iter().for_each(|old| bury(&mut lock(&self.usage), old));
     }
 }

@@ -68,6 +68,23 @@ fn what_a_scrub_drops_is_missed_until_it_is_put_again() {
 }
 
 #[test]
+fn what_is_put_again_beside_a_discard_stays() {
+    let disk = CrashBackend::new();
+    let (store, _) = open(&disk);
+    (0..2).for_each(|n| put(&store, n));
+    rot(&disk, 1);
+    assert_eq!(store.scrub(None, u64::MAX).bad.len(), 1);
+    // In one group of writes: nothing referred to the chunk when the cleaner looked.
+    let (id, bytes) = chunk(1);
+    store.append(&id, &[bytes.clone()], 1).expect("room");
+    assert_eq!(store.discard(&[id], 1, 0).failed, None);
+    store.sync().expect("syncs");
+    assert_eq!(store.read(&id), Ok(bytes));
+    assert_eq!(missed(&disk, store), 0);
+    assert!(open(&disk).0.contains(&id).is_some());
+}
+
+#[test]
 fn what_is_found_at_the_start_is_missed() {
     let disk = CrashBackend::new();
     let (store, _) = open(&disk);

@@ -319,3 +319,29 @@ fn what_a_killed_process_left_unsynced_and_the_next_start_calls_a_copy_outlasts_
         assert_eq!(disk.open(1 << 20).read(&id(1)), Ok(chunk(1)), "seed {seed}");
     }
 }
+
+#[test]
+fn a_chunk_that_is_put_again_while_a_scrub_reads_its_damaged_copy_stays() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    put(&store, 0);
+    let (name, offset) = (disk.segments()[0].clone(), 2_000);
+    disk.disk.write_at(&name, offset, &[7; 8]).expect("writes");
+    assert_eq!(store.read(&id(0)), Err(ReadError::Corrupt));
+    assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first look condemns");
+    let (other, mut over) = (Arc::clone(&store), false);
+    disk.set(move |asked, _| {
+        if asked == Asked::Read && !core::mem::replace(&mut over, true) {
+            assert_eq!(other.discard(&[id(0)], 2, 1).dropped, 1);
+            put(&other, 0);
+        }
+        Ok(())
+    });
+    // What it has read was bad, and is not there any more.
+    let scrubbed = store.scrub(None, u64::MAX);
+    *disk.meet.lock().expect("no panic") = None;
+    assert_eq!((scrubbed.bad, scrubbed.failed), (vec![], None));
+    for store in [store, disk.open(1 << 20)] {
+        assert_eq!(store.read(&id(0)), Ok(chunk(0)));
+    }
+}
