@@ -5,12 +5,13 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use protocol::id::ChunkId;
 use store::backend::{Backend, CrashBackend};
-use store::{Options, ReadError, Recovery, Store};
+use store::{Bug, Options, ReadError, Recovery, Store};
+
+const OPTIONS: Options =
+    Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed };
 
 fn open(disk: &CrashBackend) -> (Store, Recovery) {
-    let options =
-        Options { capacity: 1 << 20, reserve: 16 << 10, segment_size: 32 << 10, cluster: 7, target: 3, secret: 0x5eed };
-    Store::open(Box::new(disk.clone()), options).expect("opens")
+    Store::open(Box::new(disk.clone()), OPTIONS).expect("opens")
 }
 
 fn chunk(n: u32) -> (ChunkId, Bytes) {
@@ -69,19 +70,21 @@ fn what_a_scrub_drops_is_missed_until_it_is_put_again() {
 
 #[test]
 fn what_is_put_again_beside_a_discard_stays() {
-    let disk = CrashBackend::new();
-    let (store, _) = open(&disk);
-    (0..2).for_each(|n| put(&store, n));
-    rot(&disk, 1);
-    assert_eq!(store.scrub(None, u64::MAX).bad.len(), 1);
-    // In one group of writes: nothing referred to the chunk when the cleaner looked.
-    let (id, bytes) = chunk(1);
-    store.append(&id, &[bytes.clone()], 1).expect("room");
-    assert_eq!(store.discard(&[id], 1, 0).failed, None);
-    store.sync().expect("syncs");
-    assert_eq!(store.read(&id), Ok(bytes));
-    assert_eq!(missed(&disk, store), 0);
-    assert!(open(&disk).0.contains(&id).is_some());
+    for bug in [None, Some(Bug::DropPutAgain)] {
+        let disk = CrashBackend::new();
+        let (store, _) = Store::open_planted(Box::new(disk.clone()), OPTIONS, bug).expect("opens");
+        (0..2).for_each(|n| put(&store, n));
+        rot(&disk, 1);
+        assert_eq!(store.scrub(None, u64::MAX).bad.len(), 1);
+        // In one group of writes: nothing referred to the chunk when the cleaner looked.
+        let (id, bytes) = chunk(1);
+        store.append(&id, &[bytes], 1).expect("room");
+        assert_eq!(store.discard(&[id], 1, 0).failed, None);
+        store.sync().expect("syncs");
+        for store in [store, open(&disk).0] {
+            assert_eq!((store.contains(&id).is_some(), store.damaged().0), (bug.is_none(), 0));
+        }
+    }
 }
 
 #[test]
