@@ -151,6 +151,8 @@ pub(crate) struct Status {
     pub(crate) targets: Vec<TargetInfo>,
     /// The targets of each negotiating group.
     pub(crate) groups: Vec<Vec<u32>>,
+    /// The groups, from 0 on, whose silent targets may be all that hold something.
+    pub(crate) out_of_reach: Vec<u32>,
     /// What is missing because it was damaged.
     pub(crate) damaged: DamageInfo,
     /// What cleaning has done.

@@ -35,6 +35,11 @@ impl Place {
     /// Opens it for who changes it as long as this program runs.
     pub(crate) fn open_for_changes(&self, cluster: &NodeCluster) -> anyhow::Result<Arc<dyn Catalog>> {
         if let Self::File(path) = self {
+            ensure!(
+                path.exists() || !path.with_extension("new").exists(),
+                "the catalog {} is missing, as `reservoir catalog rebuild` was cut off: run that again",
+                path.display()
+            );
             // Held until the process ends.
             std::mem::forget(lock(path)?);
         }

@@ -494,6 +494,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         cluster: format!("local-{}", &crate::api::hex(&random_bytes()?)[..8]),
         epoch: 1,
         copies: 3,
+        fewest_copies: None,
         group_cells: 3,
         // Two leaders that share members refuse each other's windows.
         overlap: transport != TransportName::Leader,
@@ -532,7 +533,12 @@ pub(crate) fn random_bytes() -> anyhow::Result<[u8; 32]> {
 fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let partial = path.with_extension("new");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&partial)?;
+        // One that a start left behind that was cut off may be readable by others.
+        match fs::remove_file(&partial) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&partial, path)?;

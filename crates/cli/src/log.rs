@@ -55,7 +55,7 @@ impl<S: Subscriber> Layer<S> for Keep {
         }
         let mut words = Words::default();
         event.record(&mut words);
-        let mut text = words.message + &words.fields;
+        let mut text = words.message;
         text.truncate(text.floor_char_boundary(BYTES));
         let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,20 +66,19 @@ impl<S: Subscriber> Layer<S> for Keep {
     }
 }
 
-/// The message of an event, and its fields behind it.
+/// The message of an event. Its fields may name what clients stored, and who asks for the last warnings shows nothing: they are
+/// in the log alone.
 #[derive(Default)]
 struct Words {
     message: String,
-    fields: String,
 }
 
 impl Visit for Words {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string cannot fail.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value:?}");
+        }
     }
 }
 
@@ -92,14 +91,14 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(Keep), || {
             tracing::info!("not this");
             for n in 0..KEPT + 1 {
-                tracing::warn!(n, "target {} is silent", 3);
+                tracing::warn!(name = "secret.txt", "target {} is silent, {n}", 3);
             }
             tracing::error!("{}", "é".repeat(BYTES));
         });
         let last = last();
         assert_eq!(last.len(), KEPT);
         assert!(last[0].error && last[0].text.len() <= BYTES && last[0].text.starts_with('é'));
-        assert_eq!((last[1].error, &*last[1].text), (false, &*format!("target 3 is silent n={KEPT}")));
-        assert_eq!(last[KEPT - 1].text, "target 3 is silent n=2");
+        assert_eq!((last[1].error, &*last[1].text), (false, &*format!("target 3 is silent, {KEPT}")));
+        assert_eq!(last[KEPT - 1].text, "target 3 is silent, 2");
     }
 }

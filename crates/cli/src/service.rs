@@ -189,7 +189,13 @@ impl Cluster for NodeCluster {
         };
         let map = self.client.map();
         let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
-        let groups = (0..map.groups()).map(members).collect();
+        let groups: Vec<Vec<u32>> = (0..map.groups()).map(members).collect();
+        let silent = |id: &&u32| targets.iter().any(|target| target.id == **id && !target.alive);
+        let hides = |group: &[u32]| {
+            let silent: Vec<NodeId> = group.iter().filter(silent).map(|id| NodeId(*id)).collect();
+            map.may_hide(&silent)
+        };
+        let out_of_reach = (0..).zip(&groups).filter(|(_, group)| hides(group)).map(|(n, _)| n).collect();
         Ok(Status {
             cluster: config.cluster,
             epoch: config.epoch,
@@ -198,6 +204,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
+            out_of_reach,
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })

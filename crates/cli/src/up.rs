@@ -335,7 +335,7 @@ fn what_next(running: &Running) -> anyhow::Result<()> {
          {program} get notes.txt -o copy.txt{flag}\n  \
          {program} ls{flag}\n  \
          {program} status{flag}\n  \
-         curl -H \"Authorization: Bearer $(cat {token})\" {base}/v1/files/{name}\n\
+         (printf 'Authorization: Bearer '; cat '{token}') | curl -H @- {base}/v1/files/{name}\n\
          Ctrl-C stops the cluster; the data stays.",
     ))
 }

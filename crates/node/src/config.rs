@@ -27,6 +27,9 @@ pub struct ClusterConfig {
     /// Copies of every chunk.
     #[serde(default = "three")]
     pub copies: u8,
+    /// The fewest copies that an earlier map had, if that had fewer: what was put then has no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fewest_copies: Option<u8>,
     /// Cells (of as many targets as copies) in a negotiating group.
     #[serde(default = "three_cells")]
     pub group_cells: usize,
@@ -356,6 +359,7 @@ impl ClusterConfig {
         let map = ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
             .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
         let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
+        let map = map.with_fewest(self.fewest_copies.unwrap_or(self.copies).max(1));
         Ok(if self.overlap { map } else { map.apart() })
     }
 

@@ -12,6 +12,8 @@ use crate::config::ClusterConfig;
 
 /// What is older than this says nothing of why a target is silent now: who asks for that has just asked the target.
 const TELLS: Span = Span::from_secs(10);
+/// How long a node may take to prove that it is alive, however often it sends meanwhile.
+const START: Span = Span::from_secs(5);
 /// How far apart lines of the log about one reason are.
 const SAID: Span = Span::from_secs(60);
 
@@ -131,7 +133,12 @@ impl Hearing {
 
 /// What is dropped for a reason that somebody has to do something about, said at most once a minute for each reason.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints(BTreeMap<DropReason, (Instant, u64)>);
+pub(crate) struct Complaints {
+    /// When each was said last, and how often it was met since.
+    said: BTreeMap<DropReason, (Instant, u64)>,
+    /// Since when, and when last, there were senders without a proof.
+    unproven: Option<(Instant, Instant)>,
+}
 
 impl Complaints {
     /// Says that a datagram from `address`, where `target` should be, was dropped.
@@ -150,21 +157,38 @@ impl Complaints {
             // The network doubles datagrams, and noise is nobody's fault here.
             DropReason::Malformed | DropReason::Replayed => return,
         };
-        let (said, since) = self.0.get(&reason).copied().unwrap_or((Instant::ZERO, 0));
-        if said != Instant::ZERO && now.since(said) < SAID {
-            self.0.insert(reason, (said, since + 1));
+        if reason == DropReason::Unproven && !self.lasts(now) {
             return;
         }
-        self.0.insert(reason, (now, 0));
+        let (said, since) = self.said.get(&reason).copied().unwrap_or((Instant::ZERO, 0));
+        if said != Instant::ZERO && now.since(said) < SAID {
+            self.said.insert(reason, (said, since + 1));
+            return;
+        }
+        self.said.insert(reason, (now, 0));
         let who = target.map_or_else(String::new, |id| format!(" (target {})", id.0));
         let more = if since > 0 { format!("; so were {since} more since the last such line") } else { String::new() };
         tracing::warn!("dropped a datagram from {address}{who}: {advice}{more}");
+    }
+
+    /// Whether proofs have been missing for so long that it is no start, whose first datagrams overtake the question.
+    fn lasts(&mut self, now: Instant) -> bool {
+        let since = self.unproven.filter(|(_, last)| now.since(*last) < START).map_or(now, |(since, _)| since);
+        self.unproven = Some((since, now));
+        now.since(since) >= START
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn proofs_that_are_missing_at_a_start_are_not_complained_of() {
+        let (mut complaints, at) = (Complaints::default(), |secs| Instant::ZERO + Span::from_secs(secs));
+        assert!([1, 1, 2, 20, 21, 40].iter().all(|secs| !complaints.lasts(at(*secs))), "a few at each of three starts");
+        assert_eq!([60, 63, 66, 69].map(|secs| complaints.lasts(at(secs))), [false, false, true, true]);
+    }
 
     #[test]
     fn the_last_obstacle_counts_until_the_target_is_heard_or_it_is_old() {

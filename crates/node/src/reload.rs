@@ -65,11 +65,8 @@ impl MapInUse {
         }
         let map = match follow(&map, &used) {
             Ok(map) => map,
-            Err(moved) => {
-                tracing::warn!(
-                    "{who} goes on with the cluster map of epoch {}: in {path} the targets {moved} share a failure domain                      with others that were in another: write `moved = true` to them there",
-                    old.epoch
-                );
+            Err(unsaid) => {
+                tracing::warn!("{who} goes on with the cluster map of epoch {}: in {path} {unsaid}", old.epoch);
                 return None;
             }
         };
@@ -79,13 +76,24 @@ impl MapInUse {
     }
 }
 
-/// The map after the one in use, or the targets that changed their failure domain without a word of it in the file: a
-/// process that begins with that would take copies for apart that may be in one domain.
+/// The map after the one in use, or what the file does not say of the maps before it, and what to write there: a process that
+/// begins with it would take copies for apart that may be in one domain, or silence for harmless that may hide what was put
+/// with fewer copies.
 fn follow(map: &ClusterMap, used: &ClusterMap) -> Result<ClusterMap, String> {
     let after = map.clone().after(used);
     let unsaid = after.moved().filter(|id| map.moved().all(|said| said != *id));
     let unsaid: Vec<String> = unsaid.map(|id| id.0.to_string()).collect();
-    if unsaid.is_empty() { Ok(after) } else { Err(unsaid.join(", ")) }
+    if !unsaid.is_empty() {
+        return Err(format!(
+            "the targets {} share a failure domain with others that were in another: write `moved = true` to them there",
+            unsaid.join(", ")
+        ));
+    }
+    if after.fewest() < map.fewest() {
+        let fewest = after.fewest();
+        return Err(format!("`copies` was {fewest} before: write `fewest_copies = {fewest}` there"));
+    }
+    Ok(after)
 }
 
 #[cfg(test)]
@@ -106,10 +114,27 @@ mod tests {
         let used = map(1, &[1, 1, 2, 2, 3, 3]);
         assert!(follow(&map(2, &[7, 7, 8, 8, 9, 9]), &used).is_ok(), "only the names changed");
         let joined = map(2, &[1, 2, 2, 2, 3, 3]);
-        assert_eq!(follow(&joined, &used), Err("2".to_owned()));
+        let unsaid = follow(&joined, &used);
+        assert!(unsaid.is_err_and(|why| why.starts_with("the targets 2 share a failure domain")));
         let said = follow(&joined.with_moved([NodeId(2)]), &used).expect("it is said");
         assert_eq!(said.span(&[2, 3, 4].map(NodeId)), 2);
         // A later map must say so too: whoever begins with that one knows no earlier.
-        assert_eq!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &said), Err("2".to_owned()));
+        assert!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &said).is_err());
+    }
+
+    #[test]
+    fn that_there_were_fewer_copies_must_be_said() {
+        let used = map(1, &[1, 1, 2, 2, 3, 3]);
+        let more = |epoch| {
+            let targets = used.targets().cloned().collect();
+            ClusterMap::new(ClusterId(1), Epoch(epoch), 3, 3, targets).expect("a good map")
+        };
+        let why = "`copies` was 2 before: write `fewest_copies = 2` there";
+        assert_eq!(follow(&more(2), &used).err().as_deref(), Some(why));
+        let said = follow(&more(2).with_fewest(2), &used).expect("it is said");
+        // Two servers that are silent may have both copies of what was put before.
+        assert!(said.may_hide(&[1, 3].map(NodeId)) && !said.may_hide(&[1, 2].map(NodeId)));
+        assert!(follow(&more(3), &said).is_err(), "a later map must say so too");
+        assert!(follow(&map(3, &[1, 1, 2, 2, 3, 3]), &said).is_ok());
     }
 }

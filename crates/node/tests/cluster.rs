@@ -33,6 +33,7 @@ fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
         cluster: dir.display().to_string(),
         epoch: 1,
         copies: 3,
+        fewest_copies: None,
         group_cells: 3,
         overlap: true,
         key_file: "cluster.key".into(),

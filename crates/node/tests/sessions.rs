@@ -32,6 +32,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         cluster: dir.display().to_string(),
         epoch: 1,
         copies: targets as u8,
+        fewest_copies: None,
         group_cells: 3,
         overlap: true,
         key_file: "cluster.key".into(),

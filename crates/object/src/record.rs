@@ -134,13 +134,13 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it says that something is removed.
+    /// Whether it says that something is removed whose room is won back. A delete marker wins nothing.
     #[must_use]
     pub fn is_removal(&self) -> bool {
         match self.kind {
-            Kind::Marker | Kind::Erased | Kind::BucketGone => true,
+            Kind::Erased | Kind::BucketGone => true,
             Kind::Bucket => self.attributes.contains_key(LEAVING),
-            Kind::Object => false,
+            Kind::Object | Kind::Marker => false,
         }
     }
 

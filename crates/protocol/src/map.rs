@@ -31,6 +31,8 @@ pub struct ClusterMap {
     pub epoch: Epoch,
     /// Copies of every chunk.
     pub copies: u8,
+    /// The fewest copies that this map or an earlier one had: what was put then has no more.
+    fewest: u8,
     /// Shared, so that a copy of the map costs nothing.
     cells: Arc<[Vec<TargetEntry>]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
@@ -164,6 +166,7 @@ impl ClusterMap {
             cluster,
             epoch,
             copies,
+            fewest: copies,
             cells,
             moved: Arc::new([]),
             places,
@@ -197,13 +200,27 @@ impl ClusterMap {
         self
     }
 
+    /// The same, under an earlier map of which chunks had so few copies: silence that could hide one of those counts.
+    #[must_use]
+    pub fn with_fewest(mut self, copies: u8) -> Self {
+        self.fewest = self.fewest.min(copies);
+        self
+    }
+
+    /// The fewest copies that this map or an earlier one had, as far as it is known.
+    #[must_use]
+    pub const fn fewest(&self) -> u8 {
+        self.fewest
+    }
+
     /// Who has [moved](Self::with_moved).
     pub fn moved(&self) -> impl Iterator<Item = NodeId> {
         self.moved.iter().copied()
     }
 
     /// The same after `older`: who shares a domain now with others that were in another has [moved](Self::with_moved), and
-    /// so has who had before. Of those that came from different domains the larger number stayed.
+    /// so has who had before. Of those that came from different domains the larger number stayed. What was put with fewer
+    /// copies still has no more ([`Self::with_fewest`]).
     #[must_use]
     pub fn after(self, older: &Self) -> Self {
         let mut from: std::collections::BTreeMap<u16, std::collections::BTreeMap<u16, Vec<NodeId>>> =
@@ -220,7 +237,7 @@ impl ClusterMap {
             stayed.map(|before| parts.remove(&before));
             moved.extend(parts.into_values().flatten());
         }
-        self.with_moved(moved)
+        self.with_moved(moved).with_fewest(older.fewest)
     }
 
     fn weigh(&mut self) {
@@ -430,10 +447,10 @@ impl ClusterMap {
     }
 
     /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
-    /// in as many distinct domains as there are copies. Silence that hides nothing is as good as an answer.
+    /// in as many distinct domains as there were copies then. Silence that hides nothing is as good as an answer.
     #[must_use]
     pub fn may_hide(&self, silent: &[NodeId]) -> bool {
-        self.span(silent) >= usize::from(self.copies)
+        self.span(silent) >= usize::from(self.fewest)
     }
 }
 

@@ -3,14 +3,14 @@
 use std::error::Error;
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::lobby::{Caller, Cost, GREETING, Guest, Lobby, MOST};
-use crate::pulse::{Counted, Pulse};
+use crate::lobby::{Allowed, Caller, Cost, GREETING, Guest, Lobby, MOST};
+use crate::pulse::{Counted, Pulse, Working};
 use crate::refusals::Why;
 
 /// What is waited for a client when nothing else is said.
@@ -150,6 +150,39 @@ impl Seat {
     }
 }
 
+/// The body of an answer. It is in work while its next part is waited for, and not while the client takes nothing.
+struct Produced<B> {
+    body: B,
+    caller: Caller,
+    working: Option<(Arc<Allowed>, Working)>,
+}
+
+impl<B: Body + Unpin> Body for Produced<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let next = Pin::new(&mut self.body).poll_frame(cx);
+        if next.is_ready() {
+            self.working = None;
+        } else if self.working.is_none() {
+            self.working = Some((self.caller.allow(), self.caller.pulse.work()));
+        }
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Serves pages for whom `service` answers, until `stop`. Nobody signs here: a connection is a stranger's while nothing on it
 /// is in work.
 pub async fn serve_pages<S, B>(listener: TcpListener, service: S, stop: impl Future<Output = ()>)
@@ -157,7 +190,7 @@ where
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let port = Port::new(listener, Arc::default(), PATIENCE);
@@ -170,16 +203,10 @@ where
         };
         let service = service.clone();
         let answer = move |request, caller: Caller| {
-            let (held, answer) = ((caller.allow(), caller.pulse.work()), service.call(request));
+            let (allowed, answer) = (caller.allow(), service.call(request));
             async move {
-                let answer = answer.await?;
-                // It is in work until the last of the answer is on its way.
-                Ok::<_, S::Error>(answer.map(|body| {
-                    body.map_frame(move |frame| {
-                        let _held = &held;
-                        frame
-                    })
-                }))
+                let _allowed = allowed;
+                Ok::<_, S::Error>(answer.await?.map(|body| Produced { body, caller, working: None }))
             }
         };
         tokio::spawn(seat.stay(|seat| seat.converse(stream, answer)));
