@@ -275,6 +275,17 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let ack = Message::Ack { txn: have.txn, ack: Ack::Durable };
     let events = hear(&mut initiator, at(40), Input::Datagram(from(NodeId(1), &ack))).events;
     assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
+    // Nor are they promised, of which is asked whether they are there.
+    let renew = initiator::Request::Renew { handle: 2, id };
+    let mut renewing = Initiator::new(INITIATOR, map(1, 1..=3), Config::default(), 2);
+    let said = hear(&mut renewing, at(0), Input::Request(renew));
+    let [Message::Probe { txn: asks, .. }, ..] = said.messages[..] else { panic!("{:?}", said.messages) };
+    hear(&mut renewing, at(20), Input::Request(initiator::Request::Map(map(2, 1..=30))));
+    let promised = |n| from(NodeId(n), &Message::Ack { txn: asks, ack: Ack::Durable });
+    let events: Vec<_> =
+        (1..=3).flat_map(|n| hear(&mut renewing, at(30), Input::Datagram(promised(n))).events).collect();
+    let renewed = events.iter().find(|event| matches!(event, initiator::Event::Renew { .. }));
+    assert!(matches!(renewed, Some(initiator::Event::Renew { result: Ok(false), .. })), "{events:?}");
     // The next round asks the group under the newer map, and its copies count.
     let mut now = at(40);
     let request = loop {

@@ -195,11 +195,19 @@ impl Ask {
         }
         if ack == Ack::Durable {
             holders.push(from);
-            if cx.domains(holders) >= usize::from(cx.map.copies) {
-                self.open.clear();
-            }
+        }
+        if self.is_renewed(cx) {
+            self.open.clear();
         }
         self.finish_if_all(cx)
+    }
+
+    /// Whether enough copies are promised where the chunk is looked for: a newer map may have moved it to another group.
+    fn is_renewed(&self, cx: &Shared) -> bool {
+        let Question::Renew { id, holders } = &self.question else { return false };
+        let group = members(&cx.map, id).1;
+        let here: Vec<NodeId> = holders.iter().copied().filter(|holder| group.contains(holder)).collect();
+        cx.domains(&here) >= usize::from(cx.map.copies)
     }
 
     pub(super) fn marked(&mut self, cx: &mut Shared, from: NodeId) -> Step {
@@ -283,7 +291,7 @@ impl Ask {
     }
 
     fn finish(&mut self, cx: &mut Shared, brief: bool) -> Step {
-        let (handle, copies) = (self.handle, usize::from(cx.map.copies));
+        let (handle, renewed) = (self.handle, self.is_renewed(cx));
         let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
         // With so many dead that the list is worth nothing, only they are to be started.
         let dead = cx.map.may_hide(&silent);
@@ -302,7 +310,7 @@ impl Ask {
                     core::mem::take(found).into_iter().map(|(id, by)| (id, by.into_iter().collect())).collect();
                 Event::List { handle, result: Ok(Found { chunks, silent, brief }) }
             }
-            Question::Renew { holders, .. } => Event::Renew { handle, result: Ok(cx.domains(holders) >= copies) },
+            Question::Renew { .. } => Event::Renew { handle, result: Ok(renewed) },
             Question::Mark { mark } => Event::Mark { handle, result: Ok(Marked { mark: *mark, silent }) },
             Question::Usage { used } => Event::Usage { handle, result: Ok(core::mem::take(used)) },
             Question::Discard { done, .. } => {
