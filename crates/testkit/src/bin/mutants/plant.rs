@@ -12,8 +12,8 @@ use crate::find::{self, Form, Mutant};
 
 /// The crates whose sources are changed; the first has the switch.
 const CHANGED: [(&str, &str); 2] = [("protocol", "crate"), ("store", "protocol")];
-/// The crates that are only copied.
-const COPIED: [&str; 1] = ["sim"];
+/// The crates that are only copied: the runner of seeds, and what cargo wants to see with it.
+const COPIED: [&str; 3] = ["sim", "object", "testkit"];
 /// What is left out: rivals that are only measured.
 const LEFT_OUT: &str = "crates/protocol/src/paper";
 /// Most times that the compiler is asked; each time it tells of more that cannot be.
