@@ -42,11 +42,44 @@ enum Step {
 /// What may happen to a medium.
 #[derive(Arbitrary, Debug)]
 enum Damage {
-    Flip { file: u8, at: u16, bits: u8 },
-    Write { file: u8, at: u16, bytes: Vec<u8> },
-    Cut { file: u8, len: u16 },
-    Lose { file: u8 },
-    Copy { from: u8, to: u8 },
+    Flip {
+        file: u8,
+        at: u16,
+        bits: u8,
+    },
+    Write {
+        file: u8,
+        at: u16,
+        bytes: Vec<u8>,
+    },
+    Cut {
+        file: u8,
+        len: u16,
+    },
+    Lose {
+        file: u8,
+    },
+    Copy {
+        from: u8,
+        to: u8,
+    },
+    /// A record whose checksums are right although the store never wrote it, at a place where one may begin.
+    Record {
+        file: u8,
+        at: u8,
+        record: AnyRecord,
+    },
+}
+
+/// What a record says, but for its place.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct AnyRecord {
+    kind: u8,
+    imitates: u8,
+    /// Instead of that of its payload.
+    len: Option<u32>,
+    behind: u16,
+    sequence: u64,
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -55,12 +88,11 @@ enum AnyChunk {
         fill: u8,
         len: u16,
     },
-    /// Its payload is a record in the disk format, as a user may have it stored: that of `imitates`, or of nothing.
+    /// Its payload is a record in the disk format, as a user may have it stored who does not know the store's secret.
     Record {
-        kind: u8,
-        imitates: u8,
+        record: AnyRecord,
         segment: u8,
-        sequence: u64,
+        at: u8,
         true_to_id: bool,
     },
 }
@@ -69,11 +101,11 @@ impl AnyChunk {
     fn bytes(self) -> Bytes {
         match self {
             Self::Plain { fill, len } => vec![fill % 4; usize::from(len % 3_000) + 1].into(),
-            Self::Record { kind, imitates, segment, sequence, true_to_id } => {
-                let original = Self::Plain { fill: imitates, len: 100 }.bytes();
-                let inside = if true_to_id { original.clone() } else { Bytes::from_static(b"something else") };
-                let mut out = record(kind % 3, &ChunkId::of_payload(&original), &inside, segment, sequence);
-                // Several of them, so that one of another number or place is whole.
+            Self::Record { record, segment, at, true_to_id } => {
+                let original = record.original();
+                let inside = if true_to_id { original } else { Bytes::from_static(b"something else") };
+                let mut out = record.encode(&inside, SECRET + 1, u32::from(segment), 64 * u64::from(at));
+                // Several of them, so that one is whole when another is damaged.
                 out.extend_from_within(..);
                 out.into()
             }
@@ -85,27 +117,34 @@ impl AnyChunk {
     }
 }
 
-fn crc(bytes: &[u8]) -> [u8; 4] {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(bytes);
-    (digest.finalize() as u32).to_le_bytes()
+impl AnyRecord {
+    /// The payload of the chunk whose record it is.
+    fn original(self) -> Bytes {
+        AnyChunk::Plain { fill: self.imitates, len: 100 }.bytes()
+    }
+
+    /// As `docs/disk.md` describes it, filled up to the next multiple of 64.
+    fn encode(self, payload: &[u8], secret: u64, segment: u32, offset: u64) -> Vec<u8> {
+        let mut out = b"RvRc".to_vec();
+        out.push(self.kind % 5);
+        out.extend(ChunkId::of_payload(&self.original()).encode());
+        out.extend(self.behind.to_le_bytes());
+        out.extend(self.len.unwrap_or(payload.len() as u32).to_le_bytes());
+        out.extend(segment.to_le_bytes());
+        out.extend(self.sequence.to_le_bytes());
+        out.extend(crc(&[payload]));
+        let header = crc(&[&secret.to_le_bytes(), &offset.to_le_bytes(), &out]);
+        out.extend(header);
+        out.extend(payload);
+        out.resize(out.len().next_multiple_of(64), 0);
+        out
+    }
 }
 
-/// A record as `docs/disk.md` describes it, filled up to the next multiple of 64.
-fn record(kind: u8, id: &ChunkId, payload: &[u8], segment: u8, sequence: u64) -> Vec<u8> {
-    let mut out = b"RvRc".to_vec();
-    out.push(kind);
-    out.extend(id.encode());
-    out.extend([0; 2]);
-    out.extend((payload.len() as u32).to_le_bytes());
-    out.extend(u32::from(segment).to_le_bytes());
-    out.extend(sequence.to_le_bytes());
-    out.extend(crc(payload));
-    let header = crc(&out);
-    out.extend(header);
-    out.extend(payload);
-    out.resize(out.len().next_multiple_of(64), 0);
-    out
+fn crc(pieces: &[&[u8]]) -> [u8; 4] {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    pieces.iter().for_each(|piece| digest.update(piece));
+    (digest.finalize() as u32).to_le_bytes()
 }
 
 struct World {
@@ -117,8 +156,10 @@ struct World {
     damaged: bool,
 }
 
+const SECRET: u64 = 0x5eed;
+
 fn options() -> Options {
-    Options { capacity: 96 << 10, reserve: 8 << 10, segment_size: 8 << 10, cluster: 7, target: 3, secret: 0x5eed }
+    Options { capacity: 96 << 10, reserve: 8 << 10, segment_size: 8 << 10, cluster: 7, target: 3, secret: SECRET }
 }
 
 fn open(disk: &CrashBackend) -> Option<(Store, Recovery)> {
@@ -265,6 +306,13 @@ impl World {
             Damage::Copy { from, to } => {
                 let ((from, len), (to, _)) = (file(from), file(to));
                 self.replace(&from, &to, len)
+            }
+            Damage::Record { file: n, at, record } => {
+                let (name, len) = file(n);
+                let segment = name.strip_prefix("segment-").and_then(|number| number.parse().ok()).unwrap_or(0);
+                let offset = 64 * (u64::from(at) % (len / 64).max(1));
+                let bytes = record.encode(&record.original(), SECRET, segment, offset);
+                self.disk.write_at(&name, offset, &bytes)
             }
         };
         // Nothing to damage there.

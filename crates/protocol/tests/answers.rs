@@ -4,8 +4,8 @@ mod common;
 
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
-use protocol::config::Config;
-use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
+use protocol::config::{Config, Transport};
+use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::Initiator;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
@@ -213,6 +213,10 @@ fn the_dead_are_named_also_beside_a_busy_one() {
     assert_eq!(two(&[2, 3], &[1]), Err(initiator::Busy));
     let found = two(&[], &[4]).expect("one may be dead");
     assert_eq!(found.silent, [NodeId(4)]);
+    // Also when patience ends before they were asked often enough.
+    let impatient = Config { give_up: Config::default().bid_timeout.times(2), ..Config::default() };
+    let found = list_by(Initiator::new(INITIATOR, common::map(), impatient, 1), &[], &[1, 2, 3]).0;
+    assert_eq!(found.expect("nobody was busy").silent, [1, 2, 3].map(NodeId));
 }
 
 /// An initiator in a cluster of so many targets, without multicast, that was asked to put [`PAYLOAD`].
@@ -470,4 +474,52 @@ fn whoever_bids_after_the_choice_is_free_again() {
     assert_eq!((all.mask.count_ones(), later), (9, vec![]));
     let (at_the_choice, later) = refusals(false);
     assert_eq!((at_the_choice.len(), later), (3, vec![Destination::Node(NodeId(4))]));
+}
+
+/// Whom a put asks, and as members of which group; [`PAYLOAD`] but for the last byte.
+fn asked(map: ClusterMap, config: Config, last: u8) -> (Vec<NodeId>, Vec<GroupId>) {
+    let payload = Bytes::from([PAYLOAD, &[last]].concat());
+    let id = ChunkId::of_payload(&payload);
+    let mut initiator = Initiator::new(INITIATOR, map, config, 1);
+    initiator.handle_input(at(0), Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false }));
+    let mut asked = Vec::new();
+    loop {
+        match initiator.poll_output() {
+            Output::Transmit(transmit) => {
+                let (Destination::Node(to), Body::Control(message)) = (transmit.to, transmit.body) else { continue };
+                if let Some((_, Message::PutRequest(request))) = decode_message(&message) {
+                    asked.push((to, request.group));
+                }
+            }
+            Output::Idle(_) => return asked.into_iter().unzip(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_put_names_the_group_that_it_asks() {
+    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 1, (1..=30).map(entry).collect()).expect("a good map");
+    let config = Config { multicast: false, ..Config::default() };
+    let mut groups = std::collections::BTreeSet::new();
+    for last in 0..20 {
+        let (mut members, named) = asked(map.clone(), config.clone(), last);
+        assert!(named.iter().all(|group| *group == named[0]), "{named:?}");
+        members.sort_unstable();
+        assert_eq!(members, map.members(named[0]).map(|target| target.id).collect::<Vec<_>>());
+        groups.insert(named[0]);
+    }
+    assert!(groups.len() > 3, "{groups:?}");
+}
+
+#[test]
+fn without_negotiation_a_put_asks_one_target_of_a_domain() {
+    let entry = |n| TargetEntry { id: NodeId(n), domain: (n as u16 - 1) / 3, capacity: 1 << 30 };
+    let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map");
+    let config = Config { transport: Transport::Hash, ..Config::default() };
+    for last in 0..20 {
+        let (named, _) = asked(map.clone(), config.clone(), last);
+        assert_eq!((named.len(), map.domains(&named)), (3, 3), "{named:?}");
+    }
 }

@@ -90,6 +90,22 @@ fn a_receive_buffer_is_not_promised_twice() {
 }
 
 #[test]
+fn copies_that_are_read_take_no_more_memory_than_the_receive_buffer() {
+    let config = Config { receive_buffer: 3 << 20, scrub_interval: Span::ZERO, ..Config::default() };
+    let mut target = target_with(config);
+    let get =
+        |txn| Message::GetRequest { txn: TxnId(txn), round: 1, id: id(txn), unreserved: true, earliest: Span::ZERO };
+    for txn in 1..=3 {
+        window(&tell(&mut target, at(0), &get(txn), Some(1 << 20)).0);
+    }
+    assert!(matches!(answer(&tell(&mut target, at(0), &get(4), Some(1)).0), Answer::Busy(_)));
+    // One that is larger than all of it has it to itself.
+    let mut target = target_with(Config { receive_buffer: 1, scrub_interval: Span::ZERO, ..Config::default() });
+    window(&tell(&mut target, at(0), &get(1), Some(1 << 20)).0);
+    assert!(matches!(answer(&tell(&mut target, at(0), &get(2), Some(1)).0), Answer::Busy(_)));
+}
+
+#[test]
 fn a_window_that_is_too_far_away_is_not_offered() {
     let config = Config { link_rate: 1_000_000, scrub_interval: Span::ZERO, ..Config::default() };
     let most = config.max_wait;
@@ -171,4 +187,19 @@ fn what_is_missing_is_named_exactly() {
         incoming.insert(n * 40, &payload.slice(..20));
     }
     assert_eq!(incoming.missing().len(), limits::RANGES, "a message names no more");
+}
+
+#[test]
+fn payload_in_tiny_pieces_is_refused() {
+    let (size, payload) = (1 << 20, Bytes::from(vec![7; 1 << 20]));
+    let mut incoming = Incoming::new(size);
+    let taken: u32 = (0..size / 2).map(|n| incoming.insert(2 * n, &payload.slice(..1))).sum();
+    assert!(taken < size / 128, "{taken} pieces of a byte");
+    // Datagrams of 576 bytes, the smallest that every path carries, are not tiny.
+    let mut incoming = Incoming::new(size);
+    let each = 576 - 28 - 32;
+    for (nth, datagram) in payload.chunks(each).enumerate() {
+        incoming.insert((nth * each) as u32, &Bytes::copy_from_slice(datagram));
+    }
+    assert!(incoming.is_complete());
 }

@@ -4,11 +4,13 @@ mod common;
 
 use common::{INITIATOR, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
+use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{self, Busy, Discarded, Found, Mark, Marked};
 use protocol::limits;
 use protocol::machine::{Completion, Effect, Input, Stamps, Verdict, WriteFailure};
-use protocol::target::Event;
+use protocol::target::{Event, Setup, Target};
+use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
 
 fn said(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
@@ -67,7 +69,8 @@ fn the_oldest_of_many_marks_is_forgotten_and_what_refers_to_it_is_refused() {
 #[test]
 fn a_target_says_what_a_discard_came_to() {
     for (dropped, result, told, free) in [(0, Ok(()), false, true), (5, Err(WriteFailure::Disk), true, false)] {
-        let mut target = target();
+        let setup = Setup { id: NodeId(1), map: common::map(), free: 1 << 30, chunks: 7, bug: None };
+        let mut target = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
         step(&mut target, at(0), said(1, &Message::Mark { txn: TxnId(5) }));
         let (_, effects) = step(&mut target, at(1), said(1, &discard(5, 0, ChunkId::of_payload(b"x"))));
         let [(op, _)] = effects[..] else { panic!("{effects:?}") };
@@ -78,7 +81,8 @@ fn a_target_says_what_a_discard_came_to() {
         assert!(!told || *discarded[0] == Event::Discarded { chunks: 2, bytes: 64 }, "{events:?}");
         assert_eq!(events.contains(&Event::DiskFailed), !free, "{events:?}");
         let (pong, _) = step(&mut target, at(3), said(1, &Message::Ping { txn: TxnId(1) }));
-        assert!(matches!(pong[..], [Message::Pong { free: left, .. }] if (left > 0) == free), "{pong:?}");
+        let [Message::Pong { free: left, chunks, .. }] = pong[..] else { panic!("{pong:?}") };
+        assert_eq!((left > 0, chunks), (free, if told { 5 } else { 7 }));
     }
 }
 

@@ -6,6 +6,7 @@ use common::{CLUSTER, INITIATOR, at, from, map, put, step, tell, window};
 use protocol::config::{Config, Transport};
 use protocol::id::{ChunkId, GroupId, NodeId, TxnId};
 use protocol::initiator::{Initiator, Request};
+use protocol::limits;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
 use protocol::target::{Setup, Target};
 use protocol::time::Span;
@@ -140,6 +141,21 @@ fn members_keep_the_last_word() {
         said.contains(&refusal)
             && said.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4))
     );
+}
+
+#[test]
+fn a_member_takes_no_more_grants_than_it_keeps_reservations() {
+    let mut third = member(3);
+    let most = limits::RESERVATIONS as u64;
+    for txn in 1..=most + 1 {
+        let Message::Leading(Leading::Grant(large)) = grant(txn, 1, ChunkId::of_payload(&txn.to_le_bytes()), 3) else {
+            unreachable!("it is one")
+        };
+        let said = hear(&mut third, txn, 1, &Message::Leading(Leading::Grant(Grant { size: 10, ..large })));
+        let refusal = Message::Bid(Bid { txn: TxnId(txn), round: 1, answer: Answer::Busy(Span::ZERO) });
+        assert_eq!(said.contains(&refusal), txn > most, "{txn}: {said:?}");
+    }
+    assert_eq!(third.in_progress(), limits::RESERVATIONS);
 }
 
 #[test]
