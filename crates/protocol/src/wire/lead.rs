@@ -3,7 +3,8 @@
 use bytes::{BufMut, BytesMut};
 
 use super::codec::Reader;
-use super::message::{PutRequest, put_request, take_request, wire_span};
+use super::encoding::{put_request, take_request, wire_span};
+use super::message::PutRequest;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::time::Span;

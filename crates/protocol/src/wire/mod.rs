@@ -5,16 +5,16 @@
 
 mod codec;
 mod data;
+mod encoding;
 mod lead;
 mod message;
 mod peers;
 mod session;
 
 pub use data::{DataHeader, datagrams};
+pub use encoding::{decode_message, encode_message};
 pub use lead::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
-pub use message::{
-    Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage, decode_message, encode_message,
-};
+pub use message::{Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage};
 pub use session::{Bug, DropReason, KEY_LEN, Opened, Session, is_answerable};
 
 use crate::id::{ClusterId, Epoch, NodeId};

@@ -1,0 +1,320 @@
+//! The control messages as bytes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::codec::Reader;
+use super::lead::Leading;
+use super::message::{Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage};
+use super::{CONTROL_HEADER, Head, MAGIC, VERSION};
+use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
+use crate::limits;
+use crate::time::Span;
+
+/// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
+#[must_use]
+pub fn encode_message(head: Head, message: &Message) -> Bytes {
+    let mut out = BytesMut::with_capacity(128);
+    out.put_u8(MAGIC);
+    out.put_u8(VERSION);
+    out.put_u8(message.code());
+    out.put_u8(0);
+    out.put_u32_le(head.cluster.0);
+    out.put_u32_le(head.epoch.0);
+    out.put_u32_le(head.from.0);
+    out.put_bytes(0, 16);
+    debug_assert_eq!(out.len(), CONTROL_HEADER);
+    message.put(&mut out);
+    out.freeze()
+}
+
+/// Decodes an opened control datagram (header and message, no tag). `None` for anything malformed, trailing bytes
+/// included.
+#[must_use]
+pub fn decode_message(datagram: &[u8]) -> Option<(Head, Message)> {
+    let mut r = Reader::new(datagram);
+    if r.u8()? != MAGIC || r.u8()? != VERSION {
+        return None;
+    }
+    let code = r.u8()?;
+    let _flags = r.u8()?;
+    let head = Head { cluster: ClusterId(r.u32()?), epoch: Epoch(r.u32()?), from: NodeId(r.u32()?) };
+    let (_session, _sequence) = (r.u64()?, r.u64()?);
+    let message = Message::take(code, &mut r)?;
+    r.at_end().then_some((head, message))
+}
+
+pub(super) fn wire_span(span: Span) -> u32 {
+    span.to_wire().unwrap_or(u32::MAX)
+}
+
+impl Message {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::PutRequest(_) => 1,
+            Self::Bid(_) => 2,
+            Self::Accept { .. } => 3,
+            Self::GetRequest { .. } => 4,
+            Self::Ack { .. } => 5,
+            Self::Repair(_) => 6,
+            Self::Probe { .. } => 7,
+            Self::Suspect { .. } => 8,
+            Self::List { .. } => 9,
+            Self::Listed { .. } => 10,
+            Self::Ping { .. } => 11,
+            Self::Pong { .. } => 12,
+            Self::Mark { .. } => 13,
+            Self::Marked { .. } => 14,
+            Self::Discard(_) => 15,
+            Self::Discarded { .. } => 16,
+            Self::Usage { .. } => 17,
+            Self::Used { .. } => 18,
+            Self::Leading(leading) => leading.code(),
+        }
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::PutRequest(request) => put_request(request, out),
+            Self::Bid(bid) => put_bid(bid, out),
+            Self::Accept { txn, round, granted } => {
+                out.put_u64_le(txn.0);
+                out.put_u8(*round);
+                out.put_u8(granted.len() as u8);
+                for g in granted {
+                    out.put_u32_le(g.target.0);
+                    out.put_u32_le(wire_span(g.offset));
+                }
+            }
+            Self::GetRequest { txn, round, id, unreserved, earliest } => {
+                out.put_u64_le(txn.0);
+                out.put_u8(*round);
+                out.put_u8(u8::from(*unreserved));
+                out.put_slice(&id.encode());
+                out.put_u32_le(wire_span(*earliest));
+            }
+            Self::Ack { txn, ack } => {
+                out.put_u64_le(txn.0);
+                out.put_u8(*ack as u8);
+            }
+            Self::Repair(repair) => {
+                out.put_u64_le(repair.txn.0);
+                out.put_u32_le(repair.rate);
+                out.put_u8(repair.ranges.len() as u8);
+                for leg in &repair.ranges {
+                    out.put_u32_le(leg.offset);
+                    out.put_u32_le(leg.len);
+                }
+            }
+            Self::Probe { txn, id } => {
+                out.put_u64_le(txn.0);
+                out.put_slice(&id.encode());
+            }
+            Self::Suspect { id } => out.put_slice(&id.encode()),
+            Self::List { txn, prefix, after } => {
+                out.put_u64_le(txn.0);
+                out.put_u8(prefix.len() as u8);
+                out.put_slice(prefix);
+                out.put_u8(u8::from(after.is_some()));
+                if let Some(id) = after {
+                    out.put_slice(&id.encode());
+                }
+            }
+            Self::Listed { txn, ids, more } => {
+                out.put_u64_le(txn.0);
+                out.put_u8(u8::from(*more));
+                out.put_u8(ids.len() as u8);
+                for id in ids {
+                    out.put_slice(&id.encode());
+                }
+            }
+            Self::Ping { txn } | Self::Mark { txn } | Self::Marked { txn } | Self::Usage { txn } => {
+                out.put_u64_le(txn.0);
+            }
+            Self::Discard(discard) => put_discard(discard, out),
+            Self::Discarded { txn, page, dropped, bytes } => {
+                out.put_u64_le(txn.0);
+                out.put_u16_le(*page);
+                out.put_u8(u8::from(dropped.is_some()));
+                out.put_u32_le(dropped.unwrap_or(0));
+                out.put_u64_le(*bytes);
+            }
+            Self::Used { txn, usage } => {
+                out.put_u64_le(txn.0);
+                let numbers = [usage.live, usage.dead, usage.reclaimed, usage.damaged];
+                numbers.into_iter().for_each(|number| out.put_u64_le(number));
+                out.put_u8(u8::from(usage.damaged_more));
+            }
+            Self::Pong { txn, free, chunks } => {
+                out.put_u64_le(txn.0);
+                out.put_u64_le(*free);
+                out.put_u64_le(*chunks);
+            }
+            Self::Leading(leading) => leading.put(out),
+        }
+    }
+
+    fn take(code: u8, r: &mut Reader<'_>) -> Option<Self> {
+        Some(match code {
+            1 => Self::PutRequest(take_request(r)?),
+            2 => Self::Bid(take_bid(r)?),
+            3 => {
+                let (txn, round, count) = (TxnId(r.u64()?), r.u8()?, r.count(limits::COPIES)?);
+                let granted = (0..count)
+                    .map(|_| Some(Granted { target: NodeId(r.u32()?), offset: r.span()? }))
+                    .collect::<Option<_>>()?;
+                Self::Accept { txn, round, granted }
+            }
+            4 => Self::GetRequest {
+                txn: TxnId(r.u64()?),
+                round: r.u8()?,
+                unreserved: r.flag()?,
+                id: r.chunk()?,
+                earliest: r.span()?,
+            },
+            5 => Self::Ack { txn: TxnId(r.u64()?), ack: Ack::from_code(r.u8()?)? },
+            6 => {
+                let (txn, rate, count) = (TxnId(r.u64()?), r.u32()?, r.count(limits::RANGES)?);
+                let ranges =
+                    (0..count).map(|_| Some(Leg { offset: r.u32()?, len: r.u32()? })).collect::<Option<_>>()?;
+                Self::Repair(Repair { txn, rate, ranges })
+            }
+            7 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()? },
+            8 => Self::Suspect { id: r.chunk()? },
+            9 => {
+                let (txn, len) = (TxnId(r.u64()?), r.count(ChunkId::LEN)?);
+                let prefix = r.slice(len)?.to_vec();
+                let after = if r.flag()? { Some(r.chunk()?) } else { None };
+                Self::List { txn, prefix, after }
+            }
+            10 => {
+                let (txn, more, count) = (TxnId(r.u64()?), r.flag()?, r.count(limits::LISTED)?);
+                let ids = (0..count).map(|_| r.chunk()).collect::<Option<_>>()?;
+                Self::Listed { txn, ids, more }
+            }
+            11 => Self::Ping { txn: TxnId(r.u64()?) },
+            12 => Self::Pong { txn: TxnId(r.u64()?), free: r.u64()?, chunks: r.u64()? },
+            13 => Self::Mark { txn: TxnId(r.u64()?) },
+            14 => Self::Marked { txn: TxnId(r.u64()?) },
+            15 => Self::Discard(take_discard(r)?),
+            16 => {
+                let (txn, page, known) = (TxnId(r.u64()?), r.u16()?, r.flag()?);
+                let (dropped, bytes) = (r.u32()?, r.u64()?);
+                // Without the mark nothing was dropped.
+                if !known && dropped != 0 {
+                    return None;
+                }
+                Self::Discarded { txn, page, dropped: known.then_some(dropped), bytes }
+            }
+            17 => Self::Usage { txn: TxnId(r.u64()?) },
+            18 => {
+                let txn = TxnId(r.u64()?);
+                let [live, dead, reclaimed, damaged] = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
+                Self::Used { txn, usage: Usage { live, dead, reclaimed, damaged, damaged_more: r.flag()? } }
+            }
+            code => Self::Leading(Leading::take(code, r)?),
+        })
+    }
+}
+
+fn put_discard(discard: &Discard, out: &mut BytesMut) {
+    out.put_u64_le(discard.txn.0);
+    out.put_u16_le(discard.page);
+    out.put_u64_le(discard.mark.0);
+    out.put_u64_le(discard.since.0);
+    out.put_u8(discard.ids.len() as u8);
+    for id in &discard.ids {
+        out.put_slice(&id.encode());
+    }
+}
+
+fn take_discard(r: &mut Reader<'_>) -> Option<Discard> {
+    let (txn, page, mark, since) = (TxnId(r.u64()?), r.u16()?, TxnId(r.u64()?), TxnId(r.u64()?));
+    let count = r.count(limits::LISTED)?;
+    let ids = (0..count).map(|_| r.chunk()).collect::<Option<_>>()?;
+    Some(Discard { txn, page, mark, since, ids })
+}
+
+pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
+    out.put_u64_le(request.txn.0);
+    out.put_u8(request.round);
+    out.put_u8(u8::from(request.unreserved) | u8::from(request.removal) << 1);
+    out.put_u16_le(request.stretch);
+    out.put_slice(&request.id.encode());
+    out.put_u32_le(request.size);
+    out.put_u32_le(request.group.0);
+    out.put_u32_le(wire_span(request.earliest));
+    out.put_u8(request.taken.len() as u8);
+    for (start, end) in &request.taken {
+        out.put_u32_le(wire_span(*start));
+        out.put_u32_le(wire_span(*end));
+    }
+}
+
+pub(super) fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
+    let (txn, round, flags, stretch) = (TxnId(r.u64()?), r.u8()?, r.u8()?, r.u16()?);
+    let (unreserved, removal) = (flags & 1 > 0, flags & 2 > 0);
+    let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
+    let window = |r: &mut Reader<'_>| Some((r.span()?, r.span()?));
+    let taken: Vec<(Span, Span)> = (0..r.count(limits::RANGES)?).map(|_| window(r)).collect::<Option<_>>()?;
+    let ends = taken.iter().flat_map(|(start, end)| [*start, *end]);
+    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && ends.is_sorted() && flags < 4;
+    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, taken })
+}
+
+fn put_bid(bid: &Bid, out: &mut BytesMut) {
+    out.put_u64_le(bid.txn.0);
+    out.put_u8(bid.round);
+    match bid.answer {
+        Answer::Window(slot) => {
+            out.put_u8(0);
+            for span in [slot.start, slot.length, slot.transfer, slot.done] {
+                out.put_u32_le(wire_span(span));
+            }
+            out.put_u32_le(slot.rate);
+            out.put_u32_le(slot.size);
+        }
+        Answer::HaveIt => out.put_u8(1),
+        Answer::NotHere => out.put_u8(2),
+        Answer::Busy(wait) => {
+            out.put_u8(3);
+            out.put_u32_le(wire_span(wait));
+        }
+        Answer::NoSpace => out.put_u8(4),
+        Answer::Stale => out.put_u8(5),
+    }
+}
+
+fn take_bid(r: &mut Reader<'_>) -> Option<Bid> {
+    let (txn, round) = (TxnId(r.u64()?), r.u8()?);
+    let answer = match r.u8()? {
+        0 => Answer::Window(Slot {
+            start: r.span()?,
+            length: r.span()?,
+            transfer: r.span()?,
+            done: r.span()?,
+            rate: r.u32()?,
+            size: r.u32()?,
+        }),
+        1 => Answer::HaveIt,
+        2 => Answer::NotHere,
+        3 => Answer::Busy(r.span()?),
+        4 => Answer::NoSpace,
+        5 => Answer::Stale,
+        _ => return None,
+    };
+    Some(Bid { txn, round, answer })
+}
+
+impl Ack {
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Durable,
+            1 => Self::BadHash,
+            2 => Self::NoSpace,
+            3 => Self::DiskFailed,
+            4 => Self::Pending,
+            5 => Self::Unknown,
+            _ => return None,
+        })
+    }
+}
