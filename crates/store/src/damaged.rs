@@ -47,7 +47,7 @@ impl Store {
     pub fn damaged(&self) -> (u64, bool) {
         let lost = lock(&self.usage).lost();
         let damaged = lock(&self.damaged);
-        (damaged.ids.len() as u64 + lost, damaged.more || lost > 0)
+        (lost.saturating_add(damaged.ids.len() as u64), damaged.more || lost > 0)
     }
 
     /// Forgets copies that were found damaged in these places (`None` when they are in none any more), durably, and remembers

@@ -52,7 +52,7 @@ impl Found {
             gap.durable |= gap.segment < last;
             if gap.durable {
                 self.usage.change(gap.segment, |of| {
-                    of.lost += gap.records;
+                    of.lost = of.lost.saturating_add(gap.records);
                     // It may be all that there is: not an unused segment.
                     of.written = of.written.max((gap.offset + gap.bytes).min(of.file).saturating_sub(SEGMENT_HEADER));
                 });
@@ -89,7 +89,7 @@ impl Found {
     fn compare_runs(&mut self) {
         for pair in self.runs.windows(2) {
             let (before, behind) = (pair[0], pair[1]);
-            let missing = behind.first.saturating_sub(before.last + 1);
+            let missing = between(before.last, behind.first);
             // Between them there may have been one that compaction emptied.
             if missing == 0 || before.segment + 1 != behind.segment {
                 continue;
@@ -97,7 +97,8 @@ impl Found {
             let gap_at = |segment, offset| move |gap: &Gap| (gap.segment, gap.offset) == (segment, offset);
             let tail = self.gaps.iter().position(gap_at(before.segment, before.end));
             let head = self.gaps.iter().position(gap_at(behind.segment, SEGMENT_HEADER));
-            let counted: u64 = [tail, head].into_iter().flatten().map(|at| self.gaps[at].records).sum();
+            let counted = [tail, head].into_iter().flatten().map(|at| self.gaps[at].records);
+            let counted = counted.fold(0, u64::saturating_add);
             match tail.or(head) {
                 Some(at) => self.gaps[at].records += missing.saturating_sub(counted),
                 None => self.gaps.push(Gap {
@@ -110,6 +111,11 @@ impl Found {
             }
         }
     }
+}
+
+/// How many records there were between two with these numbers. A damaged disk may show any, also the highest.
+pub(crate) const fn between(last: u64, next: u64) -> u64 {
+    next.saturating_sub(last).saturating_sub(1)
 }
 
 /// What is to stand at the beginning of a gap that a crash left.

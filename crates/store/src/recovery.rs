@@ -9,7 +9,7 @@ use protocol::machine::Stamps;
 use crate::backend::Backend;
 use crate::bug::Bug;
 use crate::damaged::Damaged;
-use crate::gap::{Gap, Run};
+use crate::gap::{Gap, Run, between};
 use crate::record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use crate::stage::BLOCK;
 use crate::usage::Usage;
@@ -90,7 +90,7 @@ impl Walk {
 
     /// Takes a gap down that ends at `end`; the record behind it has this number, if there is one.
     fn skip_to(&mut self, end: u64, next: Option<u64>) {
-        let between = self.sequences.zip(next).map_or(0, |((_, last), next)| next.saturating_sub(last + 1));
+        let between = self.sequences.zip(next).map_or(0, |((_, last), next)| between(last, next));
         let (segment, offset) = (self.segment, self.end);
         self.gaps.push(Gap { segment, offset, bytes: end - offset, records: between.max(1), durable: false });
         self.end = end;

@@ -107,7 +107,7 @@ impl Usage {
 
     /// Records that cannot be read, at least.
     pub(crate) fn lost(&self) -> u64 {
-        self.segments.values().map(|segment| segment.lost).sum()
+        self.segments.values().map(|segment| segment.lost).fold(0, u64::saturating_add)
     }
 
     /// Fill, when chunks may take what lies below `most` in files of `len` bytes, and new files at most `room` bytes.

@@ -72,3 +72,28 @@ fn version_2_is_frozen() {
     ];
     assert_eq!(read("segment-00000001", 384), segment.concat());
 }
+
+#[test]
+fn behind_the_highest_number_nothing_is_counted_as_missing() {
+    let disk = CrashBackend::new();
+    let open = || {
+        let options =
+            Options { capacity: 1 << 20, reserve: 0, segment_size: 8 << 10, cluster: 7, target: 9, secret: SECRET };
+        Store::open(Box::new(disk.clone()), options).expect("opens")
+    };
+    let (store, _) = open();
+    let ids = [1, 2, 3, 4].map(|n| {
+        let payload = Bytes::from(vec![n; 2_500]);
+        let id = ChunkId::of_payload(&payload);
+        store.append(&id, &[payload], 0).expect("room");
+        store.sync().expect("syncs");
+        id
+    });
+    drop(store);
+    // The last of the first segment has it; the second one begins with an ordinary one.
+    disk.write_at("segment-00000001", 64 + 2 * 2_624, &record(64 + 2 * 2_624, 1, &ids[2], 1, &[3; 2_500], u64::MAX))
+        .expect("writes");
+    let (store, recovery) = open();
+    assert_eq!((recovery.gaps, store.damaged()), (vec![], (0, false)));
+    assert_eq!(store.chunks(), 4);
+}
