@@ -131,11 +131,12 @@ fn forged_doubled_and_foreign_datagrams_are_dropped() {
         Bytes::from(changed)
     };
     let stranger = Session::new([8; 32], CLUSTER, NodeId(1 << 24), 7).seal(&first[..first.len() - TAG]);
-    for datagram in [with(16, 1), with(24, 1), with(33, 1), stranger, with(4, 1), with(1, 1), first.slice(..40)] {
+    let (short, foreign) = (first.slice(..40), with(0, 1));
+    for datagram in [with(16, 1), with(24, 1), with(33, 1), stranger, with(4, 1), with(1, 1), short, foreign] {
         target.take(ms(1_101), &datagram);
     }
     use DropReason::{Forged, Malformed, OtherCluster, Version};
-    assert_eq!(target.dropped, [Forged, Forged, Forged, Forged, OtherCluster, Version, Malformed]);
+    assert_eq!(target.dropped, [Forged, Forged, Forged, Forged, OtherCluster, Version, Malformed, Malformed]);
     target.dropped.clear();
     let early = gateway.ping(4);
     for n in 0..2_000 {
@@ -428,8 +429,12 @@ fn a_sender_that_was_forgotten_is_asked_again_and_no_replay_of_it_counts() {
     }
     let before = target.heard.len();
     let mut gateway = gateway;
-    sent.iter().for_each(|datagram| drop(deliver(ms(1_060), &mut gateway, &mut target, datagram)));
-    assert_eq!(target.heard.len(), before);
+    let known = others.last_mut().unwrap().ping(2);
+    assert!(target.take(ms(1_055), &known).is_empty(), "who was heard just now is not asked");
+    let unknown = gateway.ping(2);
+    assert_eq!(target.take(ms(1_055), &unknown).len(), 1, "one more than fit was heard since");
+    sent.iter().for_each(|datagram| drop(deliver(ms(1_070), &mut gateway, &mut target, datagram)));
+    assert_eq!(target.heard.len(), before + 1);
     let ping = gateway.ping(3);
     deliver(ms(2_000), &mut gateway, &mut target, &ping);
     assert_eq!(target.heard.last(), Some(&(1 << 24, 3)));

@@ -171,7 +171,7 @@ impl Found {
         // What a killed process wrote and did not sync is found here, and will be called durable.
         let changed = !walk.struck.is_empty() && walk.last;
         if (changed || walk.last && walk.any) && self.bug != Some(Bug::TrustCache) {
-            if walk.last && self.bug != Some(Bug::TrustClean) {
+            if self.bug != Some(Bug::TrustClean) {
                 walk.write_again(backend, len, self.bug).map_err(io_error("writing the end of a segment again"))?;
             }
             backend.sync(&walk.name).map_err(failed())?;
