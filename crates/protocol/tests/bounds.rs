@@ -99,6 +99,12 @@ fn copies_that_are_read_take_no_more_memory_than_the_receive_buffer() {
         window(&tell(&mut target, at(0), &get(txn), Some(1 << 20)).0);
     }
     assert!(matches!(answer(&tell(&mut target, at(0), &get(4), Some(1)).0), Answer::Busy(_)));
+    let mut target = common::target();
+    for txn in 1..=limits::SERVINGS as u64 {
+        window(&tell(&mut target, at(0), &get(txn), Some(1)).0);
+    }
+    let more = get(limits::SERVINGS as u64 + 1);
+    assert!(matches!(answer(&tell(&mut target, at(0), &more, Some(1)).0), Answer::Busy(_)));
     // One that is larger than all of it has it to itself.
     let mut target = target_with(Config { receive_buffer: 1, scrub_interval: Span::ZERO, ..Config::default() });
     window(&tell(&mut target, at(0), &get(1), Some(1 << 20)).0);

@@ -471,3 +471,41 @@ fn what_was_heard_is_dropped_when_it_comes_again_after_others() {
         }
     }
 }
+
+#[test]
+fn what_a_great_leap_overtook_is_heard() {
+    let (mut gateway, mut target, _) = acquainted();
+    let sealed: Vec<Bytes> = (0..3_000).map(|n| gateway.ping(1_000 + n)).collect();
+    for each in (2_500..3_000).rev() {
+        target.take(ms(1_100), &sealed[each]);
+        assert_eq!(target.heard.last(), Some(&(gateway.id.0, 1_000 + each as u64)));
+    }
+}
+
+#[test]
+fn a_challenge_of_another_session_is_not_answered() {
+    let (mut target, mut speaker) = (Node::start(1, 2), Node::start(1 << 24, 1));
+    let ping = speaker.ping(1);
+    let challenge = target.take(ms(1_000), &ping).remove(0);
+    for mut other in [Node::start(1 << 24, 7), Node::start(2, 1)] {
+        assert!(other.take(ms(1_000), &challenge).is_empty());
+        assert_eq!(other.dropped, [DropReason::Replayed]);
+    }
+}
+
+/// Of nodes that it cannot remember, one does not know whether an earlier life of them has heard it.
+#[test]
+fn whoever_is_one_too_many_is_told_nothing_again() {
+    let mut speaker = Node::start(1 << 24, 1);
+    let first = speaker.ping(1);
+    for n in 0..=limits::ANSWERED as u32 {
+        let mut hearer = Node::start(n, 1_000 + u64::from(n));
+        deliver(ms(1_000), &mut speaker, &mut hearer, &first);
+        assert_eq!(hearer.heard.len(), usize::from(n < limits::ANSWERED as u32), "{n}");
+        if hearer.heard.is_empty() {
+            let next = speaker.ping(2);
+            deliver(ms(1_001), &mut speaker, &mut hearer, &next);
+            assert_eq!(hearer.heard, [(1 << 24, 2)]);
+        }
+    }
+}

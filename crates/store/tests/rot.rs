@@ -103,6 +103,7 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
     disk.write_at(SEGMENT, 64 + 7 * 1_088, &vec![0; 5 * 1_088]).expect("writes");
     let (store, recovery) = open(&disk);
     assert_eq!((missing(&store), told(&recovery.gaps)), ((7..12).collect(), vec![(1, 64 + 7 * 1_088, 5 * 1_088, 5)]));
+    assert_eq!(store.space().dead, 5 * 1_088);
     drop(store);
     // The last ones: only the next segment tells of them.
     let disk = filled(4);
@@ -110,6 +111,8 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
     let (store, recovery) = open(&disk);
     assert_eq!((missing(&store), recovery.gaps.len(), recovery.gaps[0].records), (vec![17, 18, 19], 1, 3));
     assert_eq!((recovery.gaps[0].offset, store.damaged()), (64 + 17 * 1_088, (3, true)));
+    // As nobody knows where they ended, all the rest of the file may have been written.
+    assert_eq!(store.space().dead, (64 << 10) - (64 + 17 * 1_088));
 }
 
 #[test]
@@ -123,8 +126,21 @@ fn a_damaged_segment_header_is_told_and_takes_nothing_along() {
 }
 
 #[test]
+fn a_segment_in_the_place_of_another_is_told_and_takes_nothing_else_along() {
+    let disk = filled(4);
+    let mut bytes = vec![0; 64 << 10];
+    disk.read_at(SEGMENT, 0, &mut bytes).expect("reads");
+    disk.write_at("segment-00000002", 0, &bytes).expect("writes");
+    let (store, recovery) = open(&disk);
+    assert_eq!((missing(&store), store.chunks()), (vec![], 23));
+    let [gap] = recovery.gaps[..] else { panic!("{recovery:?}") };
+    assert_eq!((gap.segment, gap.offset, store.damaged()), (2, 64, (1, true)));
+}
+
+#[test]
 fn a_file_that_was_cut_is_told() {
-    for (others, len) in [(4, 64 + 10 * 1_088 + 7), (4, 64 + 10 * 1_088), (0, 64 + 10 * 1_088 + 7), (0, 40_000)] {
+    let ten = 64 + 10 * 1_088;
+    for (others, len) in [(4, ten + 7), (4, ten), (4, ten + 200), (0, ten + 7), (0, ten + 200), (0, 40_000)] {
         let disk = filled(others);
         let mut bytes = vec![0; len as usize];
         disk.read_at(SEGMENT, 0, &mut bytes).expect("reads");
@@ -141,6 +157,8 @@ fn a_file_that_was_cut_is_told() {
             (0, _) => assert_eq!((missing(&store).len(), gap.offset), (10, 64 + 10 * 1_088)),
             _ => assert_eq!((missing(&store).len(), gap.offset, gap.records), (10, 64 + 10 * 1_088, 10)),
         }
+        let space = store.space();
+        assert!(space.written < space.used, "{others}, {len}: {space:?}");
     }
 }
 
@@ -168,7 +186,8 @@ fn what_a_crash_left_without_a_header_is_struck_out_and_never_taken_for_damage()
     for start in 0..3 {
         let (store, recovery) = open(&disk);
         assert_eq!((recovery.cut, recovery.gaps), (vec![], vec![]), "start {start}");
-        (0..2).for_each(|n| put(&store, 200 + 2 * start + n, 30_000));
+        // The first is smaller than what was struck out, and the second is in the next segment.
+        (0..2).for_each(|n| put(&store, 200 + 2 * start + n, [100, 60_000][n as usize]));
         assert_eq!(missing(&store), []);
     }
 }
