@@ -258,13 +258,13 @@ mod tests {
 
     #[test]
     fn a_little_that_is_new_does_not_keep_a_whole_datagram_in_memory() {
-        let mut incoming = Incoming::new(60_001);
-        for offset in 0..=1 {
+        for (new, copied) in [(1, true), (29_000, true), (31_000, false)] {
+            let mut incoming = Incoming::new(60_000 + new);
+            assert_eq!(incoming.insert(0, &Bytes::from(vec![7; 60_000])), 60_000);
             let datagram = Bytes::from(vec![7; 60_000]);
-            let new = incoming.insert(offset, &datagram);
-            assert_eq!((new, datagram.is_unique()), ([60_000, 1][offset as usize], offset == 1));
+            assert_eq!((incoming.insert(new, &datagram), datagram.is_unique()), (new, copied));
+            assert!(incoming.is_complete());
         }
-        assert!(incoming.is_complete());
     }
 
     #[test]

@@ -318,3 +318,16 @@ fn a_discard_says_what_was_dropped_and_who_was_silent() {
     done.silent.sort_unstable();
     assert_eq!(done, initiator::Discarded { copies: 0, bytes: 0, silent: vec![NodeId(1), NodeId(2), NodeId(3)] });
 }
+
+#[test]
+fn a_discard_that_tells_nobody_anything_ends_at_once() {
+    let mut machine = initiator();
+    let (earlier, chunks) =
+        (Mark { name: TxnId(5), epoch: Epoch(0) }, vec![(ChunkId::of_payload(b"x"), vec![NodeId(1)])]);
+    let discard = initiator::Discard { mark: earlier, since: None, chunks };
+    let said = hear(&mut machine, at(0), Input::Request(initiator::Request::Discard { handle: 7, discard }));
+    assert_eq!((said.messages, said.events.len()), (vec![], 0));
+    let woken = hear(&mut machine, at(0), Input::Wake);
+    let [initiator::Event::Discard { handle: 7, result: Ok(done) }] = &woken.events[..] else { panic!("it goes on") };
+    assert_eq!((done.copies, &done.silent[..]), (0, &[1, 2, 3].map(NodeId)[..]));
+}

@@ -7,7 +7,9 @@ use protocol::id::{ClusterId, Epoch, NodeId, TxnId};
 use protocol::limits;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
-use protocol::wire::{DropReason, Head, Message, Opened, Session, TAG, decode_message, encode_message, is_answerable};
+use protocol::wire::{
+    DataHeader, DropReason, Head, Message, Opened, Session, TAG, decode_message, encode_message, is_answerable,
+};
 
 const KEY: [u8; 32] = [9; 32];
 const CLUSTER: ClusterId = ClusterId(0x0403_0201);
@@ -70,6 +72,11 @@ fn deliver(now: Instant, a: &mut Node, b: &mut Node, first: &Bytes) -> Vec<Bytes
         }
     }
     panic!("they never stop")
+}
+
+/// Whether a datagram says a message again.
+fn is_again(datagram: &&Bytes) -> bool {
+    datagram[2] == 0x43
 }
 
 /// A gateway and a target that know each other, and all that they have sent.
@@ -246,6 +253,8 @@ fn a_proof_that_was_held_back_is_too_late_when_the_next_life_was_heard() {
     let hello = target.ping(2);
     deliver(ms(1_110), &mut target, &mut gateway, &hello);
     held.iter().for_each(|datagram| drop(gateway.take(ms(1_120), datagram)));
+    // It asked for no such proof any more, and takes nothing of that session.
+    assert_eq!(gateway.dropped[..2], [DropReason::Replayed, DropReason::Unproven]);
     deliver(ms(1_130), &mut target, &mut gateway, &first);
     assert_eq!(gateway.heard, [(1, 2)]);
 }
@@ -421,8 +430,7 @@ fn two_processes_of_one_id_take_turns_and_neither_is_heard_twice() {
 #[test]
 fn a_sender_that_was_forgotten_is_asked_again_and_no_replay_of_it_counts() {
     let (gateway, mut target, sent) = acquainted();
-    let mut others: Vec<Node> =
-        (0..limits::SENDERS).map(|n| Node::start((1 << 24) + 1 + n as u32, 100 + n as u64)).collect();
+    let mut others: Vec<Node> = (0..limits::SENDERS).map(|n| Node::start(100 + n as u32, 100 + n as u64)).collect();
     for other in &mut others {
         let ping = other.ping(1);
         deliver(ms(1_050), other, &mut target, &ping);
@@ -451,8 +459,13 @@ fn a_refusal_says_why_and_is_not_answered() {
     }
     assert_eq!(node.dropped, [DropReason::Forged, DropReason::OtherCluster, DropReason::Refused]);
     let ping = node.ping(1);
-    assert!(is_answerable(&ping) && ping.len() > own.len(), "a refusal is not longer than what it answers");
-    assert!(!is_answerable(&ping[..20]) && !is_answerable(&[0; 100]));
+    assert!(
+        is_answerable(&ping[..own.len()]) && ping.len() > own.len(),
+        "a refusal is not longer than what it answers"
+    );
+    let header = DataHeader { cluster: CLUSTER, from: node.id, txn: TxnId(1), offset: 0, size: 100 };
+    let data = [&header.encode()[..], &[0; 100]].concat();
+    assert!(!is_answerable(&ping[..20]) && !is_answerable(&[0; 100]) && !is_answerable(&data));
 }
 
 #[test]
@@ -493,19 +506,42 @@ fn a_challenge_of_another_session_is_not_answered() {
     }
 }
 
+#[test]
+fn a_challenge_that_was_lost_long_ago_is_followed_by_another() {
+    let (mut target, mut speaker) = (Node::start(1, 2), Node::start(1 << 24, 1));
+    let ping = speaker.ping(1);
+    assert_eq!(target.take(ms(1_000), &ping).len(), 1);
+    let ping = speaker.ping(2);
+    deliver(ms(5_000), &mut speaker, &mut target, &ping);
+    assert_eq!(target.heard, [(1 << 24, 2)]);
+}
+
+#[test]
+fn a_challenge_that_is_played_back_is_not_answered_with_more_and_more() {
+    let (mut target, mut speaker) = (Node::start(1, 2), Node::start(1 << 24, 1));
+    let pings: Vec<Bytes> = (0..=limits::MISSED as u64).map(|n| speaker.ping(n)).collect();
+    let times = (0..).step_by(10).map(|n| ms(1_000 + n));
+    let asks: Vec<Bytes> = pings.iter().zip(times).flat_map(|(ping, now)| target.take(now, ping)).collect();
+    let said: Vec<usize> =
+        (0..5).map(|_| speaker.take(ms(1_200), asks.last().unwrap()).iter().filter(is_again).count()).collect();
+    assert_eq!(said, [limits::MISSED, limits::MISSED, 0, 0, 0]);
+}
+
 /// Of nodes that it cannot remember, one does not know whether an earlier life of them has heard it.
 #[test]
 fn whoever_is_one_too_many_is_told_nothing_again() {
     let mut speaker = Node::start(1 << 24, 1);
     let first = speaker.ping(1);
-    for n in 0..=limits::ANSWERED as u32 {
-        let mut hearer = Node::start(n, 1_000 + u64::from(n));
-        deliver(ms(1_000), &mut speaker, &mut hearer, &first);
-        assert_eq!(hearer.heard.len(), usize::from(n < limits::ANSWERED as u32), "{n}");
-        if hearer.heard.is_empty() {
-            let next = speaker.ping(2);
-            deliver(ms(1_001), &mut speaker, &mut hearer, &next);
-            assert_eq!(hearer.heard, [(1 << 24, 2)]);
-        }
-    }
+    let mut hearers: Vec<Node> = (0..=limits::ANSWERED as u32).map(|n| Node::start(n, 1_000 + u64::from(n))).collect();
+    let challenges: Vec<Bytes> = hearers.iter_mut().map(|node| node.take(ms(1_000), &first).remove(0)).collect();
+    let mut again = |nth: usize| speaker.take(ms(1_000), &challenges[nth]).iter().filter(is_again).count();
+    assert!((0..limits::ANSWERED).all(|nth| again(nth) == 1));
+    assert_eq!((again(limits::ANSWERED), again(0)), (0, 1));
+    // It is heard all the same.
+    let last = hearers.last_mut().unwrap();
+    let next = speaker.ping(2);
+    deliver(ms(1_010), &mut speaker, last, &next);
+    let next = speaker.ping(3);
+    last.take(ms(1_020), &next);
+    assert_eq!(last.heard, [(1 << 24, 3)]);
 }

@@ -169,7 +169,7 @@ impl Found {
     fn end_of(&mut self, backend: &dyn Backend, mut walk: Walk, len: u64) -> Result<(), StoreError> {
         let end = walk.end;
         // What a killed process wrote and did not sync is found here, and will be called durable.
-        let changed = !walk.struck.is_empty() && walk.last;
+        let changed = !walk.struck.is_empty();
         if (changed || walk.last && walk.any) && self.bug != Some(Bug::TrustCache) {
             if self.bug != Some(Bug::TrustClean) {
                 walk.write_again(backend, len, self.bug).map_err(io_error("writing the end of a segment again"))?;

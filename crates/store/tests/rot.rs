@@ -117,12 +117,22 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
 
 #[test]
 fn a_damaged_segment_header_is_told_and_takes_nothing_along() {
-    for others in [0, 4] {
+    // Its magic, its cluster, its number, its length, and its checksum.
+    for (others, at) in [0, 4].into_iter().flat_map(|others| [0, 8, 16, 22, 61].map(|at| (others, at))) {
         let disk = filled(others);
-        disk.write_at(SEGMENT, 0, b"XXXX").expect("writes");
+        flip(&disk, SEGMENT, at);
         let (store, recovery) = open(&disk);
         assert_eq!((missing(&store), told(&recovery.gaps)), (vec![], vec![(1, 0, 64, 0)]));
     }
+    // That of a new segment, whose first record nothing says was durable: a crash may have cut both off.
+    let disk = CrashBackend::new();
+    put(&open(&disk).0, 1, 1_000);
+    disk.write_at(SEGMENT, 0, b"XXXX").expect("writes");
+    let (store, recovery) = open(&disk);
+    assert_eq!((store.chunks(), told(&recovery.cut), recovery.gaps), (1, vec![(1, 0, 64, 0)], vec![]));
+    drop(store);
+    let (store, recovery) = open(&disk);
+    assert_eq!((store.chunks(), recovery.cut, recovery.gaps), (1, vec![], vec![]));
 }
 
 #[test]
