@@ -9,7 +9,7 @@ use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::limits;
 use protocol::machine::{Body, Completion, Destination, Effect, Input};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::target::{Request, Target};
+use protocol::target::Request;
 use protocol::time::{Instant, Span};
 use protocol::transfer::{Incoming, Outgoing, Port};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Leg, Message, PutRequest, Repair};
@@ -113,27 +113,31 @@ fn copies_that_are_read_take_no_more_memory_than_the_receive_buffer() {
 
 #[test]
 fn the_copy_that_was_sent_first_makes_room_for_the_next() {
-    let config = Config { receive_buffer: 3 << 20, scrub_interval: Span::ZERO, ..Config::default() };
-    let mut target = target_with(config);
-    let mut now = at(0);
-    for txn in [3, 2, 1] {
-        window(&tell(&mut target, now, &common::get(txn, 1, id(txn)), Some(1 << 20)).0);
-        let (_, effects) = step(&mut target, now, common::get_accepted(txn, 1));
-        let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}") };
-        let completion = Completion::Read(Ok(Bytes::from(vec![7; 1 << 20])));
-        step(&mut target, now, Input::Done { op, completion });
-        for _ in 0..20 {
-            now += Span::from_micros(100);
-            step(&mut target, now, Input::Wake);
+    // As many as fit into the buffer, and as many as are served at once.
+    for (size, most) in [(1 << 20, 3), (1, limits::SERVINGS as u64)] {
+        let config = Config { receive_buffer: 3 << 20, scrub_interval: Span::ZERO, ..Config::default() };
+        let mut target = target_with(config);
+        let mut now = at(0);
+        for txn in (1..=most).rev() {
+            window(&tell(&mut target, now, &common::get(txn, 1, id(txn)), Some(size)).0);
+            let (_, effects) = step(&mut target, now, common::get_accepted(txn, 1));
+            let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}") };
+            let completion = Completion::Read(Ok(Bytes::from(vec![7; size as usize])));
+            step(&mut target, now, Input::Done { op, completion });
+            for _ in 0..20 {
+                now += Span::from_nanos(100 * u64::from(size).max(10) / 1_000);
+                step(&mut target, now, Input::Wake);
+            }
         }
+        window(&tell(&mut target, now, &common::get(most + 1, 1, id(most + 1)), Some(size)).0);
+        // Of the others something can be sent again.
+        let forgotten = (1..=most).filter(|txn| {
+            let repair = Repair { txn: TxnId(*txn), rate: u32::MAX, ranges: vec![Leg { offset: 0, len: 1 }] };
+            let unknown = Message::Ack { txn: TxnId(*txn), ack: Ack::Unknown };
+            tell(&mut target, now, &Message::Repair(repair), None).0 == [unknown]
+        });
+        assert_eq!(forgotten.collect::<Vec<u64>>(), [most], "{size}");
     }
-    window(&tell(&mut target, now, &common::get(4, 1, id(4)), Some(1 << 20)).0);
-    // Of the others something can be sent again.
-    let kept = |target: &mut Target, txn| {
-        let repair = Repair { txn: TxnId(txn), rate: u32::MAX, ranges: vec![Leg { offset: 0, len: 1 }] };
-        tell(target, now, &Message::Repair(repair), None).0 != [Message::Ack { txn: TxnId(txn), ack: Ack::Unknown }]
-    };
-    assert_eq!([1, 2, 3].map(|txn| kept(&mut target, txn)), [true, true, false]);
 }
 
 #[test]

@@ -449,6 +449,20 @@ fn a_sender_that_was_forgotten_is_asked_again_and_no_replay_of_it_counts() {
 }
 
 #[test]
+fn whoever_speaks_is_not_forgotten_for_those_who_do_not() {
+    let (mut gateway, mut target, _) = acquainted();
+    for n in 0..limits::SENDERS as u64 {
+        let ping = gateway.ping(2 + n);
+        assert!(target.take(ms(1_050), &ping).is_empty(), "{n} others were heard");
+        let mut other = Node::start(100 + n as u32, 100 + n);
+        let ping = other.ping(1);
+        deliver(ms(1_050), &mut other, &mut target, &ping);
+    }
+    let ping = gateway.ping(1);
+    assert!(target.take(ms(1_050), &ping).is_empty());
+}
+
+#[test]
 fn a_refusal_says_why_and_is_not_answered() {
     let mut node = Node::start(1, 1);
     let other_key = Session::new([8; 32], CLUSTER, NodeId(2), 2).refusal();

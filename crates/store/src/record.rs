@@ -175,3 +175,21 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_far_back_is_not_said_to_be_durable() {
+        let id = ChunkId::of_payload(b"");
+        let says = |offset, durable| {
+            let behind = Header::behind(offset, durable);
+            let header = Header { kind: Kind::Chunk, id, len: 0, segment: 1, sequence: 1, crc: 0, behind };
+            header.durable_before(offset)
+        };
+        let far = u64::from(u16::MAX - 1) * BLOCK as u64;
+        assert_eq!((says(640, 640), says(640, 64), says(64 + far, 64)), (640, 0, 64));
+        assert_eq!((says(64 + far + ALIGN, 64), says(1 << 40, 64)), (0, 0));
+    }
+}
