@@ -145,6 +145,10 @@ fn forged_doubled_and_foreign_datagrams_are_dropped() {
     use DropReason::{Forged, Malformed, OtherCluster, Version};
     assert_eq!(target.dropped, [Forged, Forged, Forged, Forged, OtherCluster, Version, Malformed, Malformed]);
     target.dropped.clear();
+    let data = DataHeader { cluster: CLUSTER, from: gateway.id, txn: TxnId(1), offset: 0, size: 9 }.encode();
+    [0, 1, 31].iter().for_each(|len| drop(target.take(ms(1_101), &Bytes::copy_from_slice(&data[..*len]))));
+    assert_eq!(target.dropped, [Malformed; 3]);
+    target.dropped.clear();
     let early = gateway.ping(4);
     for n in 0..2_000 {
         let ping = gateway.ping(5 + n);
@@ -524,10 +528,36 @@ fn a_challenge_of_another_session_is_not_answered() {
 fn a_challenge_that_was_lost_long_ago_is_followed_by_another() {
     let (mut target, mut speaker) = (Node::start(1, 2), Node::start(1 << 24, 1));
     let ping = speaker.ping(1);
-    assert_eq!(target.take(ms(1_000), &ping).len(), 1);
+    let challenge = target.take(ms(1_000), &ping).remove(0);
+    let late = speaker.take(ms(1_000), &challenge);
+    late.iter().for_each(|datagram| drop(target.take(ms(4_000), datagram)));
+    assert_eq!(target.heard, [], "an answer that comes so late does not count");
     let ping = speaker.ping(2);
     deliver(ms(5_000), &mut speaker, &mut target, &ping);
-    assert_eq!(target.heard, [(1 << 24, 2)]);
+    let ping = speaker.ping(3);
+    target.take(ms(5_001), &ping);
+    assert_eq!(target.heard, [(1 << 24, 3)]);
+}
+
+#[test]
+fn a_session_that_lost_its_place_cannot_be_proven_any_more() {
+    let mut target = Node::start(1, 2);
+    let mut lives: Vec<Node> = (0..=limits::UNPROVEN_OF_A_SENDER as u64).map(|n| Node::start(9, 50 + n)).collect();
+    let times = (0..).step_by(10).map(|n| ms(1_000 + n));
+    let challenges: Vec<Bytes> = lives
+        .iter_mut()
+        .zip(times)
+        .map(|(life, now)| {
+            let ping = life.ping(1);
+            target.take(now, &ping).remove(0)
+        })
+        .collect();
+    // The first had to make room for the last, and now the second for a question of the first.
+    for (life, heard) in [(0, 0), (2, 1)] {
+        let answers = lives[life].take(ms(1_050), &challenges[life]);
+        answers.iter().for_each(|datagram| drop(target.take(ms(1_050), datagram)));
+        assert_eq!(target.heard.len(), heard);
+    }
 }
 
 #[test]

@@ -106,14 +106,15 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
     assert_eq!(store.space().dead, 5 * 1_088);
     drop(store);
     // The last ones: only the next segment tells of them.
-    let disk = filled(4);
-    disk.write_at(SEGMENT, 64 + 17 * 1_088, &vec![0; 3 * 1_088]).expect("writes");
-    let (store, recovery) = open(&disk);
-    assert_eq!((missing(&store), recovery.gaps.len(), recovery.gaps[0].records), (vec![17, 18, 19], 1, 3));
-    assert_eq!((recovery.gaps[0].offset, store.damaged()), (64 + 17 * 1_088, (3, true)));
-    // As nobody knows where they ended, all the rest of the file may have been written.
-    let rest = (64 << 10) - (64 + 17 * 1_088);
-    assert_eq!((recovery.gaps[0].bytes, store.space().dead), (rest, rest));
+    for others in [1, 4] {
+        let disk = filled(others);
+        disk.write_at(SEGMENT, 64 + 17 * 1_088, &vec![0; 3 * 1_088]).expect("writes");
+        let (store, recovery) = open(&disk);
+        // As nobody knows where they ended, all the rest of the file may have been written.
+        let rest = (64 << 10) - (64 + 17 * 1_088);
+        assert_eq!((missing(&store), told(&recovery.gaps)), (vec![17, 18, 19], vec![(1, 64 + 17 * 1_088, rest, 3)]));
+        assert_eq!((store.damaged(), store.space().dead), ((3, true), rest));
+    }
 }
 
 #[test]
