@@ -190,10 +190,10 @@ fn what_a_crash_left_without_a_header_is_struck_out_and_never_taken_for_damage()
     let disk = filled(0);
     // Two that were not acknowledged: the first has lost its header, the second was cut off.
     let at = 64 + 20 * 1_088;
-    disk.write_at(SEGMENT, at + 512, &[7; 1_000]).expect("writes");
+    disk.write_at(SEGMENT, at + 512, &[7; 6_080]).expect("writes");
     disk.sync(SEGMENT).expect("syncs");
     let (store, recovery) = open(&disk);
-    assert_eq!((told(&recovery.cut), recovery.gaps, store.damaged()), (vec![(1, at, 1_536, 1)], vec![], (0, false)));
+    assert_eq!((told(&recovery.cut), recovery.gaps, store.damaged()), (vec![(1, at, 6_592, 1)], vec![], (0, false)));
     assert_eq!(missing(&store), []);
     for start in 0..3 {
         let (store, recovery) = open(&disk);
