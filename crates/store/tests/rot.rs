@@ -105,6 +105,20 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
     assert_eq!((missing(&store), told(&recovery.gaps)), ((7..12).collect(), vec![(1, 64 + 7 * 1_088, 5 * 1_088, 5)]));
     assert_eq!(store.space().dead, 5 * 1_088);
     drop(store);
+    // The last one has lost its header.
+    let disk = filled(4);
+    flip(&disk, SEGMENT, 64 + 19 * 1_088);
+    let (store, recovery) = open(&disk);
+    assert_eq!((missing(&store), told(&recovery.gaps)), (vec![19], vec![(1, 64 + 19 * 1_088, 1_088, 1)]));
+    assert_eq!(store.space().dead, 1_088);
+    drop(store);
+    // In two places, each is counted by itself.
+    let disk = filled(4);
+    flip(&disk, SEGMENT, 64 + 7 * 1_088);
+    disk.write_at(SEGMENT, 64 + 17 * 1_088, &vec![0xff; 3 * 1_088]).expect("writes");
+    let (_, recovery) = open(&disk);
+    let both = vec![(1, 64 + 7 * 1_088, 1_088, 1), (1, 64 + 17 * 1_088, 3 * 1_088, 3)];
+    assert_eq!(told(&recovery.gaps), both);
     // The last ones: only the next segment tells of them.
     for others in [1, 4] {
         let disk = filled(others);
@@ -195,11 +209,13 @@ fn what_a_crash_left_without_a_header_is_struck_out_and_never_taken_for_damage()
     let (store, recovery) = open(&disk);
     assert_eq!((told(&recovery.cut), recovery.gaps, store.damaged()), (vec![(1, at, 6_592, 1)], vec![], (0, false)));
     assert_eq!(missing(&store), []);
+    // One that is smaller than what was struck out, and one in the next segment.
+    put(&store, 300, 100);
+    put(&store, 301, 60_000);
     for start in 0..3 {
         let (store, recovery) = open(&disk);
         assert_eq!((recovery.cut, recovery.gaps), (vec![], vec![]), "start {start}");
-        // The first is smaller than what was struck out, and the second is in the next segment.
-        (0..2).for_each(|n| put(&store, 200 + 2 * start + n, [100, 60_000][n as usize]));
+        (0..2).for_each(|n| put(&store, 200 + 2 * start + n, 30_000));
         assert_eq!(missing(&store), []);
     }
 }
