@@ -315,8 +315,10 @@ impl Scenario {
             (disks.stops, disks.restless) = (0, 0);
         }
         if !chunks {
-            // What clients are told of full disks is not judged.
-            disks.capacity = CAPACITY;
+            disks.hold_objects(seed);
+            if layout.loses_all_but_one() {
+                disks.spoils.clear();
+            }
         }
         let mut scenario = Self {
             seed,

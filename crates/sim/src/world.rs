@@ -26,6 +26,7 @@ use crate::tell;
 mod cleaner;
 mod disks;
 mod faults;
+mod files;
 mod gateways;
 mod maps;
 mod objects;
@@ -155,6 +156,8 @@ pub(crate) struct World<'a> {
     damaged: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
     lost: BTreeSet<(ChunkId, NodeId)>,
+    /// When either was made good last.
+    mended: BTreeMap<(ChunkId, NodeId), (Instant, Excuse)>,
     windows: Windows,
     outcome: Outcome,
     trace: Option<&'a mut dyn FnMut(&str)>,
@@ -195,6 +198,7 @@ impl<'a> World<'a> {
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
             lost: BTreeSet::new(),
+            mended: BTreeMap::new(),
             windows: Windows::default(),
             outcome: Outcome { digest: scenario.seed, ..Outcome::default() },
             trace,

@@ -234,14 +234,18 @@ impl World<'_> {
         }
     }
 
-    /// Whether a put that `by` began then, by its clock, may fail for want of room: all those that said so had none.
-    pub(super) fn was_full(&mut self, id: ChunkId, error: &PutError, by: NodeId, begun: Instant) -> bool {
+    /// When that was, by the clock of a node that may have jumped since.
+    pub(super) fn began(&self, by: NodeId, local: Instant) -> Instant {
+        let taken = self.nodes.get(&by).map_or(Span::ZERO, |node| node.local(self.now).since(local));
+        Instant::from_nanos(self.now.as_nanos().saturating_sub(taken.as_nanos()))
+    }
+
+    /// Whether a put that `by` began then may fail for want of room: all those that said so had none.
+    pub(super) fn was_full(&mut self, id: ChunkId, error: &PutError, by: NodeId, since: Instant) -> bool {
         let PutError::TooFewCopies { full, .. } = error else { return false };
         for id in full {
             self.note_room(*id, self.free(*id));
         }
-        let Some(taken) = self.nodes.get(&by).map(|node| node.local(self.now).since(begun)) else { return false };
-        let since = Instant::from_nanos(self.now.as_nanos().saturating_sub(taken.as_nanos()));
         // Looked at after every group of writes, and this long apart otherwise.
         let had_none = |id: &NodeId| self.disks.full.get(id).is_some_and(|at| *at + self.scenario.disks.look >= since);
         let excused = !full.is_empty() && full.iter().all(had_none);

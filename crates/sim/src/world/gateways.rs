@@ -8,11 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use object::catalog::{Catalog, CatalogError, Change, Transient};
 use object::clean::{Cleaning, Report};
+use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
+use super::files::is_of_file;
+use super::promise::Promise;
+use super::workload::Looked;
 use super::{Happening, World};
 use crate::object::Objects;
 use crate::object::client::{self, Client};
@@ -75,6 +79,16 @@ pub(super) struct Gateways {
     roles: BTreeMap<TaskId, Role>,
     /// Puts of chunks under way.
     puts: BTreeMap<Ticket, (ChunkId, Bytes, Instant)>,
+    /// Gets, renewals, and lists of a file's versions under way.
+    gets: BTreeMap<Ticket, ChunkId>,
+    pub(super) renewals: BTreeMap<Ticket, ChunkId>,
+    pub(super) lists: BTreeMap<Ticket, Looked>,
+    /// What was promised last of each chunk.
+    pub(super) promised: BTreeMap<ChunkId, Arc<Promise>>,
+    /// Who did not find a chunk last that is where nobody looks for it, and when.
+    pub(super) unfound: Option<(NodeId, Instant)>,
+    /// Whether cleaning cannot go on for such a chunk.
+    pub(super) stuck: bool,
     /// When the look under way began.
     looking: BTreeMap<NodeId, Instant>,
     /// Since when nothing is asked for any more.
@@ -98,6 +112,11 @@ impl Gateways {
         let others = self.hosts.iter().any(|host| host.node.is_some_and(|other| other != node));
         let visible = matches!(change, Change::Put(..) | Change::Complete(..));
         self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 10)
+    }
+
+    /// Whether a gateway crashes while the manifest of a file is on its way.
+    fn falls(&mut self, id: &ChunkId) -> bool {
+        self.settings.crashes > 0 && is_of_file(id) && self.rng.chance(1, 4)
     }
 
     fn host_of(&self, node: NodeId) -> Option<usize> {
@@ -128,6 +147,12 @@ impl World<'_> {
             hosts,
             roles: BTreeMap::new(),
             puts: BTreeMap::new(),
+            gets: BTreeMap::new(),
+            renewals: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            unfound: None,
+            stuck: false,
             looking: BTreeMap::new(),
             quiet: None,
             quiet_looks: 0,
@@ -169,11 +194,17 @@ impl World<'_> {
             }
         }
         if settings.flaps && settings.is_brief() {
-            let flapping: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
+            // A half of the targets, or each time some that hide nothing by the map.
+            let half: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
+            let (few, domains) = (rng.chance(1, 2), self.scenario.layout.domains());
+            let most = usize::from(self.scenario.layout.maps[0].copies) - 1;
             let mut at = moment(rng);
             while at < now + settings.storm {
                 let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));
                 let both = |target: &NodeId| [(at, Event::Apart(*target, true)), (back, Event::Apart(*target, false))];
+                let first = rng.below(domains.len() as u64) as usize;
+                let some = domains.iter().cycle().skip(first).take(most).flatten();
+                let flapping: Vec<NodeId> = if few { some.copied().collect() } else { half.clone() };
                 events.extend(flapping.iter().flat_map(both));
                 at = back + Span::from_nanos(rng.below(settings.patience.as_nanos() * 3));
             }
@@ -346,12 +377,30 @@ impl World<'_> {
         let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
         let request = match ask {
             Ask::Put(id, payload, removal) => {
+                if !calm && gateways.falls(&id) {
+                    let (host, at) = (gateways.host_of(node), later(gateways, 3_000_000));
+                    let back = at + Span::from_nanos(gateways.rng.below(gateways.settings.storm.as_nanos() / 8));
+                    if let Some(host) = host {
+                        self.push(at, Happening::Gateway(Event::Crash(host)));
+                        self.push(back, Happening::Gateway(Event::Start(host)));
+                    }
+                }
+                let Some(gateways) = &mut self.gateways else { return };
                 gateways.puts.insert(handle, (id, payload.clone(), now));
                 initiator::Request::Put { handle, id, payload, removal }
             }
-            Ask::Get(id) => initiator::Request::Get { handle, id },
-            Ask::List(scope, prefix) => initiator::Request::List { handle, scope, prefix },
-            Ask::Renew(id) => initiator::Request::Renew { handle, id },
+            Ask::Get(id) => {
+                gateways.gets.insert(handle, id);
+                initiator::Request::Get { handle, id }
+            }
+            Ask::List(scope, prefix) => {
+                self.lists(node, handle, &scope, &prefix);
+                initiator::Request::List { handle, scope, prefix }
+            }
+            Ask::Renew(id) => {
+                gateways.renewals.insert(handle, id);
+                initiator::Request::Renew { handle, id }
+            }
             Ask::Mark => initiator::Request::Mark { handle },
             Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
             Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
@@ -431,19 +480,27 @@ impl World<'_> {
                 if let Ok(stored) = &result {
                     self.check_stored(id, &put, &stored.holders);
                 }
+                self.judge_put(id, put.0, result.as_ref().err(), put.2);
                 self.answer(handle, Answer::Put(result));
             }
             Event::Get { handle, result } => {
                 self.note(44, id, 0, || tell::objects::got(&result));
                 self.outcome.gets += u32::from(result.is_ok());
+                if let Some(chunk) = self.gateways.as_mut().and_then(|gateways| gateways.gets.remove(&handle)) {
+                    self.judge_get(id, chunk, result.as_ref().err());
+                }
                 self.answer(handle, Answer::Get(result));
             }
             Event::List { handle, result } => {
                 self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || tell::list(&result));
+                self.listed(id, handle, &result);
                 self.answer(handle, Answer::List(result));
             }
             Event::Renew { handle, result } => {
                 self.note(46, id, 0, || tell::objects::renewed(&result));
+                if result == Ok(true) {
+                    self.renewed(id, handle);
+                }
                 self.answer(handle, Answer::Renew(result));
             }
             Event::Mark { handle, result } => {
@@ -454,7 +511,7 @@ impl World<'_> {
                 self.note(48, id, 0, || tell::objects::discarded(&result));
                 self.answer(handle, Answer::Discard(result));
             }
-            Event::NeedMap { .. } => self.reload(id),
+            Event::NeedMap { .. } => self.need_map(id),
             _ => {}
         }
     }
@@ -463,8 +520,12 @@ impl World<'_> {
     /// away.
     fn check_stored(&mut self, by: NodeId, (id, bytes, begun): &(ChunkId, Bytes, Instant), holders: &[NodeId]) {
         let grace = self.gateways.as_ref().map_or(Span::ZERO, |gateways| gateways.settings.grace);
-        if self.now.since(*begun) < grace.div(2) {
+        let in_time = self.now.since(*begun) < grace.div(2);
+        if in_time {
             self.check_copies(by, *id, bytes, holders, *begun);
+        }
+        if in_time || is_of_file(id) {
+            self.promised(by, *id, holders);
         }
         self.outcome.puts += 1;
     }
@@ -474,8 +535,12 @@ impl World<'_> {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
         let began = gateways.looking.insert(node, now);
-        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && report.look.unfinished.is_none() {
+        // What is referred to cannot be read: nothing goes any more.
+        let stuck = report.look.unfinished == Some(Unfinished::Unread)
+            && gateways.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
+        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && (report.look.unfinished.is_none() || stuck) {
             gateways.quiet_looks += 1;
+            gateways.stuck |= stuck;
             self.go_on();
         }
     }
