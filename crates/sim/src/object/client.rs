@@ -29,6 +29,9 @@ pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
 const PRUNED: &str = "c";
 /// Names of files.
 pub(crate) const FILES: [&str; 2] = ["f", "g"];
+/// Of 100 operations, those from here on are puts of files, and reads of them.
+const FILE_PUT: u64 = 80;
+const FILE_READ: u64 = 87;
 /// Chunks that many objects share.
 const SHARED: u64 = 4;
 /// Before something that failed is tried again.
@@ -160,7 +163,7 @@ impl Client {
             let healed = self.gateway.hands.local().healed;
             let bucket = if self.below(2) == 0 { PLAIN } else { KEPT };
             let name = (bucket, KEYS[self.below(KEYS.len() as u64) as usize]);
-            let what = self.below(100);
+            let what = self.draw_work();
             let outcome = if healed { self.insist(|| self.work_on(name, what)) } else { self.work_on(name, what) };
             match outcome {
                 Err(ended) if healed && !self.is_excused(&ended) => {
@@ -203,6 +206,13 @@ impl Client {
         }
     }
 
+    fn draw_work(&self) -> u64 {
+        if self.settings.files && self.below(2) == 0 {
+            return if self.below(3) == 0 { FILE_PUT } else { FILE_READ };
+        }
+        self.below(100)
+    }
+
     fn work_on(&self, name: Name, what: u64) -> Result<(), Ended> {
         match what {
             0..24 => self.put(name),
@@ -214,8 +224,8 @@ impl Client {
             61..71 => self.copy(name),
             71..75 => self.revise(name),
             75..80 => self.upload(name),
-            80..87 => self.put_file(),
-            _ => self.read_file(FILES[self.below(FILES.len() as u64) as usize]),
+            FILE_PUT..FILE_READ => self.put_file(),
+            _ => self.read_file(self.draw_file()),
         }
     }
 
@@ -514,6 +524,10 @@ impl Client {
         Ok(())
     }
 
+    fn draw_file(&self) -> &'static str {
+        FILES[if self.settings.files { 0 } else { self.below(FILES.len() as u64) as usize }]
+    }
+
     fn options(&self) -> PutOptions {
         let bug = match self.gateway.planted {
             Some(Planted::Object(bug)) => Some(bug),
@@ -525,7 +539,7 @@ impl Client {
     }
 
     fn put_file(&self) -> Result<(), Ended> {
-        let name = FILES[self.below(FILES.len() as u64) as usize];
+        let name = self.draw_file();
         let bytes = self.draw().concat();
         self.gateway.hands.tell(|history, _| history.file(Bytes::copy_from_slice(&bytes)));
         let called = self.now();
@@ -545,7 +559,7 @@ impl Client {
         match get_file(&self.gateway, name, &mut bytes, 4) {
             Ok(version) => {
                 self.gateway.hands.tell(|history, now| {
-                    history.newest(("", name), Some(version_of(version.id)), called, now);
+                    history.newest_file(("", name), Some(version_of(version.id)), called, now);
                     if !history.is_file(&bytes) {
                         history.fail(format!("wrong bytes in the file {name}"));
                     }
@@ -553,7 +567,7 @@ impl Client {
                 Ok(())
             }
             Err(object::Error::NotFound(_)) => {
-                self.gateway.hands.tell(|history, now| history.newest(("", name), None, called, now));
+                self.gateway.hands.tell(|history, now| history.newest_file(("", name), None, called, now));
                 Ok(())
             }
             Err(error) => Err(error.into()),

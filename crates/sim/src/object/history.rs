@@ -41,6 +41,8 @@ impl Event {
 struct Lists {
     /// One was rightly missing from a list: its copies are lost, or with others than those who were asked.
     lacked: BTreeMap<u128, Vec<u64>>,
+    /// Those of which as many copies as there should be were heard of.
+    whole: BTreeSet<u128>,
     /// One was listed that has too few copies, and those who were silent may have the rest.
     doubted: BTreeMap<u128, Vec<u64>>,
 }
@@ -183,6 +185,22 @@ impl History {
         let events = self.keys.get(&name)?.events.iter();
         let puts: Vec<u128> = events.filter_map(|e| if let Told::Put(v) = e.told { Some(v) } else { None }).collect();
         puts.get(nth as usize % puts.len().max(1)).copied()
+    }
+
+    /// All copies of this version of a file were heard of, or acknowledged.
+    pub(crate) fn whole(&mut self, version: u128) {
+        self.lists.whole.insert(version);
+    }
+
+    /// A file's newest version was read. By then it has its copies: who finds too few makes them, unless those who are silent
+    /// may have them.
+    pub(crate) fn newest_file(&mut self, name: Name, version: Option<u128>, called: u64, now: u64) {
+        let told = Event { told: Told::Newest(version), called, answered: Some(now) };
+        let is_thin = |version: &u128| !self.lists.whole.contains(version) && !happened(&self.lists.doubted, *version, &told);
+        if let Some(thin) = version.filter(is_thin) {
+            self.fail(format!("/{}: {thin:032x} was read as the newest, and too few copies of it were heard of", name.1));
+        }
+        self.key(name).events.push(told);
     }
 
     /// A list of a file's versions rightly lacked this one.

@@ -25,11 +25,13 @@ fn mark(all: &mut BTreeSet<ChunkId>, id: ChunkId, is: bool) {
 }
 
 impl World<'_> {
-    /// A gateway counts on these copies from now on.
-    pub(super) fn promised(&mut self, by: NodeId, id: ChunkId, holders: &[NodeId]) {
-        let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let promise = Arc::new(Promise { map, holders: holders.to_vec() });
-        self.gateways.iter_mut().for_each(|gateways| drop(gateways.promised.insert(id, promise.clone())));
+    /// A gateway counts on these copies from now on, which are as many as this map has.
+    pub(super) fn promised(&mut self, map: usize, id: ChunkId, holders: &[NodeId]) {
+        let Some(gateways) = &mut self.gateways else { return };
+        gateways.promised.insert(id, Arc::new(Promise { map, holders: holders.to_vec() }));
+        if is_of_file(&id) {
+            lock(&gateways.stage.desk).history.whole(version_of(id));
+        }
     }
 
     /// The same, wherever they are.
@@ -67,14 +69,17 @@ impl World<'_> {
             if is_known || !is_of_file(id) {
                 continue;
             }
-            if self.spread(map, holders) >= usize::from(self.maps[map].copies) {
-                whole.push((*id, holders));
-            } else if self.maps[map].may_hide(&[&holders[..], &found.silent].concat()) {
+            // It may be a newer map by which the gateway judges it.
+            let mut maps = map..self.maps.len();
+            let with_silent = [&holders[..], &found.silent].concat();
+            if let Some(map) = maps.clone().find(|map| self.spread(*map, holders) >= usize::from(self.maps[*map].copies)) {
+                whole.push((map, *id, holders));
+            } else if maps.any(|map| self.maps[map].may_hide(&with_silent)) {
                 doubted.push(*id);
             }
         }
         // Its put failed, but who hears of as many copies as there should be may count on them.
-        whole.into_iter().for_each(|(id, holders)| self.promised(by, id, holders));
+        whole.into_iter().for_each(|(map, id, holders)| self.promised(map, id, holders));
         if let Some(gateways) = &self.gateways {
             let history = &mut lock(&gateways.stage.desk).history;
             lacked.into_iter().for_each(|id| history.lacked(version_of(id), now));

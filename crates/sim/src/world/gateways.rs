@@ -378,7 +378,7 @@ impl World<'_> {
         let request = match ask {
             Ask::Put(id, payload, removal) => {
                 if !calm && gateways.falls(&id) {
-                    let (host, at) = (gateways.host_of(node), later(gateways, 3_000_000));
+                    let (host, at) = (gateways.host_of(node), later(gateways, 1_000_000));
                     let back = at + Span::from_nanos(gateways.rng.below(gateways.settings.storm.as_nanos() / 8));
                     if let Some(host) = host {
                         self.push(at, Happening::Gateway(Event::Crash(host)));
@@ -525,7 +525,7 @@ impl World<'_> {
             self.check_copies(by, *id, bytes, holders, *begun);
         }
         if in_time || is_of_file(id) {
-            self.promised(by, *id, holders);
+            self.promised(self.nodes.get(&by).map_or(0, |node| node.map), *id, holders);
         }
         self.outcome.puts += 1;
     }
