@@ -26,7 +26,6 @@ use crate::tell;
 mod cleaner;
 mod disks;
 mod faults;
-mod files;
 mod gateways;
 mod maps;
 mod objects;
@@ -34,6 +33,7 @@ mod promise;
 mod queue;
 mod replay;
 mod sleep;
+mod told;
 mod verdict;
 mod workload;
 
@@ -310,12 +310,6 @@ impl<'a> World<'a> {
 
     fn fail(&mut self, why: String) {
         self.outcome.failure.get_or_insert(why);
-    }
-
-    /// Something is missing that would be a failure but for this.
-    fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
-        self.outcome.excuses.used(excuse);
-        self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
     }
 
     /// Runs to the end, or to the first failure.

@@ -196,9 +196,13 @@ impl History {
     /// may have them.
     pub(crate) fn newest_file(&mut self, name: Name, version: Option<u128>, called: u64, now: u64) {
         let told = Event { told: Told::Newest(version), called, answered: Some(now) };
-        let is_thin = |version: &u128| !self.lists.whole.contains(version) && !happened(&self.lists.doubted, *version, &told);
+        let is_thin =
+            |version: &u128| !self.lists.whole.contains(version) && !happened(&self.lists.doubted, *version, &told);
         if let Some(thin) = version.filter(is_thin) {
-            self.fail(format!("/{}: {thin:032x} was read as the newest, and too few copies of it were heard of", name.1));
+            self.fail(format!(
+                "/{}: {thin:032x} was read as the newest, and too few copies of it were heard of",
+                name.1
+            ));
         }
         self.key(name).events.push(told);
     }

@@ -8,7 +8,7 @@ use protocol::initiator::PutError;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 use store::StoreError;
-use store::backend::Backend;
+use store::backend::{Backend, Spot};
 
 use super::{Happening, Machinery, STORM, World};
 use crate::disk::Disk;
@@ -87,7 +87,26 @@ impl World<'_> {
                     disk.backend.stop_after(changes);
                 }
             }
-            Event::Spoil(id, seed, spoil) => self.spoil(id, seed, spoil),
+            Event::Spoil(id, seed, spoil) => {
+                self.spoil(id, seed, spoil);
+                if matches!(spoil, Spoil::Rot(Spot::Header | Spot::Tail)) {
+                    self.start_again_soon(id);
+                }
+            }
+        }
+    }
+
+    /// Often a target starts twice after bytes were spoiled that a start reads, with some writes between.
+    fn start_again_soon(&mut self, id: NodeId) {
+        if !self.disks.rng.chance(1, 2) {
+            return;
+        }
+        let mut at = self.now;
+        for _ in 0..2 {
+            at = at + Span::from_micros(1 + self.disks.rng.below(30_000));
+            self.push(at, Happening::Crash(id));
+            let back = at + Span::from_micros(self.disks.rng.below(2_000));
+            self.push(back, Happening::Restart(id));
         }
     }
 

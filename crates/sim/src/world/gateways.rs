@@ -14,9 +14,7 @@ use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
-use super::files::is_of_file;
-use super::promise::Promise;
-use super::workload::Looked;
+use super::told::{Told, is_of_file};
 use super::{Happening, World};
 use crate::object::Objects;
 use crate::object::client::{self, Client};
@@ -79,16 +77,7 @@ pub(super) struct Gateways {
     roles: BTreeMap<TaskId, Role>,
     /// Puts of chunks under way.
     puts: BTreeMap<Ticket, (ChunkId, Bytes, Instant)>,
-    /// Gets, renewals, and lists of a file's versions under way.
-    gets: BTreeMap<Ticket, ChunkId>,
-    pub(super) renewals: BTreeMap<Ticket, ChunkId>,
-    pub(super) lists: BTreeMap<Ticket, Looked>,
-    /// What was promised last of each chunk.
-    pub(super) promised: BTreeMap<ChunkId, Arc<Promise>>,
-    /// Who did not find a chunk last that is where nobody looks for it, and when.
-    pub(super) unfound: Option<(NodeId, Instant)>,
-    /// Whether cleaning cannot go on for such a chunk.
-    pub(super) stuck: bool,
+    pub(super) told: Told,
     /// When the look under way began.
     looking: BTreeMap<NodeId, Instant>,
     /// Since when nothing is asked for any more.
@@ -147,12 +136,7 @@ impl World<'_> {
             hosts,
             roles: BTreeMap::new(),
             puts: BTreeMap::new(),
-            gets: BTreeMap::new(),
-            renewals: BTreeMap::new(),
-            lists: BTreeMap::new(),
-            promised: BTreeMap::new(),
-            unfound: None,
-            stuck: false,
+            told: Told::default(),
             looking: BTreeMap::new(),
             quiet: None,
             quiet_looks: 0,
@@ -390,7 +374,7 @@ impl World<'_> {
                 initiator::Request::Put { handle, id, payload, removal }
             }
             Ask::Get(id) => {
-                gateways.gets.insert(handle, id);
+                gateways.told.gets.insert(handle, id);
                 initiator::Request::Get { handle, id }
             }
             Ask::List(scope, prefix) => {
@@ -398,7 +382,7 @@ impl World<'_> {
                 initiator::Request::List { handle, scope, prefix }
             }
             Ask::Renew(id) => {
-                gateways.renewals.insert(handle, id);
+                gateways.told.renewals.insert(handle, id);
                 initiator::Request::Renew { handle, id }
             }
             Ask::Mark => initiator::Request::Mark { handle },
@@ -486,7 +470,7 @@ impl World<'_> {
             Event::Get { handle, result } => {
                 self.note(44, id, 0, || tell::objects::got(&result));
                 self.outcome.gets += u32::from(result.is_ok());
-                if let Some(chunk) = self.gateways.as_mut().and_then(|gateways| gateways.gets.remove(&handle)) {
+                if let Some(chunk) = self.gateways.as_mut().and_then(|gateways| gateways.told.gets.remove(&handle)) {
                     self.judge_get(id, chunk, result.as_ref().err());
                 }
                 self.answer(handle, Answer::Get(result));
@@ -537,10 +521,10 @@ impl World<'_> {
         let began = gateways.looking.insert(node, now);
         // What is referred to cannot be read: nothing goes any more.
         let stuck = report.look.unfinished == Some(Unfinished::Unread)
-            && gateways.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
+            && gateways.told.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
         if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && (report.look.unfinished.is_none() || stuck) {
             gateways.quiet_looks += 1;
-            gateways.stuck |= stuck;
+            gateways.told.stuck |= stuck;
             self.go_on();
         }
     }

@@ -22,28 +22,34 @@ impl World<'_> {
             let desk = lock(&gateways.stage.desk);
             (desk.history.judge(), desk.history.referenced.clone())
         };
-        let few = referenced.iter().find_map(|id| self.too_few(id));
-        let left = if gateways.settings.cleans && !gateways.stuck { self.garbage_left() } else { None };
-        [judged, few, left].into_iter().flatten().for_each(|why| self.fail(why));
+        let left = if gateways.settings.cleans && !gateways.told.stuck { self.garbage_left() } else { None };
+        for id in &referenced {
+            self.check_referenced(*id);
+        }
+        [judged, left].into_iter().flatten().for_each(|why| self.fail(why));
     }
 
     /// What is referred to has its copies, as the map has it under which they were promised, but for those that are harmed.
-    fn too_few(&self, id: &ChunkId) -> Option<String> {
+    fn check_referenced(&mut self, id: ChunkId) {
         let newest = self.maps.len() - 1;
-        let map = self.gateways.as_ref()?.promised.get(id).map_or(newest, |promise| promise.map);
-        let (good, others): (Vec<NodeId>, Vec<NodeId>) =
-            self.nodes.keys().copied().partition(|node| self.holds(*node, id).is_some());
-        let is_harmed = |node: &NodeId| self.harmed(*id, *node).is_some();
-        // Those of switched-off targets are lost.
-        let lost = self.lost.range((*id, NodeId(0))..=(*id, NodeId(u32::MAX))).map(|(_, node)| *node);
-        let harmed: Vec<NodeId> = others.into_iter().filter(is_harmed).chain(lost).collect();
+        let promise = self.gateways.as_ref().and_then(|gateways| gateways.told.promised.get(&id));
+        let map = promise.map_or(newest, |promise| promise.map);
         let copies = usize::from(self.maps[map].copies);
-        if self.spread(map, good.iter().chain(&harmed)) >= copies {
-            return None;
+        let good: Vec<NodeId> = self.nodes.keys().copied().filter(|node| self.holds(*node, &id).is_some()).collect();
+        if self.spread(map, &good) >= copies {
+            return;
         }
-        Some(format!(
-            "{id:?} is referred to, and has good copies on {good:?}, harmed ones on {harmed:?}: {copies} apart were promised"
-        ))
+        let all = (id, NodeId(0))..=(id, NodeId(u32::MAX));
+        let harmed = self.damaged.range(all.clone()).chain(self.lost.range(all)).map(|(_, node)| *node);
+        let harmed: BTreeSet<NodeId> = harmed.filter(|node| !good.contains(node)).collect();
+        if self.spread(map, good.iter().chain(&harmed)) < copies {
+            return self.fail(format!(
+                "{id:?} is referred to, and has good copies on {good:?}, harmed ones on {harmed:?}: {copies} apart were promised"
+            ));
+        }
+        for node in harmed {
+            self.harmed(id, node).into_iter().for_each(|excuse| self.excuse(excuse, node, id));
+        }
     }
 
     /// A payload chunk that is held though nothing refers to it.

@@ -17,6 +17,12 @@ pub(super) struct Promise {
 }
 
 impl World<'_> {
+    /// Something is missing that would be a failure but for this.
+    pub(super) fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
+        self.outcome.excuses.used(excuse);
+        self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
+    }
+
     /// What the simulated world did to a copy, if that is why it is missing.
     pub(super) fn harmed(&self, id: ChunkId, holder: NodeId) -> Option<Excuse> {
         if self.lost.contains(&(id, holder)) || !self.nodes.contains_key(&holder) {

@@ -66,7 +66,7 @@ impl Asked {
 impl World<'_> {
     /// An operation of an initiator is over: another follows, after a while if there are cleaners.
     pub(super) fn feed_next(&mut self, id: NodeId) {
-        match self.scenario.cleaning.filter(|_| !self.healed) {
+        match self.scenario.cleaning {
             Some(cleaning) => {
                 let at = self.now + Span::from_nanos(self.rng.below(cleaning.pause.as_nanos()));
                 self.push(at, Happening::Cleaner(cleaner::Event::Feed(id)));

@@ -1,7 +1,7 @@
 //! What gateways hear of chunks, judged: which versions of a file are in a list, and whether what is not found is only where
 //! nobody looks for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::id::{ChunkId, ChunkKind, NodeId};
@@ -14,6 +14,21 @@ use super::workload::Looked;
 use crate::excuse::Excuse;
 use crate::object::client::{FILES, version_of};
 use crate::object::stage::{Ticket, lock};
+
+/// What gateways have asked for, and were told.
+#[derive(Default)]
+pub(super) struct Told {
+    /// Gets, renewals, and lists of a file's versions under way.
+    pub(super) gets: BTreeMap<Ticket, ChunkId>,
+    pub(super) renewals: BTreeMap<Ticket, ChunkId>,
+    lists: BTreeMap<Ticket, Looked>,
+    /// What was promised last of each chunk.
+    pub(super) promised: BTreeMap<ChunkId, Arc<Promise>>,
+    /// Who did not find a chunk last that is where nobody looks for it, and when.
+    pub(super) unfound: Option<(NodeId, Instant)>,
+    /// Whether cleaning cannot go on for such a chunk.
+    pub(super) stuck: bool,
+}
 
 /// Whether this is the manifest of a file: none of these is ever dropped.
 pub(super) fn is_of_file(id: &ChunkId) -> bool {
@@ -28,7 +43,7 @@ impl World<'_> {
     /// A gateway counts on these copies from now on, which are as many as this map has.
     pub(super) fn promised(&mut self, map: usize, id: ChunkId, holders: &[NodeId]) {
         let Some(gateways) = &mut self.gateways else { return };
-        gateways.promised.insert(id, Arc::new(Promise { map, holders: holders.to_vec() }));
+        gateways.told.promised.insert(id, Arc::new(Promise { map, holders: holders.to_vec() }));
         if is_of_file(&id) {
             lock(&gateways.stage.desk).history.whole(version_of(id));
         }
@@ -38,8 +53,8 @@ impl World<'_> {
     pub(super) fn renewed(&mut self, by: NodeId, ticket: Ticket) {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let Some(gateways) = &mut self.gateways else { return };
-        let Some(id) = gateways.renewals.remove(&ticket) else { return };
-        if let Some(promise) = gateways.promised.get_mut(&id) {
+        let Some(id) = gateways.told.renewals.remove(&ticket) else { return };
+        if let Some(promise) = gateways.told.promised.get_mut(&id) {
             *promise = Arc::new(Promise { map, holders: promise.holders.clone() });
         }
     }
@@ -52,27 +67,29 @@ impl World<'_> {
         let (since, healed) = (self.now, self.healed);
         let Some(gateways) = &mut self.gateways else { return };
         let healed = healed && !gateways.settings.is_brief();
-        let known = gateways.promised.iter().filter(|(id, _)| is_of_file(id) && id.encode().starts_with(prefix));
+        let known = gateways.told.promised.iter().filter(|(id, _)| is_of_file(id) && id.encode().starts_with(prefix));
         let known = known.map(|(id, promise)| (*id, promise.clone())).collect();
-        gateways.lists.insert(ticket, Looked { prefix: prefix.to_vec(), known, healed, map, asked, since });
+        gateways.told.lists.insert(ticket, Looked { prefix: prefix.to_vec(), known, healed, map, asked, since });
     }
 
     /// It is answered.
     pub(super) fn listed(&mut self, by: NodeId, ticket: Ticket, result: &Result<Found, Busy>) {
-        let looked = self.gateways.as_mut().and_then(|gateways| gateways.lists.remove(&ticket));
+        let looked = self.gateways.as_mut().and_then(|gateways| gateways.told.lists.remove(&ticket));
         let (Some(looked), Ok(found)) = (looked, result) else { return };
         let lacked = self.check_list(by, &looked, found);
         let (now, map) = (self.now.as_nanos(), self.nodes.get(&by).map_or(0, |node| node.map));
         let (mut doubted, mut whole) = (vec![], vec![]);
         for (id, holders) in &found.chunks {
-            let is_known = self.gateways.as_ref().is_some_and(|gateways| gateways.promised.contains_key(id));
+            let is_known = self.gateways.as_ref().is_some_and(|gateways| gateways.told.promised.contains_key(id));
             if is_known || !is_of_file(id) {
                 continue;
             }
             // It may be a newer map by which the gateway judges it.
             let mut maps = map..self.maps.len();
             let with_silent = [&holders[..], &found.silent].concat();
-            if let Some(map) = maps.clone().find(|map| self.spread(*map, holders) >= usize::from(self.maps[*map].copies)) {
+            if let Some(map) =
+                maps.clone().find(|map| self.spread(*map, holders) >= usize::from(self.maps[*map].copies))
+            {
                 whole.push((map, *id, holders));
             } else if maps.any(|map| self.maps[map].may_hide(&with_silent)) {
                 doubted.push(*id);
@@ -98,7 +115,7 @@ impl World<'_> {
         if excused {
             self.excuse(Excuse::Regrouped, by, id);
             let now = self.now;
-            self.gateways.iter_mut().for_each(|gateways| gateways.unfound = Some((by, now)));
+            self.gateways.iter_mut().for_each(|gateways| gateways.told.unfound = Some((by, now)));
         }
         if let Some(gateways) = &self.gateways {
             mark(&mut lock(&gateways.stage.desk).history.elsewhere, id, excused);
