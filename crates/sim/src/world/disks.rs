@@ -103,7 +103,7 @@ impl World<'_> {
         }
         let mut at = self.now;
         for _ in 0..2 {
-            at = at + Span::from_micros(1 + self.disks.rng.below(30_000));
+            at += Span::from_micros(1 + self.disks.rng.below(30_000));
             self.push(at, Happening::Crash(id));
             let back = at + Span::from_micros(self.disks.rng.below(2_000));
             self.push(back, Happening::Restart(id));

@@ -103,11 +103,6 @@ impl Gateways {
         self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 10)
     }
 
-    /// Whether a gateway crashes while the manifest of a file is on its way.
-    fn falls(&mut self, id: &ChunkId) -> bool {
-        self.settings.crashes > 0 && is_of_file(id) && self.rng.chance(1, 4)
-    }
-
     fn host_of(&self, node: NodeId) -> Option<usize> {
         self.hosts.iter().position(|host| host.node == Some(node))
     }
@@ -361,16 +356,8 @@ impl World<'_> {
         let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
         let request = match ask {
             Ask::Put(id, payload, removal) => {
-                if !calm && gateways.falls(&id) {
-                    let (host, at) = (gateways.host_of(node), later(gateways, 1_000_000));
-                    let back = at + Span::from_nanos(gateways.rng.below(gateways.settings.storm.as_nanos() / 8));
-                    if let Some(host) = host {
-                        self.push(at, Happening::Gateway(Event::Crash(host)));
-                        self.push(back, Happening::Gateway(Event::Start(host)));
-                    }
-                }
-                let Some(gateways) = &mut self.gateways else { return };
                 gateways.puts.insert(handle, (id, payload.clone(), now));
+                self.may_fall(node, &id);
                 initiator::Request::Put { handle, id, payload, removal }
             }
             Ask::Get(id) => {
@@ -412,6 +399,20 @@ impl World<'_> {
             Ask::Looked(report) => return self.looked(node, &report),
         };
         self.input(node, None, Some(request));
+    }
+
+    /// Sometimes a gateway crashes while the manifest of a file is on its way.
+    fn may_fall(&mut self, node: NodeId, id: &ChunkId) {
+        let (now, healed) = (self.now, self.healed);
+        let Some(gateways) = &mut self.gateways else { return };
+        let Some(host) = gateways.host_of(node) else { return };
+        if healed || gateways.settings.crashes == 0 || !is_of_file(id) || !gateways.rng.chance(1, 4) {
+            return;
+        }
+        let at = now + Span::from_nanos(gateways.rng.below(1_000_000));
+        let back = at + Span::from_nanos(gateways.rng.below(gateways.settings.storm.as_nanos() / 8));
+        self.push(at, Happening::Gateway(Event::Crash(host)));
+        self.push(back, Happening::Gateway(Event::Start(host)));
     }
 
     /// A change reaches the catalog, also when whoever asked for it is dead by now.
