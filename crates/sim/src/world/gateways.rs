@@ -100,7 +100,7 @@ impl Gateways {
     fn freezes(&mut self, node: NodeId, change: &Change) -> bool {
         let others = self.hosts.iter().any(|host| host.node.is_some_and(|other| other != node));
         let visible = matches!(change, Change::Put(..) | Change::Complete(..));
-        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 10)
+        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 4)
     }
 
     fn host_of(&self, node: NodeId) -> Option<usize> {
