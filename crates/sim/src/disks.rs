@@ -87,6 +87,16 @@ impl Disks {
         Self { segment, capacity, look, pace, stops, restless, spoils }
     }
 
+    /// For objects, of which there are fewer bytes: some disks fill up.
+    pub(crate) fn hold_objects(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed).fork(23);
+        self.capacity = 8 << 20;
+        if rng.chance(1, 5) {
+            self.segment = self.segment.min(8 << 10);
+            self.capacity = self.segment * (8 + rng.below(6));
+        }
+    }
+
     /// For what is cleaned: segments are so short that many are emptied, and often slowly, so that much happens to a chunk
     /// while it is moved.
     pub(crate) fn keep_moving(&mut self, seed: u64) {

@@ -17,8 +17,6 @@ pub enum Excuse {
     OlderMap,
     /// A put for which there were too few targets with room: all those that said they had none had none.
     Full,
-    /// The newest version of a file of which a copy was damaged: who lost it does not say so, and the others may be silent.
-    RottenName,
 }
 
 impl Excuse {
@@ -30,7 +28,6 @@ impl Excuse {
             Self::LostDisk => "copy on a lost disk",
             Self::Regrouped => "unfindable after a regrouping",
             Self::Full => "put while targets were full",
-            Self::RottenName => "version of a file, with a copy damaged and others silent",
             Self::OlderMap => "looked for under an older map than it was put with",
         }
     }

@@ -132,10 +132,12 @@ impl Layout {
         self.lost.clear();
     }
 
-    /// For what must be found and have all its copies at the end: no map moves a chunk to another group, and no disk is lost.
+    /// Mostly, for what must be found and cleaned at the end, no map moves a chunk to another group.
     pub(crate) fn keep_places(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(34);
-        self.lost.clear();
+        if rng.chance(1, 4) {
+            return;
+        }
         self.maps.truncate(1);
         if rng.chance(1, 2) {
             return;
@@ -156,6 +158,15 @@ impl Layout {
             }
         }
         self.maps.push(next);
+    }
+
+    /// Whether a chunk may lose all its copies when those of another domain are damaged as well.
+    pub(crate) fn loses_all_but_one(&self) -> bool {
+        let is_kept = |id: NodeId| self.maps.iter().all(|map| map.targets.iter().any(|target| target.id == id));
+        let is_lost = |id: &NodeId| !is_kept(*id) || self.lost.iter().any(|lost| lost.target == *id);
+        let domains = self.domains().into_iter().filter(|domain| domain.iter().any(is_lost)).count();
+        let copies = self.maps.iter().map(|map| usize::from(map.copies)).min().unwrap_or(0);
+        domains + 1 >= copies
     }
 
     /// The targets of each domain of the first map.

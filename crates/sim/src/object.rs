@@ -33,8 +33,10 @@ pub struct Objects {
     pub stalls: u32,
     /// Times that a good part of the targets is down or cut off at once.
     pub outages: u32,
-    /// Whether such a part comes and goes all the time.
+    /// Whether such a part comes and goes all the time, or each time some that hide nothing by the map.
     pub flaps: bool,
+    /// Whether half of the operations are on one file.
+    pub files: bool,
     /// How long an answer is waited for.
     pub patience: Span,
     /// Steps of the gateways' wall clocks.
@@ -65,6 +67,7 @@ impl Objects {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         let (crashes, stalls, steps, trouble) = (some(3) as u32, some(2) as u32, some(3) as u32, some(60));
         let outages = some(3) as u32;
+        let files = Rng::new(seed).fork(43).chance(1, 3);
         let off = Span::from_millis(some(5_000));
         let grace = Span::from_millis(if cleans { 100 + rng.below(150) } else { 2_000 });
         let storm = Span::from_millis(400) + if cleans { grace.times(2) } else { Span::ZERO };
@@ -80,6 +83,7 @@ impl Objects {
             stalls,
             outages,
             flaps: rng.chance(1, 3),
+            files,
             patience: Span::from_millis(if rng.chance(2, 3) { 15 + rng.below(60) } else { 4_000 }),
             steps,
             off,

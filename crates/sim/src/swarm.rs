@@ -53,7 +53,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 52] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -90,6 +90,7 @@ impl Planted {
         Self::Store(store::Bug::NameUnpromised),
         Self::Store(store::Bug::ForgetUnread),
         Self::Store(store::Bug::KeepBad),
+        Self::Store(store::Bug::StaleStamps),
         Self::Store(store::Bug::ClearTail),
         Self::Store(store::Bug::NoReserve),
         Self::Store(store::Bug::MiscountAhead),
@@ -315,8 +316,10 @@ impl Scenario {
             (disks.stops, disks.restless) = (0, 0);
         }
         if !chunks {
-            // What clients are told of full disks is not judged.
-            disks.capacity = CAPACITY;
+            disks.hold_objects(seed);
+            if layout.loses_all_but_one() {
+                disks.spoils.clear();
+            }
         }
         let mut scenario = Self {
             seed,

@@ -33,6 +33,7 @@ mod promise;
 mod queue;
 mod replay;
 mod sleep;
+mod told;
 mod verdict;
 mod workload;
 
@@ -155,6 +156,8 @@ pub(crate) struct World<'a> {
     damaged: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
     lost: BTreeSet<(ChunkId, NodeId)>,
+    /// When either was made good last.
+    mended: BTreeMap<(ChunkId, NodeId), (Instant, Excuse)>,
     windows: Windows,
     outcome: Outcome,
     trace: Option<&'a mut dyn FnMut(&str)>,
@@ -195,6 +198,7 @@ impl<'a> World<'a> {
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
             lost: BTreeSet::new(),
+            mended: BTreeMap::new(),
             windows: Windows::default(),
             outcome: Outcome { digest: scenario.seed, ..Outcome::default() },
             trace,
@@ -306,12 +310,6 @@ impl<'a> World<'a> {
 
     fn fail(&mut self, why: String) {
         self.outcome.failure.get_or_insert(why);
-    }
-
-    /// Something is missing that would be a failure but for this.
-    fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
-        self.outcome.excuses.used(excuse);
-        self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
     }
 
     /// Runs to the end, or to the first failure.

@@ -22,7 +22,8 @@ fn no_seed_fails_and_disks_go_through_everything() {
     // A world in which these do not happen would find nothing that they show.
     let Seen { emptied, stopped, stopped_starting, refused, blackouts, spoiled } = report.disks;
     let seen = [emptied, stopped, stopped_starting, refused, blackouts, spoiled];
-    assert!(report.excuses.contains_key(&sim::Excuse::Full), "{:?}", report.excuses);
+    let excuses = [sim::Excuse::Full, sim::Excuse::LostDisk, sim::Excuse::Regrouped];
+    assert!(excuses.iter().all(|excuse| report.excuses.contains_key(excuse)), "{:?}", report.excuses);
     assert!(emptied > 900 && seen.iter().all(|often| *often > 0), "{:?}", report.disks);
 }
 
@@ -35,10 +36,10 @@ fn a_seed_repeats_exactly() {
 
 /// Digests of some seeds. A change of the protocol, the store or the simulator changes them: put in what the test prints.
 const DIGESTS: [(u64, u64); 4] = [
-    (1, 11_834_359_849_091_231_107),
-    (2, 7_808_838_930_238_713_834),
-    (3, 3_314_369_774_562_621_036),
-    (4, 9_197_352_120_538_872_770),
+    (1, 7_472_614_706_769_383_389),
+    (2, 8_816_445_828_715_651_675),
+    (3, 1_653_963_180_291_230_423),
+    (4, 2_229_771_388_953_382_061),
 ];
 
 /// Every build has the same constants, so builds with and without optimisation agree.

@@ -16,7 +16,7 @@ use protocol::time::Span;
 
 use super::Objects as Settings;
 use super::gateway::Gateway;
-use super::history::{Call, Name};
+use super::history::{Call, History, Name};
 use crate::linear::Did;
 use crate::swarm::Planted;
 
@@ -29,6 +29,9 @@ pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
 const PRUNED: &str = "c";
 /// Names of files.
 pub(crate) const FILES: [&str; 2] = ["f", "g"];
+/// Of 100 operations, those from here on are puts of files, and reads of them.
+const FILE_PUT: u64 = 80;
+const FILE_READ: u64 = 87;
 /// Chunks that many objects share.
 const SHARED: u64 = 4;
 /// Before something that failed is tried again.
@@ -40,6 +43,8 @@ pub(crate) enum Ended {
     Refused,
     /// It was not made.
     Failed(String),
+    /// It was not made, for want of this chunk or of room for it.
+    Wanting(ChunkId, String),
     /// Nobody knows.
     Unknown(String),
 }
@@ -48,7 +53,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => write!(f, "refused"),
-            Self::Failed(why) | Self::Unknown(why) => write!(f, "{why}"),
+            Self::Failed(why) | Self::Wanting(_, why) | Self::Unknown(why) => write!(f, "{why}"),
         }
     }
 }
@@ -58,6 +63,17 @@ impl From<ObjectError> for Ended {
         match error {
             ObjectError::Catalog(error) => error.into(),
             ObjectError::TooSlow(_) => Self::Refused,
+            ObjectError::Chunk { id, .. } => Self::Wanting(id, error.to_string()),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl From<object::Error> for Ended {
+    fn from(error: object::Error) -> Self {
+        match error {
+            object::Error::TooSlow(..) => Self::Refused,
+            object::Error::Put { id, .. } | object::Error::Get { id, .. } => Self::Wanting(id, error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -144,10 +160,14 @@ impl Client {
         let pause = self.settings.storm.as_nanos() / u64::from(self.settings.operations) * 3 / 2;
         for _ in 0..operations {
             self.gateway.hands.sleep(Span::from_nanos(self.below(pause)));
-            let healed = self.gateway.hands.local().healed && !self.settings.is_brief();
-            match self.something() {
-                Err(Ended::Failed(why) | Ended::Unknown(why)) if healed => {
-                    self.gateway.hands.tell(|history, _| history.fail(format!("failed after the heal: {why}")));
+            let healed = self.gateway.hands.local().healed;
+            let bucket = if self.below(2) == 0 { PLAIN } else { KEPT };
+            let name = (bucket, KEYS[self.below(KEYS.len() as u64) as usize]);
+            let what = self.draw_work();
+            let outcome = if healed { self.insist(|| self.work_on(name, what)) } else { self.work_on(name, what) };
+            match outcome {
+                Err(ended) if healed && !self.is_excused(&ended) => {
+                    self.gateway.hands.tell(|history, _| history.fail(format!("failed after the heal: {ended}")));
                 }
                 Err(_) => {}
                 Ok(()) => self.gateway.hands.tell(|history, _| history.done += 1),
@@ -174,21 +194,38 @@ impl Client {
         }
     }
 
-    fn something(&self) -> Result<(), Ended> {
-        let bucket = if self.below(2) == 0 { PLAIN } else { KEPT };
-        let name = (bucket, KEYS[self.below(KEYS.len() as u64) as usize]);
-        match self.below(100) {
+    /// Whether it is no failure that it was not done, though nothing is wrong any more.
+    pub(crate) fn is_excused(&self, ended: &Ended) -> bool {
+        match ended {
+            Ended::Refused => true,
+            Ended::Wanting(id, _) => self.gateway.hands.tell(|history, _| {
+                let History { elsewhere, without_room, .. } = history;
+                elsewhere.contains(id) || without_room.contains(id)
+            }),
+            Ended::Failed(_) | Ended::Unknown(_) => false,
+        }
+    }
+
+    fn draw_work(&self) -> u64 {
+        if self.settings.files && self.below(2) == 0 {
+            return if self.below(3) == 0 { FILE_PUT } else { FILE_READ };
+        }
+        self.below(100)
+    }
+
+    fn work_on(&self, name: Name, what: u64) -> Result<(), Ended> {
+        match what {
             0..24 => self.put(name),
             24..38 => self.read(name).map(drop),
             38..48 => self.delete(name),
             48..53 => self.delete_version((KEPT, PRUNED)),
             53..57 => self.read_version((KEPT, PRUNED)),
-            57..61 => self.list(bucket),
+            57..61 => self.list(name.0),
             61..71 => self.copy(name),
             71..75 => self.revise(name),
             75..80 => self.upload(name),
-            80..87 => self.put_file(),
-            _ => self.read_file(FILES[self.below(FILES.len() as u64) as usize]),
+            FILE_PUT..FILE_READ => self.put_file(),
+            _ => self.read_file(self.draw_file()),
         }
     }
 
@@ -251,7 +288,7 @@ impl Client {
         self.gateway.hands.tell(|history, now| match &outcome {
             Ok(_) => history.answer(call, None, now),
             Err(Ended::Refused) if mismatch.is_some() => history.answer(call, mismatch, now),
-            Err(Ended::Refused | Ended::Failed(_)) => history.not_made(call),
+            Err(Ended::Refused | Ended::Failed(_) | Ended::Wanting(..)) => history.not_made(call),
             Err(Ended::Unknown(_)) => {}
         });
         outcome
@@ -487,6 +524,10 @@ impl Client {
         Ok(())
     }
 
+    fn draw_file(&self) -> &'static str {
+        FILES[if self.settings.files { 0 } else { self.below(FILES.len() as u64) as usize }]
+    }
+
     fn options(&self) -> PutOptions {
         let bug = match self.gateway.planted {
             Some(Planted::Object(bug)) => Some(bug),
@@ -498,7 +539,7 @@ impl Client {
     }
 
     fn put_file(&self) -> Result<(), Ended> {
-        let name = FILES[self.below(FILES.len() as u64) as usize];
+        let name = self.draw_file();
         let bytes = self.draw().concat();
         self.gateway.hands.tell(|history, _| history.file(Bytes::copy_from_slice(&bytes)));
         let called = self.now();
@@ -508,8 +549,7 @@ impl Client {
                 self.gateway.hands.tell(|history, now| history.put(("", name), version_of(version.id), called, now));
                 Ok(())
             }
-            Err(object::Error::TooSlow(..)) => Err(Ended::Refused),
-            Err(error) => Err(Ended::Failed(error.to_string())),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -519,7 +559,7 @@ impl Client {
         match get_file(&self.gateway, name, &mut bytes, 4) {
             Ok(version) => {
                 self.gateway.hands.tell(|history, now| {
-                    history.newest(("", name), Some(version_of(version.id)), called, now);
+                    history.newest_file(("", name), Some(version_of(version.id)), called, now);
                     if !history.is_file(&bytes) {
                         history.fail(format!("wrong bytes in the file {name}"));
                     }
@@ -527,16 +567,16 @@ impl Client {
                 Ok(())
             }
             Err(object::Error::NotFound(_)) => {
-                self.gateway.hands.tell(|history, now| history.newest(("", name), None, called, now));
+                self.gateway.hands.tell(|history, now| history.newest_file(("", name), None, called, now));
                 Ok(())
             }
-            Err(error) => Err(Ended::Failed(error.to_string())),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
 /// What orders the versions of a file.
-fn version_of(id: ChunkId) -> u128 {
+pub(crate) fn version_of(id: ChunkId) -> u128 {
     let bytes = id.bytes();
     bytes[ChunkId::NAME_LEN..].iter().fold(0, |version, byte| version << 8 | u128::from(*byte))
 }

@@ -1,6 +1,5 @@
 //! What clients asked and were told, and whether one store could have told them so.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -37,6 +36,23 @@ impl Event {
     }
 }
 
+/// When gateways heard less of a file's versions than there is, by version.
+#[derive(Clone, Debug, Default)]
+struct Lists {
+    /// One was rightly missing from a list: its copies are lost, or with others than those who were asked.
+    lacked: BTreeMap<u128, Vec<u64>>,
+    /// Those of which as many copies as there should be were heard of.
+    whole: BTreeSet<u128>,
+    /// One was listed that has too few copies, and those who were silent may have the rest.
+    doubted: BTreeMap<u128, Vec<u64>>,
+}
+
+/// Whether this happened to a version between call and answer.
+fn happened(times: &BTreeMap<u128, Vec<u64>>, version: u128, event: &Event) -> bool {
+    let during = event.called..=event.answered.unwrap_or(u64::MAX);
+    times.get(&version).is_some_and(|times| times.iter().any(|at| during.contains(at)))
+}
+
 #[derive(Clone, Debug, Default)]
 struct Key {
     /// As a register of what was put last. What did not happen is not in it.
@@ -61,6 +77,11 @@ pub(crate) struct History {
     files: BTreeSet<Bytes>,
     /// Chunks that the catalog and files referred to at the end.
     pub(crate) referenced: BTreeSet<ChunkId>,
+    lists: Lists,
+    /// Chunks that could not be had when they were asked for last, as they are where nobody looks for them.
+    pub(crate) elsewhere: BTreeSet<ChunkId>,
+    /// Chunks that could not be put last, as there was no room.
+    pub(crate) without_room: BTreeSet<ChunkId>,
     /// The first thing that nobody should have been told.
     pub(crate) wrong: Option<String>,
     /// Operations that ended as they should.
@@ -166,32 +187,66 @@ impl History {
         puts.get(nth as usize % puts.len().max(1)).copied()
     }
 
-    /// What is wrong with it all, if anything, and how often it was not but that copies of what says which version is the
-    /// newest of this name were damaged.
-    pub(crate) fn judge(&self, rotten: &dyn Fn(&Name) -> bool) -> (Option<String>, u64) {
-        if self.wrong.is_some() {
-            return (self.wrong.clone(), 0);
+    /// All copies of this version of a file were heard of, or acknowledged.
+    pub(crate) fn whole(&mut self, version: u128) {
+        self.lists.whole.insert(version);
+    }
+
+    /// A file's newest version was read. By then it has its copies: who finds too few makes them, unless those who are silent
+    /// may have them.
+    pub(crate) fn newest_file(&mut self, name: Name, version: Option<u128>, called: u64, now: u64) {
+        let told = Event { told: Told::Newest(version), called, answered: Some(now) };
+        let is_thin =
+            |version: &u128| !self.lists.whole.contains(version) && !happened(&self.lists.doubted, *version, &told);
+        if let Some(thin) = version.filter(is_thin) {
+            self.fail(format!(
+                "/{}: {thin:032x} was read as the newest, and too few copies of it were heard of",
+                name.1
+            ));
         }
-        let excused = Cell::new(0);
-        let wrong = self.keys.iter().find_map(|(name, all)| {
-            let why = all.judge(rotten(name).then_some(&excused))?;
+        self.key(name).events.push(told);
+    }
+
+    /// A list of a file's versions rightly lacked this one.
+    pub(crate) fn lacked(&mut self, version: u128, now: u64) {
+        self.lists.lacked.entry(version).or_default().push(now);
+    }
+
+    /// A list named this version of a file with too few copies, and the silent may have the rest.
+    pub(crate) fn doubted(&mut self, version: u128, now: u64) {
+        self.lists.doubted.entry(version).or_default().push(now);
+    }
+
+    /// What is wrong with it all, if anything.
+    pub(crate) fn judge(&self) -> Option<String> {
+        if self.wrong.is_some() {
+            return self.wrong.clone();
+        }
+        self.keys.iter().find_map(|(name, all)| {
+            let why = all.judge(&self.lists)?;
             Some(format!("{}/{}: {why}", name.0, name.1))
-        });
-        (wrong, excused.get())
+        })
     }
 }
 
 impl Key {
-    fn judge(&self, excused: Option<&Cell<u64>>) -> Option<String> {
+    fn judge(&self, lists: &Lists) -> Option<String> {
         let register: Vec<Operation> = self.register.iter().flatten().copied().collect();
         if !self.goes_back && !linearizable(None, &register) {
             return Some(format!("no order of these explains what was answered: {register:?}"));
         }
-        self.events.iter().find_map(|event| self.judge_event(event, excused))
+        self.events.iter().find_map(|event| self.judge_event(event, lists))
     }
 
-    fn judge_event(&self, event: &Event, excused: Option<&Cell<u64>>) -> Option<String> {
+    fn judge_event(&self, event: &Event, lists: &Lists) -> Option<String> {
         let before = || self.events.iter().filter(|other| other.is_before(event.called));
+        // What was read as the newest stays, also when its put failed.
+        let stays = |other: &Event| match other.told {
+            Told::Put(version) => Some(version),
+            Told::Newest(version) => version.filter(|version| !happened(&lists.doubted, *version, other)),
+            Told::Erased(_) | Told::There(..) => None,
+        };
+        let known_before = || before().filter_map(stays);
         let put_before = || before().filter_map(|other| if let Told::Put(v) = other.told { Some(v) } else { None });
         let gone_before = |version| before().any(|other| matches!(other.told, Told::Erased(gone) if gone == version));
         let until = event.answered.unwrap_or(u64::MAX);
@@ -202,20 +257,19 @@ impl Key {
         match event.told {
             Told::Put(version) => {
                 // One that was removed is not there to be seen.
-                let later = put_before().find(|other| *other >= version && !going(*other))?;
+                let hidden = |other: u128| going(other) || happened(&lists.lacked, other, event);
+                let later = known_before().find(|other| *other >= version && !hidden(*other))?;
                 Some(format!("{version:032x} was put after {later:032x}, and is not later"))
             }
             Told::Newest(newest) => {
                 if let Some(gone) = newest.filter(|version| gone_before(*version)) {
                     return Some(format!("{gone:032x} was removed, and was the newest again"));
                 }
-                let later = put_before().find(|other| newest.is_none_or(|newest| *other > newest) && !going(*other))?;
-                if let Some(excused) = excused {
-                    excused.set(excused.get() + 1);
-                    return None;
-                }
+                let hidden = |other: u128| going(other) || happened(&lists.lacked, other, event);
+                let is_later = |other: &u128| newest.is_none_or(|newest| *other > newest);
+                let later = known_before().find(|other| is_later(other) && !hidden(*other))?;
                 let said = newest.map_or("nothing".to_owned(), |version| format!("{version:032x}"));
-                Some(format!("{later:032x} was acknowledged, and then {said} was the newest"))
+                Some(format!("{later:032x} was acknowledged or read, and then {said} was the newest"))
             }
             Told::There(version, true) if gone_before(version) => {
                 Some(format!("{version:032x} was removed, and was there again"))
@@ -240,20 +294,39 @@ mod tests {
         history.put(NAME, 5, 0, 1);
         history.put(NAME, 7, 2, 3);
         history.newest(NAME, Some(7), 4, 5);
-        assert_eq!(history.judge(&|_| false).0, None);
+        assert_eq!(history.judge(), None);
         let mut older = history.clone();
         older.newest(NAME, Some(5), 6, 7);
-        assert!(older.judge(&|_| false).0.is_some());
+        assert!(older.judge().is_some());
         let mut absent = history.clone();
         absent.newest(NAME, None, 6, 7);
-        assert!(absent.judge(&|_| false).0.is_some());
+        assert!(absent.judge().is_some());
         let call = history.erase(NAME, 7, 6);
         history.newest(NAME, Some(5), 7, 8);
         history.newest(NAME, Some(7), 7, 8);
         history.erased(call, 9);
-        assert_eq!(history.judge(&|_| false).0, None);
+        assert_eq!(history.judge(), None);
         history.there(NAME, 7, true, 10, 11);
-        assert!(history.judge(&|_| false).0.is_some());
+        assert!(history.judge().is_some());
+    }
+
+    #[test]
+    fn what_was_read_as_the_newest_stays() {
+        let mut history = History::default();
+        history.put(NAME, 5, 0, 1);
+        history.newest(NAME, Some(7), 2, 4);
+        let mut doubted = history.clone();
+        doubted.doubted(7, 3);
+        history.newest(NAME, Some(5), 5, 9);
+        assert!(history.judge().is_some());
+        // Not when nobody could make its copies, or where it was not to be found.
+        doubted.newest(NAME, Some(5), 5, 9);
+        assert_eq!(doubted.judge(), None);
+        let mut elsewhere = history.clone();
+        elsewhere.lacked(7, 4);
+        assert!(elsewhere.judge().is_some());
+        history.lacked(7, 6);
+        assert_eq!(history.judge(), None);
     }
 
     #[test]
@@ -261,8 +334,8 @@ mod tests {
         let mut history = History::default();
         history.put(NAME, 5, 0, 1);
         history.put(NAME, 4, 0, 3);
-        assert_eq!(history.judge(&|_| false).0, None);
+        assert_eq!(history.judge(), None);
         history.put(NAME, 3, 2, 3);
-        assert!(history.judge(&|_| false).0.is_some());
+        assert!(history.judge().is_some());
     }
 }

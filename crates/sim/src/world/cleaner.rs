@@ -13,8 +13,9 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::workload::Asked;
-use super::{Happening, Machinery, World};
+use super::{Happening, World};
 use crate::cleaning::Cleaning;
+use crate::disk::Disk;
 use crate::swarm::Planted;
 use crate::tell;
 
@@ -397,21 +398,12 @@ impl World<'_> {
     /// No target holds a chunk that nothing refers to.
     pub(super) fn check_cleaned(&mut self) {
         let Some(cleaning) = &self.cleaning else { return };
-        let mut referenced = cleaning.rows.clone();
-        let mut held: BTreeMap<ChunkId, Vec<NodeId>> = BTreeMap::new();
-        for (node, state) in &self.nodes {
-            let Machinery::Target(_, disk) = &state.machinery else { continue };
-            for id in disk.held() {
-                if id.kind() == ChunkKind::Payload || cleaning.removed.contains(&id) {
-                    held.entry(id).or_default().push(*node);
-                } else {
-                    referenced.extend(cleaning.named.get(&id).map(|named| named.chunk));
-                }
-            }
-        }
-        held.retain(|id, _| !referenced.contains(id));
-        if let Some((id, nodes)) = held.into_iter().next() {
-            self.fail(format!("nothing refers to {id:?}, and {nodes:?} still have it after {LOOKS} quiet looks"));
+        let names = |_: &Disk, id: &ChunkId| {
+            let stays = id.kind() != ChunkKind::Payload && !cleaning.removed.contains(id);
+            stays.then(|| cleaning.named.get(id).map(|named| named.chunk).into_iter().collect())
+        };
+        if let Some(why) = self.left_over(cleaning.rows.clone(), LOOKS, names) {
+            self.fail(why);
         }
     }
 }

@@ -8,7 +8,7 @@ use protocol::initiator::PutError;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 use store::StoreError;
-use store::backend::Backend;
+use store::backend::{Backend, Spot};
 
 use super::{Happening, Machinery, STORM, World};
 use crate::disk::Disk;
@@ -87,7 +87,26 @@ impl World<'_> {
                     disk.backend.stop_after(changes);
                 }
             }
-            Event::Spoil(id, seed, spoil) => self.spoil(id, seed, spoil),
+            Event::Spoil(id, seed, spoil) => {
+                self.spoil(id, seed, spoil);
+                if matches!(spoil, Spoil::Rot(Spot::Header | Spot::Tail)) {
+                    self.start_again_soon(id);
+                }
+            }
+        }
+    }
+
+    /// Often a target starts twice after bytes were spoiled that a start reads, with some writes between.
+    fn start_again_soon(&mut self, id: NodeId) {
+        if !self.disks.rng.chance(1, 2) {
+            return;
+        }
+        let mut at = self.now;
+        for _ in 0..2 {
+            at += Span::from_micros(1 + self.disks.rng.below(30_000));
+            self.push(at, Happening::Crash(id));
+            let back = at + Span::from_micros(self.disks.rng.below(2_000));
+            self.push(back, Happening::Restart(id));
         }
     }
 
@@ -234,14 +253,18 @@ impl World<'_> {
         }
     }
 
-    /// Whether a put that `by` began then, by its clock, may fail for want of room: all those that said so had none.
-    pub(super) fn was_full(&mut self, id: ChunkId, error: &PutError, by: NodeId, begun: Instant) -> bool {
+    /// When that was, by the clock of a node that may have jumped since.
+    pub(super) fn began(&self, by: NodeId, local: Instant) -> Instant {
+        let taken = self.nodes.get(&by).map_or(Span::ZERO, |node| node.local(self.now).since(local));
+        Instant::from_nanos(self.now.as_nanos().saturating_sub(taken.as_nanos()))
+    }
+
+    /// Whether a put that `by` began then may fail for want of room: all those that said so had none.
+    pub(super) fn was_full(&mut self, id: ChunkId, error: &PutError, by: NodeId, since: Instant) -> bool {
         let PutError::TooFewCopies { full, .. } = error else { return false };
         for id in full {
             self.note_room(*id, self.free(*id));
         }
-        let Some(taken) = self.nodes.get(&by).map(|node| node.local(self.now).since(begun)) else { return false };
-        let since = Instant::from_nanos(self.now.as_nanos().saturating_sub(taken.as_nanos()));
         // Looked at after every group of writes, and this long apart otherwise.
         let had_none = |id: &NodeId| self.disks.full.get(id).is_some_and(|at| *at + self.scenario.disks.look >= since);
         let excused = !full.is_empty() && full.iter().all(had_none);

@@ -8,11 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use object::catalog::{Catalog, CatalogError, Change, Transient};
 use object::clean::{Cleaning, Report};
+use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
+use super::told::{Told, is_of_file};
 use super::{Happening, World};
 use crate::object::Objects;
 use crate::object::client::{self, Client};
@@ -75,6 +77,7 @@ pub(super) struct Gateways {
     roles: BTreeMap<TaskId, Role>,
     /// Puts of chunks under way.
     puts: BTreeMap<Ticket, (ChunkId, Bytes, Instant)>,
+    pub(super) told: Told,
     /// When the look under way began.
     looking: BTreeMap<NodeId, Instant>,
     /// Since when nothing is asked for any more.
@@ -97,7 +100,7 @@ impl Gateways {
     fn freezes(&mut self, node: NodeId, change: &Change) -> bool {
         let others = self.hosts.iter().any(|host| host.node.is_some_and(|other| other != node));
         let visible = matches!(change, Change::Put(..) | Change::Complete(..));
-        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 10)
+        self.settings.cleans && self.settings.stalls > 0 && others && visible && self.rng.chance(1, 4)
     }
 
     fn host_of(&self, node: NodeId) -> Option<usize> {
@@ -128,6 +131,7 @@ impl World<'_> {
             hosts,
             roles: BTreeMap::new(),
             puts: BTreeMap::new(),
+            told: Told::default(),
             looking: BTreeMap::new(),
             quiet: None,
             quiet_looks: 0,
@@ -169,11 +173,17 @@ impl World<'_> {
             }
         }
         if settings.flaps && settings.is_brief() {
-            let flapping: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
+            // A half of the targets, or each time some that hide nothing by the map.
+            let half: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
+            let (few, domains) = (rng.chance(1, 2), self.scenario.layout.domains());
+            let most = usize::from(self.scenario.layout.maps[0].copies) - 1;
             let mut at = moment(rng);
             while at < now + settings.storm {
                 let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));
                 let both = |target: &NodeId| [(at, Event::Apart(*target, true)), (back, Event::Apart(*target, false))];
+                let first = rng.below(domains.len() as u64) as usize;
+                let some = domains.iter().cycle().skip(first).take(most).flatten();
+                let flapping: Vec<NodeId> = if few { some.copied().collect() } else { half.clone() };
                 events.extend(flapping.iter().flat_map(both));
                 at = back + Span::from_nanos(rng.below(settings.patience.as_nanos() * 3));
             }
@@ -347,11 +357,21 @@ impl World<'_> {
         let request = match ask {
             Ask::Put(id, payload, removal) => {
                 gateways.puts.insert(handle, (id, payload.clone(), now));
+                self.may_fall(node, &id);
                 initiator::Request::Put { handle, id, payload, removal }
             }
-            Ask::Get(id) => initiator::Request::Get { handle, id },
-            Ask::List(scope, prefix) => initiator::Request::List { handle, scope, prefix },
-            Ask::Renew(id) => initiator::Request::Renew { handle, id },
+            Ask::Get(id) => {
+                gateways.told.gets.insert(handle, id);
+                initiator::Request::Get { handle, id }
+            }
+            Ask::List(scope, prefix) => {
+                self.lists(node, handle, &scope, &prefix);
+                initiator::Request::List { handle, scope, prefix }
+            }
+            Ask::Renew(id) => {
+                gateways.told.renewals.insert(handle, id);
+                initiator::Request::Renew { handle, id }
+            }
             Ask::Mark => initiator::Request::Mark { handle },
             Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
             Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
@@ -379,6 +399,20 @@ impl World<'_> {
             Ask::Looked(report) => return self.looked(node, &report),
         };
         self.input(node, None, Some(request));
+    }
+
+    /// Sometimes a gateway crashes while the manifest of a file is on its way.
+    fn may_fall(&mut self, node: NodeId, id: &ChunkId) {
+        let (now, healed) = (self.now, self.healed);
+        let Some(gateways) = &mut self.gateways else { return };
+        let Some(host) = gateways.host_of(node) else { return };
+        if healed || gateways.settings.crashes == 0 || !is_of_file(id) || !gateways.rng.chance(1, 4) {
+            return;
+        }
+        let at = now + Span::from_nanos(gateways.rng.below(1_000_000));
+        let back = at + Span::from_nanos(gateways.rng.below(gateways.settings.storm.as_nanos() / 8));
+        self.push(at, Happening::Gateway(Event::Crash(host)));
+        self.push(back, Happening::Gateway(Event::Start(host)));
     }
 
     /// A change reaches the catalog, also when whoever asked for it is dead by now.
@@ -431,19 +465,27 @@ impl World<'_> {
                 if let Ok(stored) = &result {
                     self.check_stored(id, &put, &stored.holders);
                 }
+                self.judge_put(id, put.0, result.as_ref().err(), put.2);
                 self.answer(handle, Answer::Put(result));
             }
             Event::Get { handle, result } => {
                 self.note(44, id, 0, || tell::objects::got(&result));
                 self.outcome.gets += u32::from(result.is_ok());
+                if let Some(chunk) = self.gateways.as_mut().and_then(|gateways| gateways.told.gets.remove(&handle)) {
+                    self.judge_get(id, chunk, result.as_ref().err());
+                }
                 self.answer(handle, Answer::Get(result));
             }
             Event::List { handle, result } => {
                 self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || tell::list(&result));
+                self.listed(id, handle, &result);
                 self.answer(handle, Answer::List(result));
             }
             Event::Renew { handle, result } => {
                 self.note(46, id, 0, || tell::objects::renewed(&result));
+                if result == Ok(true) {
+                    self.renewed(id, handle);
+                }
                 self.answer(handle, Answer::Renew(result));
             }
             Event::Mark { handle, result } => {
@@ -454,7 +496,7 @@ impl World<'_> {
                 self.note(48, id, 0, || tell::objects::discarded(&result));
                 self.answer(handle, Answer::Discard(result));
             }
-            Event::NeedMap { .. } => self.reload(id),
+            Event::NeedMap { .. } => self.need_map(id),
             _ => {}
         }
     }
@@ -463,8 +505,12 @@ impl World<'_> {
     /// away.
     fn check_stored(&mut self, by: NodeId, (id, bytes, begun): &(ChunkId, Bytes, Instant), holders: &[NodeId]) {
         let grace = self.gateways.as_ref().map_or(Span::ZERO, |gateways| gateways.settings.grace);
-        if self.now.since(*begun) < grace.div(2) {
+        let in_time = self.now.since(*begun) < grace.div(2);
+        if in_time {
             self.check_copies(by, *id, bytes, holders, *begun);
+        }
+        if in_time || is_of_file(id) {
+            self.promised(self.nodes.get(&by).map_or(0, |node| node.map), *id, holders);
         }
         self.outcome.puts += 1;
     }
@@ -474,8 +520,12 @@ impl World<'_> {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
         let began = gateways.looking.insert(node, now);
-        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && report.look.unfinished.is_none() {
+        // What is referred to cannot be read: nothing goes any more.
+        let stuck = report.look.unfinished == Some(Unfinished::Unread)
+            && gateways.told.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
+        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && (report.look.unfinished.is_none() || stuck) {
             gateways.quiet_looks += 1;
+            gateways.told.stuck |= stuck;
             self.go_on();
         }
     }

@@ -6,7 +6,7 @@ use protocol::map::MemberSet;
 use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
-use super::{Happening, World};
+use super::{Happening, Machinery, World};
 use crate::swarm::Planted;
 
 /// Until a node that heard of a newer map has read it.
@@ -80,7 +80,10 @@ impl World<'_> {
 
     /// A target that no newer map has is switched off for ever.
     pub(super) fn retire(&mut self, id: NodeId) {
-        if self.nodes.remove(&id).is_some() {
+        if let Some(node) = self.nodes.remove(&id) {
+            if let Machinery::Target(_, mut disk) | Machinery::Down(mut disk) = node.machinery {
+                self.loses(id, &mut disk);
+            }
             self.windows.crashed(id);
             self.note(18, id, 0, || "is switched off for ever".to_owned());
         }

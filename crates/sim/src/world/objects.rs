@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use object::Manifest;
 use object::catalog::{Catalog, Start};
 use object::record::{MAGIC, Record, decode_entries};
-use protocol::id::{ChunkId, ChunkKind};
+use protocol::id::{ChunkId, ChunkKind, NodeId};
 
 use super::gateways::LOOKS;
 use super::{Machinery, World};
-use crate::excuse::Excuse;
+use crate::disk::Disk;
 use crate::object::client::{KEPT, PLAIN};
-use crate::object::history::Name;
 use crate::object::inspect;
 use crate::object::stage::lock;
 
@@ -19,55 +18,44 @@ impl World<'_> {
     /// What the clients were told is possible, what is referred to has its copies, and nothing else is left.
     pub(super) fn check_objects(&mut self) {
         let Some(gateways) = &self.gateways else { return };
-        // Files have no catalog: while others are silent, targets whose copy was damaged do not know that there was one.
-        let rotten = |name: &Name| {
-            let prefix = ChunkId::name_prefix(name.1);
-            let is_of_name = |id: &ChunkId| id.kind() == ChunkKind::Manifest && id.bytes().starts_with(&prefix);
-            name.0.is_empty() && self.damaged.iter().any(|(id, _)| is_of_name(id))
-        };
-        let ((judged, excused), referenced) = {
+        let (judged, referenced) = {
             let desk = lock(&gateways.stage.desk);
-            (desk.history.judge(&rotten), desk.history.referenced.clone())
+            (desk.history.judge(), desk.history.referenced.clone())
         };
-        (0..excused).for_each(|_| self.outcome.excuses.used(Excuse::RottenName));
-        let newest = self.maps.len() - 1;
-        let copies = usize::from(self.maps[newest].copies);
-        let mut few = None;
+        let left = if gateways.settings.cleans && !gateways.told.stuck { self.garbage_left() } else { None };
         for id in &referenced {
-            let (mut good, mut damaged) = (vec![], vec![]);
-            for (node, state) in &self.nodes {
-                let Machinery::Target(_, disk) = &state.machinery else { continue };
-                if disk.durable(id).is_some() {
-                    good.push(*node);
-                } else if self.harmed(*id, *node).is_some() {
-                    damaged.push(*node);
-                }
-            }
-            if self.spread(newest, good.iter().chain(&damaged)) < copies {
-                few = Some(format!(
-                    "{id:?} is referred to, and has good copies on {good:?}, damaged ones on {damaged:?}: {copies} apart were promised"
-                ));
-            }
+            self.check_referenced(*id);
         }
-        let left = if gateways.settings.cleans { self.garbage_left() } else { None };
-        [judged, few, left].into_iter().flatten().for_each(|why| self.fail(why));
+        [judged, left].into_iter().flatten().for_each(|why| self.fail(why));
+    }
+
+    /// What is referred to has its copies, as the map has it under which they were promised, but for those that are harmed.
+    fn check_referenced(&mut self, id: ChunkId) {
+        let newest = self.maps.len() - 1;
+        let promise = self.gateways.as_ref().and_then(|gateways| gateways.told.promised.get(&id));
+        let map = promise.map_or(newest, |promise| promise.map);
+        let copies = usize::from(self.maps[map].copies);
+        let good: Vec<NodeId> = self.nodes.keys().copied().filter(|node| self.holds(*node, &id).is_some()).collect();
+        if self.spread(map, &good) >= copies {
+            return;
+        }
+        let all = (id, NodeId(0))..=(id, NodeId(u32::MAX));
+        let harmed = self.damaged.range(all.clone()).chain(self.lost.range(all)).map(|(_, node)| *node);
+        let harmed: BTreeSet<NodeId> = harmed.filter(|node| !good.contains(node)).collect();
+        if self.spread(map, good.iter().chain(&harmed)) < copies {
+            return self.fail(format!(
+                "{id:?} is referred to, and has good copies on {good:?}, harmed ones on {harmed:?}: {copies} apart were promised"
+            ));
+        }
+        for node in harmed {
+            self.harmed(id, node).into_iter().for_each(|excuse| self.excuse(excuse, node, id));
+        }
     }
 
     /// A payload chunk that is held though nothing refers to it.
     fn garbage_left(&self) -> Option<String> {
         let gateways = self.gateways.as_ref()?;
         let mut referenced = BTreeSet::new();
-        let mut held = BTreeMap::new();
-        for (node, state) in &self.nodes {
-            let Machinery::Target(_, disk) = &state.machinery else { continue };
-            for id in disk.held() {
-                if id.kind() == ChunkKind::Payload {
-                    held.insert(id, *node);
-                } else if let Some(bytes) = disk.durable(&id) {
-                    referenced.extend(names(&bytes));
-                }
-            }
-        }
         let catalog = &gateways.catalog;
         for bucket in [PLAIN, KEPT] {
             for upload in catalog.uploads(bucket, &Start::Key(vec![]), 1_000).ok()? {
@@ -77,8 +65,32 @@ impl World<'_> {
                 }
             }
         }
-        let (id, node) = held.into_iter().find(|(id, _)| !referenced.contains(id))?;
-        Some(format!("nothing refers to {id:?}, and {node} still has it after {LOOKS} quiet looks"))
+        self.left_over(referenced, LOOKS, |disk, id| {
+            let is_payload = id.kind() == ChunkKind::Payload;
+            (!is_payload).then(|| disk.durable(id).map_or_else(Vec::new, |bytes| names(&bytes)))
+        })
+    }
+
+    /// A chunk that a target still has after so many quiet looks, and that nothing refers to: it is not `referenced`, and no
+    /// chunk that stays names it. `names` says that of a chunk that stays, and nothing of one that must be referred to.
+    pub(super) fn left_over(
+        &self,
+        mut referenced: BTreeSet<ChunkId>,
+        looks: u32,
+        names: impl Fn(&Disk, &ChunkId) -> Option<Vec<ChunkId>>,
+    ) -> Option<String> {
+        let mut held: BTreeMap<ChunkId, Vec<NodeId>> = BTreeMap::new();
+        for (node, state) in &self.nodes {
+            let Machinery::Target(_, disk) = &state.machinery else { continue };
+            for id in disk.held() {
+                match names(disk, &id) {
+                    Some(named) => referenced.extend(named),
+                    None => held.entry(id).or_default().push(*node),
+                }
+            }
+        }
+        let (id, nodes) = held.into_iter().find(|(id, _)| !referenced.contains(id))?;
+        Some(format!("nothing refers to {id:?}, and {nodes:?} still have it after {looks} quiet looks"))
     }
 }
 

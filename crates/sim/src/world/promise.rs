@@ -17,6 +17,12 @@ pub(super) struct Promise {
 }
 
 impl World<'_> {
+    /// Something is missing that would be a failure but for this.
+    pub(super) fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
+        self.outcome.excuses.used(excuse);
+        self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
+    }
+
     /// What the simulated world did to a copy, if that is why it is missing.
     pub(super) fn harmed(&self, id: ChunkId, holder: NodeId) -> Option<Excuse> {
         if self.lost.contains(&(id, holder)) || !self.nodes.contains_key(&holder) {
@@ -25,20 +31,28 @@ impl World<'_> {
         self.damaged.contains(&(id, holder)).then_some(Excuse::Flipped)
     }
 
-    /// The copies of a chunk that are neither harmed nor with others than those `asked` under `map`, and what excuses the rest.
+    /// The same, or what it did until after this moment, when the copy was written again.
+    fn harmed_since(&self, id: ChunkId, holder: NodeId, since: Instant) -> Option<Excuse> {
+        let mended = self.mended.get(&(id, holder)).filter(|(at, _)| *at >= since);
+        self.harmed(id, holder).or(mended.map(|(_, excuse)| *excuse))
+    }
+
+    /// The copies of a chunk that are neither harmed since then nor with others than those `asked` under `map`,
+    /// and what excuses the rest.
     pub(super) fn left(
         &self,
         id: ChunkId,
         promise: &Promise,
         map: usize,
         asked: &[NodeId],
+        since: Instant,
     ) -> (Vec<NodeId>, BTreeSet<Excuse>) {
         let mut excuses = BTreeSet::new();
         let mut left = Vec::new();
         for holder in &promise.holders {
             if !asked.contains(holder) {
                 excuses.insert(if promise.map > map { Excuse::OlderMap } else { Excuse::Regrouped });
-            } else if let Some(excuse) = self.harmed(id, *holder) {
+            } else if let Some(excuse) = self.harmed_since(id, *holder, since) {
                 excuses.insert(excuse);
             } else {
                 left.push(*holder);

@@ -5,6 +5,7 @@ use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
 use super::{Happening, Machinery, STORM, World};
+use crate::disk::Disk;
 use crate::layout::{Blackout, Lost};
 
 impl World<'_> {
@@ -76,21 +77,24 @@ impl World<'_> {
         }
         self.take_down(id, None);
         let fresh = self.fresh_disk(id);
-        if let Some(Machinery::Down(disk)) = self.nodes.get_mut(&id).map(|node| &mut node.machinery) {
-            // Its store says what was on it.
-            disk.mend();
-            disk.kill();
-            disk.backend.give_up_unreadable();
-            if let Err(error) = disk.open(false) {
-                self.outcome.failure.get_or_insert(format!("the store of {id} does not open: {error}"));
-            }
-            self.lost.extend(disk.held().into_iter().map(|chunk| (chunk, id)));
+        if let Some(node) = self.nodes.get_mut(&id)
+            && let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Down(fresh))
+        {
+            self.loses(id, &mut disk);
         }
         self.note(19, id, 0, || "its disk is lost".to_owned());
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.machinery = Machinery::Down(fresh);
-        }
         self.push(self.now + lost.replaced, Happening::Restart(id));
+    }
+
+    /// What is on this disk is lost. Its store says what that was.
+    pub(super) fn loses(&mut self, id: NodeId, disk: &mut Disk) {
+        disk.mend();
+        disk.kill();
+        disk.backend.give_up_unreadable();
+        if let Err(error) = disk.open(false) {
+            self.fail(format!("the store of {id} does not open: {error}"));
+        }
+        self.lost.extend(disk.held().into_iter().map(|chunk| (chunk, id)));
     }
 
     /// A node does nothing for a while. What is meant for it waits.

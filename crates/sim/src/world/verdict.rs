@@ -67,6 +67,9 @@ impl World<'_> {
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
                 if self.holds(id, &chunk).is_some() {
                     // Written again: the damage is made good.
+                    if let Some(excuse) = self.harmed(chunk, id) {
+                        self.mended.insert((chunk, id), (self.now, excuse));
+                    }
                     self.damaged.remove(&(chunk, id));
                     self.lost.remove(&(chunk, id));
                 }
@@ -96,7 +99,7 @@ impl World<'_> {
                         }
                         self.acknowledge(id, chunk, payload, &stored.holders, begun.1);
                     }
-                    Err(error) if healed && !self.was_full(chunk, &error, id, begun.0) => {
+                    Err(error) if healed && !self.was_full(chunk, &error, id, self.began(id, begun.0)) => {
                         self.fail(format!("a put failed after the heal: {error}"))
                     }
                     Err(_) => {}
@@ -121,7 +124,7 @@ impl World<'_> {
                 let Some(Asked::List(looked)) = self.open.remove(&(id, handle)) else { return };
                 self.note(14, id, looked.known.len(), || tell::list(&result));
                 match result {
-                    Ok(found) => self.check_list(id, &looked, &found),
+                    Ok(found) => drop(self.check_list(id, &looked, &found)),
                     Err(_) if looked.healed => self.fail("a list was refused after the heal".to_owned()),
                     Err(_) => {}
                 }
@@ -207,7 +210,7 @@ impl World<'_> {
     }
 
     /// What a running target has of a chunk, if it is good.
-    fn holds(&self, target: NodeId, id: &ChunkId) -> Option<Bytes> {
+    pub(super) fn holds(&self, target: NodeId, id: &ChunkId) -> Option<Bytes> {
         match &self.nodes.get(&target)?.machinery {
             Machinery::Target(_, disk) => disk.durable(id),
             Machinery::Initiator(_) | Machinery::Down(_) | Machinery::Gone => None,
@@ -226,7 +229,7 @@ impl World<'_> {
             return;
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let (left, excuses) = self.left(id, promise, map, &self.group(map, &id));
+        let (left, excuses) = self.left(id, promise, map, &self.group(map, &id), self.now);
         if !left.is_empty() || silent {
             let of = left.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
             return self.fail(format!(
@@ -238,8 +241,9 @@ impl World<'_> {
     }
 
     /// A list names nothing else, and every version acknowledged before of which somebody who answered has a copy. When those
-    /// who were silent hide nothing by the map, or it did not wait for them, that is every version.
-    fn check_list(&mut self, by: NodeId, looked: &Looked, found: &Found) {
+    /// who were silent hide nothing by the map, or it did not wait for them, that is every version. Those that it rightly lacks.
+    pub(super) fn check_list(&mut self, by: NodeId, looked: &Looked, found: &Found) -> Vec<ChunkId> {
+        let mut lacked = Vec::new();
         if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(&looked.prefix)) {
             self.fail(format!("a list named {other:?}, which it was not asked for"));
         }
@@ -247,16 +251,16 @@ impl World<'_> {
             self.fail(format!("{:?} were silent to a list after the heal", found.silent));
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let known_silent = |map: usize| !self.maps[map].may_hide(&found.silent);
+        let known_now = !self.maps[map].may_hide(&found.silent);
         // A list that did not wait for all is as good as complete; one that did is where few enough were silent.
-        let complete = found.brief || known_silent(looked.map) && known_silent(map);
+        let complete = found.brief || known_now && !self.maps[looked.map].may_hide(&found.silent);
         let copies = self.maps[map].copies;
         let copies = usize::from(if found.brief { copies } else { copies.min(self.maps[looked.map].copies) });
         for (id, promise) in &looked.known {
             if found.chunks.iter().any(|(other, _)| other == id) {
                 continue;
             }
-            let (left, mut excuses) = self.left(*id, promise, looked.map, &looked.asked);
+            let (left, mut excuses) = self.left(*id, promise, looked.map, &looked.asked, looked.since);
             if let Some(holder) = left.iter().find(|holder| !found.silent.contains(holder)) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed, though {holder} has it and answered"));
             } else if complete {
@@ -267,7 +271,13 @@ impl World<'_> {
                     self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
                 }
                 excuses.into_iter().for_each(|excuse| self.excuse(excuse, by, *id));
+                lacked.push(*id);
+            } else if known_now {
+                // By the map that it has meanwhile the silent hide nothing.
+                self.excuse(Excuse::Regrouped, by, *id);
+                lacked.push(*id);
             }
         }
+        lacked
     }
 }

@@ -35,6 +35,7 @@ pub(super) struct Looked {
     /// Under which map, and whom.
     pub(super) map: usize,
     pub(super) asked: Vec<NodeId>,
+    pub(super) since: Instant,
 }
 
 impl Asked {
@@ -65,7 +66,7 @@ impl Asked {
 impl World<'_> {
     /// An operation of an initiator is over: another follows, after a while if there are cleaners.
     pub(super) fn feed_next(&mut self, id: NodeId) {
-        match self.scenario.cleaning.filter(|_| !self.healed) {
+        match self.scenario.cleaning {
             Some(cleaning) => {
                 let at = self.now + Span::from_nanos(self.rng.below(cleaning.pause.as_nanos()));
                 self.push(at, Happening::Cleaner(cleaner::Event::Feed(id)));
@@ -174,7 +175,7 @@ impl World<'_> {
             Scope::Cluster => self.maps[map].targets().map(|t| t.id).collect(),
             Scope::GroupOf(id) | Scope::LiveOf(id) => self.group(map, &id),
         };
-        let looked = Looked { prefix: prefix.clone(), known, healed: self.healed, map, asked };
+        let looked = Looked { prefix: prefix.clone(), known, healed: self.healed, map, asked, since: self.now };
         (Asked::List(looked), initiator::Request::List { handle, scope, prefix })
     }
 
