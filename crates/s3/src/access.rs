@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use http::header::CONTENT_LENGTH;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -113,7 +114,8 @@ impl S3Access for Access {
             context.extensions_mut().insert(caller.allow());
         }
         if has_document(context.method(), context.s3_op().name()) {
-            let turn = self.face.document(&who, context.extensions_mut()).await?;
+            let length = context.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+            let turn = self.face.document(&who, length, context.extensions_mut()).await?;
             // Until the request is answered.
             context.extensions_mut().insert(Arc::new(turn));
         }
@@ -124,8 +126,7 @@ impl S3Access for Access {
 
 /// Whether the body of such a request is a document, which is read whole before the operation is asked.
 fn has_document(method: &Method, operation: &str) -> bool {
-    let others =
-        ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject", "UploadPart", "UploadPartCopy"];
+    let others = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject", "UploadPart", "UploadPartCopy"];
     (*method == Method::POST || *method == Method::PUT) && !others.contains(&operation)
 }
 

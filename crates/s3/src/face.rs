@@ -20,8 +20,12 @@ use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 const WORKING: usize = 128;
 /// Requests that are worked on at once whose body is a document: it is held in memory, with what was read from it.
 const DOCUMENTS: usize = 32;
+/// Of these, those of more than [`LARGE`]: reading one keeps a thread busy that others need, for a tenth of a second.
+const LARGE_DOCUMENTS: usize = 4;
+/// Bytes of a large document.
+const LARGE: u64 = 256 << 10;
 /// Lists that are made at once.
-const LISTS: usize = 16;
+const LISTS: usize = 8;
 /// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
 const SETTING_BYTES: usize = 256 << 10;
 /// Requests of a kind that wait for their turn; further ones are told to slow down.
@@ -34,6 +38,7 @@ pub(crate) struct Face {
     pub(crate) users: Users,
     turns: Turns,
     documents: Turns,
+    large: Turns,
     lists: Turns,
 }
 
@@ -42,7 +47,8 @@ type Answer<T> = S3Result<S3Response<T>>;
 impl Face {
     pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
         let turns = |most| Turns::new(most, WAITING);
-        Self { objects, users, turns: turns(WORKING), documents: turns(DOCUMENTS), lists: turns(LISTS) }
+        let (documents, large) = (turns(DOCUMENTS), turns(LARGE_DOCUMENTS));
+        Self { objects, users, turns: turns(WORKING), documents, large, lists: turns(LISTS) }
     }
 
     /// Leave to work on the bytes of an object, for a request that is allowed.
@@ -50,9 +56,10 @@ impl Face {
         take(&self.turns, &Who::known(extensions)?, extensions).await
     }
 
-    /// Leave to read a document, for a request that is allowed.
-    pub(crate) async fn document(&self, who: &Who, extensions: &Extensions) -> S3Result<Leave> {
-        take(&self.documents, who, extensions).await
+    /// Leave to read a document of so many bytes, if that is known, for a request that is allowed.
+    pub(crate) async fn document(&self, who: &Who, length: Option<u64>, extensions: &Extensions) -> S3Result<Leave> {
+        let turns = if length.is_some_and(|length| length <= LARGE) { &self.documents } else { &self.large };
+        take(turns, who, extensions).await
     }
 
     /// Requests that work on the bytes of objects.

@@ -74,7 +74,8 @@ impl Shares {
     /// Gives a turn that is left to the one who waits and whose party has fewest.
     fn grant(&mut self, turns: &Turns) -> Option<(oneshot::Sender<Turn>, Turn)> {
         let left = self.left;
-        let may = |(party, share): &(&Party, &mut Share)| share.working < Share::limit(party, left) && share.waits() > 0;
+        let may =
+            |(party, share): &(&Party, &mut Share)| share.working < Share::limit(party, left) && share.waits() > 0;
         let (party, share) = self.parties.iter_mut().filter(may).min_by_key(|(_, share)| share.working)?;
         let sender = loop {
             let sender = share.waiting.pop_front()?;
@@ -247,6 +248,7 @@ mod tests {
         assert!(turns.take(Some("c"), None).await.is_some());
         assert!(begin.elapsed() < Duration::from_millis(1), "who has none does not wait for who has many");
         waits.abort();
+        assert!(waits.await.is_err());
         drop((greedy, strangers, others));
         assert_eq!(turns.taken(), 0);
         assert_eq!(turns.with(|shares| shares.parties.len()), 0);
