@@ -18,7 +18,7 @@ use common::{Cluster, content};
 /// More requests than are worked on at once.
 const CROWD: usize = 200;
 /// Far below what a request would wait for a turn.
-const SOON: Duration = Duration::from_secs(4);
+const SOON: Duration = Duration::from_secs(3);
 /// Buckets of a user.
 const BUCKETS: usize = 1_000;
 
