@@ -28,6 +28,9 @@ const LARGE: u64 = 256 << 10;
 const LISTS: usize = 8;
 /// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
 const SETTING_BYTES: usize = 256 << 10;
+/// Other requests that ask or change the catalog at once, and look-ups before an object's bytes are worked on. They have
+/// few of the threads, so that nobody stands behind many of somebody else's.
+const SMALL: usize = 64;
 /// Requests of a kind that wait for their turn; further ones are told to slow down.
 const WAITING: usize = 512;
 
@@ -40,6 +43,7 @@ pub(crate) struct Face {
     documents: Turns,
     large: Turns,
     lists: Turns,
+    small: Turns,
 }
 
 type Answer<T> = S3Result<S3Response<T>>;
@@ -48,12 +52,27 @@ impl Face {
     pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
         let turns = |most| Turns::new(most, WAITING);
         let (documents, large) = (turns(DOCUMENTS), turns(LARGE_DOCUMENTS));
-        Self { objects, users, turns: turns(WORKING), documents, large, lists: turns(LISTS) }
+        Self { objects, users, turns: turns(WORKING), documents, large, lists: turns(LISTS), small: turns(SMALL) }
     }
 
     /// Leave to work on the bytes of an object, for a request that is allowed.
     pub(crate) async fn turn(&self, extensions: &Extensions) -> S3Result<Leave> {
         take(&self.turns, &Who::known(extensions)?, extensions).await
+    }
+
+    /// Asks the catalog for a request, or changes it, when it is its turn.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        who: &Who,
+        extensions: &Extensions,
+        work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let turn = take(&self.small, who, extensions).await?;
+        let work = move |face: &Self| {
+            let _turn = turn;
+            work(face)
+        };
+        self.blocking(work).await
     }
 
     /// Leave to read a document of so many bytes, if that is known, for a request that is allowed.
@@ -156,8 +175,9 @@ pub(crate) fn owner(bucket: &Record) -> &str {
 macro_rules! ask {
     ($face:expr, $request:expr, $work:path) => {{
         let who = Who::known(&$request.extensions)?;
-        let input = $request.input;
-        $face.blocking(move |face| $work(face, &who, input)).await.map(S3Response::new)
+        let (asks, input) = (who.clone(), $request.input);
+        let work = move |face: &Self| $work(face, &who, input);
+        $face.look(&asks, &$request.extensions, work).await.map(S3Response::new)
     }};
 }
 

@@ -92,7 +92,9 @@ impl Face {
         let who = Who::known(&request.extensions)?;
         let input = &request.input;
         let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id.clone());
-        let upload = self.blocking(move |face| face.upload(&who, &bucket, &key, &id)).await?;
+        let asks = who.clone();
+        let look = move |face: &Self| face.upload(&asks, &bucket, &key, &id);
+        let upload = self.look(&who, &request.extensions, look).await?;
         let turn = self.turn(&request.extensions).await?;
         let trailer = header(&request, "x-amz-trailer");
         let input = &mut request.input;
@@ -158,6 +160,7 @@ impl Face {
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let who = Who::known(&request.extensions)?;
         let (input, extensions) = (request.input, request.extensions);
+        let asks = who.clone();
         let look = move |face: &Self| {
             let upload = face.upload(&who, &input.bucket, &input.key, &input.upload_id)?;
             let from = face.source(&who, &input.copy_source, false)?;
@@ -165,7 +168,7 @@ impl Face {
             let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
             Ok((upload, from, range, input.part_number))
         };
-        let (upload, from, range, number) = self.blocking(look).await?;
+        let (upload, from, range, number) = self.look(&asks, &extensions, look).await?;
         let turn = self.turn(&extensions).await?;
         let asked = Arc::new(());
         let waits = Arc::downgrade(&asked);
