@@ -34,6 +34,8 @@ const REFUSED: usize = 100;
 const LATE: Duration = Duration::from_secs(40);
 /// More than requests work on bytes at once.
 const ENOUGH: usize = 140;
+/// How many of them a user may have at once.
+const SHARE: f64 = 96.0;
 /// Far below what a request would wait for its turn.
 const SOON: Duration = Duration::from_secs(10);
 /// What of a body strangers send.
@@ -329,7 +331,7 @@ fn stalled(cluster: &Cluster, s3: &S3) {
     });
     let crowd = Crowd { held: held.collect(), come: 0, elsewhere: false };
     let deadline = Instant::now() + SOON;
-    while working(cluster) < 128.0 {
+    while working(cluster) < SHARE {
         assert!(Instant::now() < deadline, "they do not have their turns");
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -234,6 +234,25 @@ pub enum Start {
     Version(Vec<u8>, VersionId),
 }
 
+/// Buckets that are read at once: their settings may be large.
+const BUCKETS: usize = 64;
+
+/// All buckets, a few in memory at once.
+pub fn all_buckets(catalog: &dyn Catalog) -> impl Iterator<Item = Result<Row, CatalogError>> {
+    let (mut page, mut next) = (vec![].into_iter(), Some(String::new()));
+    std::iter::from_fn(move || {
+        if page.len() == 0 {
+            let rows = match catalog.buckets(&next.take()?, BUCKETS) {
+                Ok(rows) => rows,
+                Err(error) => return Some(Err(error)),
+            };
+            next = rows.last().filter(|_| rows.len() == BUCKETS).map(|row| row.record.bucket.clone());
+            page = rows.into_iter();
+        }
+        page.next().map(Ok)
+    })
+}
+
 /// Names to versions. Calls block; they are made on threads that may.
 pub trait Catalog: Send + Sync {
     /// Makes a change, durably.
@@ -246,11 +265,12 @@ pub trait Catalog: Send + Sync {
     /// # Errors
     /// As the engine.
     fn bucket(&self, name: &str) -> Result<Option<Row>, CatalogError>;
-    /// All buckets, by name.
+    /// Buckets after the one of this name, all when it is empty, in the engine's own order of names: [`all_buckets`] goes
+    /// through them.
     ///
     /// # Errors
     /// As the engine.
-    fn buckets(&self) -> Result<Vec<Row>, CatalogError>;
+    fn buckets(&self, after: &str, limit: usize) -> Result<Vec<Row>, CatalogError>;
     /// The newest version of a key, which may be a delete marker.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{Busy, Found, Scope};
 
 use crate::bug::Bug;
-use crate::catalog::{Catalog, CatalogError, Start};
+use crate::catalog::{Catalog, CatalogError, Start, all_buckets};
 use crate::manifest::{self, Entry, Malformed, Manifest};
 use crate::record::{self, Body, Record, decode_entries};
 use crate::service::{ChunkService, ServiceError};
@@ -151,8 +151,8 @@ impl<'a> Cleaning<'a> {
 
     fn read_catalog(&mut self) -> Result<(), Unread> {
         let catalog = self.catalog;
-        for bucket in catalog.buckets()? {
-            let bucket = bucket.record.bucket;
+        for bucket in all_buckets(catalog) {
+            let bucket = bucket?.record.bucket;
             let mut start = Start::Key(vec![]);
             while self.bug != Some(Bug::SkipUploads) {
                 let page = catalog.uploads(&bucket, &start, PAGE)?;

@@ -5,7 +5,7 @@
 use std::sync::Barrier;
 
 use object::catalog::{
-    Catalog, CatalogError, Change, Condition, Part, Postgres, Refused, Row, Run, Sqlite, Start, Upload,
+    Catalog, CatalogError, Change, Condition, Part, Postgres, Refused, Row, Run, Sqlite, Start, Upload, all_buckets,
 };
 use object::record::{Kind, Record, VersionId};
 
@@ -52,7 +52,7 @@ fn buckets_come_and_go(catalog: &dyn Catalog) {
     let late = |name| refused(catalog.change(Change::SetBucket(row(Kind::Bucket, name, "", 4, false), first)));
     assert_eq!((late("b"), late("c")), (Some(Refused::Changed), Some(Refused::NoBucket)));
     assert_eq!(catalog.bucket("b").unwrap(), Some(changed.clone()));
-    assert_eq!(catalog.buckets().unwrap(), [changed]);
+    assert_eq!(catalog.buckets("", 9).unwrap(), [changed]);
     assert_eq!(put(catalog, row(Kind::Object, "b", "k", 1, true), Condition::Always), None);
     let delete = || refused(catalog.change(Change::DeleteBucket("b".to_owned(), VersionId::default())));
     assert_eq!(delete(), Some(Refused::NotEmpty));
@@ -62,8 +62,15 @@ fn buckets_come_and_go(catalog: &dyn Catalog) {
     for name in ["b", "B", "a", "C"] {
         catalog.change(Change::CreateBucket(row(Kind::Bucket, name, "", 1, false))).unwrap();
     }
-    let names: Vec<_> = catalog.buckets().unwrap().into_iter().map(|row| row.record.bucket).collect();
-    assert_eq!(names, ["B", "C", "a", "b"]);
+    for n in 0..150 {
+        catalog.change(Change::CreateBucket(row(Kind::Bucket, &format!("n{n}"), "", 1, false))).unwrap();
+    }
+    let mut names: Vec<_> = all_buckets(catalog).map(|row| row.unwrap().record.bucket).collect();
+    names.sort();
+    assert_eq!(names[..4], ["B", "C", "a", "b"]);
+    names.dedup();
+    assert_eq!(names.len(), 154, "each is read once");
+    assert_eq!(catalog.buckets("", 3).unwrap().len(), 3);
 }
 
 fn versions_replace_or_join_each_other(catalog: &dyn Catalog) {

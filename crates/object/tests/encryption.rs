@@ -32,7 +32,7 @@ fn open(url: &str, how: &str) -> Result<Postgres, String> {
 
 /// How many of the catalog's connections are encrypted, and how many are not, while `catalog` has one.
 fn connections(server: &Server, catalog: &Postgres) -> (i64, i64) {
-    catalog.buckets().unwrap();
+    catalog.buckets("", 1).unwrap();
     server.connections("reservoir").unwrap()
 }
 

@@ -1,5 +1,9 @@
 //! What is refused before an operation is asked: who may not, and what would silently mean something else here.
 
+use std::sync::Arc;
+
+use http::Method;
+use http::header::CONTENT_LENGTH;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -109,9 +113,21 @@ impl S3Access for Access {
             self.check_unsigned(context, who.clone()).await?;
             context.extensions_mut().insert(caller.allow());
         }
+        if has_document(context.method(), context.s3_op().name()) {
+            let length = context.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+            let turn = self.face.document(&who, length, context.extensions_mut()).await?;
+            // Until the request is answered.
+            context.extensions_mut().insert(Arc::new(turn));
+        }
         context.extensions_mut().insert(who);
         Ok(())
     }
+}
+
+/// Whether the body of such a request is a document, which is read whole before the operation is asked.
+fn has_document(method: &Method, operation: &str) -> bool {
+    let others = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject", "UploadPart", "UploadPartCopy"];
+    (*method == Method::POST || *method == Method::PUT) && !others.contains(&operation)
 }
 
 impl Access {

@@ -16,6 +16,8 @@ pub(crate) type Attributes = BTreeMap<String, String>;
 const META: &str = "x-amz-meta-";
 /// Most bytes of user metadata, names and values together.
 const META_BYTES: usize = 2_048;
+/// Most bytes of all that is kept of a request's headers, names and values together; S3 takes no longer head.
+const KEPT_BYTES: usize = 8_192;
 /// How an object's bytes were summed up: `FULL_OBJECT` or `COMPOSITE`.
 pub(crate) const CHECKSUM_TYPE: &str = "x-amz-checksum-type";
 
@@ -73,6 +75,13 @@ impl Headers {
         }
         if bytes > META_BYTES {
             return Err(s3_error!(MetadataTooLarge, "user metadata may have {META_BYTES} bytes, these are {bytes}"));
+        }
+        let kept: usize = all.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if kept > KEPT_BYTES {
+            return Err(s3_error!(
+                MetadataTooLarge,
+                "what is kept of the headers may have {KEPT_BYTES} bytes, this has {kept}"
+            ));
         }
         Ok(all)
     }
@@ -133,4 +142,16 @@ pub(crate) fn time(micros: u64) -> Timestamp {
 /// The id of a version as clients see it.
 pub(crate) fn version_id(record: &Record) -> String {
     if record.null { "null".to_owned() } else { record.version.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_headers_is_bounded() {
+        let with = |length| Headers { cache_control: Some("x".repeat(length)), ..Headers::default() };
+        assert!(with(KEPT_BYTES - 13).attributes().is_ok());
+        assert!(with(KEPT_BYTES - 12).attributes().is_err());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::chunks;
 use crate::error;
 use crate::etag::Etag;
 use crate::pulse::Pulse;
-use crate::turn::{self, LOOK, Pace, Turn};
+use crate::turn::{self, LOOK, Leave, Pace};
 
 /// How long a client may neither send of its object nor take of what it asked for.
 const IDLE: Duration = Duration::from_secs(60);
@@ -89,8 +89,8 @@ pub(crate) struct Expected {
 enum Origin {
     /// A request's body. It is read on a thread that may block; so `s3s` verifies signed bodies there as well.
     Body(StreamingBlob),
-    /// An object that is copied.
-    Object(Reader),
+    /// An object that is copied, while somebody waits for it.
+    Object(Reader, Weak<()>),
     /// They have ended.
     Nowhere,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Incoming {
     md5: Option<Etag>,
     hasher: ChecksumHasher,
     /// Of who brings a body: it is kept from others only while the body comes.
-    turn: Option<Turn>,
+    turn: Option<Leave>,
     pace: Pace,
     /// Whether the bucket wants them compressed, when it says.
     pub(crate) compress: Option<bool>,
@@ -113,13 +113,14 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     /// A body that should be as the request says.
-    pub(crate) fn new(body: Option<StreamingBlob>, expected: Expected, turn: Turn) -> Self {
+    pub(crate) fn new(body: Option<StreamingBlob>, expected: Expected, turn: Leave) -> Self {
         Self { turn: Some(turn), ..Self::from(body.map_or(Origin::Nowhere, Origin::Body), expected) }
     }
 
-    /// The bytes of an object that is copied.
-    pub(crate) fn copying(reader: Reader, expected: Expected) -> Self {
-        Self::from(Origin::Object(reader), expected)
+    /// The bytes of an object that is copied. It ends when what `asked` is a part of is dropped, which a request is when its
+    /// client leaves: large copies must not go on for nobody.
+    pub(crate) fn copying(reader: Reader, asked: Weak<()>, expected: Expected) -> Self {
+        Self::from(Origin::Object(reader, asked), expected)
     }
 
     fn from(origin: Origin, expected: Expected) -> Self {
@@ -189,7 +190,7 @@ fn switch_on(hasher: &mut ChecksumHasher, name: &str) {
 /// The next part of a body. Late when it does not come, and when it comes too slowly while others wait for the turn.
 async fn wait_for(
     body: &mut StreamingBlob,
-    turn: Option<&Turn>,
+    turn: Option<&Leave>,
     pace: &mut Pace,
 ) -> Result<Option<Result<Bytes, BoxError>>, String> {
     let begin = Instant::now();
@@ -206,7 +207,7 @@ async fn wait_for(
         if matches!(&part, Ok(None | Some(Err(_)))) {
             return part.map_err(|_| String::new());
         }
-        if pace.is_slow() && turn.is_some_and(Turn::is_wanted) {
+        if pace.is_slow() && turn.is_some_and(Leave::is_wanted) {
             return Err(turn::slow());
         }
         match part {
@@ -221,7 +222,10 @@ impl Source for Incoming {
     fn next(&mut self) -> Result<Option<Bytes>, Box<dyn StdError + Send + Sync>> {
         let body = match &mut self.origin {
             Origin::Body(body) => body,
-            Origin::Object(reader) => return reader.piece().map_err(|e| error::boxed(error::s3(e))),
+            Origin::Object(_, asked) if asked.strong_count() == 0 => {
+                return Err(error::boxed(s3_error!(RequestTimeout, "the client has left")));
+            }
+            Origin::Object(reader, _) => return reader.piece().map_err(|e| error::boxed(error::s3(e))),
             Origin::Nowhere => return Ok(None),
         };
         let part = self.runtime.block_on(wait_for(body, self.turn.as_ref(), &mut self.pace));
@@ -298,7 +302,7 @@ pub(crate) fn stream(
     first: Option<Bytes>,
     mut reader: Reader,
     length: u64,
-    turn: Turn,
+    turn: Leave,
     pulse: Option<Arc<Pulse>>,
 ) -> StreamingBlob {
     let (sender, pieces) = mpsc::channel(AHEAD);
@@ -336,7 +340,7 @@ pub(crate) fn stream(
 async fn hand_over(
     piece: Result<Bytes, BoxError>,
     sender: &mpsc::Sender<Result<Bytes, BoxError>>,
-    turn: &Turn,
+    turn: &Leave,
     pulse: Option<&Pulse>,
     pace: &mut Pace,
 ) -> bool {

@@ -1,9 +1,11 @@
 //! Buckets.
 
-use object::catalog::Refused;
+use std::collections::BTreeMap;
+
+use object::catalog::{Refused, all_buckets};
 use object::record::{Kind, Record, VersionId};
 use s3s::dto::*;
-use s3s::{S3ErrorCode, S3Result};
+use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use crate::attributes::time;
 use crate::error;
@@ -13,23 +15,21 @@ use crate::who::Who;
 
 /// What this cluster calls its region when a client asks: S3's first, which is the default of every client.
 const REGION: &str = "us-east-1";
+/// Buckets of a user: each list of buckets, each cleaning and each sweep reads those of all.
+const MOST: usize = 1_000;
 
 impl Face {
     pub(crate) fn do_list_buckets(&self, who: &Who, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
         let user = who.named()?;
-        let all = self.objects.catalog().buckets().map_err(error::catalog)?;
         let after = input.continuation_token.unwrap_or_default();
         let prefix = input.prefix.clone().unwrap_or_default();
         let most = usize::try_from(input.max_buckets.unwrap_or(10_000)).unwrap_or(0).clamp(1, 10_000);
-        let mut own: Vec<Bucket> = all
+        let wanted = |name: &str| name > after.as_str() && name.starts_with(&prefix);
+        let mut own: Vec<Bucket> = self
+            .buckets_of(user)?
             .into_iter()
-            .map(|row| row.record)
-            .filter(|bucket| owner(bucket) == user && bucket.bucket > after && bucket.bucket.starts_with(&prefix))
-            .map(|bucket| Bucket {
-                creation_date: Some(created(&bucket)),
-                name: Some(bucket.bucket),
-                ..Bucket::default()
-            })
+            .filter(|(name, _)| wanted(name))
+            .map(|(name, made)| Bucket { creation_date: Some(made), name: Some(name), ..Bucket::default() })
             .collect();
         let more = own.len() > most;
         own.truncate(most);
@@ -38,8 +38,24 @@ impl Face {
         Ok(ListBucketsOutput { buckets: Some(own), continuation_token, owner: Some(owner), prefix: input.prefix })
     }
 
+    /// The names of a user's buckets, in the order of their bytes, and when they were made.
+    fn buckets_of(&self, user: &str) -> S3Result<BTreeMap<String, Timestamp>> {
+        let mut own = BTreeMap::new();
+        for bucket in all_buckets(self.objects.catalog()) {
+            let bucket = bucket.map_err(error::catalog)?.record;
+            if owner(&bucket) == user {
+                let made = created(&bucket);
+                own.insert(bucket.bucket, made);
+            }
+        }
+        Ok(own)
+    }
+
     pub(crate) fn do_create_bucket(&self, who: &Who, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
         let user = who.named()?;
+        if self.buckets_of(user)?.len() >= MOST {
+            return Err(s3_error!(TooManyBuckets, "a user may have {MOST} buckets: delete some first"));
+        }
         let mut record = Record::new(Kind::Bucket, &input.bucket, "", VersionId::default());
         record.attributes.insert("owner".to_owned(), user.to_owned());
         let micros = self.objects.next_version().micros();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error;
 use crate::lobby::{Allowed, Caller};
 use crate::refusals::Why;
-use crate::turn::{Turn, Turns};
+use crate::turn::{Leave, Turns};
 use crate::users::Users;
 use crate::who::Who;
 use crate::{lock, policy};
@@ -18,7 +18,20 @@ use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
 /// Requests with bytes of objects that are worked on at once; memory is a chunk for each, and what they have ahead.
 const WORKING: usize = 128;
-/// Requests that wait for their turn; further ones are told to slow down.
+/// Requests that are worked on at once whose body is a document: it is held in memory, with what was read from it.
+const DOCUMENTS: usize = 32;
+/// Of these, those of more than [`LARGE`]: reading one keeps a thread busy that others need, for a tenth of a second.
+const LARGE_DOCUMENTS: usize = 4;
+/// Bytes of a large document.
+const LARGE: u64 = 256 << 10;
+/// Lists that are made at once.
+const LISTS: usize = 8;
+/// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
+const SETTING_BYTES: usize = 256 << 10;
+/// Other requests that ask or change the catalog at once, and look-ups before an object's bytes are worked on. They have
+/// few of the threads, so that nobody stands behind many of somebody else's.
+const SMALL: usize = 64;
+/// Requests of a kind that wait for their turn; further ones are told to slow down.
 const WAITING: usize = 512;
 
 /// The gateway's face.
@@ -27,24 +40,45 @@ pub(crate) struct Face {
     pub(crate) objects: Arc<Objects>,
     pub(crate) users: Users,
     turns: Turns,
+    documents: Turns,
+    large: Turns,
+    lists: Turns,
+    small: Turns,
 }
 
 type Answer<T> = S3Result<S3Response<T>>;
 
 impl Face {
     pub(crate) fn new(objects: Arc<Objects>, users: Users) -> Self {
-        Self { objects, users, turns: Turns::new(WORKING, WAITING) }
+        let turns = |most| Turns::new(most, WAITING);
+        let (documents, large) = (turns(DOCUMENTS), turns(LARGE_DOCUMENTS));
+        Self { objects, users, turns: turns(WORKING), documents, large, lists: turns(LISTS), small: turns(SMALL) }
     }
 
     /// Leave to work on the bytes of an object, for a request that is allowed.
-    pub(crate) async fn turn(&self, extensions: &Extensions) -> S3Result<Turn> {
-        let turn = self.turns.take(extensions.get::<Arc<Allowed>>().cloned()).await;
-        turn.ok_or_else(|| {
-            if let Some(caller) = extensions.get::<Caller>() {
-                caller.guest.count(Why::Busy);
-            }
-            s3_error!(SlowDown, "the gateway works on {WORKING} objects already")
-        })
+    pub(crate) async fn turn(&self, extensions: &Extensions) -> S3Result<Leave> {
+        take(&self.turns, &Who::known(extensions)?, extensions).await
+    }
+
+    /// Asks the catalog for a request, or changes it, when it is its turn.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        who: &Who,
+        extensions: &Extensions,
+        work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let turn = take(&self.small, who, extensions).await?;
+        let work = move |face: &Self| {
+            let _turn = turn;
+            work(face)
+        };
+        self.blocking(work).await
+    }
+
+    /// Leave to read a document of so many bytes, if that is known, for a request that is allowed.
+    pub(crate) async fn document(&self, who: &Who, length: Option<u64>, extensions: &Extensions) -> S3Result<Leave> {
+        let turns = if length.is_some_and(|length| length <= LARGE) { &self.documents } else { &self.large };
+        take(turns, who, extensions).await
     }
 
     /// Requests that work on the bytes of objects.
@@ -76,6 +110,9 @@ impl Face {
 
     /// Gives a bucket another value of one attribute, or none. Blocks.
     pub(crate) fn set_bucket(&self, bucket: &Row, attribute: &str, value: Option<String>) -> S3Result<()> {
+        if value.as_ref().is_some_and(|value| value.len() > SETTING_BYTES) {
+            return Err(s3_error!(EntityTooLarge, "each setting of a bucket may have {SETTING_BYTES} bytes"));
+        }
         let change = |record: &mut Record| {
             match &value {
                 Some(value) => record.attributes.insert(attribute.to_owned(), value.clone()),
@@ -118,6 +155,17 @@ impl Face {
     }
 }
 
+/// A turn of a kind for a request.
+async fn take(turns: &Turns, who: &Who, extensions: &Extensions) -> S3Result<Leave> {
+    let turn = turns.take(who.user.as_deref(), extensions.get::<Arc<Allowed>>().cloned()).await;
+    turn.ok_or_else(|| {
+        if let Some(caller) = extensions.get::<Caller>() {
+            caller.guest.count(Why::Busy);
+        }
+        s3_error!(SlowDown, "the gateway works on too many such requests already: ask again later, and fewer at once")
+    })
+}
+
 /// The user whose bucket this is.
 pub(crate) fn owner(bucket: &Record) -> &str {
     bucket.attributes.get("owner").map_or("", String::as_str)
@@ -127,15 +175,30 @@ pub(crate) fn owner(bucket: &Record) -> &str {
 macro_rules! ask {
     ($face:expr, $request:expr, $work:path) => {{
         let who = Who::known(&$request.extensions)?;
+        let (asks, input) = (who.clone(), $request.input);
+        let work = move |face: &Self| $work(face, &who, input);
+        $face.look(&asks, &$request.extensions, work).await.map(S3Response::new)
+    }};
+}
+
+/// As [`ask`], when it is this request's turn to make a list.
+macro_rules! list {
+    ($face:expr, $request:expr, $work:path) => {{
+        let who = Who::known(&$request.extensions)?;
+        let turn = take(&$face.lists, &who, &$request.extensions).await?;
         let input = $request.input;
-        $face.blocking(move |face| $work(face, &who, input)).await.map(S3Response::new)
+        let work = move |face: &Self| {
+            let _turn = turn;
+            $work(face, &who, input)
+        };
+        $face.blocking(work).await.map(S3Response::new)
     }};
 }
 
 #[async_trait::async_trait]
 impl S3 for Face {
     async fn list_buckets(&self, request: S3Request<ListBucketsInput>) -> Answer<ListBucketsOutput> {
-        ask!(self, request, Self::do_list_buckets)
+        list!(self, request, Self::do_list_buckets)
     }
 
     async fn create_bucket(&self, request: S3Request<CreateBucketInput>) -> Answer<CreateBucketOutput> {
@@ -179,11 +242,11 @@ impl S3 for Face {
     }
 
     async fn list_objects(&self, request: S3Request<ListObjectsInput>) -> Answer<ListObjectsOutput> {
-        ask!(self, request, Self::do_list_objects)
+        list!(self, request, Self::do_list_objects)
     }
 
     async fn list_objects_v2(&self, request: S3Request<ListObjectsV2Input>) -> Answer<ListObjectsV2Output> {
-        ask!(self, request, Self::do_list_objects_v2)
+        list!(self, request, Self::do_list_objects_v2)
     }
     async fn create_multipart_upload(
         &self,
@@ -207,14 +270,14 @@ impl S3 for Face {
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> Answer<ListPartsOutput> {
-        ask!(self, request, Self::do_list_parts)
+        list!(self, request, Self::do_list_parts)
     }
 
     async fn list_multipart_uploads(
         &self,
         request: S3Request<ListMultipartUploadsInput>,
     ) -> Answer<ListMultipartUploadsOutput> {
-        ask!(self, request, Self::do_list_uploads)
+        list!(self, request, Self::do_list_uploads)
     }
 
     async fn put_bucket_versioning(
@@ -235,7 +298,7 @@ impl S3 for Face {
         &self,
         request: S3Request<ListObjectVersionsInput>,
     ) -> Answer<ListObjectVersionsOutput> {
-        ask!(self, request, Self::do_list_object_versions)
+        list!(self, request, Self::do_list_object_versions)
     }
 
     async fn put_object_tagging(&self, request: S3Request<PutObjectTaggingInput>) -> Answer<PutObjectTaggingOutput> {

@@ -21,7 +21,7 @@ use crate::error::plain;
 use crate::face::Face;
 use crate::lobby::{Allowed, Caller, GREETING};
 use crate::refusals::Why;
-use crate::turn::{self, LOOK, Pace, Turn, Turns};
+use crate::turn::{self, LOOK, Leave, Pace, Turns};
 use crate::unread::Watched;
 use crate::who::{Peer, Who};
 use crate::{policy, version2};
@@ -90,7 +90,7 @@ impl Forms {
         &self,
         request: Request<Watched>,
         sender: Sender<'_>,
-    ) -> Result<(Request<Body>, Turn), HttpResponse> {
+    ) -> Result<(Request<Body>, Leave), HttpResponse> {
         let guest = &sender.caller.guest;
         let busy = || {
             guest.count(Why::Busy);
@@ -123,9 +123,9 @@ impl Forms {
                 return Err(plain(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &escaped(&why)));
             }
         }
-        let unsigned = sender.may_send(&fields, &head.headers).await?;
+        let (user, allowed) = sender.may_send(&fields, &head.headers).await?;
         drop(looked_at);
-        let turn = self.0.take(unsigned).await.ok_or_else(busy)?;
+        let turn = self.0.take(user.as_deref(), allowed).await.ok_or_else(busy)?;
         let Ok(whole) = tokio::time::timeout(TIME, rest(body, &mut read, &turn)).await else {
             return Err(plain(StatusCode::BAD_REQUEST, "RequestTimeout", "the form took too long to come"));
         };
@@ -136,7 +136,7 @@ impl Forms {
 }
 
 /// Reads a form from where its file is about to begin, while it comes fast enough.
-async fn rest(mut body: Watched, read: &mut Vec<Bytes>, turn: &Turn) -> Result<(), HttpResponse> {
+async fn rest(mut body: Watched, read: &mut Vec<Bytes>, turn: &Leave) -> Result<(), HttpResponse> {
     let refusal = |code, why: &str| plain(StatusCode::BAD_REQUEST, code, why);
     let (mut pace, mut size) = (Pace::default(), read.iter().map(Bytes::len).sum::<usize>());
     loop {
@@ -169,15 +169,19 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Refuses a form that is signed wrongly, and one without a signature where nobody may send one; leave to send it without
-    /// one. That the form is as its policy says is looked at later.
-    async fn may_send(&self, fields: &Fields, headers: &HeaderMap) -> Result<Option<Arc<Allowed>>, HttpResponse> {
+    /// Refuses a form that is signed wrongly, and one without a signature where nobody may send one; who signed, or leave to
+    /// send it without a signature. That the form is as its policy says is looked at later.
+    async fn may_send(
+        &self,
+        fields: &Fields,
+        headers: &HeaderMap,
+    ) -> Result<(Option<String>, Option<Arc<Allowed>>), HttpResponse> {
         let refusal = |code, why| plain(StatusCode::FORBIDDEN, code, why);
         let Some(signature) = &fields.signature else {
             let (who, bucket) = (Who::with_form(self.peer, headers), self.bucket.clone().unwrap_or_default());
             let check = move |face: &Face| policy::check_some_key(&face.bucket_named(&bucket)?, &who);
             return match self.face.blocking(check).await {
-                Ok(()) => Ok(Some(self.caller.allow())),
+                Ok(()) => Ok((None, Some(self.caller.allow()))),
                 Err(failure) => {
                     let status = failure.status_code().unwrap_or(StatusCode::FORBIDDEN);
                     let why = failure.message().unwrap_or("Access Denied");
@@ -209,7 +213,7 @@ impl Sender<'_> {
             return Err(refusal("SignatureDoesNotMatch", "the form's signature is not that of its policy"));
         }
         self.caller.sign();
-        Ok(None)
+        Ok((Some(user.name), None))
     }
 }
 

@@ -225,7 +225,9 @@ impl Face {
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let who = Who::known(&request.extensions)?;
         let asked = asked!(request.input);
-        let (row, part, output) = self.blocking(move |face| face.look_up(&who, &asked)).await?;
+        let asks = who.clone();
+        let look = move |face: &Self| face.look_up(&who, &asked);
+        let (row, part, output) = self.look(&asks, &request.extensions, look).await?;
         let turn = self.turn(&request.extensions).await?;
         let length = part.length();
         let work = move |face: &Self| {

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use object::catalog::{Change, Row, Start};
+use object::catalog::{Change, Row, Start, all_buckets};
 use object::record::{Kind, Record};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
@@ -198,7 +198,8 @@ impl Face {
     pub(crate) fn expire_objects(&self) -> S3Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
         let mut outcome = Ok(());
-        for bucket in self.objects.catalog().buckets().map_err(error::catalog)? {
+        for bucket in all_buckets(self.objects.catalog()) {
+            let bucket = bucket.map_err(error::catalog)?;
             let rules = rules(&bucket)?;
             if !rules.is_empty() {
                 outcome = outcome.and(self.expire_versions(&bucket, &rules, now));

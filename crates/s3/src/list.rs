@@ -11,8 +11,9 @@ use crate::who::Who;
 
 /// Keys on a page at most.
 const PAGE: usize = 1_000;
-/// Keys that are read at once when some of them may fold into one prefix.
-const BATCH: usize = 100;
+/// Keys that are read at once, at first and after one folded: those with its prefix are not needed. Twice as many each time
+/// that none did.
+const FEW: usize = 2;
 /// Greater than any byte of UTF-8: what is after all keys with a prefix.
 const AFTER_ALL: u8 = 0xff;
 
@@ -91,10 +92,10 @@ pub(crate) fn page<R: Listed>(
     if query.most == 0 {
         return Ok(page);
     }
-    let mut last = None;
+    let (mut last, mut few) = (None, FEW);
     loop {
         let left = query.most - page.rows.len() - page.prefixes.len() + 1;
-        let limit = if query.delimiter.is_empty() { left } else { left.min(BATCH) };
+        let limit = if query.delimiter.is_empty() { left } else { left.min(few) };
         let rows = read(&start, limit).map_err(error::catalog)?;
         let ended = rows.len() < limit;
         let mut folded = false;
@@ -122,6 +123,7 @@ pub(crate) fn page<R: Listed>(
         if ended && !folded {
             return Ok(page);
         }
+        few = if folded { FEW } else { 2 * few };
     }
 }
 
@@ -254,6 +256,8 @@ fn contents(rows: Vec<Row>, owner: Option<&str>, encode: fn(String) -> String) -
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
     use super::*;
 
     #[test]
@@ -270,6 +274,38 @@ mod tests {
         assert_eq!(query("", "a/b").start(), Start::After(b"a/b".to_vec()));
         assert_eq!(query("a/", "a/b/").start(), Start::Key(b"a/b/\xff".to_vec()));
         assert_eq!(query("a/", "a/").start(), Start::After(b"a/".to_vec()));
+    }
+
+    #[test]
+    fn a_page_of_prefixes_reads_few_keys_beside_them() {
+        struct Key(String);
+        impl Listed for Key {
+            fn key(&self) -> &str {
+                &self.0
+            }
+
+            fn mark(&self) -> (Start, Option<String>) {
+                (Start::After(self.0.clone().into_bytes()), None)
+            }
+        }
+        let mut keys: Vec<String> = (0..300).flat_map(|n| (0..20).map(move |m| format!("d{n:03}/{m:02}"))).collect();
+        keys.extend((0..300).map(|n| format!("e{n:03}")));
+        for (most, prefixes, rows) in [(200, 200, 0), (1_000, 300, 300)] {
+            let read = std::cell::Cell::new(0);
+            let from = |start: &Start, limit: usize| {
+                let after = |key: &str| match start {
+                    Start::Key(from) => key.as_bytes() >= &from[..],
+                    Start::After(from) | Start::Version(from, _) => key.as_bytes() > &from[..],
+                };
+                let found: Vec<Key> = keys.iter().filter(|key| after(key)).take(limit).cloned().map(Key).collect();
+                read.set(read.get() + found.len());
+                Ok(found)
+            };
+            let query = Query { delimiter: "/".to_owned(), most, ..Query::default() };
+            let page = page(&query, query.start(), from).unwrap();
+            assert_eq!((page.prefixes.len(), page.rows.len()), (prefixes, rows));
+            assert!(read.get() <= 2 * (prefixes + rows) + 2, "{} keys are read", read.get());
+        }
     }
 
     #[test]

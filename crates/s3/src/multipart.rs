@@ -1,8 +1,10 @@
 //! Uploads in parts.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use object::catalog::{self, Change, Row, Start, Upload};
+use object::catalog::{self, Change, Row, Start, Upload, all_buckets};
 use object::objects::{ObjectError, Reader};
 use object::record::{Body, Record, VersionId, decode_entries, encode_entries};
 use s3s::crypto::{Checksum as _, Md5};
@@ -90,7 +92,9 @@ impl Face {
         let who = Who::known(&request.extensions)?;
         let input = &request.input;
         let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id.clone());
-        let upload = self.blocking(move |face| face.upload(&who, &bucket, &key, &id)).await?;
+        let asks = who.clone();
+        let look = move |face: &Self| face.upload(&asks, &bucket, &key, &id);
+        let upload = self.look(&who, &request.extensions, look).await?;
         let turn = self.turn(&request.extensions).await?;
         let trailer = header(&request, "x-amz-trailer");
         let input = &mut request.input;
@@ -155,7 +159,8 @@ impl Face {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let who = Who::known(&request.extensions)?;
-        let input = request.input;
+        let (input, extensions) = (request.input, request.extensions);
+        let asks = who.clone();
         let look = move |face: &Self| {
             let upload = face.upload(&who, &input.bucket, &input.key, &input.upload_id)?;
             let from = face.source(&who, &input.copy_source, false)?;
@@ -163,18 +168,21 @@ impl Face {
             let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
             Ok((upload, from, range, input.part_number))
         };
-        let (upload, from, range, number) = self.blocking(look).await?;
-        let turn = self.turn(&request.extensions).await?;
+        let (upload, from, range, number) = self.look(&asks, &extensions, look).await?;
+        let turn = self.turn(&extensions).await?;
+        let asked = Arc::new(());
+        let waits = Arc::downgrade(&asked);
         let work = move |face: &Self| {
             let _turn = turn;
             let reader = Reader::new(&face.objects, &from, range).map_err(error::s3)?;
             let algorithm = attributes::get(&upload.record, ALGORITHM);
             let expected = Expected { algorithm, ..Expected::default() };
-            let mut source = Incoming::copying(reader, expected);
+            let mut source = Incoming::copying(reader, waits, expected);
             let (part, micros) = face.put_part(&upload, number, &mut source)?;
             Ok((part, micros, from.record))
         };
         let (part, micros, from) = self.blocking(work).await?;
+        drop(asked);
         let result = CopyPartResult {
             e_tag: Some(ETag::Strong(part.etag)),
             last_modified: Some(time(micros)),
@@ -239,13 +247,14 @@ impl Face {
             return Err(S3ErrorCode::MalformedXML.into());
         }
         let all = self.objects.catalog().parts(upload, 0, PARTS as usize).map_err(error::catalog)?;
+        let all: BTreeMap<i64, catalog::Part> = all.into_iter().map(|part| (part.number.into(), part)).collect();
         let mut chosen: Vec<catalog::Part> = vec![];
         for part in named {
             let number = part.part_number.unwrap_or(0);
             if chosen.last().is_some_and(|last| i64::from(last.number) >= i64::from(number)) {
                 return Err(S3ErrorCode::InvalidPartOrder.into());
             }
-            let found = all.iter().find(|found| i64::from(found.number) == i64::from(number));
+            let found = all.get(&i64::from(number));
             let found = found.filter(|found| part.e_tag.as_ref().is_some_and(|tag| tag.value() == found.etag));
             let found = found.ok_or_else(|| s3_error!(InvalidPart, "part {number} is not there with this tag"))?;
             chosen.push(found.clone());
@@ -342,7 +351,8 @@ impl Face {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let before = now.saturating_sub(EXPIRY).as_micros();
         let catalog = self.objects.catalog();
-        for bucket in catalog.buckets().map_err(error::catalog)? {
+        for bucket in all_buckets(catalog) {
+            let bucket = bucket.map_err(error::catalog)?;
             let mut start = Start::Key(vec![]);
             loop {
                 let page = catalog.uploads(&bucket.record.bucket, &start, PAGE as usize).map_err(error::catalog)?;

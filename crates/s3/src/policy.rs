@@ -20,6 +20,9 @@ const POLICY: &str = "policy";
 /// Bytes of a policy, as in S3.
 const MOST: usize = 20 << 10;
 
+/// Bytes of what conditions look at in a request: comparing may take as many steps as text and pattern have bytes, multiplied.
+const TEXT_BYTES: usize = 2_048;
+
 /// Operations, the action that each needs, and the one that it needs when a version is named.
 const OPERATIONS: &[(&str, &str, &str)] = &[
     ("AbortMultipartUpload", "AbortMultipartUpload", ""),
@@ -122,6 +125,10 @@ fn on_objects(action: &str) -> bool {
 
 /// Whether `text` is what `pattern` says: `*` stands for any characters, `?` for one.
 fn fits(pattern: &str, text: &str) -> bool {
+    // Text that is too short is not looked through: a pattern may be long.
+    if pattern.chars().filter(|sign| *sign != '*').count() > text.chars().count() {
+        return false;
+    }
     let (mut pattern, mut text) = (pattern.chars(), text.chars());
     // Where to go on when what follows the last star does not fit: the star takes one character more.
     let mut retry = None;
@@ -276,6 +283,19 @@ impl Policy {
         text.map(|text| document::read(text, &bucket.record.bucket)).transpose()
     }
 
+    /// Refuses what has more to compare than anybody needs: nothing of it can be passed over, as a statement may deny.
+    fn check_length(&self, who: &Who) -> S3Result<()> {
+        let texts = [&who.prefix, &who.delimiter, &who.referer, &who.agent];
+        let long = texts.into_iter().flatten().any(|text| text.len() > TEXT_BYTES);
+        if long && self.statements.iter().any(|statement| !statement.conditions.is_empty()) {
+            return Err(s3_error!(
+                AccessDenied,
+                "the bucket's policy has conditions: prefix, delimiter, Referer and User-Agent may have {TEXT_BYTES} bytes each"
+            ));
+        }
+        Ok(())
+    }
+
     fn says(&self, who: &Who, action: &str, resource: &str) -> Verdict {
         let mut covering = self.statements.iter().filter(|s| s.covers(who, action, resource)).peekable();
         if covering.peek().is_none() {
@@ -304,7 +324,9 @@ pub(crate) fn check(bucket: &Row, who: &Who, action: &str, key: &str) -> S3Resul
     }
     let name = &bucket.record.bucket;
     let resource = if key.is_empty() { name.clone() } else { format!("{name}/{key}") };
-    let verdict = Policy::of(bucket)?.map_or(Verdict::Silent, |policy| policy.says(who, action, &resource));
+    let policy = Policy::of(bucket)?;
+    policy.as_ref().map_or(Ok(()), |policy| policy.check_length(who))?;
+    let verdict = policy.map_or(Verdict::Silent, |policy| policy.says(who, action, &resource));
     match verdict {
         Verdict::Allowed => Ok(()),
         Verdict::Silent if is_owner => Ok(()),
@@ -317,7 +339,9 @@ pub(crate) fn check(bucket: &Row, who: &Who, action: &str, key: &str) -> S3Resul
 pub(crate) fn check_some_key(bucket: &Row, who: &Who) -> S3Result<()> {
     let actions = [who.action, action_of_version(who.action)];
     let allows = |statement: &Statement| statement.allow && actions.iter().any(|name| statement.concerns(who, name));
-    match Policy::of(bucket)? {
+    let policy = Policy::of(bucket)?;
+    policy.as_ref().map_or(Ok(()), |policy| policy.check_length(who))?;
+    match policy {
         Some(policy) if policy.statements.iter().any(allows) => Ok(()),
         _ => Err(S3ErrorCode::AccessDenied.into()),
     }

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -14,6 +14,10 @@ use tokio::time::Sleep;
 
 /// Bytes that a client must send of a body, or take of an answer, while it has one patience.
 pub(crate) const LEAST: u64 = 64 << 10;
+
+/// Bytes that a client may send while no request is in work: the longest head fits, and what HTTP/2 needs beside requests. Who
+/// sends more asks for nothing, such as with frames that must only be answered.
+const IDLE_BYTES: u64 = 512 << 10;
 
 /// What happens on one connection.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ struct Beats {
     taken: u64,
     /// Bytes that it took since it came.
     all: u64,
+    /// Bytes that it sent since a request was in work.
+    idle: u64,
 }
 
 /// A request that is not answered yet.
@@ -36,7 +42,7 @@ pub(crate) struct Working(Arc<Pulse>);
 
 impl Pulse {
     pub(crate) fn new(now: Instant) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Beats { working: 0, since: now, taken: 0, all: 0 })))
+        Arc::new(Self(Mutex::new(Beats { working: 0, since: now, taken: 0, all: 0, idle: 0 })))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Beats) -> T) -> T {
@@ -45,8 +51,19 @@ impl Pulse {
 
     /// A request has come.
     pub(crate) fn work(self: &Arc<Self>) -> Working {
-        self.with(|beats| beats.working += 1);
+        self.with(|beats| {
+            beats.working += 1;
+            beats.idle = 0;
+        });
         Working(Arc::clone(self))
+    }
+
+    /// The client sent so many bytes; whether it may go on.
+    fn came(&self, bytes: u64) -> bool {
+        self.with(|beats| {
+            beats.idle = if beats.working > 0 { 0 } else { beats.idle + bytes };
+            beats.idle <= IDLE_BYTES
+        })
     }
 
     /// Bytes that the client took since it came.
@@ -97,7 +114,12 @@ impl<S> Counted<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        if !self.pulse.came((buffer.filled().len() - before) as u64) {
+            return Poll::Ready(Err(io::Error::other("too much was sent without a request")));
+        }
+        Poll::Ready(read)
     }
 }
 
@@ -184,6 +206,16 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_sends_much_and_asks_nothing_is_ended() {
+        let pulse = Pulse::new(Instant::now());
+        assert!(pulse.came(IDLE_BYTES));
+        let work = pulse.work();
+        assert!(pulse.came(100 * IDLE_BYTES), "a body");
+        drop(work);
+        assert!(pulse.came(IDLE_BYTES) && !pulse.came(1));
+    }
 
     #[test]
     fn who_neither_asks_nor_takes_has_stopped() {

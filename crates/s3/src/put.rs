@@ -27,8 +27,9 @@ impl Face {
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let who = Who::known(&request.extensions)?;
         let (bucket, key) = (request.input.bucket.clone(), request.input.key.clone());
-        let (bucket, who) =
-            self.blocking(move |face| face.bucket(&bucket, &who, &key).map(|bucket| (bucket, who))).await?;
+        let asks = who.clone();
+        let look = move |face: &Self| face.bucket(&bucket, &asks, &key);
+        let bucket = self.look(&who, &request.extensions, look).await?;
         let turn = self.turn(&request.extensions).await?;
         let trailer = header(&request, "x-amz-trailer");
         let expected = Expected {

@@ -486,11 +486,10 @@ impl<E: Engine> Catalog for E {
         self.read(|db| bucket(db, name))
     }
 
-    fn buckets(&self) -> Result<Vec<Row>, CatalogError> {
-        let mut all = self.read(|db| many(db, "SELECT manifest, record FROM buckets", &[], row_of))?;
-        // Here, because databases sort texts by the rules of languages.
-        all.sort_unstable_by(|a, b| a.record.bucket.cmp(&b.record.bucket));
-        Ok(all)
+    fn buckets(&self, after: &str, limit: usize) -> Result<Vec<Row>, CatalogError> {
+        // Databases sort texts by the rules of languages: the order counts for nothing but the next page.
+        let sql = "SELECT manifest, record FROM buckets WHERE name > ?1 ORDER BY name LIMIT ?2";
+        self.read(|db| many(db, sql, &[Text(after), page(limit)], row_of))
     }
 
     fn newest(&self, bucket: &str, key: &str) -> Result<Option<Row>, CatalogError> {

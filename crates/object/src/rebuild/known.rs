@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use crate::catalog::{Catalog, CatalogError, Row, Start};
+use crate::catalog::{Catalog, CatalogError, Row, Start, all_buckets};
 use crate::unanswered::{About, Begun, contradicted};
 
 /// Versions of a catalog that are read at once.
@@ -24,7 +24,8 @@ impl Known {
     /// Reads it. The runs come first: what is begun meanwhile counts as under way.
     pub(super) fn read(catalog: &dyn Catalog) -> Result<Self, CatalogError> {
         let mut known = Self { begun: Begun::of(catalog)?, ..Self::default() };
-        for row in catalog.buckets()? {
+        for row in all_buckets(catalog) {
+            let row = row?;
             let bucket = row.record.bucket.clone();
             let mut start = Start::Key(vec![]);
             loop {

@@ -61,6 +61,23 @@ fn what_is_denied_is_denied_whatever_else_is_allowed() {
 }
 
 #[test]
+fn what_is_too_long_to_compare_is_refused() {
+    let pattern = format!("*{}b", "a".repeat(18_000));
+    let condition = format!(r#"{{"StringNotLike":{{"aws:UserAgent":"{pattern}"}}}}"#);
+    let text = format!(r#""Action":"s3:ListBucket","Resource":"arn:aws:s3:::b","Condition":{condition}"#);
+    let policy = one(&text).unwrap();
+    let plain = one(r#""Action":"s3:ListBucket","Resource":"arn:aws:s3:::b""#).unwrap();
+    let mut asks = who(None);
+    for (length, refused) in [(TEXT_BYTES, false), (TEXT_BYTES + 1, true)] {
+        asks.agent = Some("a".repeat(length));
+        assert_eq!(policy.check_length(&asks).is_err(), refused);
+        assert!(plain.check_length(&asks).is_ok());
+    }
+    asks.agent = Some("a".repeat(TEXT_BYTES));
+    assert_eq!(policy.says(&asks, "ListBucket", "b"), Verdict::Allowed);
+}
+
+#[test]
 fn conditions_must_all_hold() {
     let says = |condition: &str, who: &Who| {
         let text = format!(r#""Action":"s3:ListBucket","Resource":"arn:aws:s3:::b","Condition":{condition}"#);

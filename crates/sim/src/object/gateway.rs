@@ -171,8 +171,8 @@ impl Catalog for Gateway {
         self.question(|catalog| catalog.bucket(name))
     }
 
-    fn buckets(&self) -> Result<Vec<Row>, CatalogError> {
-        self.question(Catalog::buckets)
+    fn buckets(&self, after: &str, limit: usize) -> Result<Vec<Row>, CatalogError> {
+        self.question(|catalog| catalog.buckets(after, limit))
     }
 
     fn newest(&self, bucket: &str, key: &str) -> Result<Option<Row>, CatalogError> {
