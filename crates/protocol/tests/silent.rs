@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use common::{CLUSTER, INITIATOR, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
-use protocol::initiator::{Event, Found, Initiator, Request, Scope};
+use protocol::initiator::{Bug, Event, Found, Initiator, Request, Scope};
 use protocol::machine::{Body, Destination, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -51,7 +51,10 @@ impl Asker {
     }
 
     fn in_domains(dead: &[u32], domain: impl Fn(u32) -> u16) -> Self {
-        let map = map(1, domain);
+        Self::under(map(1, domain), dead)
+    }
+
+    fn under(map: ClusterMap, dead: &[u32]) -> Self {
         let config = Config::default();
         let initiator = Initiator::new(INITIATOR, map, config.clone(), 1);
         Self { initiator, now: at(0), dead: dead.iter().copied().collect(), config }
@@ -126,6 +129,18 @@ fn a_silent_target_costs_one_operation_a_series_and_the_others_a_round() {
     // And so is everybody when it was forgotten.
     asker.now += Span::from_secs(10);
     assert_eq!(asker.live().in_vain, ASKED);
+}
+
+#[test]
+fn what_was_put_with_fewer_copies_is_hidden_by_fewer() {
+    for (bug, brief) in [(None, false), (Some(Bug::ForgetEarlier), true)] {
+        // There were two copies under the map before: two targets may hide such a chunk.
+        let map = map(2, |n| n as u16).after(&map(1, |n| n as u16).with_fewest(2));
+        let mut asker = Asker::under(map, &[4, 5]);
+        asker.initiator = asker.initiator.planted(bug);
+        assert!(!asker.live().found.brief, "the first asks with all patience");
+        assert_eq!(asker.live().found.brief, brief);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ const HEAD: usize = 128 << 10;
 const LOOKS: u32 = 4;
 /// How long to wait when no connection can be taken.
 const BREATH: Duration = Duration::from_millis(50);
+/// How often it is said that none can.
+const SAID: Duration = Duration::from_secs(60);
 
 /// A port whose connections are strangers' at first.
 pub(crate) struct Port {
@@ -42,6 +44,8 @@ pub(crate) struct Port {
     builder: Builder<TokioExecutor>,
     graceful: GracefulShutdown,
     patience: Duration,
+    /// When it was said last that no connection can be taken, and how often none could since.
+    said: Mutex<(Option<Instant>, u64)>,
 }
 
 /// One connection's place.
@@ -62,7 +66,8 @@ impl Port {
         builder.http1().timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(HEAD);
         builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
         let places = Arc::new(Semaphore::new(CONNECTIONS + MOST));
-        Self { listener, lobby, places, builder, graceful: GracefulShutdown::new(), patience }
+        let (graceful, said) = (GracefulShutdown::new(), Mutex::default());
+        Self { listener, lobby, places, builder, graceful, patience, said }
     }
 
     /// The next that comes and may come in; `None` when the port is closed.
@@ -72,7 +77,7 @@ impl Port {
             let (stream, from) = match self.listener.accept().await {
                 Ok(taken) => taken,
                 Err(error) => {
-                    tracing::warn!("a connection cannot be taken: {error}");
+                    self.complain(&error);
                     tokio::time::sleep(BREATH).await;
                     continue;
                 }
@@ -83,6 +88,16 @@ impl Port {
             let Some((guest, wait)) = Guest::enter(&self.lobby, address, cost) else { continue };
             let (builder, watcher, patience) = (self.builder.clone(), self.graceful.watcher(), self.patience);
             return Some((stream, Seat { guest, address, wait, builder, watcher, patience, _place: place }));
+        }
+    }
+
+    /// Whoever holds all descriptors must not fill the log as well.
+    fn complain(&self, error: &std::io::Error) {
+        let (last, times) = &mut *self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        *times += 1;
+        if last.is_none_or(|last| last.elapsed() >= SAID) {
+            tracing::warn!("connections cannot be taken ({times} times since this was said last): {error}");
+            (*last, *times) = (Some(Instant::now()), 0);
         }
     }
 

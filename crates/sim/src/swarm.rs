@@ -136,6 +136,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
             Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
+            Self::Initiator(initiator::Bug::ForgetEarlier) => "forget-earlier",
             Self::HideSilence => "hide-silence",
             Self::ManyHolders => "many-holders",
             Self::Object(object::Bug::HastyRow) => "hasty-row",

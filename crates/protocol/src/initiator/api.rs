@@ -398,4 +398,6 @@ pub enum Bug {
     KeepCopies,
     /// Count copies that were made before a newer cluster map, although the chunk is looked for in another group now.
     KeepHolders,
+    /// Weigh silence by the newest map alone, as if nothing had been put under others.
+    ForgetEarlier,
 }

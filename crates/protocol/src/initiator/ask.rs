@@ -275,7 +275,7 @@ impl Ask {
     /// acknowledged is known to none but them, however briefly they were waited for.
     fn lacks_only_the_silent(&self, cx: &Shared) -> bool {
         let missing: Vec<NodeId> = self.open.keys().chain(&self.silent).chain(&self.busy).copied().collect();
-        self.brief && !cx.map.may_hide(&missing) && self.open.keys().all(|node| cx.is_silent(*node))
+        self.brief && !cx.may_hide(&missing) && self.open.keys().all(|node| cx.is_silent(*node))
     }
 
     fn finish_if_all(&mut self, cx: &mut Shared) -> Step {
@@ -294,12 +294,12 @@ impl Ask {
         let (handle, renewed) = (self.handle, self.is_renewed(cx));
         let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
         // With so many dead that the list is worth nothing, only they are to be started.
-        let dead = cx.map.may_hide(&silent);
-        let too_few = !dead && cx.map.may_hide(&[&silent[..], &busy].concat());
+        let dead = cx.may_hide(&silent);
+        let too_few = !dead && cx.may_hide(&[&silent[..], &busy].concat());
         if !dead || matches!(self.question, Question::Mark { .. } | Question::Discard { .. }) {
             silent.extend(busy);
         }
-        while cx.bug == Some(Bug::TrustTheRest) && cx.map.may_hide(&silent) {
+        while cx.bug == Some(Bug::TrustTheRest) && cx.may_hide(&silent) {
             silent.pop();
         }
         cx.event(match &mut self.question {

@@ -220,6 +220,14 @@ impl Shared {
         }
     }
 
+    /// Whether these targets, when they are silent, may be all that know of something.
+    fn may_hide(&self, silent: &[NodeId]) -> bool {
+        match self.bug {
+            Some(Bug::ForgetEarlier) => self.map.domains(silent) >= usize::from(self.map.copies),
+            _ => self.map.may_hide(silent),
+        }
+    }
+
     /// In how many distinct failure domains these targets are.
     fn domains(&self, targets: &[NodeId]) -> usize {
         match self.bug {

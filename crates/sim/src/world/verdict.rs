@@ -254,19 +254,14 @@ impl World<'_> {
         let known_now = !self.maps[map].may_hide(&found.silent);
         // A list that did not wait for all is as good as complete; one that did is where few enough were silent.
         let complete = found.brief || known_now && !self.maps[looked.map].may_hide(&found.silent);
-        let copies = self.maps[map].copies;
-        let copies = usize::from(if found.brief { copies } else { copies.min(self.maps[looked.map].copies) });
         for (id, promise) in &looked.known {
             if found.chunks.iter().any(|(other, _)| other == id) {
                 continue;
             }
-            let (left, mut excuses) = self.left(*id, promise, looked.map, &looked.asked, looked.since);
+            let (left, excuses) = self.left(*id, promise, looked.map, &looked.asked, looked.since);
             if let Some(holder) = left.iter().find(|holder| !found.silent.contains(holder)) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed, though {holder} has it and answered"));
             } else if complete {
-                if excuses.is_empty() && self.spread(promise.map, &promise.holders) < copies {
-                    excuses.insert(Excuse::Regrouped);
-                }
                 if excuses.is_empty() {
                     self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
                 }
