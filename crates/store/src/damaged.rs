@@ -19,6 +19,8 @@ pub(crate) struct Damaged {
     ids: BTreeSet<ChunkId>,
     /// Whether there are more than these.
     more: bool,
+    /// Those of them whose tombstone could not be written: the next start would find them here.
+    unburied: BTreeSet<ChunkId>,
 }
 
 impl Damaged {
@@ -32,7 +34,15 @@ impl Damaged {
 
     /// A copy is here again, or nothing refers to the chunk any more.
     pub(crate) fn settle(&mut self, id: &ChunkId) -> bool {
+        self.unburied.remove(id);
         self.ids.remove(id)
+    }
+
+    /// It is forgotten until the next start only.
+    fn owe_tombstone(&mut self, id: &ChunkId) {
+        if self.ids.contains(id) {
+            self.unburied.insert(*id);
+        }
     }
 
     pub(crate) fn contains(&self, id: &ChunkId) -> bool {
@@ -70,9 +80,29 @@ impl Store {
         };
         let dropped = synced.and_then(|()| bury(&mut writer));
         if dropped.is_err() {
-            bad.iter().for_each(|id| self.forget(id));
+            for id in &bad {
+                self.forget(id);
+                lock(&self.damaged).owe_tombstone(id);
+            }
         }
         (bad, dropped)
+    }
+
+    /// Writes the tombstones for which there was no room, as far as the chunks were not put again.
+    pub(crate) fn bury_the_rest(&self) -> Result<(), WriteError> {
+        let rest: Vec<ChunkId> = lock(&self.damaged).unburied.iter().copied().collect();
+        let mut writer = lock(&self.writer);
+        if rest.is_empty() || writer.failed {
+            return Ok(());
+        }
+        // What was put again and is not visible yet is settled by this.
+        self.sync_locked(&mut writer)?;
+        for id in rest.iter().filter(|id| lock(&self.damaged).unburied.contains(id)) {
+            self.bury_damaged(&mut writer, id, self.for_tombstones())?;
+        }
+        self.sync_locked(&mut writer)?;
+        lock(&self.damaged).unburied.retain(|id| !rest.contains(id));
+        Ok(())
     }
 
     /// Forgets a bad copy until the next start, so that it does not count as one meanwhile.

@@ -30,7 +30,7 @@ impl Store {
     /// ones, durably if the disk lets it.
     #[must_use]
     pub fn scrub(&self, after: Option<ChunkId>, max_bytes: u64) -> Scrubbed {
-        let mut scrubbed = Scrubbed { next: after, ..Scrubbed::default() };
+        let mut scrubbed = Scrubbed { next: after, failed: self.bury_the_rest().err(), ..Scrubbed::default() };
         for _ in 0..SCRUBBED {
             let next = {
                 let index = self.index();

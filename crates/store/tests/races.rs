@@ -345,3 +345,25 @@ fn a_chunk_that_is_put_again_while_a_scrub_reads_its_damaged_copy_stays() {
         assert_eq!(store.read(&id(0)), Ok(chunk(0)));
     }
 }
+
+#[test]
+fn a_damaged_copy_for_whose_tombstone_there_was_no_room_is_buried_when_there_is_some() {
+    let disk = Meeting::new();
+    let store = disk.open(1 << 20);
+    // Ten chunks fill a segment, and no other can be made.
+    (0..10).for_each(|n| put(&store, n));
+    disk.set(|asked, _| if asked == Asked::Create { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) });
+    while store.remove(&id(9)).is_ok() {}
+    disk.disk.write_at(&disk.segments()[0], 2_000, &[7; 8]).expect("writes");
+    let scrubbed = store.scrub(None, u64::MAX);
+    assert!(scrubbed.bad == [id(0)] && scrubbed.failed.is_some(), "{scrubbed:?}");
+    assert_eq!((store.contains(&id(0)), store.damaged()), (None, (1, false)));
+    *disk.meet.lock().expect("no panic") = None;
+    // It need not be met again.
+    let scrubbed = store.scrub(Some(id(1)), 1);
+    assert_eq!(scrubbed.failed, None, "{scrubbed:?}");
+    let store = disk.open(1 << 20);
+    assert_eq!((store.contains(&id(0)), store.damaged()), (None, (1, false)));
+    put(&store, 0);
+    assert_eq!((store.read(&id(0)), store.damaged()), (Ok(chunk(0)), (0, false)));
+}
