@@ -141,6 +141,8 @@ pub(crate) struct Status {
     pub(crate) cluster: String,
     /// Version of its map.
     pub(crate) epoch: u32,
+    /// The epoch of a newer map that others use, and that this gateway's file does not have.
+    pub(crate) newer_epoch: Option<u32>,
     /// Copies of each chunk.
     pub(crate) copies: u8,
     /// How copies are placed and carried.

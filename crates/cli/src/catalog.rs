@@ -42,6 +42,19 @@ impl Place {
             );
             // Held until the process ends.
             std::mem::forget(lock(path)?);
+            let is_new = !path.exists();
+            let catalog = self.open(cluster)?;
+            if is_new
+                && crate::gateway::Cluster::status(cluster)
+                    .is_ok_and(|status| status.targets.iter().any(|t| t.chunks > Some(0)))
+            {
+                tracing::warn!(
+                    "there was no catalog {}, and the targets hold chunks: an empty one was made. If there were objects, \
+                     `reservoir catalog rebuild` finds them",
+                    path.display()
+                );
+            }
+            return Ok(catalog);
         }
         self.open(cluster)
     }

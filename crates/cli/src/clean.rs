@@ -87,7 +87,9 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<()> {
         });
     }
     let look = report.look;
-    if args.table.json {
+    if report.problem.is_some() {
+        // What was not looked at says nothing.
+    } else if args.table.json {
         json(&Done { unreferenced: look.unreferenced, copies: look.copies, bytes: look.bytes })?;
     } else {
         let bytes = numbers::size(look.bytes);

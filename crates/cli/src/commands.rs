@@ -161,6 +161,12 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
         status.transport,
         gateway.base()
     ))?;
+    if let Some(newer) = status.newer_epoch {
+        line(&format!(
+            "others use a newer cluster map, of epoch {newer}: put that `cluster.toml` where this gateway has its own; until then \
+             it can hardly store or read anything"
+        ))?;
+    }
     let row = |target: &crate::api::TargetInfo| {
         let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
         let state = if target.alive { "up" } else { "silent" };

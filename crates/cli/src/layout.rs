@@ -260,7 +260,8 @@ pub(crate) fn settings(config: &Path, path: &Path) -> anyhow::Result<GatewayFile
         let advice = if config.exists() {
             "write http = \"ADDRESS:PORT\" into it: where the gateway listens".to_owned()
         } else {
-            format!("start a cluster with `{} up`, or name one with --config", program())
+            let config = config.display();
+            format!("there is no {config}: start a cluster with `{} up`, or name one with --config", program())
         };
         anyhow::anyhow!("cannot read {}: {error}; {advice}", path.display())
     })?;

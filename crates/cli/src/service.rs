@@ -199,6 +199,7 @@ impl Cluster for NodeCluster {
         Ok(Status {
             cluster: config.cluster,
             epoch: config.epoch,
+            newer_epoch: self.client.newer_map(),
             copies: config.copies,
             transport: self.transport.name().to_owned(),
             multicast: self.client.multicast(),

@@ -152,8 +152,8 @@ impl Host<Initiator> for ClientHost {
             | Event::Mark { handle, .. }
             | Event::Discard { handle, .. }
             | Event::Usage { handle, .. } => *handle,
-            Event::NeedMap { .. } => {
-                if self.map.is_time(now) {
+            Event::NeedMap { epoch } => {
+                if self.map.is_time(now, *epoch) {
                     self.mailbox.send(Mail::Reload);
                 }
                 return;
@@ -266,6 +266,12 @@ impl Client {
     #[must_use]
     pub fn multicast(&self) -> bool {
         self.shared.multicast.load(Ordering::Relaxed)
+    }
+
+    /// The epoch of a newer cluster map that others use, and that is not to be had here.
+    #[must_use]
+    pub fn newer_map(&self) -> Option<u32> {
+        self.shared.map.newer()
     }
 
     /// The cluster map in use.

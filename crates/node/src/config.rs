@@ -359,7 +359,12 @@ impl ClusterConfig {
         let map = ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
             .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
         let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
-        let map = map.with_fewest(self.fewest_copies.unwrap_or(self.copies).max(1));
+        let fewest = self.fewest_copies.unwrap_or(self.copies);
+        if fewest == 0 || fewest > self.copies {
+            let problem = format!("fewest_copies = {fewest}: write a number from 1 to `copies`, or leave it out");
+            return Err(ConfigError::Value { path: self.path.clone(), problem });
+        }
+        let map = map.with_fewest(fewest);
         Ok(if self.overlap { map } else { map.apart() })
     }
 

@@ -1,7 +1,10 @@
 //! The cluster map that a node uses, and the file in which a newer one may be.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
+use protocol::id::Epoch;
 use protocol::map::ClusterMap;
 use protocol::time::{Instant, Span};
 
@@ -10,16 +13,24 @@ use crate::config::ClusterConfig;
 /// The file is not read more often than this, however many others use a newer map.
 const PAUSE: Span = Span::from_secs(1);
 
+/// What stands in the way of a newer map is said again after so long.
+const SAID: Duration = Duration::from_secs(60);
+
 /// The map in use. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct MapInUse {
     used: Arc<RwLock<(ClusterConfig, ClusterMap)>>,
     look_at: Instant,
+    /// The newest epoch that others were heard to use.
+    heard: Arc<AtomicU32>,
+    /// What was said last of a map that cannot be used, and when.
+    said: Arc<Mutex<Option<(String, std::time::Instant)>>>,
 }
 
 impl MapInUse {
     pub(crate) fn new(config: &ClusterConfig, map: &ClusterMap) -> Self {
-        Self { used: Arc::new(RwLock::new((config.clone(), map.clone()))), look_at: Instant::ZERO }
+        let used = Arc::new(RwLock::new((config.clone(), map.clone())));
+        Self { used, look_at: Instant::ZERO, heard: Arc::default(), said: Arc::default() }
     }
 
     fn used(&self) -> RwLockReadGuard<'_, (ClusterConfig, ClusterMap)> {
@@ -34,8 +45,14 @@ impl MapInUse {
         self.used().1.clone()
     }
 
-    /// Others use a newer map: whether it is time to look into the file.
-    pub(crate) fn is_time(&mut self, now: Instant) -> bool {
+    /// The newest epoch that others use, if it is newer than the one in use here.
+    pub(crate) fn newer(&self) -> Option<u32> {
+        Some(self.heard.load(Ordering::Relaxed)).filter(|heard| *heard > self.used().0.epoch)
+    }
+
+    /// Others use a newer map, of this epoch: whether it is time to look into the file.
+    pub(crate) fn is_time(&mut self, now: Instant, epoch: Epoch) -> bool {
+        self.heard.fetch_max(epoch.0, Ordering::Relaxed);
         let is_time = now >= self.look_at;
         if is_time {
             self.look_at = now + PAUSE;
@@ -50,29 +67,39 @@ impl MapInUse {
         let (config, map) = match ClusterConfig::load(&old.path).and_then(|config| Ok((config.map()?, config))) {
             Ok((map, config)) => (config, map),
             Err(error) => {
-                tracing::warn!("{who} goes on with the cluster map of epoch {}: {error}", old.epoch);
-                return None;
+                return self.stay(format!("{who} goes on with the cluster map of epoch {}: {error}", old.epoch));
             }
         };
         if config.cluster != old.cluster {
-            tracing::warn!("{who} stays in its cluster {:?}: {path} names {:?}", old.cluster, config.cluster);
-            return None;
+            return self
+                .stay(format!("{who} stays in its cluster {:?}: {path} names {:?}", old.cluster, config.cluster));
         }
         if config.epoch <= old.epoch {
             let (found, used) = (config.epoch, old.epoch);
-            tracing::warn!("{who} uses the cluster map of epoch {used}; {path} has {found}: put a newer one there");
-            return None;
+            return self.stay(format!(
+                "{who} uses the cluster map of epoch {used}; {path} has {found}: put a newer one there"
+            ));
         }
         let map = match follow(&map, &used) {
             Ok(map) => map,
             Err(unsaid) => {
-                tracing::warn!("{who} goes on with the cluster map of epoch {}: in {path} {unsaid}", old.epoch);
-                return None;
+                return self
+                    .stay(format!("{who} goes on with the cluster map of epoch {}: in {path} {unsaid}", old.epoch));
             }
         };
         tracing::info!("{who} uses the cluster map of epoch {}", config.epoch);
         *self.used.write().unwrap_or_else(PoisonError::into_inner) = (config.clone(), map.clone());
         Some((config, map))
+    }
+
+    /// Nothing changes, and the log says why, the same once a minute.
+    fn stay<T>(&self, why: String) -> Option<T> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.as_ref().is_none_or(|(last, at)| *last != why || at.elapsed() >= SAID) {
+            tracing::warn!("{why}");
+            *said = Some((why, std::time::Instant::now()));
+        }
+        None
     }
 }
 
@@ -91,7 +118,10 @@ fn follow(map: &ClusterMap, used: &ClusterMap) -> Result<ClusterMap, String> {
     }
     if after.fewest() < map.fewest() {
         let fewest = after.fewest();
-        return Err(format!("`copies` was {fewest} before: write `fewest_copies = {fewest}` there"));
+        return Err(format!(
+            "chunks may have {fewest} copies from before (`copies` or `fewest_copies` of a map that was used): write \
+             `fewest_copies = {fewest}` there"
+        ));
     }
     Ok(after)
 }
@@ -129,8 +159,8 @@ mod tests {
             let targets = used.targets().cloned().collect();
             ClusterMap::new(ClusterId(1), Epoch(epoch), 3, 3, targets).expect("a good map")
         };
-        let why = "`copies` was 2 before: write `fewest_copies = 2` there";
-        assert_eq!(follow(&more(2), &used).err().as_deref(), Some(why));
+        let why = follow(&more(2), &used).err();
+        assert!(why.is_some_and(|why| why.ends_with("write `fewest_copies = 2` there")));
         let said = follow(&more(2).with_fewest(2), &used).expect("it is said");
         // Two servers that are silent may have both copies of what was put before.
         assert!(said.may_hide(&[1, 3].map(NodeId)) && !said.may_hide(&[1, 2].map(NodeId)));

@@ -113,8 +113,8 @@ impl Host<Target> for TargetHost {
                  disk, or restart the target if the disk is well again",
                 self.id.0
             ),
-            Event::NeedMap { .. } => {
-                if self.map.is_time(now) {
+            Event::NeedMap { epoch } => {
+                if self.map.is_time(now, epoch) {
                     self.mailbox.send(Mail::Reload);
                 }
             }

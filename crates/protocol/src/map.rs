@@ -109,8 +109,8 @@ impl fmt::Display for MapError {
             }
             Self::TooFewDomains { copies, targets, domains } => write!(
                 f,
-                "{copies} copies need {copies} failure domains, but the {targets} targets of the map are in {domains}: \
-                 add targets or domains, or ask for fewer copies"
+                "{copies} copies need {copies} failure domains, but the {targets} targets are in {domains}: add targets or \
+                 domains, or ask for fewer copies"
             ),
             Self::UnevenDomains { copies, domains, members } => write!(
                 f,

@@ -112,7 +112,9 @@ impl Users {
     pub fn add(&self, name: &str) -> Result<User, UsersError> {
         let usable = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_graphic());
         if !usable {
-            return Err(UsersError::Name(format!("{name:?} cannot be a user: use 1 to 64 printable ASCII characters")));
+            return Err(UsersError::Name(format!(
+                "{name:?} cannot be a user: use 1 to 64 printable ASCII characters without spaces"
+            )));
         }
         let mut users = self.list()?;
         if users.iter().any(|user| user.name == name) {
