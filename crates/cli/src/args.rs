@@ -98,7 +98,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "DIR", default_value = "./data")]
     pub(crate) data: PathBuf,
     /// Targets of a new cluster, 3 or more (default: 9); an existing one keeps its own.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..))]
+    #[arg(long, value_name = "N")]
     pub(crate) targets: Option<u32>,
     /// Gateways. More than one need a catalog that they share.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]

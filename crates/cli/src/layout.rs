@@ -394,14 +394,18 @@ pub(crate) struct Shape {
 
 /// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
-    ensure!(shape.targets > 0, "a cluster of 0 targets cannot store anything: ask for at least 3 with --targets");
+    let targets = shape.targets;
+    ensure!(
+        targets >= 3,
+        "three copies need as many targets at least, not {targets}: ask for 3 or more with --targets"
+    );
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
     // Held until the cluster is made, so that no port is chosen twice.
     let gateway = at_free_port(TcpListener::bind).context("no free TCP port was found for the gateway")?;
     let (config, _ports, _pages) = new_config(directory, shape)?;
     // Checked before anything is written.
     config.map().map_err(|error| match error {
-        node::ConfigError::Map { cause, .. } => anyhow::anyhow!("{cause} (--targets {})", shape.targets),
+        node::ConfigError::Map { cause, .. } => anyhow::anyhow!(cause),
         other => other.into(),
     })?;
     let targets = directory.join("targets");

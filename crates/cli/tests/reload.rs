@@ -125,10 +125,18 @@ fn a_gateway_that_is_not_told_hears_of_the_new_map() {
     });
     cluster.children("target").iter().for_each(|pid| signal(*pid, "-HUP"));
     wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "7"));
+    // A machine on which the newer map was forgotten.
+    let new = fs::read_to_string(cluster.config()).unwrap();
+    change(Path::new(&cluster.config()), |_| map.clone());
+    wait_for("a word of the newer map", || status(&cluster)["newer_epoch"] == 7);
+    let said = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(said.contains("others use a newer cluster map, of epoch 7"), "{said}");
     assert_eq!(status(&cluster)["epoch"], 1);
+    change(Path::new(&cluster.config()), |_| new.clone());
     let put = cluster.try_run(&["put", "-", "--name", "f"], b"told by a stale answer");
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     assert_eq!(status(&cluster)["epoch"], 7);
+    assert!(status(&cluster)["newer_epoch"].is_null());
     assert_eq!(cluster.run(&["get", "f", "-o", "-"]), b"told by a stale answer");
     assert!(cluster.stop());
 }
@@ -142,13 +150,16 @@ fn a_map_that_is_worse_is_not_taken() {
     let log = || fs::read_to_string(data.join("logs/target-1.log")).unwrap();
     let good = fs::read_to_string(cluster.config()).unwrap();
     let name = good.lines().find(|line| line.starts_with("cluster = ")).unwrap().to_owned();
-    let bad: [(&str, String, &str); 3] = [
+    let fewest = |n: u8| good.replace("epoch = 1", &format!("epoch = 2\nfewest_copies = {n}"));
+    let bad: [(&str, String, &str); 5] = [
         ("is no TOML", good.clone() + "\nthis is not TOML", "line"),
         (
             "is of another cluster",
             good.replace(&name, "cluster = \"other\"").replace("epoch = 1", "epoch = 2"),
             "names",
         ),
+        ("has copies of nothing", fewest(0), "fewest_copies = 0: write a number"),
+        ("had more copies than it has", fewest(4), "fewest_copies = 4: write a number"),
         ("is not newer", good.clone(), "put a newer one there"),
     ];
     for (what, text, said) in bad {
