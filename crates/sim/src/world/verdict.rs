@@ -107,14 +107,14 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::Get { handle, result } => {
-                let Some(Asked::Get(chunk, healed, promise)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Asked::Get(chunk, healed, promise, since)) = self.open.remove(&(id, handle)) else { return };
                 self.note(10, id, 0, || tell::get(chunk, &result));
                 match (promise, result) {
                     (_, Ok(fetched)) if self.contents.get(&chunk).is_some_and(|b| fetched.pieces.concat() == *b) => {
                         self.outcome.gets += 1;
                     }
                     (_, Ok(_)) => self.fail(format!("a get of {chunk:?} returned wrong bytes")),
-                    (Some(promise), Err(error)) => self.check_unfound(id, chunk, &promise, &error, healed),
+                    (Some(promise), Err(error)) => self.check_unfound(id, (chunk, since), &promise, &error, healed),
                     (None, Err(_)) => {}
                 }
                 self.feed_next(id);
@@ -217,8 +217,15 @@ impl World<'_> {
         }
     }
 
-    /// What was acknowledged is found wherever one of its copies is left.
-    fn check_unfound(&mut self, by: NodeId, id: ChunkId, promise: &Promise, error: &GetError, healed: bool) {
+    /// What was acknowledged is found wherever one of its copies was left since it was asked for.
+    fn check_unfound(
+        &mut self,
+        by: NodeId,
+        (id, since): (ChunkId, Instant),
+        promise: &Promise,
+        error: &GetError,
+        healed: bool,
+    ) {
         // That somebody is silent says nothing while there are faults.
         let (absent, silent) = match error {
             GetError::NotFound => (true, false),
@@ -229,7 +236,7 @@ impl World<'_> {
             return;
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let (left, excuses) = self.left(id, promise, map, &self.group(map, &id), self.now);
+        let (left, excuses) = self.left(id, promise, map, &self.group(map, &id), since);
         if !left.is_empty() || silent {
             let of = left.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
             return self.fail(format!(

@@ -17,9 +17,9 @@ pub(super) enum Asked {
     /// Chunk, bytes, whether it was asked after the heal, whether nobody else puts it, and when it was asked, by the clock of
     /// the initiator, and really.
     Put(ChunkId, Bytes, bool, bool, (Instant, Instant)),
-    /// Chunk, whether it was asked after the heal, and what was promised of it, if it must be found: it was referred to all
-    /// the time.
-    Get(ChunkId, bool, Option<Arc<Promise>>),
+    /// Chunk, whether it was asked after the heal, what was promised of it, if it must be found: it was referred to all the
+    /// time; and when it was asked.
+    Get(ChunkId, bool, Option<Arc<Promise>>, Instant),
     /// A list of a name's versions.
     List(Looked),
     /// Whether it was asked after the heal.
@@ -49,7 +49,7 @@ impl Asked {
     /// Nobody counts on this chunk any more.
     pub(super) fn forget(&mut self, id: &ChunkId) {
         match self {
-            Self::Get(chunk, _, promise) if chunk == id => *promise = None,
+            Self::Get(chunk, _, promise, _) if chunk == id => *promise = None,
             Self::List(looked) => looked.known.retain(|(known, _)| known != id),
             _ => {}
         }
@@ -152,7 +152,7 @@ impl World<'_> {
             let nth = self.rng.below(known) as usize;
             self.acknowledged.keys().nth(nth).copied().unwrap_or_else(|| ChunkId::of_payload(b""))
         };
-        (Asked::Get(id, self.healed, self.promises.get(&id).cloned()), initiator::Request::Get { handle, id })
+        (Asked::Get(id, self.healed, self.promises.get(&id).cloned(), self.now), initiator::Request::Get { handle, id })
     }
 
     /// A list of a name's versions, or a ping.
