@@ -112,6 +112,21 @@ fn the_first_word_after_a_start_costs_a_round_trip_and_makes_both_known() {
 }
 
 #[test]
+fn what_was_said_while_the_question_was_on_its_way_is_heard_too() {
+    let (mut a, mut b) = (Node::start(1, 10), Node::start(2, 20));
+    let (first, second) = (a.ping(1), a.ping(2));
+    let asked = b.take(ms(1), &first);
+    // The second was on its way already, and the question names the first alone.
+    assert!(b.take(ms(1), &second).is_empty() && b.heard.is_empty());
+    let mut to_a = asked;
+    for n in 2..6 {
+        let to_b: Vec<Bytes> = to_a.iter().flat_map(|datagram| a.take(ms(n), datagram)).collect();
+        to_a = to_b.iter().flat_map(|datagram| b.take(ms(n), datagram)).collect();
+    }
+    assert_eq!((&b.heard[..], to_a.len()), (&[(1, 1), (1, 2)][..], 0));
+}
+
+#[test]
 fn one_word_to_nine_is_heard_by_nine() {
     let mut gateway = Node::start(1 << 24, 1);
     let first = gateway.ping(1);

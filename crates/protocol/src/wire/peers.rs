@@ -49,6 +49,8 @@ struct Unproven {
     asked: Instant,
     /// Sequence numbers that came and were dropped.
     missed: Vec<u64>,
+    /// How many of them the last question named.
+    listed: usize,
 }
 
 /// What to ask the sender of an unproven session.
@@ -123,31 +125,41 @@ impl Peers {
         let mut is_new = false;
         let waits = self.unproven.entry(key).or_insert_with(|| {
             is_new = true;
-            Unproven { nonce: nonces.next_u64(), first: now, asked: now, missed: Vec::new() }
+            Unproven { nonce: nonces.next_u64(), first: now, asked: now, missed: Vec::new(), listed: 0 }
         });
         if now.since(waits.first) > PATIENCE {
-            *waits = Unproven { nonce: nonces.next_u64(), first: now, missed: Vec::new(), ..*waits };
+            *waits = Unproven { nonce: nonces.next_u64(), first: now, missed: Vec::new(), listed: 0, ..*waits };
         }
         let missed = missed.filter(|n| waits.missed.len() < limits::MISSED && !waits.missed.contains(n));
         waits.missed.extend(missed);
         let asks = is_new || now.since(waits.asked) >= ASK_AGAIN;
         if asks {
-            waits.asked = now;
+            (waits.asked, waits.listed) = (now, waits.missed.len());
         }
         asks.then(|| Question { nonce: waits.nonce, missed: waits.missed.clone() })
     }
 
-    /// Takes a proof, which was sealed as number `sequence` of its session. `false` for one that was not asked for.
+    /// Takes a proof, which was sealed as number `sequence` of its session: what to ask for yet, of what was missed since the
+    /// question was asked. An error for one that was not asked for.
     ///
     /// The nonce was drawn here, in this life: so whatever has a higher number was sealed in this life, and what has not
     /// may have been heard by an earlier one.
-    pub(super) fn prove(&mut self, now: Instant, from: u32, session: u64, sequence: u64, nonce: u64) -> bool {
+    pub(super) fn prove(
+        &mut self,
+        now: Instant,
+        from: u32,
+        session: u64,
+        sequence: u64,
+        nonce: u64,
+    ) -> Result<Option<Question>, DropReason> {
         let key = (from, session);
         let waits = self.unproven.get(&key);
         if waits.is_none_or(|waits| waits.nonce != nonce || now.since(waits.first) > PATIENCE) {
-            return false;
+            return Err(DropReason::Replayed);
         }
-        let mut missed = self.unproven.remove(&key).map_or_else(Vec::new, |waits| waits.missed);
+        let (mut missed, listed) =
+            self.unproven.remove(&key).map_or_else(Default::default, |waits| (waits.missed, waits.listed));
+        let unlisted: Vec<u64> = missed.iter().skip(listed).copied().filter(|n| *n <= sequence).collect();
         // What was sealed behind the proof and overtook it is good as it is.
         missed.retain(|n| *n <= sequence);
         // What else claims to be this sender is older, or will be asked anew.
@@ -155,7 +167,7 @@ impl Peers {
         others.into_iter().for_each(|key| drop(self.unproven.remove(&key)));
         let seen = if self.bug == Some(Bug::BelieveBefore) { Seen::none() } else { Seen::up_to(sequence) };
         self.know(from, Proven { session, seen, nonce, missed, used: 0 });
-        true
+        Ok((!unlisted.is_empty()).then_some(Question { nonce, missed: unlisted }))
     }
 
     /// Takes message number `missed`, which its sender says again, asked with this nonce.

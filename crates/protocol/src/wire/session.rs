@@ -299,9 +299,11 @@ impl Session {
         let mut r = Reader::new(body);
         let mut fields = || Some((r.u32()?, r.u64()?, r.at_end().then_some(())?));
         let (to, nonce, ()) = fields().ok_or(DropReason::Malformed)?;
-        let proven =
-            NodeId(to) == self.node && self.peers.prove(now, header.from, header.session, header.sequence, nonce);
-        proven.then(|| Opened::Between(Vec::new())).ok_or(DropReason::Replayed)
+        if NodeId(to) != self.node {
+            return Err(DropReason::Replayed);
+        }
+        let more = self.peers.prove(now, header.from, header.session, header.sequence, nonce)?;
+        Ok(Opened::Between(more.map(|question| self.challenge(header, &question)).into_iter().collect()))
     }
 
     /// The message that another node says again.
