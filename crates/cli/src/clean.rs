@@ -86,17 +86,16 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<()> {
             true
         });
     }
+    // What was not looked at says nothing.
+    if let Some(problem) = report.problem {
+        bail!("the look was not finished: {problem}; try again when that is mended");
+    }
     let look = report.look;
-    if report.problem.is_some() {
-        // What was not looked at says nothing.
-    } else if args.table.json {
+    if args.table.json {
         json(&Done { unreferenced: look.unreferenced, copies: look.copies, bytes: look.bytes })?;
     } else {
         let bytes = numbers::size(look.bytes);
         line(&format!("nothing refers to {} chunks; {} copies dropped, {bytes}", look.unreferenced, look.copies))?;
     }
-    match report.problem {
-        Some(problem) => bail!("the look was not finished: {problem}; try again when that is mended"),
-        None => Ok(()),
-    }
+    Ok(())
 }

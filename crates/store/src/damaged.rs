@@ -90,18 +90,20 @@ impl Store {
 
     /// Writes the tombstones for which there was no room, as far as the chunks were not put again.
     pub(crate) fn bury_the_rest(&self) -> Result<(), WriteError> {
-        let rest: Vec<ChunkId> = lock(&self.damaged).unburied.iter().copied().collect();
+        if lock(&self.damaged).unburied.is_empty() {
+            return Ok(());
+        }
         let mut writer = lock(&self.writer);
-        if rest.is_empty() || writer.failed {
+        if writer.failed {
             return Ok(());
         }
         // What was put again and is not visible yet is settled by this.
         self.sync_locked(&mut writer)?;
-        for id in rest.iter().filter(|id| lock(&self.damaged).unburied.contains(id)) {
-            self.bury_damaged(&mut writer, id, self.for_tombstones())?;
-        }
+        // Whoever adds to them has the writer.
+        let rest = lock(&self.damaged).unburied.clone();
+        rest.iter().try_for_each(|id| self.bury_damaged(&mut writer, id, self.for_tombstones()))?;
         self.sync_locked(&mut writer)?;
-        lock(&self.damaged).unburied.retain(|id| !rest.contains(id));
+        lock(&self.damaged).unburied.clear();
         Ok(())
     }
 

@@ -32,13 +32,8 @@ impl Store {
     pub fn scrub(&self, after: Option<ChunkId>, max_bytes: u64) -> Scrubbed {
         let mut scrubbed = Scrubbed { next: after, failed: self.bury_the_rest().err(), ..Scrubbed::default() };
         for _ in 0..SCRUBBED {
-            let next = {
-                let index = self.index();
-                match scrubbed.next {
-                    None => index.first_key_value().map(|(id, place)| (*id, *place)),
-                    Some(last) => index.range((Excluded(last), Unbounded)).next().map(|(id, place)| (*id, *place)),
-                }
-            };
+            let from = scrubbed.next.map_or(Unbounded, Excluded);
+            let next = self.index().range((from, Unbounded)).next().map(|(id, place)| (*id, *place));
             let Some((id, place)) = next else {
                 scrubbed.next = None;
                 return scrubbed;
