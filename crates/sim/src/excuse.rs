@@ -10,6 +10,8 @@ pub enum Excuse {
     Flipped,
     /// A copy on a disk that was lost for good, or whose target the map removed.
     LostDisk,
+    /// A chunk that was cleaned away because every manifest that named it had all its copies harmed.
+    LostReference,
     /// A chunk whose copies are on fewer failure domains of its present group than there are copies: a newer map moved it
     /// to another group, or changed the number of copies.
     Regrouped,
@@ -26,6 +28,7 @@ impl Excuse {
         match self {
             Self::Flipped => "copy damaged by a flipped byte",
             Self::LostDisk => "copy on a lost disk",
+            Self::LostReference => "named by lost manifests only",
             Self::Regrouped => "unfindable after a regrouping",
             Self::Full => "put while targets were full",
             Self::OlderMap => "looked for under an older map than it was put with",

@@ -395,6 +395,20 @@ impl World<'_> {
         self.contents.get(&id).map(|bytes| (id, bytes.clone()))
     }
 
+    /// Whether all copies were harmed of all manifests that name a chunk: cleaners rightly take it for unreferenced.
+    pub(super) fn lost_its_references(&self, id: &ChunkId) -> bool {
+        let Some(State { rows, named, removed, .. }) = &self.cleaning else { return false };
+        if rows.contains(id) {
+            return false;
+        }
+        let of = named.iter().filter(|(manifest, named)| named.chunk == *id && !removed.contains(manifest));
+        let mut manifests = of.filter_map(|(manifest, _)| Some((*manifest, self.promises.get(manifest)?))).peekable();
+        let is_lost = |(manifest, promise): (ChunkId, &Arc<Promise>)| {
+            promise.holders.iter().all(|holder| self.harmed(manifest, *holder).is_some())
+        };
+        manifests.peek().is_some() && manifests.all(is_lost)
+    }
+
     /// No target holds a chunk that nothing refers to.
     pub(super) fn check_cleaned(&mut self) {
         let Some(cleaning) = &self.cleaning else { return };

@@ -28,7 +28,10 @@ impl World<'_> {
         if self.lost.contains(&(id, holder)) || !self.nodes.contains_key(&holder) {
             return Some(Excuse::LostDisk);
         }
-        self.damaged.contains(&(id, holder)).then_some(Excuse::Flipped)
+        if self.damaged.contains(&(id, holder)) {
+            return Some(Excuse::Flipped);
+        }
+        self.lost_its_references(&id).then_some(Excuse::LostReference)
     }
 
     /// The same, or what it did until after this moment, when the copy was written again.
