@@ -335,6 +335,20 @@ mod tests {
     }
 
     #[test]
+    fn a_removal_that_saw_an_earlier_revision_does_not_shield_from_a_later_removal() {
+        let of = |kind, micros, revision, erases| {
+            let mut row = row(kind, micros, true);
+            (row.record.revision, row.record.erases) = (revision, VersionId::new(erases, 0));
+            row
+        };
+        // A removal of 1 that was never answered, 1 with other attributes, 3 in its place, and the removal of that.
+        let mut records = vec![of(Kind::Erased, 2, 0, 1), of(Kind::Object, 1, 5, 0), of(Kind::Object, 3, 0, 0)];
+        assert_eq!(stands(records.clone()), [3]);
+        records.push(of(Kind::Erased, 4, 0, 3));
+        assert_eq!(stands(records), [0; 0]);
+    }
+
+    #[test]
     fn the_last_revision_of_a_version_counts() {
         let mut revised = row(Kind::Object, 1, true);
         revised.record.revision = 7;

@@ -9,8 +9,9 @@ use crate::record::{Kind, Record, VersionId};
 pub(crate) struct Removals {
     /// Versions removed by name, each up to which revision: what was revised since then nobody removed.
     erased: BTreeMap<VersionId, u64>,
-    /// Null versions up to this one were removed with a later one.
-    nulls: VersionId,
+    /// Null versions were removed with a later one: which later one, and up to which. The furthest, and the furthest of
+    /// another one, as a removal counts in this way for all but the version that it names.
+    nulls: [(VersionId, VersionId); 2],
 }
 
 impl Removals {
@@ -21,17 +22,28 @@ impl Removals {
             let revision = all.erased.entry(record.erases).or_default();
             *revision = record.revision.max(*revision);
             if record.null {
-                all.nulls = record.version.max(all.nulls);
+                all.with(record.erases, record.version);
             }
         }
         all
     }
 
+    fn with(&mut self, erases: VersionId, until: VersionId) {
+        let [first, second] = &mut self.nulls;
+        if until > first.1 {
+            if first.0 != erases {
+                *second = *first;
+            }
+            *first = (erases, until);
+        } else if erases != first.0 && until > second.1 {
+            *second = (erases, until);
+        }
+    }
+
     /// Whether they remove this version, as it is in this record.
     pub(crate) fn remove(&self, record: &Record) -> bool {
-        match self.erased.get(&record.version) {
-            Some(revision) => record.revision <= *revision,
-            None => record.null && record.version <= self.nulls,
-        }
+        let by_name = self.erased.get(&record.version).is_some_and(|revision| record.revision <= *revision);
+        let with = |(erases, until): &(VersionId, VersionId)| *erases != record.version && record.version <= *until;
+        by_name || record.null && self.nulls.iter().any(with)
     }
 }
