@@ -151,6 +151,8 @@ pub(crate) struct World<'a> {
     gateways: Option<Gateways>,
     cleaning: Option<cleaner::State>,
     healed: bool,
+    /// From when on every session has been asked for on the healthy network.
+    settled: Instant,
     disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
@@ -195,6 +197,7 @@ impl<'a> World<'a> {
             gateways: None,
             cleaning: None,
             healed: false,
+            settled: Instant::FAR,
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
             lost: BTreeSet::new(),

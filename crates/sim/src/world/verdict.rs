@@ -94,7 +94,7 @@ impl World<'_> {
                 self.note(8, id, len, || tell::put(chunk, &result));
                 match result {
                     Ok(stored) => {
-                        if healed && fresh {
+                        if begun.1 >= self.settled && fresh {
                             self.check_prompt(chunk, &stored.holders);
                         }
                         self.acknowledge(id, chunk, payload, &stored.holders, begun.1);
