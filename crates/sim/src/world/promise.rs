@@ -28,16 +28,18 @@ impl World<'_> {
         if self.lost.contains(&(id, holder)) || !self.nodes.contains_key(&holder) {
             return Some(Excuse::LostDisk);
         }
-        if self.damaged.contains(&(id, holder)) {
-            return Some(Excuse::Flipped);
-        }
-        self.lost_its_references(&id).then_some(Excuse::LostReference)
+        self.damaged.contains(&(id, holder)).then_some(Excuse::Flipped)
+    }
+
+    /// Why a copy that was promised may be missing by now. At an acknowledgement nothing but harm to the copy counts.
+    pub(super) fn excused(&self, id: ChunkId, holder: NodeId) -> Option<Excuse> {
+        self.harmed(id, holder).or_else(|| self.lost_its_references(&id).then_some(Excuse::LostReference))
     }
 
     /// The same, or what it did until after this moment, when the copy was written again.
     fn harmed_since(&self, id: ChunkId, holder: NodeId, since: Instant) -> Option<Excuse> {
         let mended = self.mended.get(&(id, holder)).filter(|(at, _)| *at >= since);
-        self.harmed(id, holder).or(mended.map(|(_, excuse)| *excuse))
+        self.excused(id, holder).or(mended.map(|(_, excuse)| *excuse))
     }
 
     /// The copies of a chunk that are neither harmed since then nor with others than those `asked` under `map`,

@@ -22,7 +22,7 @@ impl World<'_> {
                 if self.holds(*holder, &id).as_ref() == self.acknowledged.get(&id) {
                     continue;
                 }
-                match self.harmed(id, *holder) {
+                match self.excused(id, *holder) {
                     Some(excuse) => self.excuse(excuse, *holder, id),
                     None => {
                         self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one"))
