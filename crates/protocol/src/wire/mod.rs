@@ -15,6 +15,7 @@ pub use data::{DataHeader, datagrams};
 pub use encoding::{decode_message, encode_message};
 pub use lead::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
 pub use message::{Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage};
+pub use peers::ASK_AGAIN;
 pub use session::{Bug, DropReason, KEY_LEN, Opened, Session, is_answerable};
 
 use crate::id::{ClusterId, Epoch, NodeId};

@@ -9,8 +9,8 @@ use crate::time::{Instant, Span};
 
 /// Sequence numbers that may overtake each other.
 const WINDOW: u64 = 1_024;
-/// The proof of a session is asked for at most this often.
-const ASK_AGAIN: Span = Span::from_millis(10);
+/// The proof of a session is asked for at most this often: one that was asked for in vain is asked for again after it.
+pub const ASK_AGAIN: Span = Span::from_millis(10);
 /// How long after the first question its answer counts; then another nonce is asked for.
 const PATIENCE: Span = Span::from_secs(2);
 /// How long a session that is asked has its place to itself: long enough to be asked twice. It is not counted from the last

@@ -2,14 +2,12 @@
 
 use protocol::id::NodeId;
 use protocol::time::Span;
+use protocol::wire;
 
 use super::gateways::Gateways;
 use super::{Happening, Machinery, Node, STORM, World, cleaner};
 use crate::swarm::{Planted, Trouble};
 use crate::tell;
-
-/// A session whose proof was asked for in vain is asked again after this.
-const ASKED: Span = Span::from_millis(10);
 
 impl World<'_> {
     /// Schedules the faults, and the end of all faults.
@@ -55,7 +53,7 @@ impl World<'_> {
 
     pub(super) fn heal(&mut self) {
         self.healed = true;
-        self.settled = self.now + ASKED;
+        self.settled = self.now + wire::ASK_AGAIN;
         self.net.heal();
         let newest = self.maps.len() - 1;
         let has = |id: &NodeId| id.is_initiator() || self.maps[newest].target(*id).is_some();
