@@ -50,6 +50,8 @@ pub(crate) struct Disk {
     queue: VecDeque<Write>,
     /// Whether the store refused a write because the disk failed: it takes no more until it is opened again.
     failed: bool,
+    /// Whether a copy that may go stayed, for want of room for its tombstone.
+    cramped: bool,
     /// The group that is being made durable.
     group: Vec<(OpId, ChunkId, Result<(), WriteFailure>)>,
     /// Chunks in the order in which they became durable.
@@ -85,6 +87,7 @@ impl Disk {
             store: None,
             queue: VecDeque::new(),
             failed: false,
+            cramped: false,
             group: Vec::new(),
             order: Vec::new(),
             reads_done: Instant::ZERO,
@@ -150,6 +153,12 @@ impl Disk {
         self.backend.set_fail_write(false);
         self.backend.set_fail_read(false);
         self.backend.set_full(false);
+    }
+
+    /// Whether a copy that may go stayed since this was asked last, for want of room for its tombstone: compaction wins some
+    /// before the next look.
+    pub(crate) fn was_cramped(&mut self) -> bool {
+        std::mem::take(&mut self.cramped)
     }
 
     /// Whether the store takes no more writes.
@@ -228,7 +237,10 @@ impl Disk {
             }
             Err(Effect::Discard { ids, mark, since }) => {
                 let completion = Completion::from(store.discard(&ids, mark, since));
-                self.failed |= matches!(completion, Completion::Discarded { result: Err(WriteFailure::Disk), .. });
+                if let Completion::Discarded { result: Err(error), .. } = completion {
+                    self.failed |= error == WriteFailure::Disk;
+                    self.cramped |= error == WriteFailure::NoSpace;
+                }
                 Answer::At(now + self.setup.sync, completion)
             }
             Err(Effect::Scrub { after, max_bytes }) => {

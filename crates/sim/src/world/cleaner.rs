@@ -13,13 +13,14 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::workload::Asked;
-use super::{Happening, World};
+use super::{Happening, Machinery, World};
 use crate::cleaning::Cleaning;
 use crate::disk::Disk;
 use crate::swarm::Planted;
 use crate::tell;
 
-/// Looks without any work beside them, after which nothing may be left to clean: the first condemns, the second drops.
+/// Looks without any work beside them, after which nothing may be left to clean: the first condemns, the second drops. One
+/// during which a target had no room to forget is not counted.
 const LOOKS: u32 = 2;
 /// Chunks that were forgotten last.
 const FORGOTTEN: usize = 32;
@@ -224,6 +225,7 @@ impl World<'_> {
     /// When nothing is asked for any more, one cleaner goes on for a while.
     fn looked_quietly(&mut self, node: NodeId, began: Instant, finished: bool) {
         let working = !self.healed || !self.open.is_empty() || self.puts_left + self.gets_left > 0;
+        let finished = !self.was_cramped() && finished;
         let Some(cleaning) = &mut self.cleaning else { return };
         if working || cleaning.coming > 0 {
             return;
@@ -234,6 +236,15 @@ impl World<'_> {
         }
         cleaning.quiet = Some(self.now);
         cleaning.workers.retain(|other, _| *other == node);
+    }
+
+    /// Whether any target had no room to forget what may go, since this was asked last.
+    pub(super) fn was_cramped(&mut self) -> bool {
+        let targets = self.nodes.values_mut().filter_map(|node| match &mut node.machinery {
+            Machinery::Target(_, disk) => Some(disk),
+            _ => None,
+        });
+        targets.fold(false, |any, disk| disk.was_cramped() || any)
     }
 
     /// What a cleaner's initiator says.

@@ -518,12 +518,14 @@ impl World<'_> {
     fn looked(&mut self, node: NodeId, report: &Report) {
         self.note(49, node, report.look.copies as usize, || tell::objects::looked(report));
         let now = self.now;
+        let cramped = self.was_cramped();
         let Some(gateways) = &mut self.gateways else { return };
         let began = gateways.looking.insert(node, now);
         // What is referred to cannot be read: nothing goes any more.
         let stuck = report.look.unfinished == Some(Unfinished::Unread)
             && gateways.told.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
-        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && (report.look.unfinished.is_none() || stuck) {
+        let over = report.look.unfinished.is_none() && !cramped || stuck;
+        if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && over {
             gateways.quiet_looks += 1;
             gateways.told.stuck |= stuck;
             self.go_on();
