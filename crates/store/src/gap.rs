@@ -58,9 +58,13 @@ impl Found {
                 });
             }
         }
+        let first = self.runs.last().map_or(0, |run| run.first);
         for gap in self.gaps.iter().filter(|gap| !gap.durable && gap.segment == last) {
             let name = segment_name(gap.segment);
-            backend.write_at(&name, gap.offset, &strike(gap, &self.identity, self.usage.get(last).file))?;
+            // The number of the first that may have stood at the segment's beginning, or a later start would miss it at the end of
+            // the segment before.
+            let number = if gap.offset == SEGMENT_HEADER { first.saturating_sub(gap.records) } else { 0 };
+            backend.write_at(&name, gap.offset, &strike(gap, number, &self.identity, self.usage.get(last).file))?;
             backend.sync(&name)?;
         }
         Ok(())
@@ -119,7 +123,7 @@ pub(crate) const fn between(last: u64, next: u64) -> u64 {
 }
 
 /// What is to stand at the beginning of a gap that a crash left.
-fn strike(gap: &Gap, identity: &Identity, file: u64) -> [u8; RECORD_HEADER as usize] {
+fn strike(gap: &Gap, number: u64, identity: &Identity, file: u64) -> [u8; RECORD_HEADER as usize] {
     if gap.offset == 0 {
         return segment_header(identity, gap.segment, file);
     }
@@ -128,7 +132,7 @@ fn strike(gap: &Gap, identity: &Identity, file: u64) -> [u8; RECORD_HEADER as us
         id: ChunkId::from_parts(ChunkKind::Payload, [0; 32]),
         len: gap.bytes.saturating_sub(RECORD_HEADER) as u32,
         segment: gap.segment,
-        sequence: 0,
+        sequence: number,
         crc: 0,
         behind: 0,
     };

@@ -219,7 +219,7 @@ impl Found {
         }
         walk.end = here + span;
         walk.durable = walk.durable.max(header.durable_before(here));
-        // One that fills a gap has no number.
+        // One that fills a gap has none, but at the beginning of a segment.
         if header.sequence > 0 {
             let first = walk.sequences.map_or(header.sequence, |(first, _)| first);
             walk.sequences = Some((first, header.sequence));

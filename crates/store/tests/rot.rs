@@ -221,6 +221,33 @@ fn what_a_crash_left_without_a_header_is_struck_out_and_never_taken_for_damage()
 }
 
 #[test]
+fn the_beginning_of_a_segment_that_a_failed_sync_dropped_is_struck_out_and_never_taken_for_damage() {
+    let disk = CrashBackend::new();
+    let (store, _) = open(&disk);
+    put(&store, 1, 40_000);
+    put(&store, 9, 100);
+    // Three that were not acknowledged, the first two and the segment's header among what the kernel gave up writing.
+    for (n, len) in [(2, 40_000), (3, 100), (4, 100)] {
+        store.append(&id(n, len), &[chunk(n, len)], 0).expect("room");
+    }
+    store.sync().expect("syncs");
+    drop(store);
+    let lost = 64 + 40_064 + 192;
+    disk.write_at("segment-00000002", 0, &vec![0; lost]).expect("writes");
+    disk.sync("segment-00000002").expect("syncs");
+    let (store, recovery) = open(&disk);
+    assert_eq!((recovery.cut.len(), recovery.gaps, store.chunks()), (2, vec![], 3));
+    for start in 0..3 {
+        let (store, recovery) = open(&disk);
+        assert_eq!((recovery.cut, recovery.gaps, store.chunks()), (vec![], vec![], 3 + start), "start {start}");
+        put(&store, 5 + start as u32, 100);
+    }
+    // What is lost at the end of the segment before is noticed all the same.
+    disk.write_at(SEGMENT, 64 + 40_064, &[0; 192]).expect("writes");
+    assert_eq!(told(&open(&disk).1.gaps), vec![(1, 64 + 40_064, (64 << 10) - 64 - 40_064, 1)]);
+}
+
+#[test]
 fn a_copy_of_a_record_in_payload_is_not_taken_for_one() {
     let disk = CrashBackend::new();
     let (store, _) = open(&disk);
