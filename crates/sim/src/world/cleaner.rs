@@ -244,7 +244,8 @@ impl World<'_> {
             Machinery::Target(_, disk) => Some(disk),
             _ => None,
         });
-        targets.fold(false, |any, disk| disk.was_cramped() || any)
+        // Each of them is asked, or what one had to say now would count the next time.
+        targets.map(Disk::was_cramped).max().unwrap_or(false)
     }
 
     /// What a cleaner's initiator says.
