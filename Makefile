@@ -1,6 +1,12 @@
 # Thin on purpose: each target is one or two commands that can be typed by hand.
 
-.PHONY: run test verify fix fuzz mutants rack plots rust
+.PHONY: run test fix fuzz mutants rack plots rust
+
+# What is installed for a build or a test is said; NO_INSTALL=1 forbids it.
+export NO_INSTALL
+# Where the installer of Rust puts it, also before the shell that runs make knows.
+CARGO_HOME := $(or $(CARGO_HOME),$(HOME)/.cargo)
+export PATH := $(PATH):$(CARGO_HOME)/bin
 
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
@@ -10,16 +16,13 @@ run: rust
 	cargo build --locked --release --package reservoir-cli
 	target/release/reservoir up --demo
 
-# Every test. In release, because the simulator's seeds are most of the work.
+# The gate: format, lints, docs and every test. It reads, and never writes sources. In release, because the simulator's seeds
+# are most of the work.
 test: rust
-	cargo test --locked --workspace --release
-
-# The gate: reads, never writes sources.
-verify: rust
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- --deny warnings
+	cargo clippy --locked --workspace --all-targets --release -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --locked --workspace --no-deps --document-private-items --release
 	cargo test --locked --workspace --release
-	cargo run --locked --release --package reservoir-cli -- sim check
 
 # What can be put right by machine.
 fix: rust
@@ -54,7 +57,17 @@ fuzz: rust
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; \
 	done
 
+# The version of Rust is the one in rust-toolchain.toml, which rustup installs with the first command of cargo.
+INSTALLER := https://sh.rustup.rs
+
 rust:
 	@command -v cargo >/dev/null 2>&1 || { \
-	  echo "Rust is missing: install it from https://rustup.rs (rust-toolchain.toml picks the version), then run make again" >&2; \
-	  exit 1; }
+	  if [ -n "$$NO_INSTALL" ]; then \
+	    echo "Rust is missing, and NO_INSTALL forbids to install it: see https://rustup.rs" >&2; exit 1; \
+	  fi; \
+	  echo "Rust is missing: its installer ($(INSTALLER)) puts it into $(CARGO_HOME) now; NO_INSTALL=1 would forbid it" >&2; \
+	  script=$$(mktemp) && curl --proto '=https' --tlsv1.2 --fail --silent --show-error --output "$$script" $(INSTALLER) && \
+	  sh "$$script" -y --no-modify-path --profile minimal --default-toolchain none && rm "$$script" || { \
+	    echo "Rust could not be installed: see the line above, or https://rustup.rs" >&2; exit 1; \
+	  }; \
+	}

@@ -2,12 +2,13 @@
 
 #![no_main]
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use node::ClusterConfig;
-use node::net::multicast_address;
-use protocol::id::{ChunkId, GroupId};
+use node::udp::group_address;
+use protocol::id::ChunkId;
 use protocol::limits::GROUP_MEMBERS;
 
 fuzz_target!(|text: &str| {
@@ -19,12 +20,14 @@ fuzz_target!(|text: &str| {
         }
     };
     let map = config.map().expect("it was checked");
-    assert!(config.protocol(std::net::Ipv4Addr::LOCALHOST).per_datagram > 0);
+    for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        assert!(config.protocol(interface).per_datagram > 0);
+    }
     for n in 0..8_u8 {
         let id = ChunkId::of_payload(&[n]);
         let group = map.group_of(&id);
         let members = map.members(group).count();
-        assert!(group.0 < map.groups() && (usize::from(map.copies)..=GROUP_MEMBERS).contains(&members));
+        assert!(map.is_group(group) && (usize::from(map.copies)..=GROUP_MEMBERS).contains(&members));
         let ranked = map.ranked(&id);
         assert_eq!(ranked.len(), members);
         for target in ranked {
@@ -32,9 +35,12 @@ fuzz_target!(|text: &str| {
             assert_eq!(map.resolve(set).collect::<Vec<_>>(), [target]);
         }
     }
-    let all = map.group_set(GroupId(0));
-    assert_eq!(map.resolve(all).count(), map.members(GroupId(0)).count());
-    assert!(multicast_address(&map, all).is_none_or(|address| address.is_multicast()));
+    let first = map.group_ids().next().expect("there is one");
+    let all = map.group_set(first);
+    assert_eq!(map.resolve(all).count(), map.members(first).count());
+    for ipv6 in [false, true] {
+        assert!(group_address(&map, all, ipv6).is_none_or(|address| address.is_multicast()));
+    }
     for target in &config.targets {
         assert!(config.capacity(target).is_ok() && map.domain(protocol::id::NodeId(target.id)).is_some());
     }

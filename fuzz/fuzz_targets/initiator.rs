@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
-use protocol::initiator::{Discard, Event, Initiator, Mark, Request, Scope};
+use protocol::initiator::{Discard, Event, Initiator, Mark, Request};
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -39,10 +39,7 @@ struct AnyMap {
 enum Step {
     Put(u8),
     Get(u8),
-    List {
-        prefix: u8,
-        everywhere: bool,
-    },
+    List(u8),
     Ping,
     Map(AnyMap),
     /// A target says something about a transaction that was begun: `txn` counts back from the newest.
@@ -138,18 +135,17 @@ impl World {
             Step::Put(n) => {
                 let (id, payload) = chunk(n);
                 let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Put { handle, id, payload, removal: false }));
+                self.input(Input::Request(Request::Put { handle, id, payload, removal: false, redundancy: None }));
             }
             Step::Get(n) => {
                 let id = chunk(n).0;
                 let handle = self.open(Some(id));
                 self.input(Input::Request(Request::Get { handle, id }));
             }
-            Step::List { prefix, everywhere } => {
-                let scope = if everywhere { Scope::Cluster } else { Scope::GroupOf(chunk(prefix).0) };
+            Step::List(prefix) => {
                 let prefix = chunk(prefix).0.encode()[..usize::from(prefix % 34)].to_vec();
                 let handle = self.open(None);
-                self.input(Input::Request(Request::List { handle, scope, prefix }));
+                self.input(Input::Request(Request::List { handle, prefix }));
             }
             Step::Ping => {
                 let handle = self.open(None);
@@ -158,7 +154,7 @@ impl World {
             Step::Renew(n) => {
                 let id = chunk(n).0;
                 let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Renew { handle, id }));
+                self.input(Input::Request(Request::Renew { handle, id, redundancy: None }));
             }
             Step::Mark => {
                 let handle = self.open(None);

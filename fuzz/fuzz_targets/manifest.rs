@@ -2,9 +2,9 @@
 
 #![no_main]
 
+use catalog::object_manifest::{self, Record};
 use libfuzzer_sys::fuzz_target;
 use object::manifest::{ENTRIES, Manifest, NAME_BYTES, decode_index, encode_index};
-use object::record::{self, Record};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(manifest) = Manifest::decode(data) {
@@ -16,8 +16,8 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(record.encode(), data);
         let _ = record.row();
     }
-    if let Ok(entries) = record::decode_entries(data) {
-        assert_eq!(record::encode_entries(&entries), data);
+    if let Ok(entries) = object_manifest::decode_entries(data) {
+        assert_eq!(object_manifest::encode_entries(&entries), data);
     }
     if let Ok(entries) = decode_index(data) {
         let mut canonical = data.to_vec();

@@ -48,7 +48,10 @@ fn control(data: &[u8]) {
     let mut changed = sealed.to_vec();
     changed[at] ^= 1 << (data[16] % 8);
     let opened = other.open(Instant::ZERO, changed.into());
-    assert!(matches!(&opened, Err(_)) || matches!(&opened, Ok(Opened::Good(data)) if is_data(data)), "byte {at} is open");
+    assert!(
+        matches!(&opened, Err(_)) || matches!(&opened, Ok(Opened::Good(data)) if is_data(data)),
+        "byte {at} is open"
+    );
     assert!(other.open(Instant::ZERO, sealed.slice(..sealed.len() - 1)).is_err(), "a cut datagram was taken");
     let good = taken(&mut one, &mut other, Instant::ZERO, &sealed);
     // It was dropped before the proof, and is said again where that fits.

@@ -2,19 +2,19 @@
 
 use arbitrary::Arbitrary;
 use bytes::Bytes;
-use protocol::config::{Config, Transport};
+use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Redundancy;
 use protocol::time::Span;
+use protocol::transport::Transport;
 use protocol::wire::{
-    Ack, Answer, DataHeader, Discard, Grant, Granted, Head, Holds, LeadRequest, Leading, Leg, Message, PutRequest,
-    Repair, Report, Seek, Slot, Turn, Usage,
+    Ack, Answer, ByteRange, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head, Holds, LeadRequest,
+    Leading, Message, OfferedWindow, PutRequest, Repair, Report, Seek, Usage,
 };
 
 /// The one cluster.
 pub const CLUSTER: ClusterId = ClusterId(7);
-
-const TRANSPORTS: [Transport; 4] = [Transport::Hash, Transport::ReplicastM, Transport::ReplicastH, Transport::Leader];
 
 /// Six targets in two cells that make one group, with the map's `epoch`.
 #[must_use]
@@ -60,7 +60,7 @@ impl Knobs {
     #[must_use]
     pub fn config(self) -> Config {
         Config {
-            transport: TRANSPORTS[usize::from(self.transport) % TRANSPORTS.len()],
+            transport: Transport::NAMED[usize::from(self.transport) % Transport::NAMED.len()].transport,
             multicast: self.multicast,
             depth: usize::from(self.depth % 5),
             link_rate: if self.slow_link { 10_000_000 } else { 1_250_000_000 },
@@ -88,7 +88,7 @@ pub enum Say {
         stretch: u16,
         unreserved: bool,
         removal: bool,
-        taken: Vec<AnySpan>,
+        busy: Vec<AnySpan>,
     },
     Bid {
         round: u8,
@@ -157,7 +157,7 @@ pub enum Say {
         earliest: AnySpan,
         have: Vec<u8>,
         avoid: Vec<u8>,
-        taken: Vec<AnySpan>,
+        busy: Vec<AnySpan>,
     },
     Seek {
         round: u8,
@@ -222,7 +222,7 @@ pub enum AnyAnswer {
 impl AnyAnswer {
     fn get(self) -> Answer {
         match self {
-            Self::Window { start, length, transfer, done, rate, size, chunk: n } => Answer::Window(Slot {
+            Self::Window { start, length, transfer, done, rate, size, chunk: n } => Answer::Window(OfferedWindow {
                 start: start.get(),
                 length: length.get(),
                 transfer: transfer.get(),
@@ -251,12 +251,12 @@ impl Say {
     #[must_use]
     pub fn message(self, txn: TxnId) -> Message {
         match self {
-            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, taken } => {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, busy } => {
                 let (id, bytes) = chunk(n);
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
-                let taken = windows(taken);
-                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, taken };
+                let busy = windows(busy);
+                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, busy };
                 Message::PutRequest(put)
             }
             Self::Bid { round, answer } => Message::Bid(protocol::wire::Bid { txn, round, answer: answer.get() }),
@@ -273,7 +273,7 @@ impl Say {
                 Message::Ack { txn, ack: acks[usize::from(code) % acks.len()] }
             }
             Self::Repair { rate, ranges } => {
-                let ranges = ranges.into_iter().take(8).map(|(offset, len)| Leg { offset, len }).collect();
+                let ranges = ranges.into_iter().take(8).map(|(offset, len)| ByteRange { offset, len }).collect();
                 Message::Repair(Repair { txn, rate, ranges })
             }
             Self::Probe { chunk: n } => Message::Probe { txn, id: chunk(n).0 },
@@ -307,12 +307,12 @@ impl Say {
         let nodes = |list: Vec<u8>, most| list.into_iter().take(most).map(|n| NodeId(u32::from(n % 8))).collect();
         let asking = |n: u8| NodeId(NodeId::FIRST_INITIATOR + u32::from(n % 3));
         match self {
-            Self::LeadRequest { round, chunk: n, earliest, have, avoid, taken } => {
+            Self::LeadRequest { round, chunk: n, earliest, have, avoid, busy } => {
                 let (id, bytes) = chunk(n);
                 let (size, group, earliest) = (bytes.len() as u32, GroupId(0), earliest.get());
-                let (stretch, unreserved, taken) = (100, false, windows(taken));
-                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal: false, taken };
-                Leading::Request(LeadRequest { put, have: nodes(have, 8), avoid: nodes(avoid, 32) })
+                let (redundancy, busy) = (Redundancy::Copies(3), windows(busy));
+                let (have, avoid) = (nodes(have, 8), nodes(avoid, 32));
+                Leading::Request(LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid })
             }
             Self::Seek { round, chunk: n, leader, earliest } => {
                 let (id, leader, earliest) = (chunk(n).0, NodeId(u32::from(leader % 8)), earliest.get());
@@ -326,12 +326,28 @@ impl Say {
             }
             Self::Grant { round, chunk: n, initiator, group, term, read, times, windows } => {
                 let (id, bytes) = chunk(n);
-                let turn =
-                    |(n, at): (u8, AnySpan)| Turn { target: NodeId(u32::from(n % 8)), start: at.get(), done: at.get() };
+                let turn = |(n, at): (u8, AnySpan)| GrantedWindow {
+                    target: NodeId(u32::from(n % 8)),
+                    start: at.get(),
+                    done: at.get(),
+                };
                 let (initiator, group, term) = (asking(initiator), GroupId(group.into()), term.into());
                 let (size, transfer, rate) = (bytes.len() as u32, times.get(), 1 + u32::from(n) * 1_000_000);
                 let windows = windows.into_iter().take(8).map(turn).collect();
-                Leading::Grant(Grant { initiator, txn, round, id, size, group, term, read, transfer, rate, windows })
+                let direction = if read { Direction::Get } else { Direction::Put };
+                Leading::Grant(Grant {
+                    initiator,
+                    txn,
+                    round,
+                    id,
+                    size,
+                    group,
+                    term,
+                    direction,
+                    transfer,
+                    rate,
+                    windows,
+                })
             }
             Self::Report { group, term, port, disk, each, rate, free } => Leading::Report(Report {
                 group: GroupId(group.into()),

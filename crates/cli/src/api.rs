@@ -2,84 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use object::Version;
 use serde::{Deserialize, Serialize};
 
 use crate::silence::SilenceInfo;
-
-/// Header of an answer with a file: BLAKE3 of its bytes, in hex.
-pub(crate) const HASH_HEADER: &str = "x-reservoir-blake3";
-/// Header of an answer with a file: its [`FileInfo`] as JSON.
-pub(crate) const INFO_HEADER: &str = "x-reservoir-file";
-
-/// One file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileInfo {
-    /// Its name.
-    pub(crate) name: String,
-    /// Bytes.
-    pub(crate) size: u64,
-    /// When it was put, milliseconds since 1970: its version.
-    pub(crate) created_ms: u64,
-    /// BLAKE3 of its bytes.
-    pub(crate) blake3: String,
-    /// Payload chunks.
-    pub(crate) chunks: u64,
-    /// Bytes of each chunk but the last.
-    pub(crate) chunk_size: u32,
-    /// The id of its manifest chunk.
-    pub(crate) manifest: String,
-    /// Targets that hold the manifest.
-    pub(crate) holders: Vec<u32>,
-}
-
-impl From<&Version> for FileInfo {
-    fn from(version: &Version) -> Self {
-        let manifest = &version.manifest;
-        Self {
-            name: manifest.name.clone(),
-            size: manifest.size,
-            created_ms: manifest.created_ms,
-            blake3: hex(&manifest.hash),
-            chunks: manifest.chunks(),
-            chunk_size: manifest.chunk_size,
-            manifest: version.id.to_string(),
-            holders: version.holders.iter().map(|n| n.0).collect(),
-        }
-    }
-}
-
-/// Every file of the cluster.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FileList {
-    /// The newest version of each name.
-    pub(crate) files: Vec<FileInfo>,
-    /// Manifests that could not be read, with the reason.
-    pub(crate) unreadable: Vec<(String, String)>,
-    /// Targets that did not answer.
-    pub(crate) silent: Vec<u32>,
-    /// Whether so many are silent that something may be missing.
-    pub(crate) incomplete: bool,
-}
-
-/// A finished put.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct PutReport {
-    /// What was stored.
-    pub(crate) file: FileInfo,
-    /// From the first byte to the durable manifest.
-    pub(crate) seconds: f64,
-    /// Bytes (10^6) per second.
-    pub(crate) mb_per_s: f64,
-    /// Median time of a chunk, from request to the last needed acknowledgement.
-    pub(crate) chunk_p50_ms: f64,
-    /// 99th percentile of the same.
-    pub(crate) chunk_p99_ms: f64,
-    /// Chunks of which every copy was there already.
-    pub(crate) chunks_there: u64,
-    /// Copies that each target took, the manifest's included.
-    pub(crate) copies_by_target: BTreeMap<u32, u64>,
-}
 
 /// One target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -122,16 +47,25 @@ pub(crate) struct DamageInfo {
 /// What the gateway's cleaning has done since it was started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CleanInfo {
-    /// Looks.
+    /// Passes.
     pub(crate) looks: u64,
-    /// Chunks that the last finished look found nothing to refer to.
+    /// Chunks that the last finished pass found nothing to refer to.
     pub(crate) unreferenced: u64,
-    /// Copies dropped, by all looks.
+    /// Copies dropped, by all passes.
     pub(crate) copies: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
-    /// Why the last look was not finished.
+    /// Why the last pass was not finished.
     pub(crate) problem: Option<String>,
+}
+
+/// What of a storage class can be found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ClassInfo {
+    /// Copies of each of its chunks.
+    pub(crate) copies: u8,
+    /// The groups whose silent targets may be all that hold something of it.
+    pub(crate) out_of_reach: Vec<u32>,
 }
 
 /// The cluster at a glance.
@@ -155,6 +89,8 @@ pub(crate) struct Status {
     pub(crate) groups: Vec<Vec<u32>>,
     /// The groups, from 0 on, whose silent targets may be all that hold something.
     pub(crate) out_of_reach: Vec<u32>,
+    /// The same for objects of the storage classes that this gateway knows, by their names.
+    pub(crate) classes: BTreeMap<String, ClassInfo>,
     /// What is missing because it was damaged.
     pub(crate) damaged: DamageInfo,
     /// What cleaning has done.
@@ -166,40 +102,4 @@ pub(crate) struct Status {
 pub(crate) struct Refusal {
     /// One line: what failed, on what, and what to do.
     pub(crate) error: String,
-}
-
-/// Bytes in hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// A name as one segment of a URL path.
-pub(crate) fn path_segment(name: &str) -> String {
-    let mut text = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push('%');
-            text.push_str(&hex(&[byte]));
-        }
-    }
-    // A path of dots alone would be normalized away.
-    if text.bytes().all(|b| b == b'.') { text.replace('.', "%2e") } else { text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_become_one_segment() {
-        assert_eq!(path_segment("a b/ü"), "a%20b%2f%c3%bc");
-        assert_eq!(path_segment(".."), "%2e%2e");
-        assert_eq!(path_segment("x.y-z_~"), "x.y-z_~");
-    }
 }

@@ -1,12 +1,21 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anyhow::ensure;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use protocol::transport::Transport;
+
+mod objects;
+mod plan;
+pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
+pub(crate) use plan::PlanArgs;
 
 /// A scale-out object store that negotiates reservations.
 ///
-/// Start with `reservoir up --demo`: a whole cluster on this machine, a file put, read back, and read again after a
+/// Start with `reservoir up --demo`: a whole cluster on this machine, an object put, read back, and read again after a
 /// loss.
 #[derive(Debug, Parser)]
 #[command(name = "reservoir", version, max_term_width = 100)]
@@ -23,24 +32,31 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Run one target of a cluster.
     Target(TargetArgs),
-    /// Run a gateway: files over HTTP.
+    /// Run a gateway: objects over S3, status and metrics over HTTP.
     Gateway(GatewayArgs),
-    /// Store a file.
+    /// Store a file, or a tree of them, as objects.
     Put(PutArgs),
-    /// Read a file back, verified.
+    /// Read an object, or a tree of them, back, verified.
     Get(GetArgs),
-    /// Show what is stored under a name.
+    /// Show what is known of an object.
     Stat(StatArgs),
-    /// List the files of the cluster.
-    Ls(TableArgs),
+    /// List objects.
+    Ls(LsArgs),
+    /// Remove an object, or a tree of them.
+    Rm(RmArgs),
+    /// Move the files that earlier versions kept beside the objects into a bucket.
+    Migrate(MigrateArgs),
     /// Show the cluster at a glance.
     Status(TableArgs),
-    /// Manage who may use the S3 face.
+    /// Manage the users of the S3 API.
     #[command(subcommand)]
     User(UserCommand),
     /// Make the catalog of objects again, or check it.
     #[command(subcommand)]
     Catalog(CatalogCommand),
+    /// Change the cluster.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Drop chunks that nothing refers to any more, now.
     Clean(CleanArgs),
     /// Measure this machine's ceilings and what the cluster reaches of them.
@@ -50,29 +66,10 @@ pub(crate) enum Command {
     Sim(SimCommand),
 }
 
-/// How copies are placed and carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TransportArg {
-    /// Consistent hashing and unicast, no negotiation: the conventional store.
-    Hash,
-    /// Negotiated; one multicast transfer to all chosen targets.
-    ReplicastM,
-    /// Negotiated; consecutive unicast transfers.
-    ReplicastH,
-    /// Negotiated by the leader of each group; carried as by replicast-m.
-    Leader,
-}
-
-impl TransportArg {
-    /// As configuration files and tables write it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Hash => "hash",
-            Self::ReplicastM => "replicast-m",
-            Self::ReplicastH => "replicast-h",
-            Self::Leader => "leader",
-        }
-    }
+/// The name of a transport.
+fn transport() -> impl TypedValueParser<Value = Transport> {
+    let names = Transport::NAMED.map(|named| PossibleValue::new(named.name).help(named.description));
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Transport>())
 }
 
 /// Where the catalog of objects is.
@@ -100,13 +97,16 @@ pub(crate) struct UpArgs {
     /// Targets of a new cluster, 3 or more (default: 9); an existing one keeps its own.
     #[arg(long, value_name = "N")]
     pub(crate) targets: Option<u32>,
+    /// Make a new cluster on the loopback interface's IPv6 address; an existing one stays where it is.
+    #[arg(long)]
+    pub(crate) ipv6: bool,
     /// Gateways. More than one need a catalog that they share.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) gateways: u16,
     /// Where the catalog is.
     #[command(flatten)]
     pub(crate) catalog: CatalogArg,
-    /// Put a file of 64 MiB, read it back, stop one target, read it again, and show what was measured.
+    /// Put an object of 64 MiB, read it back, stop one target, read it again, and show what was measured.
     #[arg(long)]
     pub(crate) demo: bool,
     /// Exit when the cluster answered (with --demo: when the demonstration is over; success only when every
@@ -114,8 +114,8 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     pub(crate) once: bool,
     /// How copies are placed and carried (default: as the configuration says).
-    #[arg(long, value_enum)]
-    pub(crate) transport: Option<TransportArg>,
+    #[arg(long, value_parser = transport())]
+    pub(crate) transport: Option<Transport>,
     /// Do not use multicast, even where it works.
     #[arg(long)]
     pub(crate) no_multicast: bool,
@@ -158,8 +158,8 @@ pub(crate) struct GatewayArgs {
     #[command(flatten)]
     pub(crate) catalog: CatalogArg,
     /// How copies are placed and carried (default: as the configuration says).
-    #[arg(long, value_enum)]
-    pub(crate) transport: Option<TransportArg>,
+    #[arg(long, value_parser = transport())]
+    pub(crate) transport: Option<Transport>,
     /// Do not use multicast, even where it works.
     #[arg(long)]
     pub(crate) no_multicast: bool,
@@ -180,6 +180,21 @@ pub(crate) struct TableArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl TableArgs {
+    /// How long a gateway may keep silent.
+    pub(crate) fn patience(&self) -> anyhow::Result<Duration> {
+        ensure!(self.timeout > 0, "--timeout 0 waits for nothing: give at least 1 second");
+        Ok(Duration::from_secs(self.timeout))
+    }
+}
+
+/// What to do with the cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Make the next cluster map, and say how many bytes it moves from which targets to which.
+    Plan(PlanArgs),
 }
 
 /// What to do with users.
@@ -251,43 +266,6 @@ pub(crate) enum CatalogCommand {
     },
 }
 
-/// Settings of `put`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct PutArgs {
-    /// The file to store; `-` reads standard input (then --name is needed).
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// Store it under this name (default: the last part of FILE).
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Which cluster, and how to print.
-    #[command(flatten)]
-    pub(crate) table: TableArgs,
-}
-
-/// Settings of `get`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct GetArgs {
-    /// The name to read.
-    pub(crate) name: String,
-    /// Where to write it (default: NAME's last part, in this directory); `-` is standard output.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Which cluster, and how to print.
-    #[command(flatten)]
-    pub(crate) table: TableArgs,
-}
-
-/// Settings of `stat`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct StatArgs {
-    /// The name to show.
-    pub(crate) name: String,
-    /// Which cluster, and how to print.
-    #[command(flatten)]
-    pub(crate) table: TableArgs,
-}
-
 /// Settings of `clean`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CleanArgs {
@@ -313,11 +291,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub(crate) seconds: u64,
     /// Chunk sizes, with KiB or MiB [default: 16KiB,128KiB,1MiB; with --s3 4KiB,128KiB,1MiB].
-    #[arg(long, value_delimiter = ',', value_parser = crate::numbers::parse_size)]
+    #[arg(long, value_delimiter = ',', value_parser = crate::units::parse_size)]
     pub(crate) sizes: Option<Vec<u64>>,
     /// Transports to compare [default: all; with --s3 replicast-m].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub(crate) transports: Option<Vec<TransportArg>>,
+    #[arg(long, value_delimiter = ',', value_parser = transport())]
+    pub(crate) transports: Option<Vec<Transport>>,
     /// Puts or gets in flight, 1 to 1024 [default: 16; with --s3 8, then 32].
     #[arg(long)]
     pub(crate) depth: Option<usize>,
@@ -335,16 +313,16 @@ pub(crate) struct BenchArgs {
     /// Measure the catalog alone, with this many objects.
     #[arg(long, value_name = "N", conflicts_with_all = ["slow_target", "s3"])]
     pub(crate) catalog: Option<u64>,
-    /// Measure objects through a gateway's S3 face, beside chunks of the same sizes.
+    /// Measure objects through a gateway's S3 endpoint, beside chunks of the same sizes.
     #[arg(long, conflicts_with = "slow_target")]
     pub(crate) s3: bool,
     /// With --s3: objects up to this size ride in their manifests [default: 64KiB].
-    #[arg(long, value_name = "SIZE", requires = "s3", value_parser = crate::numbers::parse_size)]
+    #[arg(long, value_name = "SIZE", requires = "s3", value_parser = crate::units::parse_size)]
     pub(crate) inline: Option<u64>,
     /// Compare put latency with one slow target (20 ms a write) among nine to that with none.
     #[arg(long)]
     pub(crate) slow_target: bool,
-    /// Put and get through a gateway's S3 face at a moderate rate, with and without so many connections of strangers who
+    /// Put and get through a gateway's S3 endpoint at a moderate rate, with and without so many connections of strangers who
     /// never sign, in turns, and show what they cost [--depth: 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000),
           conflicts_with_all = ["slow_target", "s3", "catalog", "config", "conflicts", "sizes"])]
@@ -388,7 +366,7 @@ pub(crate) enum SimCommand {
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         start: u64,
         /// Plant this defect, to see that the checks find it.
-        #[arg(long, value_name = "DEFECT", hide = true, value_parser = crate::simulate::planted)]
+        #[arg(long, value_name = "DEFECT", hide = true)]
         plant: Option<sim::Planted>,
         /// Print JSON.
         #[arg(long)]
@@ -399,7 +377,7 @@ pub(crate) enum SimCommand {
         /// The seed.
         seed: u64,
         /// Plant this defect, to see that the checks find it.
-        #[arg(long, value_name = "DEFECT", hide = true, value_parser = crate::simulate::planted)]
+        #[arg(long, value_name = "DEFECT", hide = true)]
         plant: Option<sim::Planted>,
     },
 }

@@ -11,16 +11,17 @@ use bytes::Bytes;
 use node::{Client, ClusterConfig, Ticket};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Fetched, Stored};
+use protocol::transport::Transport;
 use protocol::wire::DATA_HEADER;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use crate::args::{BenchArgs, TransportArg};
-use crate::layout::{self, Cluster, Shape};
+use crate::args::BenchArgs;
+use crate::local_cluster::{self, Cluster, Shape};
 use crate::output::{self, json, line, step_bar};
 use crate::process::{Family, cpu_seconds};
 use crate::service::NodeCluster;
-use crate::{numbers, up};
+use crate::{running, units, up};
 use room::Put;
 
 mod catalog;
@@ -35,8 +36,6 @@ mod strangers;
 const TARGETS: u32 = 9;
 /// What is measured unless something else is asked for: sizes, transports, requests in flight.
 const SIZES: [u64; 3] = [16 << 10, 128 << 10, 1 << 20];
-const TRANSPORTS: [TransportArg; 4] =
-    [TransportArg::Hash, TransportArg::ReplicastM, TransportArg::ReplicastH, TransportArg::Leader];
 const AT_ONCE: usize = 16;
 /// Most requests in flight.
 const DEPTH: usize = 1_024;
@@ -85,7 +84,7 @@ impl Ceilings {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    transport: &'static str,
+    transport: String,
     multicast: bool,
     size: u64,
     direction: &'static str,
@@ -111,7 +110,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let largest = if args.s3 { 1 << 30 } else { u64::from(protocol::limits::CHUNK_BYTES) };
     let sizes = args.sizes.clone().unwrap_or(SIZES.to_vec());
     if let Some(size) = sizes.iter().find(|size| !(16..=largest).contains(*size)) {
-        bail!("--sizes {}: choose 16 bytes to {}", numbers::size(*size), numbers::size(largest));
+        bail!("--sizes {}: choose 16 bytes to {}", units::size(*size), units::size(largest));
     }
     let stop = up::watch_signals()?;
     if args.s3 {
@@ -126,7 +125,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(rate) = args.conflicts {
         return conflicts::run(args, rate, &stop);
     }
-    let transports = args.transports.clone().unwrap_or(TRANSPORTS.to_vec());
+    let transports = args.transports.clone().unwrap_or(Transport::NAMED.map(|named| named.transport).to_vec());
     if args.slow_target {
         return slow::run(args, &transports, depth, &stop);
     }
@@ -167,7 +166,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 fn measure(
     mut bench: Bench,
     args: &BenchArgs,
-    transports: &[TransportArg],
+    transports: &[Transport],
     sizes: &[u64],
     depth: usize,
 ) -> anyhow::Result<(Bench, Vec<Row>, Option<u64>)> {
@@ -222,7 +221,8 @@ fn go_on(stop: &AtomicBool) -> anyhow::Result<()> {
 
 impl Bench {
     fn running(config: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
-        let bench = Self { config: layout::load(config)?, family: None, directory: None, stop: Arc::clone(stop) };
+        let bench =
+            Self { config: local_cluster::read(config)?, family: None, directory: None, stop: Arc::clone(stop) };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
         ensure!(
             status.targets.iter().any(|t| t.alive),
@@ -238,20 +238,23 @@ impl Bench {
         let directory = tempfile::Builder::new().prefix("reservoir-bench-").tempdir_in(place).with_context(|| {
             format!("no directory can be made in {}: choose another place with --data", place.display())
         })?;
-        layout::create(directory.path(), &Shape { targets: TARGETS, transport: None, slow })?;
+        local_cluster::create(
+            directory.path(),
+            &Shape { targets: TARGETS, interface: local_cluster::LOOPBACK, transport: None, slow },
+        )?;
         let cluster = Cluster::open(directory.path())?;
-        let family = up::start_targets(&cluster, stop)?;
-        let config = layout::load(&cluster.config_path)?;
+        let family = running::start_targets(&cluster, stop)?;
+        let config = local_cluster::read(&cluster.config_path)?;
         Ok(Self { config, family: Some(family), directory: Some(directory), stop: Arc::clone(stop) })
     }
 
     fn ceilings(&self, args: &BenchArgs) -> anyhow::Result<Ceilings> {
         go_on(&self.stop)?;
-        if let Some(given) = args.ceiling {
-            return Ok(Ceilings { put_mb_per_s: given, get_mb_per_s: given, ..Ceilings::default() });
+        if let Some(ceiling) = args.ceiling {
+            return Ok(Ceilings { put_mb_per_s: ceiling, get_mb_per_s: ceiling, ..Ceilings::default() });
         }
         let place = &args.data;
-        let interface = node::net::initiator_interface(&self.config)?;
+        let interface = node::udp::initiator_interface(&self.config)?;
         let socket = ceiling::socket(DATA_HEADER + self.config.protocol(interface).per_datagram)?;
         let disk = ceiling::disk(place, self.config.targets.len())?;
         Ok(Ceilings {
@@ -279,17 +282,17 @@ impl Bench {
     }
 
     /// Puts for a while, then gets what was put.
-    fn one(&mut self, cluster: &NodeCluster, transport: TransportArg, load: &Load) -> anyhow::Result<[Row; 2]> {
+    fn one(&mut self, cluster: &NodeCluster, transport: Transport, load: &Load) -> anyhow::Result<[Row; 2]> {
         let row = |direction, run: &Run, cpu: f64| Row {
-            transport: transport.name(),
+            transport: transport.to_string(),
             multicast: cluster.client().multicast(),
             size: load.size as u64,
             direction,
             bytes: run.bytes,
             mb_per_s: run.mb_per_s(),
             share: 0.0,
-            p50_ms: numbers::quantile(&run.samples, 50.0),
-            p99_ms: numbers::quantile(&run.samples, 99.0),
+            p50_ms: units::quantile(&run.samples, 50.0),
+            p99_ms: units::quantile(&run.samples, 99.0),
             rounds: run.rounds as f64 / run.count.max(1) as f64,
             cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
         };
@@ -334,7 +337,7 @@ struct Run {
 
 impl Run {
     fn mb_per_s(&self) -> f64 {
-        numbers::mb_per_s(self.bytes, self.seconds)
+        units::mb_per_s(self.bytes, self.seconds)
     }
 }
 
@@ -432,12 +435,12 @@ fn print(report: &Report) -> anyhow::Result<()> {
         ceilings.get_mb_per_s,
         report.depth
     );
-    let given = format!("of {} MB/s; {} requests in flight", ceilings.put_mb_per_s, report.depth);
-    line(if ceilings.socket_mb_per_s > 0.0 { &sockets } else { &given })?;
+    let configured = format!("of {} MB/s; {} requests in flight", ceilings.put_mb_per_s, report.depth);
+    line(if ceilings.socket_mb_per_s > 0.0 { &sockets } else { &configured })?;
     let row = |row: &Row| {
         vec![
-            row.transport.to_owned(),
-            numbers::size(row.size),
+            row.transport.clone(),
+            units::size(row.size),
             row.direction.to_owned(),
             format!("{:.1}", row.mb_per_s),
             format!("{:.0} %", row.share * 100.0),
@@ -450,14 +453,14 @@ fn print(report: &Report) -> anyhow::Result<()> {
     let header = ["transport", "chunk", "", "MB/s", "share", "p50 ms", "p99 ms", "rounds", "CPU s/GiB"];
     output::table(&header, report.results.iter().map(row).collect())?;
     if let Some(bytes) = report.largest_target_resident {
-        line(&format!("largest target process after the load: {} resident", numbers::size(bytes)))?;
+        line(&format!("largest target process after the load: {} resident", units::size(bytes)))?;
     }
     side_by_side(report)
 }
 
 /// The transports beside each other.
 fn side_by_side(report: &Report) -> anyhow::Result<()> {
-    let mut transports: Vec<&str> = report.results.iter().map(|r| r.transport).collect();
+    let mut transports: Vec<&str> = report.results.iter().map(|r| r.transport.as_str()).collect();
     transports.dedup();
     if transports.len() < 2 {
         return Ok(());
@@ -473,7 +476,7 @@ fn side_by_side(report: &Report) -> anyhow::Result<()> {
         .chain(transports.iter().map(|t| format!("{t}: MB/s (p99 ms)")))
         .collect();
     let rows = rows.into_iter().map(|((size, direction), cells)| {
-        let mut row = vec![numbers::size(size), direction.to_owned()];
+        let mut row = vec![units::size(size), direction.to_owned()];
         row.extend(cells);
         row
     });

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use object::catalog::{Catalog, Postgres, Sqlite, Transient};
+use catalog::{Catalog, Postgres, Sqlite, Transient};
 use object::rebuild::{Amendment, Basis, Comparison, Manifests};
 use serde::Serialize;
 
 use crate::args::{CatalogArg, CatalogCommand};
-use crate::layout::{self, S3File};
+use crate::gateway_file::{self, S3File};
+use crate::local_cluster;
 use crate::output::{json, line, say};
 use crate::service::NodeCluster;
 
@@ -18,21 +19,21 @@ use crate::service::NodeCluster;
 const SHOWN: usize = 100;
 
 /// Where the catalog is.
-pub(crate) enum Place {
+pub(crate) enum CatalogLocation {
     /// In a file, which one process may change.
     File(PathBuf),
     /// In a database.
     Database(String),
 }
 
-impl Place {
+impl CatalogLocation {
     /// As the command line has it, or the environment, or the file of the gateway.
     pub(crate) fn of(config: &Path, arg: &CatalogArg, file: Option<&S3File>) -> Self {
         let url = arg.url.clone().filter(|url| !url.is_empty()).or_else(|| file.and_then(|file| file.catalog.clone()));
-        url.map_or_else(|| Self::File(layout::directory(config).join("catalog.sqlite")), Self::Database)
+        url.map_or_else(|| Self::File(gateway_file::directory(config).join("catalog.sqlite")), Self::Database)
     }
 
-    /// Opens it for who changes it as long as this program runs.
+    /// Opens it to be changed as long as this program runs.
     pub(crate) fn open_for_changes(&self, cluster: &NodeCluster) -> anyhow::Result<Arc<dyn Catalog>> {
         if let Self::File(path) = self {
             ensure!(
@@ -59,7 +60,7 @@ impl Place {
         self.open(cluster)
     }
 
-    /// Opens the one that is there: who must not begin with an empty one does not make a file.
+    /// Opens the one that is there, and makes none: some callers must not begin with an empty one.
     pub(crate) fn open_existing(&self, cluster: &NodeCluster) -> anyhow::Result<Arc<dyn Catalog>> {
         if let Self::File(path) = self {
             ensure!(
@@ -104,17 +105,6 @@ fn lock(catalog: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// An address without its password, to be kept in a file that others may read.
-pub(crate) fn without_password(url: &str) -> anyhow::Result<String> {
-    let parts = url.split_once("://").filter(|_| !url.contains("password="));
-    let (scheme, rest) =
-        parts.context("a catalog is named postgres://USER@HOST/DATABASE, with the password in PGPASSWORD")?;
-    let host = rest.split(['/', '?']).next().unwrap_or_default().len();
-    let Some(at) = rest[..host].rfind('@') else { return Ok(url.to_owned()) };
-    let user = rest[..at].split(':').next().unwrap_or_default();
-    Ok(format!("{scheme}://{user}{}", &rest[at..]))
-}
-
 /// What `reservoir catalog check` found.
 #[derive(Serialize)]
 struct Found {
@@ -148,22 +138,22 @@ struct Changed<'a> {
 pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
     let (CatalogCommand::Rebuild { table, catalog, .. } | CatalogCommand::Check { table, catalog }) = command;
     let config = &table.config;
-    let place = Place::of(config, catalog, layout::gateway_file(config)?.s3.as_ref());
-    let cluster = NodeCluster::start(&layout::load(config)?, None, false, None)?;
+    let place = CatalogLocation::of(config, catalog, gateway_file::load(config)?.s3.as_ref());
+    let cluster = NodeCluster::start(&local_cluster::read(config)?, None, false, None)?;
     match command {
         CatalogCommand::Check { .. } => check(&place, &cluster, table.json),
         CatalogCommand::Rebuild { from_manifests, dry_run, .. } => {
             let basis = if *from_manifests { Basis::Manifests } else { Basis::Catalog };
             let how = Rebuild { cluster: &cluster, basis, dry_run: *dry_run, json: table.json };
             match &place {
-                Place::File(path) => how.file(path),
-                Place::Database(url) => how.database(url),
+                CatalogLocation::File(path) => how.file(path),
+                CatalogLocation::Database(url) => how.database(url),
             }
         }
     }
 }
 
-fn check(place: &Place, cluster: &NodeCluster, as_json: bool) -> anyhow::Result<()> {
+fn check(place: &CatalogLocation, cluster: &NodeCluster, as_json: bool) -> anyhow::Result<()> {
     let catalog = place.open_existing(cluster)?;
     let manifests = Manifests::read(cluster)?;
     let (buckets, versions) = manifests.counts();
@@ -177,7 +167,7 @@ fn check(place: &Place, cluster: &NodeCluster, as_json: bool) -> anyhow::Result<
         match found.harmless.len() {
             0 => {}
             left => line(&format!(
-                "{left} leftovers of changes that were not made, or are under way: harmless, nobody was told that they \
+                "{left} leftovers of changes that were not made, or are under way: harmless, nobody got an answer that they \
                  were made, and cleaning takes them (`--json` names them)"
             ))?,
         }
@@ -238,7 +228,7 @@ impl Rebuild<'_> {
         } else {
             manifests.amendment(&Transient::new()?, self.basis)?
         };
-        self.tell(&amendment)?;
+        self.print(&amendment)?;
         if !self.dry_run {
             match self.basis {
                 Basis::Manifests => manifests.write(path)?,
@@ -254,7 +244,7 @@ impl Rebuild<'_> {
         let hold = if self.dry_run { None } else { Some(catalog.hold()?) };
         let manifests = Manifests::read(self.cluster)?;
         let amendment = self.amendment(&manifests, || Ok(manifests.amendment(&catalog, self.basis)?))?;
-        self.tell(&amendment)?;
+        self.print(&amendment)?;
         if let Some(hold) = hold {
             match self.basis {
                 Basis::Catalog => hold.amend(amendment.amends.clone(), false)?,
@@ -283,7 +273,7 @@ impl Rebuild<'_> {
     }
 
     /// Says what is going to be changed.
-    fn tell(&self, amendment: &Amendment) -> anyhow::Result<()> {
+    fn print(&self, amendment: &Amendment) -> anyhow::Result<()> {
         if self.json {
             return Ok(());
         }
@@ -316,21 +306,4 @@ fn counted(amendment: &Amendment) -> String {
     let Amendment { adds, brings_back, removes, changes, .. } = amendment;
     let [adds, back, removes, changes] = [adds, brings_back, removes, changes].map(Vec::len);
     format!("{adds} added, {back} brought back, {removes} removed, {changes} changed")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_kept_without_its_password() {
-        let kept = |url| without_password(url).ok();
-        let plain = Some("postgres://ann@h:5/d?sslmode=disable".to_owned());
-        assert_eq!(kept("postgres://ann:hush@h:5/d?sslmode=disable"), plain);
-        assert_eq!(kept("postgres://ann:hu@sh@h:5/d?sslmode=disable"), plain);
-        assert_eq!(kept("postgres://ann@h:5/d?sslmode=disable"), plain);
-        assert_eq!(kept("postgres://h/d"), Some("postgres://h/d".to_owned()));
-        assert_eq!(kept("postgres://ann@h/d?password=hush"), None);
-        assert_eq!(kept("ann:hush"), None);
-    }
 }

@@ -5,17 +5,18 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use object::catalog::Catalog;
+use catalog::Catalog;
 use object::clean::{Cleaning, Report};
 use serde::Serialize;
 
 use crate::api::CleanInfo;
 use crate::args::CleanArgs;
-use crate::catalog::Place;
-use crate::layout::{self, CleanFile};
-use crate::numbers;
+use crate::catalog::CatalogLocation;
+use crate::gateway_file::{self, CleanFile};
+use crate::local_cluster;
 use crate::output::{json, line};
 use crate::service::NodeCluster;
+use crate::units;
 
 /// A gateway's cleaner; it stops when this is dropped.
 pub(crate) struct Running(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
@@ -37,7 +38,7 @@ pub(crate) fn start(
         let cleaned = cluster.cleaned();
         // A gateway that was just started has other things to do, and its targets may not be there yet.
         while goes_on(file.pause_seconds) {
-            let report = cleaning.look(&mut || goes_on(file.grace_seconds));
+            let report = cleaning.run_pass(&mut || goes_on(file.grace_seconds));
             note(&mut cleaned.lock().unwrap_or_else(PoisonError::into_inner), report);
         }
     };
@@ -46,15 +47,15 @@ pub(crate) fn start(
 }
 
 fn note(info: &mut CleanInfo, report: Report) {
-    let look = report.look;
+    let pass = report.pass;
     info.looks += 1;
-    info.copies += look.copies;
-    info.bytes += look.bytes;
-    if look.copies > 0 {
-        tracing::info!("cleaning dropped {} copies of {} bytes that nothing refers to", look.copies, look.bytes);
+    info.copies += pass.copies;
+    info.bytes += pass.bytes;
+    if pass.copies > 0 {
+        tracing::info!("cleaning dropped {} copies of {} bytes that nothing refers to", pass.copies, pass.bytes);
     }
     match &report.problem {
-        None => info.unreferenced = look.unreferenced,
+        None => info.unreferenced = pass.unreferenced,
         Some(problem) if info.problem != report.problem => tracing::warn!("cleaning goes on later: {problem}"),
         Some(_) => {}
     }
@@ -69,33 +70,33 @@ struct Done {
     bytes: u64,
 }
 
-/// Runs `reservoir clean`: two looks, a grace time apart.
+/// Runs `reservoir clean`: two passes, with a grace time between.
 pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<()> {
     let config = &args.table.config;
-    let file = layout::gateway_file(config)?;
+    let file = gateway_file::load(config)?;
     let grace = args.grace.unwrap_or(file.clean.grace_seconds);
-    let cluster = NodeCluster::start(&layout::load(config)?, None, false, None)?;
-    let catalog = Place::of(config, &args.catalog, file.s3.as_ref()).open_existing(&cluster)?;
+    let cluster = NodeCluster::start(&local_cluster::read(config)?, None, false, None)?;
+    let catalog = CatalogLocation::of(config, &args.catalog, file.s3.as_ref()).open_existing(&cluster)?;
     let mut cleaning = Cleaning::new(&cluster, &*catalog, args.dry_run);
-    let mut report = cleaning.look(&mut || true);
+    let mut report = cleaning.run_pass(&mut || true);
     if !args.dry_run && report.problem.is_none() {
-        let found = report.look.unreferenced;
+        let found = report.pass.unreferenced;
         crate::output::say!("reservoir: nothing refers to {found} chunks; those that may go do so in {grace} s");
-        report = cleaning.look(&mut || {
+        report = cleaning.run_pass(&mut || {
             std::thread::sleep(Duration::from_secs(grace));
             true
         });
     }
-    // What was not looked at says nothing.
+    // The figures of a pass that was not finished say nothing.
     if let Some(problem) = report.problem {
-        bail!("the look was not finished: {problem}; try again when that is mended");
+        bail!("the pass was not finished: {problem}; try again when that is mended");
     }
-    let look = report.look;
+    let pass = report.pass;
     if args.table.json {
-        json(&Done { unreferenced: look.unreferenced, copies: look.copies, bytes: look.bytes })?;
+        json(&Done { unreferenced: pass.unreferenced, copies: pass.copies, bytes: pass.bytes })?;
     } else {
-        let bytes = numbers::size(look.bytes);
-        line(&format!("nothing refers to {} chunks; {} copies dropped, {bytes}", look.unreferenced, look.copies))?;
+        let bytes = units::size(pass.bytes);
+        line(&format!("nothing refers to {} chunks; {} copies dropped, {bytes}", pass.unreferenced, pass.copies))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The demonstration: a file is put, read back, and read again after a target was killed.
+//! The demonstration: an object is put, read back, and read again after a target was killed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -7,22 +7,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
-use crate::api::PutReport;
-use crate::client::Gateway;
+use crate::client::S3;
+use crate::files::PutReport;
+use crate::location::Location;
 use crate::output::{self, byte_bar, json, line};
-use crate::up::Running;
-use crate::{numbers, process};
+use crate::running::Running;
+use crate::{process, units};
 
-/// Bytes of the file.
+/// Bytes of the object.
 const SIZE: u64 = 64 << 20;
-/// Its name.
-const NAME: &str = "demo";
+/// Its key.
+const KEY: &str = "demo";
 /// How long the restarted target may take to answer.
 const RESTART: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize)]
 struct Report {
     put: PutReport,
+    /// Copies of chunks that each target took meanwhile.
+    copies_by_target: BTreeMap<u32, u64>,
     get_seconds: f64,
     get_mb_per_s: f64,
     stopped_target: u32,
@@ -42,77 +45,81 @@ pub(crate) fn run(running: &mut Running, as_json: bool) -> anyhow::Result<()> {
         Ok(())
     };
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    say(&format!("\nDemonstration: a file of {} named {NAME:?}.", numbers::size(SIZE)))?;
+    let at: Location = KEY.parse().map_err(anyhow::Error::msg)?;
+    say(&format!("\nDemonstration: an object of {}, {at}.", units::size(SIZE)))?;
+    let (s3, before) = (running.s3()?, chunks(running)?);
     let bar = byte_bar("put", Some(SIZE));
     let mut source = bar.wrap_read(Content::new(seed).take(SIZE));
-    let put = running.gateway.put(NAME, &mut source, Some(SIZE)).context("the demonstration's put failed")?;
+    let put = PutReport::of(&s3, &at, &mut source, Some(SIZE), None).context("the demonstration's put failed")?;
     bar.finish_and_clear();
     say("  put: durable on every copy")?;
-    let get_seconds = compare(&running.gateway, seed).context("the demonstration's first read failed")?;
+    let get_seconds = compare(&s3, &at, seed).context("the demonstration's first read failed")?;
     say("  read back: equal")?;
-    let victim = *put
-        .copies_by_target
+    let had = |id: &u32| before.get(id).copied().unwrap_or(0);
+    let took = chunks(running)?.into_iter().map(|(id, chunks)| (id, chunks.saturating_sub(had(&id))));
+    let copies_by_target: BTreeMap<u32, u64> = took.collect();
+    let victim = *copies_by_target
         .iter()
         .max_by_key(|(_, copies)| **copies)
         .context("no target holds a copy, though the put succeeded")?
         .0;
-    let at = running.cluster.targets.iter().position(|id| *id == victim);
-    let at = at.with_context(|| format!("target {victim} holds copies but is not of this cluster"))?;
-    running.family.0[at].kill()?;
+    let nth = running.cluster.targets.iter().position(|id| *id == victim);
+    let nth = nth.with_context(|| format!("target {victim} holds copies but is not of this cluster"))?;
+    running.family.0[nth].kill()?;
     say(&format!("  target {victim}, which holds most copies, killed"))?;
-    let after = compare(&running.gateway, seed).context("the demonstration's read after the loss failed");
-    let restarted = running.family.0[at].restart().and_then(|()| wait_for(running, victim));
+    let after = compare(&s3, &at, seed).context("the demonstration's read after the loss failed");
+    let restarted = running.family.0[nth].restart().and_then(|()| wait_for(running, victim));
     let get_after_loss_seconds = after?;
     say("  read again without it: equal")?;
     restarted?;
     say(&format!("  target {victim} started again\n"))?;
     let report = Report {
         get_seconds,
-        get_mb_per_s: numbers::mb_per_s(SIZE, get_seconds),
+        get_mb_per_s: units::mb_per_s(SIZE, get_seconds),
         stopped_target: victim,
         get_after_loss_seconds,
-        get_after_loss_mb_per_s: numbers::mb_per_s(SIZE, get_after_loss_seconds),
+        get_after_loss_mb_per_s: units::mb_per_s(SIZE, get_after_loss_seconds),
         every_comparison_held: true,
         put,
+        copies_by_target,
     };
     if as_json { json(&report) } else { print(&report, running) }
 }
 
 fn print(report: &Report, running: &Running) -> anyhow::Result<()> {
-    let copies: u64 = report.put.copies_by_target.values().sum();
-    let chunks = report.put.file.chunks + 1;
     let rows = [
-        ("size", numbers::size(report.put.file.size)),
-        ("chunks (with the manifest)", chunks.to_string()),
-        ("copies of each", format!("{:.1}", copies as f64 / chunks as f64)),
+        ("size", units::size(report.put.size)),
+        ("copies of chunks", report.copies_by_target.values().sum::<u64>().to_string()),
         ("put", format!("{:.1} MB/s", report.put.mb_per_s)),
-        ("chunk put p50", format!("{:.2} ms", report.put.chunk_p50_ms)),
-        ("chunk put p99", format!("{:.2} ms", report.put.chunk_p99_ms)),
         ("get", format!("{:.1} MB/s", report.get_mb_per_s)),
         ("get, one target lost", format!("{:.1} MB/s", report.get_after_loss_mb_per_s)),
         ("CPU of all processes", format!("{:.2} s", running.family.cpu_seconds() + own_cpu())),
     ];
     output::pairs(rows)?;
-    let held = |id: &u32| report.put.copies_by_target.get(id).copied().unwrap_or(0);
-    let rows: BTreeMap<u32, u64> = running.cluster.targets.iter().map(|id| (*id, held(id))).collect();
-    output::table(
-        &["target", "copies of this file"],
-        rows.into_iter().map(|(id, copies)| vec![id.to_string(), copies.to_string()]).collect(),
-    )
+    let rows = report.copies_by_target.iter().map(|(id, copies)| vec![id.to_string(), copies.to_string()]);
+    output::table(&["target", "copies of chunks"], rows.collect())
 }
 
 fn own_cpu() -> f64 {
     process::cpu_seconds("/proc/self/stat")
 }
 
-/// Reads the file and compares it as it comes; how long it took.
-fn compare(gateway: &Gateway, seed: u64) -> anyhow::Result<f64> {
-    let bar = byte_bar("get", Some(SIZE));
+/// The chunks that each target holds.
+fn chunks(running: &Running) -> anyhow::Result<BTreeMap<u32, u64>> {
+    let targets = running.gateway.status()?.targets.into_iter();
+    Ok(targets.map(|target| (target.id, target.chunks.unwrap_or(0))).collect())
+}
+
+/// Reads the object and compares it as it comes; how long it took.
+fn compare(s3: &S3, at: &Location, seed: u64) -> anyhow::Result<f64> {
+    let bar = byte_bar("get", Some(0));
     let mut sink = Compare { expected: Content::new(seed), scratch: vec![], length: 0 };
-    let report = gateway.get(NAME, &mut sink, &bar)?;
+    let begin = Instant::now();
+    s3.get(at, &mut sink, &bar)?;
+    let seconds = begin.elapsed().as_secs_f64();
     bar.finish_and_clear();
     ensure!(sink.length == SIZE, "{} of {SIZE} bytes came back", sink.length);
-    Ok(report.seconds)
+    Ok(seconds)
 }
 
 fn wait_for(running: &mut Running, target: u32) -> anyhow::Result<()> {

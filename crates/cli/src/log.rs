@@ -1,4 +1,4 @@
-//! What this process says of its work: lines on standard error, and the last warnings for who asks later.
+//! The log of this process: lines on standard error, and the last warnings for whoever asks later.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -12,7 +12,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
 
-/// What anybody who connects can have said as often as he likes is not said.
+/// What anybody who connects could cause as often as he likes is not logged.
 const QUIET: &str = "h2=error";
 /// Warnings and errors that are kept.
 const KEPT: usize = 50;
@@ -26,7 +26,7 @@ pub(crate) struct Line {
     pub(crate) at_ms: u64,
     /// Whether it is an error.
     pub(crate) error: bool,
-    /// What was said.
+    /// The message.
     pub(crate) text: String,
 }
 
@@ -66,7 +66,7 @@ impl<S: Subscriber> Layer<S> for Keep {
     }
 }
 
-/// The message of an event. Its fields may name what clients stored, and who asks for the last warnings shows nothing: they are
+/// The message of an event. Its fields may name what clients stored, and whoever asks for the last warnings shows nothing: they are
 /// in the log alone.
 #[derive(Default)]
 struct Words {

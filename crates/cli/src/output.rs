@@ -23,6 +23,28 @@ pub(crate) fn program() -> String {
     std::env::args_os().next().map_or_else(|| "reservoir".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
+/// What to do about a gateway that does not answer.
+pub(crate) fn advice() -> String {
+    format!(
+        "start the cluster with `{} up` (where it runs, that may just be starting the gateway again), or name another with \
+         --config",
+        program()
+    )
+}
+
+/// Most characters of a name in a table.
+const SHOWN: usize = 48;
+
+/// A name for a table: of a long one the beginning and the end, which distinguish it best from others.
+pub(crate) fn shortened(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= SHOWN {
+        return name.to_owned();
+    }
+    let (first, last) = (SHOWN * 2 / 3, SHOWN / 3 - 1);
+    name.chars().take(first).chain(['…']).chain(name.chars().skip(count - last)).collect()
+}
+
 /// Writes a value as JSON to standard output.
 pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("the answer could not be written as JSON")?;
@@ -40,11 +62,11 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes pairs of a name and a value to standard output.
-pub(crate) fn pairs<const N: usize>(rows: [(&str, String); N]) -> anyhow::Result<()> {
+pub(crate) fn pairs<T: Into<String>>(rows: impl IntoIterator<Item = (T, String)>) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
     for (what, value) in rows {
-        table.add_row([what.to_owned(), value]);
+        table.add_row([what.into(), value]);
     }
     line(&table.to_string())
 }

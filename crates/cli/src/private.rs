@@ -6,8 +6,7 @@ use std::path::Path;
 use node::ClusterConfig;
 use node::private::Tightened;
 
-use crate::layout::{self, S3File};
-use crate::token;
+use crate::gateway_file::{self, S3File};
 
 /// What SQLite keeps beside a catalog, and what locks it.
 const CATALOG: [&str; 4] = ["catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "catalog.lock"];
@@ -27,15 +26,15 @@ pub(crate) fn tighten_cluster(directory: &Path) {
 pub(crate) fn tighten_gateway(config: &ClusterConfig, s3: Option<&S3File>) {
     let mut tightened = Tightened::default();
     tightened.file(&config.base().join(&config.key_file));
-    tightened.file(&layout::users_file(&config.path, s3));
-    tightened.file(&layout::directory(&config.path).join(token::FILE));
-    CATALOG.iter().for_each(|name| tightened.file(&layout::directory(&config.path).join(name)));
+    tightened.file(&gateway_file::users_file(&config.path, s3));
+    CATALOG.iter().for_each(|name| tightened.file(&gateway_file::directory(&config.path).join(name)));
     tightened.log();
 }
 
 /// Whether `up` makes a file or directory of this name.
 fn is_of_cluster(name: &OsStr) -> bool {
-    let known = ["cluster.toml", "cluster.key", "users.toml", token::FILE, "up.lock", "targets", "logs"];
+    // Earlier versions made a `gateway.token`.
+    let known = ["cluster.toml", "cluster.key", "users.toml", "gateway.token", "up.lock", "targets", "logs"];
     let Some(name) = name.to_str() else { return false };
     let is_gateway = name.starts_with("gateway") && name.ends_with(".toml");
     known.contains(&name) || CATALOG.contains(&name) || is_gateway

@@ -33,7 +33,7 @@ pub(crate) struct Role {
     rest: Rest,
     /// The last end, as far as it says why.
     last: Option<String>,
-    /// Whether all of it was told, so that nothing is until that changes.
+    /// Whether all of it was reported, so that nothing is until that changes.
     quiet: bool,
 }
 
@@ -69,7 +69,7 @@ impl Role {
         env: Vec<(&'static str, String)>,
         log: PathBuf,
     ) -> anyhow::Result<Self> {
-        // What it said when the cluster ran before is of no use to who reads it now; `spawn` tells when it cannot write there.
+        // What it logged when the cluster ran before is of no use now. `spawn` reports when it cannot write there.
         let _ = std::fs::remove_file(&log);
         let (child, before) = spawn(what, &args, &env, &log)?;
         let started = Instant::now();
@@ -84,7 +84,7 @@ impl Role {
         Ok(())
     }
 
-    /// Looks whether it has ended, and starts it `again` then, after a rest; what there is to tell of it.
+    /// Checks whether it has ended, and starts it `again` then, after a rest. Returns what there is to report.
     pub(crate) fn attend(&mut self, now: Instant, again: bool) -> Option<String> {
         match self.rest {
             Rest::ForGood => return None,
@@ -121,7 +121,7 @@ impl Role {
         }
     }
 
-    /// Lets it rest; what there is to tell. A reason is told once, however often it is the same.
+    /// Lets it rest. Returns what there is to report: a reason once, however often it is the same.
     fn ended(&mut self, now: Instant, end: End) -> Option<String> {
         if now.duration_since(self.started) >= WELL {
             (self.tries, self.last) = (0, None);
@@ -147,7 +147,7 @@ impl Role {
         self.child.id()
     }
 
-    /// An error when it has ended, with the last thing that it said.
+    /// An error when it has ended, with the last line of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.end()? {
             None => Ok(()),
@@ -166,9 +166,9 @@ impl Role {
             let text = format!("{} ended in order, as when it is asked to by SIGTERM", self.what);
             return End { why: text.clone(), text };
         }
-        let said = std::fs::read(&self.log).unwrap_or_default();
-        let said = String::from_utf8_lossy(said.get(self.before as usize..).unwrap_or_default());
-        if let Some(why) = said.lines().rev().find_map(|line| line.strip_prefix("reservoir: ")) {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(log.get(self.before as usize..).unwrap_or_default());
+        if let Some(why) = log.lines().rev().find_map(|line| line.strip_prefix("reservoir: ")) {
             // Most begin with the same name.
             let why = why.strip_prefix(self.what.as_str()).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
             let text = format!("{} ended with {status}: {why}", self.what);
@@ -176,9 +176,9 @@ impl Role {
         }
         // The lines of a log begin with the time.
         let why = format!("{} ended with {status}", self.what);
-        let text = match said.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("note: ")) {
+        let text = match log.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("note: ")) {
             Some(last) => format!("{why}; the last line of {}: {}", self.log.display(), last.trim()),
-            None => format!("{why} and said nothing"),
+            None => format!("{why} and logged nothing"),
         };
         End { text, why }
     }
@@ -246,7 +246,7 @@ impl Drop for Family {
     }
 }
 
-/// Starts a process, and tells how long its log was before.
+/// Starts a process, and returns how long its log was before.
 fn spawn(what: &str, args: &[String], env: &[(&str, String)], log: &Path) -> anyhow::Result<(Child, u64)> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().context("this program's own file cannot be found: start it by its path")?;
@@ -260,7 +260,7 @@ fn spawn(what: &str, args: &[String], env: &[(&str, String)], log: &Path) -> any
     let child = Command::new(program)
         .args(args)
         .arg("--with-parent")
-        // A cluster that was not told so must not find the catalog of another.
+        // A cluster without that setting must not find the catalog of another.
         .env_remove("RESERVOIR_CATALOG")
         .envs(env.iter().map(|(name, value)| (*name, value)))
         .stdin(Stdio::null())
@@ -284,7 +284,7 @@ pub(crate) fn cpu_seconds(stat: &str) -> f64 {
 }
 
 /// Processor seconds that the host of this virtual machine has taken for others since it began, from all processors; 0 where
-/// that is not told.
+/// that is not reported.
 pub(crate) fn stolen_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = text.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok()).unwrap_or(0);
@@ -360,14 +360,14 @@ mod tests {
         assert!((60.0..62.0).contains(gaps.last().unwrap()) && tries.len() > 100, "{gaps:?}");
         assert!(news.len() < 20 && news.last().unwrap().contains("once a minute"), "{news:#?}");
         assert_eq!(news.iter().filter(|line| line.contains("exit status")).count(), 1, "{news:#?}");
-        // It cannot even be started: another reason, which is told, once.
+        // It cannot even be started: another reason, which is reported once.
         std::fs::remove_dir_all(&logs).unwrap();
-        let mut told = vec![];
+        let mut reports = vec![];
         for _ in 0..100 {
             now += LONGEST;
-            told.extend(role.attend(now, true));
+            reports.extend(role.attend(now, true));
         }
-        assert!(told.len() == 1 && told[0].contains("cannot be written"), "{told:#?}");
+        assert!(reports.len() == 1 && reports[0].contains("cannot be written"), "{reports:#?}");
     }
 
     #[test]
@@ -384,11 +384,11 @@ mod tests {
         role.child = Command::new("sleep").arg("600").spawn().unwrap();
         (role.rest, role.started) = (Rest::No, now);
         assert_eq!(role.attend(now + WELL / 2, true), None);
-        let said = role.attend(now + WELL, true);
-        assert!(said.as_ref().is_some_and(|said| said.contains("runs well again")), "{said:?}");
+        let report = role.attend(now + WELL, true);
+        assert!(report.as_ref().is_some_and(|report| report.contains("runs well again")), "{report:?}");
         assert_eq!(role.attend(now + 2 * WELL, true), None);
         role.kill().unwrap();
-        let said = role.attend(now + 2 * WELL, true).unwrap();
-        assert!(said.contains("signal: 9") && said.contains("in 1 s (try 1)"), "{said}");
+        let report = role.attend(now + 2 * WELL, true).unwrap();
+        assert!(report.contains("signal: 9") && report.contains("in 1 s (try 1)"), "{report}");
     }
 }

@@ -1,6 +1,7 @@
 //! The processes of a cluster: a target, a gateway.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +18,26 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, layout, objects, private, process, token};
+use crate::{clean, gateway, gateway_file, local_cluster, objects, private, process};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
 
-/// Threads for work that blocks: one for each file and object in work, and some for the catalog.
+/// Threads for work that blocks: one for each object in work, and some for the catalog.
 const BLOCKING: usize = 256;
 
-/// How long a gateway that was asked to stop works on with the files that it has; less than `up` waits before it kills.
+/// How long a gateway that was asked to stop works on with the requests that it has; less than `up` waits before it kills.
 const GRACE: Duration = Duration::from_secs(6);
-/// How long it waits after that for chunks that are on their way. They may become durable or not: nobody was told.
+/// How long it waits after that for chunks that are on their way. They may become durable or not: no answer was sent.
 const CHUNKS: Duration = Duration::from_secs(1);
 
 /// Runs `reservoir target` until a signal.
 pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
-    let config = layout::load(&args.config)?;
+    let config = local_cluster::read(&args.config)?;
     if args.new {
         return Ok(node::target::make_store(&config, args.id)?);
     }
+    let config = if config.layout.is_some() { config } else { local_cluster::load(&args.config)? };
     if args.with_parent {
         process::stop_with_parent()?;
     }
@@ -76,8 +78,8 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
         let metrics = target.metrics();
         let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.page());
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-        let door = gateway::Door { names: vec![name], names_in: None, token: None };
-        let router = gateway::guarded(Router::new().route("/metrics", get(page)), door);
+        let check = gateway::HostCheck { names: vec![name], names_in: None };
+        let router = gateway::guarded(Router::new().route("/metrics", get(page)), check);
         tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
     }
     loop {
@@ -97,34 +99,40 @@ async fn stopped(mut stopping: tokio::sync::watch::Receiver<()>) {
     while stopping.changed().await.is_ok() {}
 }
 
+/// The socket of a gateway's status page, which `settings` name.
+fn listen(address: SocketAddr, settings: &Path) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).with_context(|| {
+        format!("the gateway cannot listen on {address}: stop what uses it, or change `http` in {}", settings.display())
+    })?;
+    listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
+    Ok(listener)
+}
+
 /// Runs `reservoir gateway` until a signal.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
-    let config = layout::load(&args.config)?;
+    let config = local_cluster::load(&args.config)?;
     if args.with_parent {
         process::stop_with_parent()?;
     }
     process::open_many_files();
     let settings = args.settings.clone().unwrap_or_else(|| args.config.with_file_name("gateway.toml"));
-    let file = layout::settings(&args.config, &settings)?;
+    let file = gateway_file::load_from(&args.config, &settings)?;
     let address = file.http;
-    let listener = TcpListener::bind(address).with_context(|| {
-        format!("the gateway cannot listen on {address}: stop what uses it, or change `http` in {}", settings.display())
-    })?;
-    listener.set_nonblocking(true).context("the gateway's socket cannot be prepared")?;
+    let listener = listen(address, &settings)?;
     private::tighten_gateway(&config, file.s3.as_ref());
-    let mut cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
+    let cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
+    let classes = file.s3.as_ref().map(|s3| s3.storage_classes(&cluster.client().map())).transpose()?;
+    let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
     let (clean, limit) = (file.clean, file.clean.limit());
-    cluster.set_limit(limit);
-    let cluster = Arc::new(cluster);
-    let s3 = file.s3.map(|s3| objects::face(args, &s3, limit, &cluster)).transpose()?;
+    let s3 = file.s3.map(|s3| objects::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.
-    let _cleaner = s3.as_ref().map(|face| clean::start(clean, &cluster, Arc::clone(&face.catalog))).transpose()?;
-    let (s3, _beating) = s3.map(|face| ((face.server, face.listener), face.beating)).unzip();
+    let _cleaner =
+        s3.as_ref().map(|s3_endpoint| clean::start(clean, &cluster, Arc::clone(&s3_endpoint.catalog))).transpose()?;
+    let (s3, _heartbeat) =
+        s3.map(|s3_endpoint| ((s3_endpoint.server, s3_endpoint.listener), s3_endpoint.heartbeat)).unzip();
     let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
-    let token = token::make(&args.config);
-    let token = token.inspect_err(|why| tracing::warn!("nobody can have files over HTTP: {why:#}")).ok();
-    let door = gateway::Door { names: file.names, names_in: Some("gateway.toml"), token };
-    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, door, counts);
+    let check = gateway::HostCheck { names: file.names, names_in: Some("gateway.toml") };
+    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, check, counts);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(BLOCKING)
@@ -138,9 +146,9 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         tracing::info!(%address, "gateway is up");
         let (stop, stopping) = tokio::sync::watch::channel(());
         let graceful = stopped(stopping.clone());
-        let pages = TowerToHyperService::new(router);
-        let files = async {
-            s3::serve_pages(listener, pages, graceful).await;
+        let router = TowerToHyperService::new(router);
+        let pages = async {
+            s3::serve_pages(listener, router, graceful).await;
             Ok(())
         };
         let s3 = async {
@@ -149,7 +157,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
             }
             Ok::<(), std::io::Error>(())
         };
-        let mut server = pin!(async { tokio::try_join!(files, s3).map(drop) });
+        let mut server = pin!(async { tokio::try_join!(pages, s3).map(drop) });
         loop {
             tokio::select! {
                 ended = &mut server => return ended.context("the gateway stopped"),
@@ -166,7 +174,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         match tokio::time::timeout(GRACE, server).await {
             Ok(ended) => ended.context("the gateway stopped"),
             Err(_) => {
-                tracing::warn!("files are still in work after {} s: they are broken off", GRACE.as_secs());
+                tracing::warn!("requests are still in work after {} s: they are broken off", GRACE.as_secs());
                 Ok(())
             }
         }

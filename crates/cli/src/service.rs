@@ -1,76 +1,63 @@
 //! The node crate as the rest of this program sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use bytes::Bytes;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
-use protocol::config::Transport;
-use protocol::id::{ChunkId, GroupId, NodeId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, PutError, Scope, Stored};
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, PutError, Stored};
 use protocol::map::ClusterMap;
-use protocol::time::Span;
+use protocol::redundancy::Redundancy;
+use protocol::transport::Transport;
 use protocol::wire::Usage;
+use s3::StorageClasses;
 
-use crate::api::{CleanInfo, DamageInfo, Status, TargetInfo};
-use crate::args::TransportArg;
+use crate::api::{ClassInfo, CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
+use crate::units::duration;
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
     client: Client,
-    transport: TransportArg,
+    transport: Transport,
     live: Arc<Live>,
-    limit: Duration,
     cleaned: Arc<Mutex<CleanInfo>>,
-}
-
-impl From<TransportArg> for Transport {
-    fn from(arg: TransportArg) -> Self {
-        match arg {
-            TransportArg::Hash => Self::Hash,
-            TransportArg::ReplicastM => Self::ReplicastM,
-            TransportArg::ReplicastH => Self::ReplicastH,
-            TransportArg::Leader => Self::Leader,
-        }
-    }
+    /// The storage classes of who puts through it.
+    classes: StorageClasses,
 }
 
 impl NodeCluster {
     /// Starts a client of the cluster.
     pub(crate) fn start(
         config: &ClusterConfig,
-        transport: Option<TransportArg>,
+        transport: Option<Transport>,
         no_multicast: bool,
         depth: Option<usize>,
     ) -> anyhow::Result<Self> {
-        let options = ClientOptions {
-            transport: transport.map(Transport::from),
-            multicast: no_multicast.then_some(false),
-            depth,
-        };
+        let options = ClientOptions { transport, multicast: no_multicast.then_some(false), depth };
         let client = Client::start(config, options)?;
-        let configured = match Transport::from(config.protocol.transport) {
-            Transport::Hash => TransportArg::Hash,
-            Transport::ReplicastM => TransportArg::ReplicastM,
-            Transport::ReplicastH => TransportArg::ReplicastH,
-            Transport::Leader => TransportArg::Leader,
-        };
         let live = Arc::new(Live::new(Instant::now()));
-        let transport = transport.unwrap_or(configured);
-        Ok(Self { client, transport, live, limit: object::LIMIT, cleaned: Arc::default() })
+        let transport = transport.unwrap_or(config.protocol.transport);
+        Ok(Self { client, transport, live, cleaned: Arc::default(), classes: StorageClasses::default() })
     }
 
-    /// Lets a put of a file fail that takes longer: half the grace time of cleaning.
-    pub(crate) fn set_limit(&mut self, limit: Duration) {
-        self.limit = limit;
+    /// The same, when objects of these storage classes may be in the cluster.
+    pub(crate) fn with_classes(mut self, classes: StorageClasses) -> Self {
+        self.classes = classes;
+        self
     }
 
-    /// What cleaning has done, for whoever cleans to tell and whoever asks to see.
+    /// The storage classes.
+    pub(crate) const fn classes(&self) -> &StorageClasses {
+        &self.classes
+    }
+
+    /// What cleaning has done: the cleaner writes it, and status reads it.
     pub(crate) fn cleaned(&self) -> Arc<Mutex<CleanInfo>> {
         Arc::clone(&self.cleaned)
     }
@@ -101,11 +88,6 @@ where
     })
 }
 
-/// A span as the standard library has it.
-pub(crate) const fn duration(span: Span) -> Duration {
-    Duration::from_nanos(span.as_nanos())
-}
-
 impl NodeCluster {
     fn stored(&self, ticket: Ticket<Result<Stored, PutError>>, bytes: u64) -> Pending<Result<Stored, ServiceError>> {
         let live = Arc::clone(&self.live);
@@ -119,9 +101,14 @@ impl NodeCluster {
 }
 
 impl ChunkService for NodeCluster {
-    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+    fn put(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>> {
         let bytes = payload.len() as u64;
-        self.stored(self.client.put(id, payload), bytes)
+        self.stored(self.client.put_as(id, payload, redundancy), bytes)
     }
 
     fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
@@ -137,12 +124,12 @@ impl ChunkService for NodeCluster {
         })
     }
 
-    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
-        pending(self.client.list(scope, prefix), |_| ())
+    fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+        pending(self.client.list(prefix), |_| ())
     }
 
-    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>> {
-        pending(self.client.renew(id), |_| ())
+    fn renew(&self, id: ChunkId, redundancy: Option<Redundancy>) -> Pending<Result<bool, ServiceError>> {
+        pending(self.client.renew(id, redundancy), |_| ())
     }
 
     fn mark(&self) -> Pending<Result<Marked, ServiceError>> {
@@ -188,24 +175,32 @@ impl Cluster for NodeCluster {
             at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
         };
         let map = self.client.map();
-        let members = |n| map.members(GroupId(n)).map(|member| member.id.0).collect();
-        let groups: Vec<Vec<u32>> = (0..map.groups()).map(members).collect();
-        let silent = |id: &&u32| targets.iter().any(|target| target.id == **id && !target.alive);
-        let hides = |group: &[u32]| {
-            let silent: Vec<NodeId> = group.iter().filter(silent).map(|id| NodeId(*id)).collect();
-            map.may_hide(&silent)
+        let members = |group| map.members(group).map(|member| member.id.0).collect();
+        let groups: Vec<Vec<u32>> = map.group_ids().map(members).collect();
+        let silent: BTreeSet<u32> = targets.iter().filter(|target| !target.alive).map(|target| target.id).collect();
+        let silent = |group: &Vec<u32>| -> Vec<NodeId> {
+            group.iter().filter(|id| silent.contains(id)).map(|id| NodeId(*id)).collect()
         };
-        let out_of_reach = (0..).zip(&groups).filter(|(_, group)| hides(group)).map(|(n, _)| n).collect();
+        let silent: Vec<Vec<NodeId>> = groups.iter().map(silent).collect();
+        let out_of_reach = |hides: &dyn Fn(&[NodeId]) -> bool| -> Vec<u32> {
+            (0..).zip(&silent).filter(|(_, silent)| hides(silent)).map(|(n, _)| n).collect()
+        };
+        let class = |redundancy: Redundancy| ClassInfo {
+            copies: redundancy.pieces() as u8,
+            out_of_reach: out_of_reach(&|silent| map.may_hide_all(silent, redundancy)),
+        };
+        let classes = self.classes.iter().map(|(name, redundancy)| (name.to_owned(), class(redundancy))).collect();
         Ok(Status {
             cluster: config.cluster,
             epoch: config.epoch,
             newer_epoch: self.client.newer_map(),
             copies: config.copies,
-            transport: self.transport.name().to_owned(),
+            transport: self.transport.to_string(),
             multicast: self.client.multicast(),
             targets,
             groups,
-            out_of_reach,
+            out_of_reach: out_of_reach(&|silent| map.may_hide(silent)),
+            classes,
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
@@ -213,10 +208,6 @@ impl Cluster for NodeCluster {
 
     fn metrics(&self) -> String {
         self.client.metrics()
-    }
-
-    fn limit(&self) -> Duration {
-        self.limit
     }
 
     fn live(&self) -> Arc<Live> {

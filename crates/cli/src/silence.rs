@@ -1,50 +1,50 @@
 //! Why a target is silent, in words.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use node::hearing::{Obstacle, Silence};
+use node::reachability::{Obstacle, Silence};
 use protocol::wire::DropReason;
 use serde::{Deserialize, Serialize};
 
-use crate::service::duration;
+use crate::units::duration;
 
 /// Why a target is silent, as far as the gateway knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SilenceInfo {
     /// `closed`, `unreachable`, `version`, `other_cluster`, `forged`, `replayed`, `unproven`, `refused`, `malformed`;
-    /// `quiet` when it was heard before and nothing is known, `never` when it was not.
+    /// `quiet` when it was seen before and nothing is known, `never` when it was not.
     pub(crate) reason: String,
     /// The same in words, and what to do.
     pub(crate) text: String,
-    /// Seconds since it was heard last; none when it never was since the gateway was started.
+    /// Seconds since the last good datagram from it; none when there was none since the gateway was started.
     pub(crate) heard_seconds_ago: Option<f64>,
-    /// How often each reason was met since it was heard last.
+    /// How often each reason was met since that datagram.
     pub(crate) met: BTreeMap<String, u64>,
 }
 
 impl SilenceInfo {
     /// What is known of the target at `address`.
-    pub(crate) fn new(silence: &Silence, address: SocketAddrV4) -> Self {
-        let heard = silence.heard.map(duration);
-        let reason = match (silence.obstacle, heard) {
+    pub(crate) fn new(silence: &Silence, address: SocketAddr) -> Self {
+        let last_seen = silence.last_seen.map(duration);
+        let reason = match (silence.obstacle, last_seen) {
             (Some(obstacle), _) => obstacle.name(),
             (None, Some(_)) => "quiet",
             (None, None) => "never",
         };
         Self {
             reason: reason.to_owned(),
-            text: text(silence.obstacle, heard, duration(silence.listened), address),
-            heard_seconds_ago: heard.map(|span| span.as_secs_f64()),
+            text: text(silence.obstacle, last_seen, duration(silence.listened), address),
+            heard_seconds_ago: last_seen.map(|span| span.as_secs_f64()),
             met: silence.counts.iter().map(|(obstacle, count)| (obstacle.name().to_owned(), *count)).collect(),
         }
     }
 }
 
-fn text(obstacle: Option<Obstacle>, heard: Option<Duration>, listened: Duration, address: SocketAddrV4) -> String {
+fn text(obstacle: Option<Obstacle>, last_seen: Option<Duration>, listened: Duration, address: SocketAddr) -> String {
     let Some(obstacle) = obstacle else {
-        return match heard {
+        return match last_seen {
             Some(ago) => format!(
                 "nothing was heard from {address} for {} s: its process hangs, its host is down, or the way there is cut",
                 ago.as_secs()
@@ -94,16 +94,22 @@ mod tests {
 
     #[test]
     fn each_obstacle_has_words_of_its_own_that_name_the_address() {
-        let address = "127.0.0.1:4000".parse().expect("an address");
-        let told = |obstacle, heard| {
-            let silence = Silence { obstacle, counts: BTreeMap::new(), heard, listened: Span::from_secs(7) };
+        for address in ["127.0.0.1:4000", "[fd00::1]:4000"] {
+            each_obstacle_is_described(address);
+        }
+    }
+
+    fn each_obstacle_is_described(at: &str) {
+        let address = at.parse().expect("an address");
+        let info = |obstacle, last_seen| {
+            let silence = Silence { obstacle, counts: BTreeMap::new(), last_seen, listened: Span::from_secs(7) };
             SilenceInfo::new(&silence, address)
         };
-        let mut all = vec![told(None, None), told(None, Some(Span::from_secs(5)))];
-        all.extend([Obstacle::Closed, Obstacle::Unreachable].map(|obstacle| told(Some(obstacle), None)));
+        let mut all = vec![info(None, None), info(None, Some(Span::from_secs(5)))];
+        all.extend([Obstacle::Closed, Obstacle::Unreachable].map(|obstacle| info(Some(obstacle), None)));
         let dropped = DropReason::ALL.into_iter().filter(|reason| *reason != DropReason::Replayed);
-        all.extend(dropped.map(|reason| told(Some(Obstacle::Dropped(reason)), None)));
-        assert!(all.iter().all(|info| info.text.contains("127.0.0.1:4000")));
+        all.extend(dropped.map(|reason| info(Some(Obstacle::Dropped(reason)), None)));
+        assert!(all.iter().all(|info| info.text.contains(at)));
         let texts: std::collections::BTreeSet<_> = all.iter().map(|info| &info.text).collect();
         let reasons: std::collections::BTreeSet<_> = all.iter().map(|info| &info.reason).collect();
         assert_eq!((texts.len(), reasons.len()), (all.len(), all.len()));

@@ -1,6 +1,7 @@
 //! The simulator's commands.
 
 mod ablate;
+mod cells;
 mod check;
 mod choosy;
 mod leader;
@@ -35,12 +36,6 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Check { seeds, start, plant, json } => check::run(*start, *seeds, *plant, *json),
         SimCommand::Replay { seed, plant } => replay(*seed, *plant),
     }
-}
-
-/// The defect of this name.
-pub(crate) fn planted(name: &str) -> Result<Planted, String> {
-    let names = || Planted::ALL.map(Planted::name).join(", ");
-    Planted::ALL.into_iter().find(|planted| planted.name() == name).ok_or_else(|| format!("choose one of {}", names()))
 }
 
 fn replay(seed: u64, plant: Option<Planted>) -> anyhow::Result<()> {

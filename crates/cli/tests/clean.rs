@@ -54,13 +54,13 @@ fn what_was_deleted_goes_and_what_is_shared_stays() {
     for key in ["one", "two"] {
         s3.put("bucket", key, &shared).is(200);
     }
-    cluster.try_run(&["put", "-", "--name", "file"], &file);
+    cluster.try_run(&["put", "-", "file"], &file);
     for n in 0..5 {
         s3.put("bucket", &format!("gone-{n}"), &content(32 * MIB, 10 + n)).is(200);
     }
     let (live, disk) = (sum(&cluster, "live").unwrap(), blocks(&cluster.directory));
     assert!(live > 3 * (165 << 20));
-    assert_eq!(clean(&cluster)["copies"], 0, "something was dropped that is named");
+    assert_eq!(clean(&cluster)["copies"], 0, "something was dropped that is referred to");
     s3.ask("DELETE", ("bucket", "one"), &[], &[], b"").is(204);
     (0..5).for_each(|n| drop(s3.ask("DELETE", ("bucket", &format!("gone-{n}")), &[], &[], b"").is(204)));
     let dry: Value = serde_json::from_slice(&cluster.run(&["clean", "--dry-run", "--json"])).unwrap();
@@ -121,7 +121,7 @@ fn a_gateway_cleans_by_itself_and_not_while_a_target_is_silent() {
     let before = status()["copies"].clone();
     s3.put("bucket", "k", &content(MIB, 2)).is(200);
     s3.ask("DELETE", ("bucket", "k"), &[], &[], b"").is(204);
-    let looks = status()["looks"].as_u64().unwrap();
-    wait_for("three looks more", || status()["looks"].as_u64() >= Some(looks + 3));
+    let passes = status()["looks"].as_u64().unwrap();
+    wait_for("three more passes", || status()["looks"].as_u64() >= Some(passes + 3));
     assert_eq!(status()["copies"], before);
 }

@@ -40,9 +40,9 @@ fn programs() -> &'static Path {
 #[track_caller]
 fn ran(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    printed
 }
 
 /// A cluster, a directory to work in, and the keys of the cluster.

@@ -42,7 +42,7 @@ fn each(count: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// Deletes keys by requests; how many were said to be gone.
+/// Deletes keys by requests; how many were reported deleted.
 fn delete(s3: &S3, bucket: &str, keys: usize) -> usize {
     let gone = AtomicUsize::new(0);
     each(keys.div_ceil(AT_ONCE), |page| {

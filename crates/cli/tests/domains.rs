@@ -50,8 +50,8 @@ fn a_server_that_is_down_takes_nothing_away() {
     let files: Vec<(String, Vec<u8>)> =
         (0..12).map(|n| (format!("f{n}"), content(300_000 + n, n as u64 + 1))).collect();
     for (name, bytes) in &files {
-        assert!(cluster.try_run(&["put", "-", "--name", name], b"an older version").status.success());
-        assert!(cluster.try_run(&["put", "-", "--name", name], bytes).status.success());
+        assert!(cluster.try_run(&["put", "-", name], b"an older version").status.success());
+        assert!(cluster.try_run(&["put", "-", name], bytes).status.success());
         s3.put("bucket", name, bytes).is(200);
     }
     let targets = cluster.children("target");
@@ -64,14 +64,13 @@ fn a_server_that_is_down_takes_nothing_away() {
         assert!(s3.get("bucket", name).is(200).body == *bytes, "{name}");
         assert_eq!(s3.head("bucket", name).is(200).header("content-length"), bytes.len().to_string());
     }
-    let list: Value = serde_json::from_slice(&cluster.run(&["ls", "--json"])).unwrap();
-    assert_eq!((list["files"].as_array().unwrap().len(), &list["incomplete"]), (12, &Value::Bool(false)), "{list}");
+    assert_eq!(cluster.keys("s3://files").len(), 12);
     assert_eq!(s3.list("bucket", &[("list-type", "2")]).is(200).elements("Key").len(), 12);
     let (error, _) = failure(&cluster, &["get", "nowhere", "-o", "-"], b"");
-    assert!(error.contains("there is no file named \"nowhere\""), "{error}");
+    assert!(error.contains("there is no object s3://files/nowhere"), "{error}");
     // A put lacks a third server.
     for name in ["f0", "new"] {
-        let (error, took) = failure(&cluster, &["put", "-", "--name", name], b"newer");
+        let (error, took) = failure(&cluster, &["put", "-", name], b"newer");
         assert!(
             error.contains("copies are needed in 3 failure domains")
                 && error.contains("possible in 2")
@@ -82,12 +81,8 @@ fn a_server_that_is_down_takes_nothing_away() {
     }
     s3.put("bucket", "new", b"newer").fails(503, "ServiceUnavailable");
     assert!(cluster.run(&["get", "f1", "-o", "-"]) == files[1].1);
-    // A target of another server as well: now something may be unknown.
+    // What the catalog names is had from whoever has a copy, however few answer.
     signal(targets[3], "-KILL");
     assert!(cluster.run(&["get", "f2", "-o", "-"]) == files[2].1, "two domains");
-    signal(targets[6], "-KILL");
-    let (error, _) = failure(&cluster, &["stat", "f2"], b"");
-    assert!(error.contains("may be on silent targets"), "{error}");
-    let list: Value = serde_json::from_slice(&cluster.run(&["ls", "--json"])).unwrap();
-    assert_eq!(list["incomplete"], true, "{list}");
+    assert_eq!(cluster.keys("s3://files").len(), 12);
 }

@@ -1,4 +1,4 @@
-//! What goes wrong is said in one line that helps, and leaves nothing behind.
+//! What goes wrong is reported in one line that helps, and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -31,7 +31,10 @@ fn broken(data: &Path, change: impl Fn(&str) -> String) -> String {
 
 #[test]
 fn help_explains_every_command() {
-    let commands = ["up", "target", "gateway", "put", "get", "stat", "ls", "status", "user", "catalog", "bench", "sim"];
+    let commands = [
+        "up", "target", "gateway", "put", "get", "stat", "ls", "rm", "migrate", "status", "user", "catalog", "cluster",
+        "bench", "sim",
+    ];
     let all = String::from_utf8(reservoir(&["--help"]).stdout).unwrap();
     for command in commands {
         assert!(all.contains(command), "{command} is not in the help");
@@ -72,7 +75,7 @@ fn too_few_targets_make_nothing() {
 }
 
 #[test]
-fn a_missing_configuration_and_a_silent_gateway_are_said() {
+fn a_missing_configuration_and_a_silent_gateway_are_reported() {
     let place = tempfile::tempdir().unwrap();
     let nowhere = place.path().join("nowhere/cluster.toml");
     let nowhere = nowhere.to_str().unwrap();
@@ -152,7 +155,7 @@ fn a_cluster_whose_making_was_broken_off_is_made_and_one_that_lost_its_map_is_no
 }
 
 #[test]
-fn a_port_in_use_is_said() {
+fn a_port_in_use_is_reported() {
     let place = tempfile::tempdir().unwrap();
     let data = made(place.path());
     let args = ["up", "--data", data.to_str().unwrap(), "--targets", "3", "--once"];
@@ -203,11 +206,11 @@ fn a_second_up_on_the_same_data_is_refused() {
     let error = error_of(&["up", "--data", data.to_str().unwrap(), "--once"]);
     assert!(error.contains("another `reservoir up`"), "{error}");
     assert!(cluster.stop());
-    // It keeps its targets, which is worth a word only to who asked for others.
-    for (more, told) in [(&[][..], false), (&["--targets", "4"], true)] {
+    // It keeps its targets, which is worth a note only where others were asked for.
+    for (more, noted) in [(&[][..], false), (&["--targets", "4"], true)] {
         let up = reservoir(&[&["up", "--data", data.to_str().unwrap(), "--once"], more].concat());
-        let said = String::from_utf8(up.stderr).unwrap();
-        assert!(up.status.success() && said.contains("(asked for: 4)") == told, "{said}");
+        let printed = String::from_utf8(up.stderr).unwrap();
+        assert!(up.status.success() && printed.contains("(asked for: 4)") == noted, "{printed}");
     }
 }
 
@@ -220,8 +223,11 @@ fn the_status_warns_of_a_map_that_would_not_start_again() {
     assert!(cluster.try_run(&["status"], b"").stderr.is_empty());
     fs::write(data.join("cluster.toml"), "this is not TOML").unwrap();
     let status = cluster.try_run(&["status"], b"");
-    let said = String::from_utf8(status.stderr).unwrap();
-    assert!(status.status.success() && said.contains("cluster.toml: line 1") && said.contains("start again"), "{said}");
+    let printed = String::from_utf8(status.stderr).unwrap();
+    assert!(
+        status.status.success() && printed.contains("cluster.toml: line 1") && printed.contains("start again"),
+        "{printed}"
+    );
     assert!(cluster.stop());
 }
 

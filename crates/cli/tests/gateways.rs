@@ -1,5 +1,5 @@
 //! Two gateways over one catalog in a real PostgreSQL: what concurrent clients of both see is what one copy could have
-//! said, also when a gateway is killed and when the database crashes meanwhile.
+//! answered, also when a gateway is killed and when the database crashes meanwhile.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
 
@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A cluster with two gateways and their database.
 struct Bench {
     cluster: Cluster,
-    doors: [S3; 2],
+    clients: [S3; 2],
     server: Postgres,
     url: String,
     _place: tempfile::TempDir,
@@ -47,10 +47,11 @@ impl Bench {
         let args = ["--targets", "3", "--gateways", "2", "--catalog", &url];
         let cluster = Cluster::start(&place.path().join("data"), &args);
         let first = S3::of(&cluster);
-        let said = cluster.said();
-        let second = said.lines().find_map(|line| line.strip_prefix("another endpoint: ")).expect("a second endpoint");
-        let doors = [first.clone(), S3::new(second, &first.key, &first.secret)];
-        Some(Self { cluster, doors, server, url, _place: place })
+        let printed = cluster.output();
+        let second =
+            printed.lines().find_map(|line| line.strip_prefix("another endpoint: ")).expect("a second endpoint");
+        let clients = [first.clone(), S3::new(second, &first.key, &first.secret)];
+        Some(Self { cluster, clients, server, url, _place: place })
     }
 
     /// Fails unless the catalog and the manifests agree.
@@ -61,9 +62,9 @@ impl Bench {
     /// Waits until both gateways answer again.
     fn wait(&self) {
         let deadline = Instant::now() + LIMIT;
-        for door in &self.doors {
-            while !matches!(ask(door, "GET", "", "", &[], b""), Some(answer) if answer.status == 200) {
-                assert!(Instant::now() < deadline, "{} does not answer: {}", door.endpoint, self.cluster.said());
+        for client in &self.clients {
+            while !matches!(ask(client, "GET", "", "", &[], b""), Some(answer) if answer.status == 200) {
+                assert!(Instant::now() < deadline, "{} does not answer: {}", client.endpoint, self.cluster.output());
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
@@ -204,13 +205,13 @@ impl Story {
 }
 
 /// Clients of both gateways fight for a few keys; then for others, while `go_on` says so of the round.
-fn fight(doors: &[S3; 2], story: &Story, go_on: &(dyn Fn(usize) -> bool + Sync)) {
+fn fight(clients: &[S3; 2], story: &Story, go_on: &(dyn Fn(usize) -> bool + Sync)) {
     let meet = Barrier::new(CLIENTS);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for n in 0..CLIENTS {
             let (meet, over) = (&meet, &over);
-            let s3 = doors[n % 2].clone();
+            let s3 = clients[n % 2].clone();
             scope.spawn(move || {
                 for round in 0.. {
                     if meet.wait().is_leader() {
@@ -249,11 +250,11 @@ fn turns(story: &Story, s3: &S3, bucket: &str, prefix: &str, keys: &[String], n:
 }
 
 /// What is there in the end is a part of the history of each key, by both gateways.
-fn read_all(doors: &[S3; 2], story: &Story) {
+fn read_all(clients: &[S3; 2], story: &Story) {
     let names: Vec<(String, String)> = story.histories.lock().unwrap().keys().cloned().collect();
     for (bucket, key) in names {
-        for door in doors {
-            story.get(door, &bucket, &key).expect("an answer");
+        for client in clients {
+            story.get(client, &bucket, &key).expect("an answer");
         }
     }
 }
@@ -261,17 +262,17 @@ fn read_all(doors: &[S3; 2], story: &Story) {
 #[test]
 fn two_gateways_are_one_store() {
     let Some(mut bench) = Bench::start() else { return };
-    bench.doors[0].put("plain", "", b"").is(200);
-    bench.doors[1].put("kept", "", b"").is(200);
+    bench.clients[0].put("plain", "", b"").is(200);
+    bench.clients[1].put("kept", "", b"").is(200);
     let xml = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
-    bench.doors[0].ask("PUT", ("kept", ""), &[("versioning", "")], &[], xml).is(200);
-    uploads(&bench.doors);
+    bench.clients[0].ask("PUT", ("kept", ""), &[("versioning", "")], &[], xml).is(200);
+    uploads(&bench.clients);
     users(&bench);
-    compression(&bench.doors);
+    compression(&bench.clients);
     what_expires_goes_once(&bench);
     let story = Story::new("calm");
-    fight(&bench.doors, &story, &|round| round < 16);
-    read_all(&bench.doors, &story);
+    fight(&bench.clients, &story, &|round| round < 16);
+    read_all(&bench.clients, &story);
     println!("{} operations without faults", story.judge());
     bench.check();
     gateways_are_killed(&bench);
@@ -283,7 +284,7 @@ fn two_gateways_are_one_store() {
     before.iter().for_each(|pid| signal(*pid, "-TERM"));
     let deadline = Instant::now() + LIMIT;
     while bench.cluster.children("gateway").iter().any(|pid| before.contains(pid)) {
-        assert!(Instant::now() < deadline, "the gateways do not stop: {}", bench.cluster.said());
+        assert!(Instant::now() < deadline, "the gateways do not stop: {}", bench.cluster.output());
         std::thread::sleep(Duration::from_millis(20));
     }
     bench.wait();
@@ -292,13 +293,13 @@ fn two_gateways_are_one_store() {
         bench.cluster.run(&["catalog", "rebuild", how, "--catalog", &bench.url]);
         bench.check();
     }
-    let tags = bench.doors[0].list("packed", &[("tagging", "")]).is(200);
+    let tags = bench.clients[0].list("packed", &[("tagging", "")]).is(200);
     assert_eq!(tags.elements("Key"), ["reservoir:compress"], "{}", tags.text());
-    read_all(&bench.doors, &story);
+    read_all(&bench.clients, &story);
     story.judge();
 }
 
-/// What one gateway is told of a bucket counts for the other at once.
+/// A setting of a bucket made at one gateway counts for the other at once.
 fn compression([first, second]: &[S3; 2]) {
     first.put("packed", "", b"").is(200);
     let tags = "<Tagging><TagSet><Tag><Key>reservoir:compress</Key><Value>on</Value></Tag></TagSet></Tagging>";
@@ -312,7 +313,7 @@ fn compression([first, second]: &[S3; 2]) {
 /// Both look for what has expired when they start, here at the same moment.
 fn what_expires_goes_once(bench: &Bench) {
     const KEYS: usize = 200;
-    let [first, second] = &bench.doors;
+    let [first, second] = &bench.clients;
     for bucket in ["gone", "marked"] {
         first.put(bucket, "", b"").is(200);
         for n in 0..KEYS {
@@ -333,7 +334,7 @@ fn what_expires_goes_once(bench: &Bench) {
         // While gateways start there may be no answer.
         let left = || Some(ask(first, "GET", bucket, "", &[], b"")?.elements("Key"));
         while left() != Some(vec!["new".to_owned()]) {
-            assert!(Instant::now() < deadline, "{bucket}: what has expired stays: {}", bench.cluster.said());
+            assert!(Instant::now() < deadline, "{bucket}: what has expired stays: {}", bench.cluster.output());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -354,7 +355,7 @@ fn gateways_are_killed(bench: &Bench) {
     let story = Story::new("killed");
     let go_on = AtomicBool::new(true);
     std::thread::scope(|scope| {
-        scope.spawn(|| fight(&bench.doors, &story, &|_| go_on.load(Ordering::SeqCst)));
+        scope.spawn(|| fight(&bench.clients, &story, &|_| go_on.load(Ordering::SeqCst)));
         for kill in 0..4 {
             std::thread::sleep(Duration::from_millis(800));
             if let Some(pid) = bench.cluster.children("gateway").get(kill % 2) {
@@ -364,7 +365,7 @@ fn gateways_are_killed(bench: &Bench) {
         }
         go_on.store(false, Ordering::SeqCst);
     });
-    read_all(&bench.doors, &story);
+    read_all(&bench.clients, &story);
     println!("{} operations while gateways were killed", story.judge());
 }
 
@@ -372,7 +373,7 @@ fn the_database_crashes(bench: &mut Bench) {
     let story = Story::new("crashed");
     let go_on = AtomicBool::new(true);
     std::thread::scope(|scope| {
-        scope.spawn(|| fight(&bench.doors, &story, &|_| go_on.load(Ordering::SeqCst)));
+        scope.spawn(|| fight(&bench.clients, &story, &|_| go_on.load(Ordering::SeqCst)));
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(800));
             bench.server.crash().unwrap();
@@ -383,15 +384,15 @@ fn the_database_crashes(bench: &mut Bench) {
         go_on.store(false, Ordering::SeqCst);
     });
     bench.wait();
-    read_all(&bench.doors, &story);
+    read_all(&bench.clients, &story);
     println!("{} operations while the database crashed", story.judge());
 }
 
 fn users(bench: &Bench) {
-    let said = String::from_utf8(bench.cluster.run(&["user", "add", "ann"])).unwrap();
-    let line = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
-    let ann = |door: &S3| S3::new(&door.endpoint, &line("access key:"), &line("secret key:"));
-    let [one, two] = &bench.doors;
+    let printed = String::from_utf8(bench.cluster.run(&["user", "add", "ann"])).unwrap();
+    let line = |name: &str| printed.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let ann = |client: &S3| S3::new(&client.endpoint, &line("access key:"), &line("secret key:"));
+    let [one, two] = &bench.clients;
     ann(one).put("hers", "", b"").is(200);
     ann(two).put("hers", "k", b"1").is(200);
     two.get("hers", "k").fails(403, "AccessDenied");

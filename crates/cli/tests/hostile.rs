@@ -6,7 +6,7 @@
 mod common;
 
 use std::fs;
-use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const LARGEST: usize = 65_507;
 /// Somebody with a socket, and with the cluster's key where a test says so.
 struct Stranger {
     socket: UdpSocket,
-    victim: SocketAddrV4,
+    victim: SocketAddr,
     metrics: SocketAddr,
     head: Head,
     session: Session,
@@ -58,7 +58,7 @@ impl Stranger {
             self.send(&ping);
             let mut answer = [0; 2_048];
             while let Ok((len, _)) = self.socket.recv_from(&mut answer) {
-                let opened = self.session.open(node::port::now(), Bytes::copy_from_slice(&answer[..len]));
+                let opened = self.session.open(node::event_loop::now(), Bytes::copy_from_slice(&answer[..len]));
                 let message = match opened {
                     Ok(Opened::Good(message)) => message,
                     Ok(Opened::Between(replies)) => {
@@ -134,7 +134,7 @@ fn hostile_datagrams_are_counted_and_dropped_and_the_target_serves_on() {
 
     // Three copies on three targets: all of them must serve.
     let file = content(3 << 20, 5);
-    let put = cluster.try_run(&["put", "-", "--name", "f"], &file);
+    let put = cluster.try_run(&["put", "-", "f"], &file);
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     assert!(cluster.run(&["get", "f", "-o", "-"]) == file, "other bytes came back");
     assert!(cluster.stop());
@@ -166,7 +166,7 @@ fn with_a_wrong_shape(stranger: &mut Stranger, good: &Bytes) {
     stranger.expect("other_cluster", &[data(ClusterId(own.0 ^ 1), 0)]);
     stranger.expect("unsolicited", &[data(own, 0)]);
     // Behind the end of its chunk, and a header without payload.
-    stranger.expect("senseless", &[data(own, u32::MAX), data(own, 8 << 20), data(own, 0).slice(..32)]);
+    stranger.expect("invalid", &[data(own, u32::MAX), data(own, 8 << 20), data(own, 0).slice(..32)]);
 }
 
 fn with_a_wrong_seal(stranger: &mut Stranger, good: &Bytes) {
@@ -192,7 +192,7 @@ fn with_a_wrong_seal(stranger: &mut Stranger, good: &Bytes) {
 /// What only a member of the cluster can send, and makes no sense to a target.
 fn with_the_key(stranger: &mut Stranger) {
     let txn = TxnId(3);
-    let mut senseless = vec![
+    let mut invalid = vec![
         stranger.sealed(&Message::Ack { txn, ack: Ack::Durable }),
         stranger.sealed(&Message::Pong { txn, free: 0, chunks: 0 }),
     ];
@@ -200,7 +200,7 @@ fn with_the_key(stranger: &mut Stranger) {
     let ping = encode_message(stranger.head, &Message::Ping { txn });
     let mut unknown = ping.to_vec();
     unknown[2] = 99;
-    senseless.push(stranger.seal(&unknown));
-    senseless.push(stranger.seal(&[&ping[..], b"more"].concat()));
-    stranger.expect("senseless", &senseless);
+    invalid.push(stranger.seal(&unknown));
+    invalid.push(stranger.seal(&[&ping[..], b"more"].concat()));
+    stranger.expect("invalid", &invalid);
 }

@@ -169,8 +169,8 @@ fn list(s3: &S3, bucket: &str) -> Vec<String> {
 fn no_gateway(cluster: &Cluster) {
     common::signal(cluster.children("gateway")[0], "-KILL");
     let deadline = Instant::now() + LIMIT;
-    while !cluster.said().contains("stays down") {
-        assert!(Instant::now() < deadline, "{}", cluster.said());
+    while !cluster.output().contains("stays down") {
+        assert!(Instant::now() < deadline, "{}", cluster.output());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -217,11 +217,11 @@ fn what_was_acknowledged_survives_fifty_kills_of_the_gateway() {
 /// The catalog has what the manifests say, but for what was never answered.
 fn check_catalog(config: &str) {
     let checked = reservoir(&["catalog", "check", "--config", config]);
-    let said = String::from_utf8_lossy(&checked.stdout).into_owned() + &String::from_utf8_lossy(&checked.stderr);
-    println!("{said}");
-    assert!(checked.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&checked.stdout).into_owned() + &String::from_utf8_lossy(&checked.stderr);
+    println!("{printed}");
+    assert!(checked.status.success(), "{printed}");
     // What the killed gateways left is no cause for alarm.
-    assert!(!said.contains("lost") && (!said.contains("leftovers") || said.contains("harmless")), "{said}");
+    assert!(!printed.contains("lost") && (!printed.contains("leftovers") || printed.contains("harmless")), "{printed}");
     let checked = reservoir(&["catalog", "check", "--json", "--config", config]);
     let found: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert!(checked.status.success() && found["harmless"].is_array(), "{found}");

@@ -35,37 +35,37 @@ fn a_process_that_ends_is_named_and_started_again() {
     let (targets, gateway) = (cluster.children("target"), cluster.children("gateway"));
     signal(targets[1], "-KILL");
     signal(gateway[0], "-KILL");
-    wait_until("both are not started again", || cluster.said().matches("is started again\n").count() == 2);
-    let said = cluster.said();
-    let killed = said.lines().find(|line| line.starts_with("reservoir: target 2 ended")).unwrap();
+    wait_until("both are not started again", || cluster.output().matches("is started again\n").count() == 2);
+    let printed = cluster.output();
+    let killed = printed.lines().find(|line| line.starts_with("reservoir: target 2 ended")).unwrap();
     assert!(
         killed.contains("signal: 9") && killed.contains("target-2.log") && killed.contains("in 1 s (try 1)"),
         "{killed}"
     );
-    assert!(said.contains("reservoir: the gateway ended with signal: 9"), "{said}");
+    assert!(printed.contains("reservoir: the gateway ended with signal: 9"), "{printed}");
     wait_until("not all targets are up", || {
         let status = cluster.try_run(&["status", "--json"], b"").stdout;
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
         status["targets"].as_array().is_some_and(|targets| targets.iter().all(|target| target["alive"] == true))
     });
     let log = fs::read_to_string(cluster.directory.join("logs/target-2.log")).unwrap();
-    assert_eq!(log.matches("is ready").count(), 2, "what it said before it ended is lost: {log}");
+    assert_eq!(log.matches("is ready").count(), 2, "what it logged before it ended is lost: {log}");
     assert!(cluster.stop());
 }
 
 #[test]
-fn a_process_that_was_asked_to_stop_is_said_to_have_ended_in_order() {
+fn a_process_that_was_asked_to_stop_is_reported_to_have_ended_in_order() {
     let place = tempfile::tempdir().unwrap();
     let cluster = up(place.path());
     signal(cluster.children("target")[1], "-TERM");
-    wait_until("nothing is said of it", || cluster.said().contains("reservoir: target 2 ended in order"));
-    let said = cluster.said();
-    let line = said.lines().find(|line| line.contains("target 2 ended")).unwrap();
+    wait_until("it is not reported", || cluster.output().contains("reservoir: target 2 ended in order"));
+    let printed = cluster.output();
+    let line = printed.lines().find(|line| line.contains("target 2 ended")).unwrap();
     assert!(!line.contains("the last line"), "{line}");
     assert!(cluster.stop());
 }
 
-/// It is never given up: who mends what is wrong need not start all anew.
+/// It is never given up: when the cause is mended, nothing else need be started anew.
 #[test]
 fn a_process_that_cannot_stay_up_is_started_again_and_again_with_its_reason_told_once() {
     let place = tempfile::tempdir().unwrap();
@@ -74,11 +74,11 @@ fn a_process_that_cannot_stay_up_is_started_again_and_again_with_its_reason_told
     fs::rename(&store, &aside).unwrap();
     fs::write(&store, "no directory").unwrap();
     signal(cluster.children("target")[2], "-KILL");
-    wait_until("it is given up", || cluster.said().contains("in 32 s (try 6)"));
-    let said = cluster.said();
-    let reasons = || said.lines().filter(|line| line.contains("target 3 ended with exit status: 1: "));
+    wait_until("it is given up", || cluster.output().contains("in 32 s (try 6)"));
+    let printed = cluster.output();
+    let reasons = || printed.lines().filter(|line| line.contains("target 3 ended with exit status: 1: "));
     let reason = reasons().next().unwrap();
-    assert!(reason.contains("targets/3") && reasons().count() == 1, "{said}");
+    assert!(reason.contains("targets/3") && reasons().count() == 1, "{printed}");
     fs::remove_file(&store).unwrap();
     fs::rename(&aside, &store).unwrap();
     wait_until("it is not started again", || cluster.children("target").len() == 3);
@@ -96,7 +96,7 @@ fn a_second_process_of_one_target_is_told_that_there_is_one() {
 }
 
 #[test]
-fn a_cause_is_said_once_and_the_advice_is_not_to_do_the_same_again() {
+fn a_cause_is_reported_once_and_the_advice_is_not_to_do_the_same_again() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     let (path, config) = (data.to_str().unwrap(), data.join("cluster.toml"));
@@ -127,12 +127,14 @@ fn a_gateway_that_never_answers_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let config = place.path().join("cluster.toml");
-    fs::write(place.path().join("gateway.toml"), format!("http = \"{address}\"\n")).unwrap();
-    fs::write(place.path().join("gateway.token"), "00\n").unwrap();
+    fs::write(place.path().join("gateway.toml"), format!("http = \"{address}\"\n[s3]\nlisten = \"{address}\"\n"))
+        .unwrap();
+    let user = "[[user]]\nname = \"ann\"\naccess_key = \"AAAA\"\nsecret_key = \"BBBB\"\n";
+    fs::write(place.path().join("users.toml"), user).unwrap();
     let (big, config) = (place.path().join("big"), config.to_str().unwrap());
     fs::File::create(&big).unwrap().set_len(1 << 30).unwrap();
     let big = big.to_str().unwrap();
-    let commands = [&["ls"][..], &["status"], &["get", "x", "-o", "-"], &["stat", "x"], &["put", big]];
+    let commands = [&["ls"][..], &["status"], &["get", "x", "-o", "-"], &["stat", "x"], &["rm", "x"], &["put", big]];
     std::thread::scope(|scope| {
         for args in commands {
             scope.spawn(move || {
@@ -172,11 +174,11 @@ fn a_secret_is_printed_once_when_it_is_made() {
     let text = |args: &[&str]| String::from_utf8(cluster.run(args)).unwrap();
     let secret = text(&["user", "show", "admin", "--secret"]).trim_end().to_owned();
     assert_eq!(secret.len(), 40);
-    let said = cluster.said();
-    assert_eq!(said.matches(&secret).count(), 1, "{said}");
-    assert!(said.contains("user show admin"), "{said}");
+    let printed = cluster.output();
+    assert_eq!(printed.matches(&secret).count(), 1, "{printed}");
+    assert!(printed.contains("user show admin"), "{printed}");
     // What is to be typed has the secret all the same.
-    let export = said.lines().find(|line| line.trim_start().starts_with("export ")).unwrap();
+    let export = printed.lines().find(|line| line.trim_start().starts_with("export ")).unwrap();
     let shell = std::process::Command::new("sh").args(["-c", &format!("{export}; env")]).output().unwrap();
     let environment = String::from_utf8_lossy(&shell.stdout).into_owned();
     assert!(environment.contains(&format!("AWS_SECRET_ACCESS_KEY={secret}\n")), "{export}");
@@ -184,14 +186,14 @@ fn a_secret_is_printed_once_when_it_is_made() {
     assert_eq!(shown["secret_key"], *secret);
     let key = shown["access_key"].as_str().unwrap();
     assert_eq!(text(&["user", "show", "admin"]), format!("access key: {key}\nsecret key: {secret}\n"));
-    assert!(said.contains(&format!("access key: {key}\n")), "{said}");
+    assert!(printed.contains(&format!("access key: {key}\n")), "{printed}");
     let unknown = cluster.try_run(&["user", "show", "nobody"], b"");
     assert!(!unknown.status.success() && String::from_utf8_lossy(&unknown.stderr).contains("user list"));
     assert!(cluster.stop());
 
     let cluster = Cluster::start(&data, &[]);
-    let said = cluster.said();
-    assert!(!said.contains(&secret) && said.contains("user show admin") && said.contains(key), "{said}");
+    let printed = cluster.output();
+    assert!(!printed.contains(&secret) && printed.contains("user show admin") && printed.contains(key), "{printed}");
     let logs = fs::read_dir(data.join("logs")).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
     assert!(logs.into_iter().all(|log| !log.contains(&secret)));
     assert!(cluster.stop());
@@ -234,8 +236,11 @@ fn a_benchmark_says_beforehand_that_there_is_too_little_room() {
     let cluster = small(place.path(), "300MiB");
     let begin = Instant::now();
     let refused = cluster.try_run(&["bench", "--ceiling", "1000", "--seconds", "600"], b"");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("too little room") && said.contains("--sizes"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && printed.contains("too little room") && printed.contains("--sizes"),
+        "{printed}"
+    );
     assert!(begin.elapsed() < LIMIT);
     assert!(cluster.stop());
 }

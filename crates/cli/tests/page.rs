@@ -20,7 +20,7 @@ fn browser() -> Result<PathBuf, String> {
 }
 
 /// The page after its scripts have run for some seconds, as text of its elements, and what the browser complained of.
-fn look(browser: &Path, address: &str, profile: &Path) -> (String, String) {
+fn open_page(browser: &Path, address: &str, profile: &Path) -> (String, String) {
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
@@ -56,8 +56,8 @@ fn the_page_shows_targets_rates_and_what_is_wrong() {
         s3.get("page", &format!("k{n}")).is(200);
     }
     s3.get("page", "none").is(404);
-    let said = cluster.said();
-    let address = said.lines().find_map(|line| Some(line.split_once("status page: ")?.1.to_owned())).unwrap();
+    let printed = cluster.output();
+    let address = printed.lines().find_map(|line| Some(line.split_once("status page: ")?.1.to_owned())).unwrap();
     // Until some quiet seconds are over: then lines have a height and a bottom.
     let quiet = |second: &serde_json::Value| second["put"]["chunks"] == 0 && second["get"]["chunks"] == 0;
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -72,7 +72,7 @@ fn the_page_shows_targets_rates_and_what_is_wrong() {
         std::thread::sleep(Duration::from_millis(100));
     }
 
-    let (page, complaints) = look(&browser, &address, &place.path().join("profile"));
+    let (page, complaints) = open_page(&browser, &address, &place.path().join("profile"));
     assert_eq!(complaints, "");
     assert!(part(&page, "id=\"state\"", "</p>").contains("All 9 targets are up."), "{page}");
     for target in 1..=9 {
@@ -98,7 +98,7 @@ fn the_page_shows_targets_rates_and_what_is_wrong() {
 
     let third = cluster.children("target")[2];
     signal(third, "-STOP");
-    let (page, _) = look(&browser, &address, &place.path().join("profile"));
+    let (page, _) = open_page(&browser, &address, &place.path().join("profile"));
     signal(third, "-CONT");
     let state = part(&page, "id=\"state\"", "</p>");
     assert!(state.contains(" is silent."), "{state}");

@@ -41,10 +41,10 @@ fn loosen(place: &Path) {
     }
 }
 
-const SAID: &str = "could be used by other users of this machine";
+const WARNING: &str = "could be used by other users of this machine";
 
 fn used(cluster: &Cluster) {
-    assert!(cluster.try_run(&["put", "-", "--name", "f"], &content(3_000_000, 1)).status.success());
+    assert!(cluster.try_run(&["put", "-", "f"], &content(3_000_000, 1)).status.success());
     cluster.run(&["user", "add", "ann"]);
     cluster.run(&["catalog", "check"]);
     let names = ["catalog.sqlite", "catalog.lock", "users.toml", "logs/gateway.log", "targets/1/identity"];
@@ -64,14 +64,14 @@ fn a_cluster_is_its_owners_alone() {
         let data = parent.join("data");
         let cluster = Cluster::start(&data, &["--targets", "3"]);
         used(&cluster);
-        assert_eq!(cluster.said().matches(SAID).count(), 0, "{}", cluster.said());
+        assert_eq!(cluster.output().matches(WARNING).count(), 0, "{}", cluster.output());
         assert!(cluster.stop());
 
         loosen(&data);
         let cluster = Cluster::start(&data, &[]);
-        assert_eq!(cluster.said().matches(SAID).count(), 1, "{}", cluster.said());
+        assert_eq!(cluster.output().matches(WARNING).count(), 1, "{}", cluster.output());
         let log = fs::read_to_string(data.join("logs/target-2.log")).unwrap();
-        assert_eq!(log.matches(SAID).count(), 1, "{log}");
+        assert_eq!(log.matches(WARNING).count(), 1, "{log}");
         used_again(&cluster);
         assert!(cluster.stop());
         assert_eq!(mode(&parent), before, "the directory above is not the cluster's");
@@ -91,7 +91,7 @@ fn used_again(cluster: &Cluster) {
     assert_eq!(loose(&cluster.directory), []);
 }
 
-/// What belongs to somebody else cannot be tightened: that is said, and all goes on.
+/// What belongs to somebody else cannot be tightened: that is reported, and all goes on.
 #[test]
 fn a_file_of_somebody_else_is_warned_of() {
     const NOBODY: u32 = 65_534;
@@ -109,16 +109,16 @@ fn a_file_of_somebody_else_is_warned_of() {
         let mut command = Command::new(&binary);
         command.args(["up", "--once", "--targets", "3", "--data", data.to_str().unwrap()]).uid(NOBODY).gid(NOBODY);
         let output = command.current_dir("/").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        said
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{printed}");
+        printed
     };
     assert!(!up().contains("cannot be changed"));
     let users = data.join("users.toml");
     std::os::unix::fs::chown(&users, Some(0), Some(0)).unwrap();
     fs::set_permissions(&users, Permissions::from_mode(0o644)).unwrap();
-    let said = up();
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains("cannot be changed")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("users.toml") && lines[0].contains("chmod"), "{said}");
+    let printed = up();
+    let lines: Vec<&str> = printed.lines().filter(|line| line.contains("cannot be changed")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("users.toml") && lines[0].contains("chmod"), "{printed}");
     assert_eq!(mode(&users), 0o644);
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,14 +20,16 @@ fn change(config: &Path, change: impl Fn(&str) -> String) {
     fs::rename(new, config).unwrap();
 }
 
-/// A tenth target at the end of the map, and a higher epoch.
+/// A tenth target at the end of the map and in its first cell, and a higher epoch.
 fn grown(map: &str) -> String {
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = node::free_port(Ipv4Addr::LOCALHOST).unwrap();
     let entry = format!(
         "\n[[target]]\nid = 10\ndomain = \"disk-010\"\naddress = \"127.0.0.1:{port}\"\ndata = \"targets/10\"\n\
          capacity = \"1GiB\"\n"
     );
-    map.replace("epoch = 1", "epoch = 2") + &entry
+    let placed = map.replace("epoch = 1", "epoch = 2").replace("targets = [1, 4, 7]", "targets = [1, 4, 7, 10]");
+    assert!(placed.contains("10]"), "{map}");
+    placed + &entry
 }
 
 fn status(cluster: &Cluster) -> serde_json::Value {
@@ -61,7 +63,7 @@ fn under_load(cluster: &Cluster, work: impl FnOnce()) {
             let mut n = 0;
             while !over.load(Ordering::Relaxed) {
                 let (name, bytes) = (format!("load-{n}"), content(300_000, n));
-                let put = cluster.try_run(&["put", "-", "--name", &name], &bytes);
+                let put = cluster.try_run(&["put", "-", &name], &bytes);
                 assert!(put.status.success(), "put {n}: {}", String::from_utf8_lossy(&put.stderr));
                 assert!(cluster.run(&["get", &name, "-o", "-"]) == bytes, "file {n} came back changed");
                 n += 1;
@@ -80,13 +82,13 @@ fn cluster_grows(more: &[&str]) {
     fs::create_dir(&data).unwrap();
     let cluster = Cluster::start(&data, more);
     let old = content(2_000_000, 99);
-    assert!(cluster.try_run(&["put", "-", "--name", "old"], &old).status.success());
+    assert!(cluster.try_run(&["put", "-", "old"], &old).status.success());
     let mut tenth = None;
     under_load(&cluster, || {
         change(Path::new(&cluster.config()), grown);
         make_store(&cluster.config(), 10);
         tenth = Some(Role::start(&["target", "--config", &cluster.config(), "--id", "10"]));
-        // Some are told; the others, and the gateway, hear of it from them and look for themselves.
+        // Some are notified; the others, and the gateway, learn of it from them and read the file themselves.
         let targets = cluster.children("target");
         targets.iter().take(5).for_each(|pid| signal(*pid, "-HUP"));
         wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "2"));
@@ -118,7 +120,7 @@ fn a_gateway_that_is_not_told_hears_of_the_new_map() {
     let cluster = Cluster::start(&data, &["--targets", "4"]);
     // Another layout of groups, too: the targets do not listen any more where the old gateway asks.
     let map = fs::read_to_string(cluster.config()).unwrap();
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = node::free_port(Ipv4Addr::LOCALHOST).unwrap();
     let old = map.lines().find(|line| line.starts_with("multicast_port")).unwrap().to_owned();
     change(Path::new(&cluster.config()), |map| {
         map.replace("epoch = 1", "epoch = 7").replace(&old, &format!("multicast_port = {port}"))
@@ -129,11 +131,11 @@ fn a_gateway_that_is_not_told_hears_of_the_new_map() {
     let new = fs::read_to_string(cluster.config()).unwrap();
     change(Path::new(&cluster.config()), |_| map.clone());
     wait_for("a word of the newer map", || status(&cluster)["newer_epoch"] == 7);
-    let said = String::from_utf8(cluster.run(&["status"])).unwrap();
-    assert!(said.contains("others use a newer cluster map, of epoch 7"), "{said}");
+    let printed = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(printed.contains("others use a newer cluster map, of epoch 7"), "{printed}");
     assert_eq!(status(&cluster)["epoch"], 1);
     change(Path::new(&cluster.config()), |_| new.clone());
-    let put = cluster.try_run(&["put", "-", "--name", "f"], b"told by a stale answer");
+    let put = cluster.try_run(&["put", "-", "f"], b"told by a stale answer");
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     assert_eq!(status(&cluster)["epoch"], 7);
     assert!(status(&cluster)["newer_epoch"].is_null());
@@ -151,7 +153,13 @@ fn a_map_that_is_worse_is_not_taken() {
     let good = fs::read_to_string(cluster.config()).unwrap();
     let name = good.lines().find(|line| line.starts_with("cluster = ")).unwrap().to_owned();
     let fewest = |n: u8| good.replace("epoch = 1", &format!("epoch = 2\nfewest_copies = {n}"));
-    let bad: [(&str, String, &str); 5] = [
+    let newcomer =
+        "\n[[target]]\nid = 4\ndomain = \"d\"\naddress = \"127.0.0.1:9\"\ndata = \"d\"\ncapacity = \"1GiB\"\n";
+    let newer = good.replace("epoch = 1", "epoch = 2");
+    let (without_cells, _) = newer.split_once("[layout]").unwrap();
+    let bad: [(&str, String, &str); 7] = [
+        ("does not place a target", newer.clone() + newcomer, "target 4 is in no cell"),
+        ("has no cells", without_cells.to_owned() + newcomer, "has no [layout], and its targets are others"),
         ("is no TOML", good.clone() + "\nthis is not TOML", "line"),
         (
             "is of another cluster",
@@ -162,12 +170,12 @@ fn a_map_that_is_worse_is_not_taken() {
         ("had more copies than it has", fewest(4), "fewest_copies = 4: write a number"),
         ("is not newer", good.clone(), "put a newer one there"),
     ];
-    for (what, text, said) in bad {
+    for (what, text, message) in bad {
         change(Path::new(&cluster.config()), |_| text.clone());
         signal(cluster.children("target")[0], "-HUP");
-        wait_for(what, || log().contains(said));
+        wait_for(what, || log().contains(message));
     }
-    assert!(cluster.try_run(&["put", "-", "--name", "f"], b"still here").status.success());
+    assert!(cluster.try_run(&["put", "-", "f"], b"still here").status.success());
     assert_eq!(epochs(&cluster), ["1", "1", "1"]);
     assert!(cluster.stop());
 }

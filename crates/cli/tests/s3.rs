@@ -1,4 +1,4 @@
-//! The S3 face through the real binary and real sockets.
+//! The S3 API through the real binary and real sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
 
@@ -76,8 +76,8 @@ fn objects_come_back_as_they_were_put() {
     broken_bodies(&s3);
     cors(&s3);
     table(&s3);
-    // The plain HTTP interface knows nothing of objects, and is not disturbed by them.
-    cluster.run(&["put", &cluster.config(), "--name", "a file"]);
+    // The command's own bucket.
+    cluster.run(&["put", &cluster.config(), "a file"]);
     let listed = String::from_utf8(cluster.run(&["ls", "--json"])).unwrap();
     assert!(listed.contains("a file") && !listed.contains("bodies"), "{listed}");
     for log in fs::read_dir(cluster.directory.join("logs")).unwrap().flatten() {
@@ -219,7 +219,7 @@ fn conditions(s3: &S3) {
     put("none", ("if-match", &tag), b"two").fails(404, "NoSuchKey");
     put("k", ("if-match", &tag), b"two").is(200);
     assert_eq!(s3.get("cond", "k").body, b"two");
-    // Of many who create one key, one succeeds.
+    // Of many clients that create one key, one succeeds.
     let wins: usize = std::thread::scope(|scope| {
         let ask = |n: u8| scope.spawn(move || put("race", ("if-none-match", "*"), &[n]).status);
         let all: Vec<_> = (0..8).map(ask).collect();
@@ -327,12 +327,12 @@ fn refusals(s3: &S3) {
     for header in [
         ("x-amz-server-side-encryption", "AES256"),
         ("x-amz-acl", "public-read"),
-        ("x-amz-storage-class", "GLACIER"),
         ("x-amz-grant-read", "id=x"),
         ("x-amz-website-redirect-location", "/x"),
     ] {
         put(header).fails(501, "NotImplemented");
     }
+    put(("x-amz-storage-class", "GLACIER")).fails(400, "InvalidStorageClass");
     for query in ["acl", "torrent", "select", "made-up", "logging", "replication", "website", "notification"] {
         s3.ask("GET", ("lists", ""), &[(query, "")], &[], b"").fails(501, "NotImplemented");
         s3.ask("PUT", ("lists", "refused"), &[(query, "")], &[], b"<x/>").fails(501, "NotImplemented");
@@ -519,8 +519,8 @@ fn table(s3: &S3) {
     let (section, _) = section.split_once("## Limits").unwrap();
     let mut rows: std::collections::BTreeMap<&str, &str> = std::collections::BTreeMap::new();
     for row in section.lines().filter(|line| line.starts_with("| `")) {
-        let (names, said) = row.trim_matches(['|', ' ']).split_once(" | ").unwrap();
-        rows.extend(names.split_whitespace().map(|name| (name.trim_matches('`'), said)));
+        let (names, support) = row.trim_matches(['|', ' ']).split_once(" | ").unwrap();
+        rows.extend(names.split_whitespace().map(|name| (name.trim_matches('`'), support)));
     }
     assert_eq!(rows.len(), OPERATIONS.len());
     s3.put("table", "", b"").is(200);
@@ -530,12 +530,12 @@ fn table(s3: &S3) {
         } else {
             s3.ask(method, ("table", key), query, headers, body.as_bytes())
         };
-        let said = rows[name];
-        if said.starts_with("refused: ") {
-            let code = said.trim_start_matches("refused: ").trim_matches('`');
+        let support = rows[name];
+        if support.starts_with("refused: ") {
+            let code = support.trim_start_matches("refused: ").trim_matches('`');
             answer.fails(501, code);
         } else {
-            assert!(said.starts_with("supported") || said.starts_with("partly: "), "{name}: {said}");
+            assert!(support.starts_with("supported") || support.starts_with("partly: "), "{name}: {support}");
             assert_ne!(answer.status, 501, "{name}: {}", answer.text());
         }
     }

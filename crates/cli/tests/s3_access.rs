@@ -214,8 +214,8 @@ fn policies_say_who_may_do_what() {
     let place = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&place.path().join("data"), &["--targets", "3"]);
     let s3 = S3::of(&cluster);
-    let said = String::from_utf8(cluster.run(&["user", "add", "ann"])).unwrap();
-    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let printed = String::from_utf8(cluster.run(&["user", "add", "ann"])).unwrap();
+    let value = |name: &str| printed.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let ann = S3::new(&s3.endpoint, &value("access key:"), &value("secret key:"));
     s3.put("shared", "", b"").is(200);
     for key in ["public/k", "private/k", "ann/k"] {
@@ -258,7 +258,7 @@ fn everybody(s3: &S3, ann: &S3) {
         unsigned(s3, method, path, b"x").fails(403, "AccessDenied");
     }
     unsigned(s3, "PUT", "fresh", b"").fails(403, "AccessDenied");
-    // Who may not list does not learn what is missing.
+    // A user that may not list does not learn what is missing.
     unsigned(s3, "GET", "shared/public/none", b"").fails(403, "AccessDenied");
     s3.get("shared", "public/none").fails(404, "NoSuchKey");
     unsigned(s3, "GET", "shared/public/k?response-content-type=text/html", b"").fails(400, "InvalidRequest");

@@ -163,7 +163,7 @@ fn locks(s3: &S3) {
     s3.ask("DELETE", ("locks", "k"), &query, &[bypass], b"").is(204);
 }
 
-/// The same for who sees requests on their way.
+/// The same for an eavesdropper on the way.
 fn headers(s3: &S3) {
     let (empty, body) = (sha256(b""), sha256(b"hello"));
     let get = Signed { s3, method: "GET", path: "/signed/secret", payload: &empty, headers: &[], covered: None };

@@ -176,8 +176,8 @@ fn checksums(s3: &S3) {
 fn versioning(s3: &S3, bucket: &str, status: &str) {
     let xml = format!("<VersioningConfiguration><Status>{status}</Status></VersioningConfiguration>");
     s3.ask("PUT", (bucket, ""), &[("versioning", "")], &[], xml.as_bytes()).is(200);
-    let said = s3.list(bucket, &[("versioning", "")]).is(200);
-    assert_eq!(said.element("Status"), status);
+    let printed = s3.list(bucket, &[("versioning", "")]).is(200);
+    assert_eq!(printed.element("Status"), status);
 }
 
 fn versions(s3: &S3) {
@@ -290,8 +290,8 @@ fn tags(s3: &S3) {
 }
 
 fn users(cluster: &Cluster, s3: &S3) {
-    let said = String::from_utf8(cluster.run(&["user", "add", "ann"])).unwrap();
-    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let printed = String::from_utf8(cluster.run(&["user", "add", "ann"])).unwrap();
+    let value = |name: &str| printed.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let ann = S3::new(&s3.endpoint, &value("access key:"), &value("secret key:"));
     ann.put("anns", "", b"").is(200);
     ann.put("anns", "k", b"hers").is(200);
@@ -335,8 +335,11 @@ fn catalog(cluster: Cluster, s3: &S3) {
     std::fs::write(&file, b"no catalog".repeat(4_096)).unwrap();
     for command in [&["check"][..], &["rebuild"]] {
         let refused = reservoir(&[&["catalog"], command, &["--config", &config]].concat());
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("damaged") && said.contains("--from-manifests"), "{said}");
+        let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && printed.contains("damaged") && printed.contains("--from-manifests"),
+            "{printed}"
+        );
     }
     let dry = String::from_utf8(cluster.run(&["catalog", "rebuild", "--from-manifests", "--dry-run"])).unwrap();
     assert!(dry.contains("adds ") && dry.contains(" 0 removed") && dry.contains("nothing was changed"), "{dry}");
@@ -358,7 +361,7 @@ fn catalog(cluster: Cluster, s3: &S3) {
     lifecycle(cluster, &s3);
 }
 
-/// What has expired is gone when a gateway has looked, which it does when it starts.
+/// What has expired is gone when a gateway has swept, which it does when it starts.
 fn lifecycle(cluster: Cluster, s3: &S3) {
     s3.put("ends", "", b"").is(200);
     for key in ["old/1", "old/2", "young"] {
@@ -376,8 +379,8 @@ fn lifecycle(cluster: Cluster, s3: &S3) {
     rule("").fails(400, "MalformedXML");
     s3.list("ends", &[("lifecycle", "")]).fails(404, "NoSuchLifecycleConfiguration");
     rule("<Expiration><Date>2020-01-01T00:00:00Z</Date></Expiration>").is(200);
-    let said = s3.list("ends", &[("lifecycle", "")]).is(200);
-    assert_eq!((said.element("ID"), said.element("Prefix")), ("a".to_owned(), "old/".to_owned()));
+    let printed = s3.list("ends", &[("lifecycle", "")]).is(200);
+    assert_eq!((printed.element("ID"), printed.element("Prefix")), ("a".to_owned(), "old/".to_owned()));
     let directory = cluster.directory.clone();
     assert!(cluster.stop());
     let cluster = Cluster::start(&directory, &[]);

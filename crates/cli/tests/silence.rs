@@ -1,4 +1,4 @@
-//! Why a target is silent is said: for each cause that can be had on one machine, with real processes.
+//! The reason why a target is silent is reported: for each cause that can be had on one machine, with real processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -75,20 +75,33 @@ fn elsewhere(place: &Path, name: &str, config: &str, key: &str, change: impl Fn(
 }
 
 #[test]
-fn why_a_target_is_silent_is_said() {
+fn the_reason_of_silence_is_reported() {
+    is_reported_at("127.0.0.1", &[]);
+}
+
+#[test]
+fn the_reason_of_silence_is_reported_over_ipv6() {
+    match UdpSocket::bind("[::1]:0") {
+        Ok(_) => is_reported_at("[::1]", &["--ipv6"]),
+        Err(error) => eprintln!("skipped: this machine has no IPv6: {error}"),
+    }
+}
+
+fn is_reported_at(loopback: &str, options: &[&str]) {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     fs::create_dir(&data).unwrap();
-    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let cluster = Cluster::start(&data, &[&["--targets", "3"], options].concat());
     let (config, key) = (cluster.config(), fs::read_to_string(data.join("cluster.key")).unwrap());
     // A fourth target comes into the map; somebody sits at its address and says nothing.
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let stranger = UdpSocket::bind(format!("{loopback}:0")).unwrap();
     stranger.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let address = stranger.local_addr().unwrap();
     let entry = format!(
         "\n[[target]]\nid = 4\ndomain = \"disk-004\"\naddress = \"{address}\"\ndata = \"fourth\"\ncapacity = \"1GiB\"\n"
     );
-    let grown = fs::read_to_string(&config).unwrap().replace("epoch = 1", "epoch = 2") + &entry;
+    let grown = fs::read_to_string(&config).unwrap().replace("epoch = 1", "epoch = 2");
+    let grown = grown.replace("targets = [1, 2, 3]", "targets = [1, 2, 3, 4]") + &entry;
     fs::write(data.join("new"), grown).unwrap();
     fs::rename(data.join("new"), &config).unwrap();
     cluster.children("target").into_iter().chain(cluster.children("gateway")).for_each(|pid| signal(pid, "-HUP"));

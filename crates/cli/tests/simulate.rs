@@ -107,7 +107,7 @@ fn a_scenario_is_run_compared_swept_and_ablated_with_reports() {
     }
 }
 
-/// Two leaders that share members refuse each other's windows: groups are laid out for the protocol unless it is said how.
+/// Two leaders that share members refuse each other's windows: groups are laid out for the protocol unless it is stated how.
 #[test]
 fn groups_are_laid_out_for_the_protocol() {
     let place = tempfile::tempdir().unwrap();
@@ -126,26 +126,26 @@ fn groups_are_laid_out_for_the_protocol() {
     let shared = rate(&["protocol=leader", "overlap=true"]);
     assert!(!led.0 && shared.0 && led.1 != shared.1, "{led:?} {shared:?}");
     assert!(rate(&[]).0 && !rate(&["overlap=false"]).0);
-    // Said where it was chosen, and only there; with JSON on standard error.
-    let said = "share no targets, because protocol = \"leader\"";
-    let tells = |args: &[&str]| {
+    // Printed where it was chosen, and only there; with JSON on standard error.
+    let note = "share no targets, because protocol = \"leader\"";
+    let counts = |args: &[&str]| {
         let output = reservoir(&[&["sim"], args].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        (out.matches(said).count(), err.matches(said).count())
+        (out.matches(note).count(), err.matches(note).count())
     };
     let led = ["--set", "protocol=leader"];
-    assert_eq!(tells(&[&["run", file][..], &led].concat()), (1, 0));
-    assert_eq!(tells(&[&["run", file, "--json"][..], &led].concat()), (0, 1));
-    assert_eq!(tells(&[&["run", file, "--set", "overlap=true"][..], &led].concat()), (0, 0));
-    assert_eq!(tells(&["run", file]), (0, 0));
-    assert_eq!(tells(&["sweep", file, "--vary", "protocol=replicast-m,leader"]), (1, 0));
-    assert_eq!(tells(&["ablate", file, "--switch", "protocol=leader", "--switch", "depth=2"]), (1, 0));
+    assert_eq!(counts(&[&["run", file][..], &led].concat()), (1, 0));
+    assert_eq!(counts(&[&["run", file, "--json"][..], &led].concat()), (0, 1));
+    assert_eq!(counts(&[&["run", file, "--set", "overlap=true"][..], &led].concat()), (0, 0));
+    assert_eq!(counts(&["run", file]), (0, 0));
+    assert_eq!(counts(&["sweep", file, "--vary", "protocol=replicast-m,leader"]), (1, 0));
+    assert_eq!(counts(&["ablate", file, "--switch", "protocol=leader", "--switch", "depth=2"]), (1, 0));
     let second = place.path().join("y.toml");
     fs::write(&second, format!("{text}protocol = \"leader\"\n")).unwrap();
-    assert_eq!(tells(&["compare", file, second.to_str().unwrap(), "--seeds", "2"]), (1, 0));
+    assert_eq!(counts(&["compare", file, second.to_str().unwrap(), "--seeds", "2"]), (1, 0));
     fs::write(&second, format!("{text}protocol = \"leader\"\noverlap = false\n")).unwrap();
-    assert_eq!(tells(&["compare", file, second.to_str().unwrap(), "--seeds", "2"]), (0, 0));
+    assert_eq!(counts(&["compare", file, second.to_str().unwrap(), "--seeds", "2"]), (0, 0));
 }
 
 #[test]
@@ -177,8 +177,8 @@ fn a_replay_is_a_line_for_each_thing_that_happens() {
     for step in &steps[..steps.len() - 1] {
         let mut words = step.split_whitespace();
         let (time, node) = (words.next().unwrap(), words.next().unwrap());
-        let named = node.starts_with("target-") || node.starts_with("initiator-");
-        assert!(time.parse::<f64>().is_ok() && named && words.next().is_some(), "{step}");
+        let is_node = node.starts_with("target-") || node.starts_with("initiator-");
+        assert!(time.parse::<f64>().is_ok() && is_node && words.next().is_some(), "{step}");
         assert!(!step.contains(['{', '}']), "a dump of data and no sentence: {step}");
     }
     for what in ["put request", "bid for", "accept of", "payload of", "durable on"] {
@@ -274,7 +274,7 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_line() {
     assert!(error_of(&["sim", "ablate", path, "--switch", "depth=2"]).contains("compare"));
 }
 
-/// Everybody pays for messages, payload and syncs: ours and those who reserve nothing.
+/// Everybody pays for messages, payload and syncs: ours and those that reserve nothing.
 #[test]
 fn rivals_are_compared_at_the_same_costs() {
     let rows_at = |cpu: &str| -> Vec<Value> {

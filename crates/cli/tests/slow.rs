@@ -63,22 +63,22 @@ fn head(s3: &S3, method: &str, key: &str, query: &[(&str, &str)], more: &str) ->
     format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n{more}\r\n", host(s3))
 }
 
-/// Sends `bytes` over and over, a few a second, until the other end has had enough; what it said.
+/// Sends `bytes` over and over, a few a second, until the other end has had enough; what it response.
 fn trickle(mut stream: TcpStream, bytes: &[u8]) -> String {
     stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    let (deadline, mut said) = (Instant::now() + LIMIT, vec![]);
+    let (deadline, mut response) = (Instant::now() + LIMIT, vec![]);
     loop {
         assert!(Instant::now() < deadline, "the gateway still waits");
         let sent = stream.write_all(bytes);
         let mut part = [0; 4_096];
         match stream.read(&mut part) {
             Ok(0) => break,
-            Ok(count) => said.extend(&part[..count]),
+            Ok(count) => response.extend(&part[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && sent.is_ok() => {}
             Err(_) => break,
         }
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 /// What was on its way to a client that asked and then took nothing.
@@ -135,8 +135,8 @@ fn slow_clients_are_ended_and_others_are_served() {
             until("a get", || ask("GET", b"").is_some_and(|answer| answer.body == body));
         }
         for body in bodies {
-            let said = body.join().unwrap();
-            assert!(said.is_empty() || said.contains("<Code>RequestTimeout</Code>"), "{said}");
+            let response = body.join().unwrap();
+            assert!(response.is_empty() || response.contains("<Code>RequestTimeout</Code>"), "{response}");
         }
     });
     until("all are ended", || sockets(gateway) <= at_rest);

@@ -107,7 +107,7 @@ fn drip(n: usize) -> &'static [u8] {
     }
 }
 
-/// Connections of strangers. Who is sent away comes again, some times a second.
+/// Connections of strangers. One that is sent away comes again, some times a second.
 struct Crowd {
     held: Vec<(TcpStream, usize)>,
     come: usize,
@@ -161,23 +161,27 @@ impl Crowd {
         for (mut stream, n) in self.held {
             stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(LATE)).unwrap();
-            let mut said = vec![];
-            if let Err(error) = stream.read_to_end(&mut said) {
+            let mut response = vec![];
+            if let Err(error) = stream.read_to_end(&mut response) {
                 assert_eq!(error.kind(), ErrorKind::ConnectionReset, "kind {}: {error}", n % 12);
             }
-            let said = String::from_utf8_lossy(&said);
-            assert!(n % 12 == 8 || said.is_empty() || said.starts_with("HTTP/1.1 4"), "kind {}: {said}", n % 12);
+            let response = String::from_utf8_lossy(&response);
+            assert!(
+                n % 12 == 8 || response.is_empty() || response.starts_with("HTTP/1.1 4"),
+                "kind {}: {response}",
+                n % 12
+            );
         }
         assert!(begin.elapsed() < LATE, "{:?}", begin.elapsed());
     }
 
     /// Goes on until `stop`.
     fn go_on(mut self, s3: &S3, stop: &AtomicBool) -> Self {
-        let mut said = [0; 4_096];
+        let mut response = [0; 4_096];
         while !stop.load(Ordering::SeqCst) {
             for at in 0..self.held.len() {
                 let (stream, n) = &mut self.held[at];
-                let gone = match stream.read(&mut said) {
+                let gone = match stream.read(&mut response) {
                     Ok(count) => count == 0,
                     Err(error) => error.kind() != ErrorKind::WouldBlock,
                 };
@@ -251,7 +255,7 @@ fn ask(s3: &S3, n: u64) -> Duration {
 }
 
 #[test]
-fn who_has_no_key_takes_no_turn() {
+fn a_stranger_takes_no_turn() {
     let place = tempfile::tempdir().unwrap();
     let (cluster, s3) = started(&place, "");
     // Each kind by itself, more often than there are turns.
@@ -289,19 +293,19 @@ fn forms(s3: &S3) {
     };
     let held: Vec<TcpStream> = (0..ENOUGH).map(|_| Crowd::come(s3, 6)).collect();
     let begin = Instant::now();
-    let said = answer(post(&[head(whole.len()), whole.clone()].concat()));
-    assert!(said.starts_with("HTTP/1.1 204"), "{said}");
+    let response = answer(post(&[head(whole.len()), whole.clone()].concat()));
+    assert!(response.starts_with("HTTP/1.1 204"), "{response}");
     // Signed ones that do not go on have turns, and lose them while others wait.
     let halves: Vec<TcpStream> =
         (0..20).map(|_| post(&[head(whole.len()), whole[..whole.len() - 100].to_vec()].concat())).collect();
-    let said = answer(post(&[head(whole.len()), whole.clone()].concat()));
-    assert!(said.starts_with("HTTP/1.1 204") && begin.elapsed() < 2 * SOON, "{:?} {said}", begin.elapsed());
+    let response = answer(post(&[head(whole.len()), whole.clone()].concat()));
+    assert!(response.starts_with("HTTP/1.1 204") && begin.elapsed() < 2 * SOON, "{:?} {response}", begin.elapsed());
     assert!(s3.get("bucket", "form").is(200).body == content(70_000, 3));
     drop((held, halves));
     // Nothing of the file is looked at when the fields do not allow it.
     let wrong = String::from_utf8_lossy(&whole).replacen("x-amz-signature\"\r\n\r\n", "x-amz-signature\"\r\n\r\n0", 1);
-    let said = answer(post(&[head(wrong.len()), wrong.into_bytes()].concat()));
-    assert!(said.contains("<Code>SignatureDoesNotMatch</Code>"), "{said}");
+    let response = answer(post(&[head(wrong.len()), wrong.into_bytes()].concat()));
+    assert!(response.contains("<Code>SignatureDoesNotMatch</Code>"), "{response}");
 }
 
 /// Uploads of somebody with a key that stand still, or trickle, have turns, and lose them while others wait.
@@ -318,9 +322,9 @@ fn stalled(cluster: &Cluster, s3: &S3) {
         slow.write_all(b"..").unwrap();
         std::thread::sleep(Duration::from_millis(700));
     }
-    let mut said = [0; 12];
-    slow.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&said));
+    let mut response = [0; 12];
+    slow.read_exact(&mut response).unwrap();
+    assert_eq!(&response, b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&response));
     let held = (0..ENOUGH).map(|n| {
         let head = begun(s3, &format!("PUT {}", signed(s3, "PUT", "stalled")), "Content-Length: 1000000\r\n", THREE);
         let mut stream = TcpStream::connect(host(s3)).unwrap();
@@ -379,12 +383,12 @@ fn a_thousand_strangers_keep_nobody_with_a_key_waiting() {
 /// Asks on a connection and waits for the answer, an error of S3.
 fn is_refused(stream: &mut TcpStream, request: &[u8]) -> String {
     stream.write_all(request).unwrap();
-    let (mut said, mut more) = (vec![], [0; 4_096]);
+    let (mut response, mut more) = (vec![], [0; 4_096]);
     loop {
         let count = stream.read(&mut more).unwrap();
-        assert!(count > 0, "{}", String::from_utf8_lossy(&said));
-        said.extend(&more[..count]);
-        let text = String::from_utf8_lossy(&said);
+        assert!(count > 0, "{}", String::from_utf8_lossy(&response));
+        response.extend(&more[..count]);
+        let text = String::from_utf8_lossy(&response);
         if text.contains("</Error>") && (!text.contains("chunked") || text.ends_with("0\r\n\r\n")) {
             return text.into_owned();
         }
@@ -402,9 +406,9 @@ fn a_connection_ends_after_many_refusals_unless_somebody_with_a_key_has_signed_o
     for request in [&wrong, &get("/bucket/k"), &get("/nothing/k")] {
         let mut stream = TcpStream::connect(host(&s3)).unwrap();
         for n in 1..=REFUSED {
-            let said = is_refused(&mut stream, request);
-            assert!(said.starts_with("HTTP/1.1 4"), "{said}");
-            assert_eq!(said.to_ascii_lowercase().contains("connection: close"), n == REFUSED, "{n}: {said}");
+            let response = is_refused(&mut stream, request);
+            assert!(response.starts_with("HTTP/1.1 4"), "{response}");
+            assert_eq!(response.to_ascii_lowercase().contains("connection: close"), n == REFUSED, "{n}: {response}");
         }
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
@@ -414,8 +418,8 @@ fn a_connection_ends_after_many_refusals_unless_somebody_with_a_key_has_signed_o
     stream.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
     for _ in 0..2 * REFUSED {
-        let said = is_refused(&mut stream, &wrong);
-        assert!(!said.to_ascii_lowercase().contains("connection: close"), "{said}");
+        let response = is_refused(&mut stream, &wrong);
+        assert!(!response.to_ascii_lowercase().contains("connection: close"), "{response}");
     }
     // A signature for another service is refused before its body is asked for.
     let other = format!(
@@ -424,8 +428,8 @@ fn a_connection_ends_after_many_refusals_unless_somebody_with_a_key_has_signed_o
         s3.key
     );
     let begin = Instant::now();
-    let said = is_refused(&mut TcpStream::connect(host(&s3)).unwrap(), &begun(&s3, "POST /", &other, ""));
-    assert!(said.contains("AuthorizationHeaderMalformed") && begin.elapsed() < SOON, "{said}");
+    let response = is_refused(&mut TcpStream::connect(host(&s3)).unwrap(), &begun(&s3, "POST /", &other, ""));
+    assert!(response.contains("AuthorizationHeaderMalformed") && begin.elapsed() < SOON, "{response}");
     assert!(cluster.stop());
 }
 
@@ -529,8 +533,8 @@ fn handshakes_that_do_not_begin_keep_nobody_out() {
         .output();
     match curl {
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && said.contains("AccessDenied"), "{output:?}");
+            let response = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && response.contains("AccessDenied"), "{output:?}");
         }
         Err(reason) => eprintln!("skipped: curl: {reason}"),
     }

@@ -107,9 +107,9 @@ fn copies(s3: &S3, mallory: &S3) {
     let begin = Instant::now();
     let mut one = ask_for(CROWD);
     one.set_read_timeout(Some(5 * SOON)).unwrap();
-    let mut said = [0; 12];
-    match one.read_exact(&mut said) {
-        Ok(()) => assert_eq!(&said, b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&said)),
+    let mut response = [0; 12];
+    match one.read_exact(&mut response) {
+        Ok(()) => assert_eq!(&response, b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&response)),
         Err(error) => assert!(error.kind() != ErrorKind::WouldBlock, "{:?}", begin.elapsed()),
     }
 }

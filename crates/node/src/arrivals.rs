@@ -7,7 +7,7 @@ use protocol::time::{Instant, Span};
 
 /// Transfers that are remembered.
 const LAST: usize = 4_096;
-/// Intervals are told apart by what came in them up to this, and those with as much or more.
+/// Intervals are distinguished by what came in them up to this, and those with as much or more.
 pub(crate) const MOST: usize = 4;
 
 /// The last transfers of a target: when each begins, how long it has the port, and of which chunk it is, if that is known.

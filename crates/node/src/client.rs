@@ -1,30 +1,32 @@
 //! An initiator for applications: requests from any thread, tickets to wait on.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use protocol::config::Transport;
 use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::initiator::{
-    Busy, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Request, Scope, Stored,
+    Busy, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Request, Stored,
     TargetState,
 };
 use protocol::machine::{Completion, Effect};
 use protocol::map::ClusterMap;
+use protocol::redundancy::Redundancy;
 use protocol::time::Instant;
+use protocol::transport::Transport;
 use protocol::wire::Usage;
 
+use crate::carrier::Carrier;
 use crate::config::{ClusterConfig, MulticastChoice};
-use crate::hearing::{Hearing, Silence};
+use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::InitiatorMetrics;
-use crate::net::{Net, has_addresses, initiator_interface};
-use crate::port::{self, Host, Mail, Mailbox};
+use crate::reachability::{Reachability, Silence};
 use crate::reload::MapInUse;
+use crate::udp::{Udp, has_addresses, initiator_interface};
 use crate::{NodeError, io, random};
 
 /// Chunks below this are hashed by the loop itself: cheaper than a hop to another thread.
@@ -54,7 +56,7 @@ struct Shared {
     map: MapInUse,
     metrics: Arc<InitiatorMetrics>,
     multicast: Arc<AtomicBool>,
-    hearing: Hearing,
+    reachability: Reachability,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -72,7 +74,7 @@ impl<T> Ticket<T> {
     }
 }
 
-/// Who waits for which handle.
+/// The waiters for answers, by handle.
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
@@ -95,7 +97,7 @@ fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held while requests are answered. However that ends, by a panic as well, whoever waits is told by the closed channel.
+/// Held while requests are answered. However that ends, by a panic as well, whoever waits sees it from the closed channel.
 struct Answering {
     mail: Option<Receiver<Mail<Request>>>,
     open: Arc<Mutex<Waiting>>,
@@ -103,7 +105,7 @@ struct Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        // In this order: a request that comes later is refused, and who sent one earlier is among the open ones.
+        // In this order: a request that comes later is refused, and one that was sent earlier is among the open ones.
         drop(self.mail.take());
         lock(&self.open).open.clear();
     }
@@ -159,7 +161,7 @@ impl Host<Initiator> for ClientHost {
                 return;
             }
             Event::Multicast { works } => return self.multicast_works(*works),
-            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged => return,
+            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged | Event::Dropped(_) => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
             }
@@ -191,7 +193,7 @@ impl ClientHost {
     }
 }
 
-/// Sends a request to the loop, with somebody who waits for its answer.
+/// Sends a request to the loop, with a waiter for its answer.
 fn ask<T>(
     mailbox: &Mailbox<Request>,
     waiting: &Mutex<Waiting>,
@@ -225,14 +227,14 @@ impl Client {
         protocol.depth = options.depth.unwrap_or(protocol.depth);
         let may = options.multicast.unwrap_or(config.network.multicast != MulticastChoice::Off);
         protocol.multicast = may && has_addresses(&map);
-        let looks = options.multicast.is_none() && config.network.multicast == MulticastChoice::Auto;
-        let works = protocol.multicast && (!looks || probe(config, interface));
+        let probes = options.multicast.is_none() && config.network.multicast == MulticastChoice::Auto;
+        let works = protocol.multicast && (!probes || probe(config, interface));
         let multicast = Arc::new(AtomicBool::new(works));
         let id = NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1);
-        let net = Net::open(config, SocketAddrV4::new(interface, 0), id)?;
-        let metrics = Arc::new(InitiatorMetrics::new(&net.metrics));
+        let udp = Udp::open(config, SocketAddr::new(interface, 0), id)?;
+        let metrics = Arc::new(InitiatorMetrics::new(&udp.metrics));
         metrics.set_epoch(map.epoch.0);
-        let hearing = net.hearing.clone();
+        let reachability = udp.reachability.clone();
         let in_use = MapInUse::new(config, &map);
         let machine = Initiator::new(id, map, protocol, random()).carried(works);
         let advice = "lower the load on this host, or raise its limits";
@@ -254,12 +256,14 @@ impl Client {
         let port = std::thread::Builder::new().name("initiator".into()).spawn(move || {
             let answering = Answering { mail: Some(mail), open };
             let Some(mail) = &answering.mail else { return };
-            if let Err(error) = port::run(machine, net, mail, &own, &mut host) {
+            if let Err(error) = event_loop::run(machine, udp, mail, &own, &mut host) {
                 tracing::error!("the client's loop ended: {error}");
             }
         });
         let thread = Mutex::new(Some(port.map_err(io("starting a thread", advice))?));
-        Ok(Self { shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, hearing, thread }) })
+        Ok(Self {
+            shared: Arc::new(Shared { mailbox, waiting, map: in_use, metrics, multicast, reachability, thread }),
+        })
     }
 
     /// Whether multicast is used now: as long as it works.
@@ -286,7 +290,7 @@ impl Client {
         self.shared.map.map()
     }
 
-    /// Whether requests are still answered. Once they are not, each is told so; a new client must be started.
+    /// Whether requests are still answered. Once they are not, each is refused; a new client must be started.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -296,10 +300,10 @@ impl Client {
     /// What is known of why a target is silent.
     #[must_use]
     pub fn silence(&self, target: NodeId) -> Silence {
-        self.shared.hearing.silence(target)
+        self.shared.reachability.silence(target)
     }
 
-    /// Looks whether there is a newer cluster map.
+    /// Checks whether there is a newer cluster map.
     pub fn reload(&self) {
         self.shared.mailbox.send(Mail::Reload);
     }
@@ -318,16 +322,27 @@ impl Client {
         ask(&self.shared.mailbox, &self.shared.waiting, reply, request)
     }
 
-    /// Stores a chunk.
+    /// Stores a chunk as the map says.
     #[must_use]
     pub fn put(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
-        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: false })
+        self.put_as(id, payload, None)
+    }
+
+    /// Stores a chunk with a redundancy of its own.
+    #[must_use]
+    pub fn put_as(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Ticket<Result<Stored, PutError>> {
+        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: false, redundancy })
     }
 
     /// Stores a manifest that says that something is removed, for which full targets have room.
     #[must_use]
     pub fn put_removal(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
-        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: true })
+        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: true, redundancy: None })
     }
 
     /// Fetches a chunk.
@@ -336,10 +351,10 @@ impl Client {
         self.ask(Reply::Get, |handle| Request::Get { handle, id })
     }
 
-    /// Asks targets which chunks they hold.
+    /// Asks every target which chunks it holds.
     #[must_use]
-    pub fn list(&self, scope: Scope, prefix: Vec<u8>) -> Ticket<Result<Found, Busy>> {
-        self.ask(Reply::List, |handle| Request::List { handle, scope, prefix })
+    pub fn list(&self, prefix: Vec<u8>) -> Ticket<Result<Found, Busy>> {
+        self.ask(Reply::List, |handle| Request::List { handle, prefix })
     }
 
     /// Asks every target for its state.
@@ -348,10 +363,10 @@ impl Client {
         self.ask(Reply::Ping, |handle| Request::Ping { handle })
     }
 
-    /// Asks for enough copies of a chunk to be promised.
+    /// Asks for enough of a chunk to be promised.
     #[must_use]
-    pub fn renew(&self, id: ChunkId) -> Ticket<Result<bool, Busy>> {
-        self.ask(Reply::Renew, |handle| Request::Renew { handle, id })
+    pub fn renew(&self, id: ChunkId, redundancy: Option<Redundancy>) -> Ticket<Result<bool, Busy>> {
+        self.ask(Reply::Renew, |handle| Request::Renew { handle, id, redundancy })
     }
 
     /// Sets a mark on every target.
@@ -383,7 +398,7 @@ impl Drop for Shared {
 }
 
 fn hash_loop(queue: &Receiver<(OpId, ChunkId, Vec<Bytes>)>, mailbox: &Mailbox<Request>) {
-    port::after_ports();
+    event_loop::yield_to_event_loops();
     while let Ok((op, id, pieces)) = queue.recv() {
         let good = id.matches(pieces.iter().map(|p| &p[..]));
         mailbox.send(Mail::Done(op, Completion::Verified(good)));
@@ -391,28 +406,33 @@ fn hash_loop(queue: &Receiver<(OpId, ChunkId, Vec<Bytes>)>, mailbox: &Mailbox<Re
 }
 
 /// Whether a multicast ping to some group is answered: then the path carries multicast.
-fn probe(config: &ClusterConfig, interface: Ipv4Addr) -> bool {
-    use protocol::id::{GroupId, TxnId};
+fn probe(config: &ClusterConfig, interface: IpAddr) -> bool {
+    use protocol::id::TxnId;
     use protocol::machine::{Body, Destination, Transmit};
     use protocol::wire::{Head, Message, decode_message, encode_message};
     let (Ok(map), id) = (config.map(), NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1)) else { return false };
-    let Ok(mut net) = Net::open(config, SocketAddrV4::new(interface, 0), id) else { return false };
+    let Ok(mut udp) = Udp::open(config, SocketAddr::new(interface, 0), id) else { return false };
     let head = Head { cluster: map.cluster, epoch: map.epoch, from: id };
     for n in 0..100 {
-        let groups = if n % 10 == 0 { map.groups().min(4) } else { 0 };
-        for group in (0..groups).map(GroupId) {
+        for group in map.group_ids().take(if n % 10 == 0 { 4 } else { 0 }) {
             let body = Body::Control(encode_message(head, &Message::Ping { txn: TxnId(1) }));
-            net.send(&Transmit { to: Destination::Members(map.group_set(group)), body });
+            udp.send(&Transmit { to: Destination::Members(map.group_set(group)), body });
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
-        net.receive(0);
-        while let Some(datagram) = net.arrived() {
+        udp.receive(0);
+        while let Some(datagram) = udp.arrived() {
             if matches!(decode_message(&datagram), Some((_, Message::Pong { .. }))) {
                 return true;
             }
         }
     }
-    tracing::warn!("no target answers to multicast on {interface}: negotiating by unicast until somebody does");
+    let route = match interface {
+        IpAddr::V6(address) if address.is_loopback() => {
+            " (on the loopback interface IPv6 multicast wants a route: `ip -6 route add local ff15::/16 dev lo`, as root)"
+        }
+        _ => "",
+    };
+    tracing::warn!("no target answers to multicast on {interface}: negotiating by unicast until somebody does{route}");
     false
 }
 

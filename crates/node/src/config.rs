@@ -1,19 +1,25 @@
-//! The cluster map as a file: who is where. One TOML file serves every role.
+//! The cluster map as a file: which target is where. One TOML file serves every role.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use protocol::config::{Config, Transport};
-use protocol::id::{ClusterId, Epoch, NodeId};
+mod layout;
+
+pub use layout::{CellConfig, LayoutConfig};
+
+use protocol::config::Config;
 use protocol::limits;
-use protocol::map::{ClusterMap, MapError, TargetEntry};
+use protocol::map::MapError;
+use protocol::transport::Transport;
 use protocol::wire::{DATA_HEADER, KEY_LEN};
 use serde::{Deserialize, Serialize};
 
-/// Headers of IPv4 and UDP.
-const IP_UDP: u32 = 28;
-/// What every Ethernet carries; taken when the interface does not tell.
+/// Headers of IPv4 and UDP, and of IPv6 and UDP.
+const IP_UDP: (u32, u32) = (28, 48);
+/// The smallest MTU that a link may have, over IPv4 and IPv6.
+const LEAST_MTU: (u32, u32) = (576, 1_280);
+/// What every Ethernet carries; taken when the interface does not report it.
 const SAFE_MTU: u32 = 1_500;
 
 /// The file `cluster.toml`.
@@ -34,7 +40,7 @@ pub struct ClusterConfig {
     #[serde(default = "three_cells")]
     pub group_cells: usize,
     /// Whether neighbouring groups share cells, which evens out the load. Not for large clusters with `transport = "leader"`,
-    /// whose leaders would not know of each other. To change it moves the groups of most chunks.
+    /// whose leaders would not know of each other. The layout is made so: to change it takes a new one.
     #[serde(default = "yes")]
     pub overlap: bool,
     /// File with the cluster's key, 64 hexadecimal digits; relative to this file.
@@ -48,6 +54,12 @@ pub struct ClusterConfig {
     /// The targets.
     #[serde(rename = "target")]
     pub targets: Vec<TargetConfig>,
+    /// Where chunks belong. Absent only in maps from before there were cells in them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<LayoutConfig>,
+    /// Where they belonged before this map, when that was elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<LayoutConfig>,
     /// Where this was read from.
     #[serde(skip)]
     pub path: PathBuf,
@@ -57,10 +69,10 @@ pub struct ClusterConfig {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// IPv4 address of the interface on which this host's initiators and multicast are. Left out, one file serves
-    /// every host: a target uses its own address, an initiator the one from which the first target is reached.
+    /// Address of the interface on which this host's initiators and multicast are, of the targets' family. Left out, one
+    /// file serves every host: a target uses its own address, an initiator the one from which the first target is reached.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub interface: Option<Ipv4Addr>,
+    pub interface: Option<IpAddr>,
     /// Whether to use multicast.
     pub multicast: MulticastChoice,
     /// UDP port of all multicast groups.
@@ -79,22 +91,28 @@ impl Default for Network {
 impl Network {
     /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries.
     #[must_use]
-    pub fn mtu(&self, address: Ipv4Addr) -> u32 {
-        self.mtu.or_else(|| interface_mtu(address)).unwrap_or(SAFE_MTU).clamp(576, 65_535)
+    pub fn mtu(&self, address: IpAddr) -> u32 {
+        let least = of_family(address.is_ipv6(), LEAST_MTU);
+        self.mtu.or_else(|| interface_mtu(address)).unwrap_or(SAFE_MTU).clamp(least, 65_535)
     }
 }
 
+/// The one for IPv4, or the one for IPv6.
+const fn of_family(is_ipv6: bool, (v4, v6): (u32, u32)) -> u32 {
+    if is_ipv6 { v6 } else { v4 }
+}
+
 /// The MTU of the interface that has this address.
-fn interface_mtu(address: Ipv4Addr) -> Option<u32> {
+fn interface_mtu(address: IpAddr) -> Option<u32> {
     let interfaces = if_addrs::get_if_addrs().ok()?;
-    let interface = interfaces.into_iter().find(|i| i.ip() == IpAddr::V4(address))?;
+    let interface = interfaces.into_iter().find(|i| i.ip() == address)?;
     std::fs::read_to_string(Path::new("/sys/class/net").join(interface.name).join("mtu")).ok()?.trim().parse().ok()
 }
 
 /// Payload bytes in a datagram for an MTU. Hashing goes fastest over whole blocks of 16 KiB, then over whole KiB: where
 /// little of the datagram is lost by it, payload is cut there.
-fn payload_per_datagram(mtu: u32) -> usize {
-    let most = (mtu - IP_UDP) as usize - DATA_HEADER;
+fn payload_per_datagram(mtu: u32, is_ipv6: bool) -> usize {
+    let most = (mtu - of_family(is_ipv6, IP_UDP)) as usize - DATA_HEADER;
     [16 << 10, 1 << 10].into_iter().map(|block| most / block * block).find(|cut| *cut * 4 >= most * 3).unwrap_or(most)
 }
 
@@ -115,7 +133,8 @@ pub enum MulticastChoice {
 #[serde(deny_unknown_fields, default)]
 pub struct Protocol {
     /// `hash`, `replicast-m`, `replicast-h` or `leader`.
-    pub transport: TransportName,
+    #[serde(with = "by_name")]
+    pub transport: Transport,
     /// With `leader`: whether gets ask it, too.
     pub lead_gets: bool,
     /// Chunks that an initiator works on at once.
@@ -128,32 +147,22 @@ pub struct Protocol {
 
 impl Default for Protocol {
     fn default() -> Self {
-        Self { transport: TransportName::ReplicastM, lead_gets: false, depth: 4, link_mbps: 10_000, choosy: false }
+        Self { transport: Transport::REPLICAST_M, lead_gets: false, depth: 4, link_mbps: 10_000, choosy: false }
     }
 }
 
-/// A transport by its name in files and on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TransportName {
-    /// Consistent hashing, unicast, no negotiation.
-    Hash,
-    /// Negotiated, multicast.
-    ReplicastM,
-    /// Negotiated, unicast.
-    ReplicastH,
-    /// Negotiated by the leader of each group, multicast.
-    Leader,
-}
+/// A transport by its name.
+mod by_name {
+    use protocol::transport::Transport;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
 
-impl From<TransportName> for Transport {
-    fn from(name: TransportName) -> Self {
-        match name {
-            TransportName::Hash => Self::Hash,
-            TransportName::ReplicastM => Self::ReplicastM,
-            TransportName::ReplicastH => Self::ReplicastH,
-            TransportName::Leader => Self::Leader,
-        }
+    pub(super) fn serialize<S: Serializer>(transport: &Transport, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(transport)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Transport, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -168,8 +177,11 @@ pub struct TargetConfig {
     /// Whether it holds copies from when it was in another domain.
     #[serde(default, skip_serializing_if = "is_no")]
     pub moved: bool,
-    /// Where it listens.
-    pub address: SocketAddrV4,
+    /// Whether it is in no cell, and takes no chunks.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub drain: bool,
+    /// Where it listens. All targets of a cluster have addresses of one family.
+    pub address: SocketAddr,
     /// Its directory, relative to this file.
     pub data: PathBuf,
     /// Bytes that it may fill, with an optional unit: `500MiB`, `10GiB`, `2TiB`.
@@ -215,6 +227,14 @@ pub enum ConfigError {
         /// What to do.
         advice: &'static str,
     },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {cause}; let this user write it")]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
     /// The file is not what it should be.
     #[error("{path}: {problem}")]
     Syntax {
@@ -241,18 +261,18 @@ pub enum ConfigError {
     },
 }
 
-/// Bytes of `10GiB`, `500 MiB`, `1048576`.
+/// Bytes of `10GiB`, `500 MiB`, `64k`, `1048576`.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
-    let shift = match text[digits..].trim() {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
         _ => return None,
     };
     number.checked_mul(1 << shift)
@@ -264,7 +284,11 @@ impl ClusterConfig {
     /// # Errors
     /// One line that says where and what.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let read = |cause: std::io::Error| ConfigError::Read {
+        Self::parse(&Self::read(path)?, path)
+    }
+
+    fn read(path: &Path) -> Result<String, ConfigError> {
+        let failed = |cause: std::io::Error| ConfigError::Read {
             path: path.to_owned(),
             advice: match cause.kind() {
                 std::io::ErrorKind::NotFound => "name the map of a cluster with --config",
@@ -272,7 +296,7 @@ impl ClusterConfig {
             },
             cause,
         };
-        Self::parse(&std::fs::read_to_string(path).map_err(read)?, path)
+        std::fs::read_to_string(path).map_err(failed)
     }
 
     /// Checks a cluster map; `path` is where it stands, for messages and for relative paths in it.
@@ -300,27 +324,55 @@ impl ClusterConfig {
         let ranges = [
             ("depth", Some(self.protocol.depth as u64), 1, limits::WAITING as u64),
             ("link_mbps", Some(self.protocol.link_mbps), 1, 1_000_000),
-            ("mtu", mtu, 576, 65_535),
+            ("mtu", mtu, u64::from(of_family(self.is_ipv6(), LEAST_MTU)), 65_535),
             ("group_cells", Some(self.group_cells as u64), 1, 10),
             ("epoch", Some(u64::from(self.epoch)), 1, u64::from(u32::MAX)),
         ];
-        let value = |problem| Err(ConfigError::Value { path: self.path.clone(), problem });
-        for (name, given, least, most) in ranges {
-            if let Some(given) = given.filter(|given| !(least..=most).contains(given)) {
-                return value(format!("{name} = {given}: choose {least} to {most}"));
+        let refuse = |problem| Err(ConfigError::Value { path: self.path.clone(), problem });
+        for (name, value, least, most) in ranges {
+            if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
+                return refuse(format!("{name} = {value}: choose {least} to {most}"));
             }
         }
+        self.check_addresses().or_else(refuse)
+    }
+
+    /// What is wrong with the addresses, and what to write instead.
+    fn check_addresses(&self) -> Result<(), String> {
         let mut addresses = BTreeMap::new();
-        for target in &self.targets {
-            if target.address.port() == 0 {
-                return value(format!("target {}: address = \"{}\": name a port", target.id, target.address));
+        for TargetConfig { id, address, .. } in &self.targets {
+            let wrong = |why: &str| Err(format!("target {id}: address = \"{address}\": {why}"));
+            if address.port() == 0 {
+                return wrong("name a port");
             }
-            if let Some(other) = addresses.insert(target.address, target.id) {
-                let address = target.address;
-                return value(format!("targets {other} and {} have one address, {address}: change one", target.id));
+            if let Some(other) = addresses.insert(*address, *id) {
+                return Err(format!("targets {other} and {id} have one address, {address}: change one"));
+            }
+            if address.is_ipv6() != self.is_ipv6() {
+                return wrong("the first target's is of the other family: use IPv4 for all targets, or IPv6 for all");
+            }
+            let IpAddr::V6(ip) = address.ip() else { continue };
+            if ip.to_ipv4_mapped().is_some() {
+                return wrong("write it as an IPv4 address");
+            }
+            if ip.is_unicast_link_local() {
+                return wrong(
+                    "it is of one link, and each host numbers its links by itself: use a global or unique local address",
+                );
             }
         }
-        Ok(())
+        match self.network.interface {
+            Some(ip) if ip.is_ipv6() != self.is_ipv6() => {
+                Err(format!("interface = \"{ip}\": the targets' addresses are of the other family: use one of theirs"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the cluster's network is IPv6. Else it is IPv4.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.targets.first().is_some_and(|target| target.address.is_ipv6())
     }
 
     /// The directory that relative paths count from.
@@ -341,31 +393,6 @@ impl ClusterConfig {
                 target.id, target.capacity
             ),
         })
-    }
-
-    /// The map for the protocol. Domains are numbered in alphabetical order.
-    ///
-    /// # Errors
-    /// When it cannot keep the copies apart.
-    pub fn map(&self) -> Result<ClusterMap, ConfigError> {
-        let mut domains: BTreeMap<&str, u16> = self.targets.iter().map(|t| (t.domain.as_str(), 0)).collect();
-        domains.values_mut().enumerate().for_each(|(n, number)| *number = n as u16);
-        let targets = self.targets.iter().map(|t| TargetEntry {
-            id: NodeId(t.id),
-            domain: domains.get(t.domain.as_str()).copied().unwrap_or(0),
-            capacity: parse_size(&t.capacity).unwrap_or(0),
-        });
-        let cluster = ClusterId::of_name(&self.cluster);
-        let map = ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets.collect())
-            .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
-        let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
-        let fewest = self.fewest_copies.unwrap_or(self.copies);
-        if fewest == 0 || fewest > self.copies {
-            let problem = format!("fewest_copies = {fewest}: write a number from 1 to `copies`, or leave it out");
-            return Err(ConfigError::Value { path: self.path.clone(), problem });
-        }
-        let map = map.with_fewest(fewest);
-        Ok(if self.overlap { map } else { map.apart() })
     }
 
     /// The cluster's key.
@@ -394,15 +421,15 @@ impl ClusterConfig {
 
     /// The configuration of the machine of the node at `address`.
     #[must_use]
-    pub fn protocol(&self, address: Ipv4Addr) -> Config {
+    pub fn protocol(&self, address: IpAddr) -> Config {
         Config {
-            transport: self.protocol.transport.into(),
+            transport: self.protocol.transport,
             lead_gets: self.protocol.lead_gets,
             multicast: self.network.multicast != MulticastChoice::Off,
             depth: self.protocol.depth,
             link_rate: self.protocol.link_mbps.saturating_mul(125_000),
             choosy: self.protocol.choosy,
-            per_datagram: payload_per_datagram(self.network.mtu(address)),
+            per_datagram: payload_per_datagram(self.network.mtu(address), address.is_ipv6()),
             ..Config::default()
         }
     }
@@ -410,24 +437,27 @@ impl ClusterConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
     fn payload_is_cut_where_hashing_is_fast() {
-        let sizes = [1_500, 9_000, 65_535].map(payload_per_datagram);
-        assert_eq!(sizes, [1_500 - 28 - DATA_HEADER, 8_192, 49_152]);
+        let sizes = |is_ipv6| [1_500, 9_000, 65_535].map(|mtu| payload_per_datagram(mtu, is_ipv6));
+        assert_eq!(sizes(false), [1_500 - 28 - DATA_HEADER, 8_192, 49_152]);
+        assert_eq!(sizes(true), [1_500 - 48 - DATA_HEADER, 8_192, 49_152]);
     }
 
     #[test]
     fn the_loopback_interface_tells_its_mtu() {
-        assert!(interface_mtu(Ipv4Addr::LOCALHOST).is_some_and(|mtu| mtu >= 1_500));
+        assert!(interface_mtu(Ipv4Addr::LOCALHOST.into()).is_some_and(|mtu| mtu >= 1_500));
     }
 
     #[test]
     fn sizes_have_units() {
         assert_eq!(parse_size("10GiB"), Some(10 << 30));
         assert_eq!(parse_size(" 64 MiB "), Some(64 << 20));
-        assert_eq!(parse_size("7"), Some(7));
+        assert_eq!((parse_size("7"), parse_size("1m")), (Some(7), Some(1 << 20)));
         assert_eq!(parse_size("7 GB"), None);
         assert_eq!(parse_size("99999999TiB"), None);
     }
@@ -443,6 +473,38 @@ mod tests {
             .collect();
         let text = format!("cluster = \"c\"\nepoch = 1\nkey_file = \"k\"\n{targets}");
         ClusterConfig::parse(&text.replacen("[[target]]", with, 1), Path::new("cluster.toml"))
+    }
+
+    #[test]
+    fn the_targets_of_a_cluster_have_addresses_of_one_family_that_all_hosts_understand() {
+        let target = |id: u32, address: &str| {
+            format!(
+                "[[target]]\nid = {id}\ndomain = \"{id}\"\naddress = \"{address}\"\ndata = \"{id}\"\n\
+                 capacity = \"64MiB\"\n"
+            )
+        };
+        let six: String = (1..=3).map(|id| target(id, &format!("[fd00::1]:{id}"))).collect();
+        let parse = |targets: &str, network: &str| {
+            let text = format!("cluster = \"c\"\nepoch = 1\nkey_file = \"k\"\n[network]\n{network}\n{targets}");
+            ClusterConfig::parse(&text, Path::new("cluster.toml"))
+        };
+        assert!(parse(&six, "interface = \"fd00::1\"").is_ok_and(|config| config.is_ipv6()));
+        let refused = |targets: &str, network: &str, why: &str| {
+            let error = parse(targets, network).expect_err("it cannot work").to_string();
+            assert!(error.contains(why) && error.lines().count() == 1, "{error}");
+        };
+        for (address, why) in [
+            ("127.0.0.1:4", "of the other family"),
+            ("[::ffff:10.0.0.1]:4", "write it as an IPv4 address"),
+            ("[fe80::1]:4", "use a global or unique local address"),
+            ("[fd00::1]:0", "name a port"),
+            ("[fd00::1]:2", "targets 2 and 4 have one address"),
+        ] {
+            refused(&format!("{six}{}", target(4, address)), "", why);
+        }
+        refused(&six, "interface = \"10.0.0.7\"", "of the other family");
+        refused(&six, "mtu = 1279", "choose 1280 to 65535");
+        assert!(parse(&six, "mtu = 1280").is_ok());
     }
 
     #[test]

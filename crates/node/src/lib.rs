@@ -1,25 +1,30 @@
 //! The driver of the daemons: sockets, timers and disks around the machines of `protocol`.
 //!
-//! A node is one thread with one loop ([`port`]): it receives, hands to the machine, and does what the machine says.
+//! A node is one thread with one loop ([`event_loop`]): it receives from a [`carrier`], hands to the machine, and does what the
+//! machine says.
 //! Disk and hashing run on threads beside it ([`target`], [`client`]). Nothing here decides anything about the protocol.
 
 mod arrivals;
-mod backlog;
+pub mod atomic_file;
+pub mod carrier;
 pub mod client;
 pub mod config;
-pub mod hearing;
+pub mod event_loop;
+mod free_port;
 pub mod metrics;
-pub mod net;
-pub mod port;
 pub mod private;
+pub mod reachability;
 mod reload;
+mod send_queue;
 pub mod target;
+pub mod udp;
 
 pub use client::{Client, ClientOptions, Ticket};
 pub use config::{ClusterConfig, ConfigError};
+pub use free_port::{at_free_port, free_port};
 
 /// Why a node could not start or go on. Each says what to do. A cause stands in the message, and is therefore not the
-/// `source` of the error as well: who prints the chain would say it twice.
+/// `source` of the error as well: printing the chain would show it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The configuration is wrong.

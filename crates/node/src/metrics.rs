@@ -1,9 +1,10 @@
 //! What a node counts, as a page in the OpenMetrics text format that Prometheus reads.
 //!
 //! Counting is a relaxed atomic addition, or a short lock for what happens once a chunk. Machines count nothing: they
-//! tell events.
+//! report events.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use protocol::id::ChunkId;
 use protocol::initiator::{self, Fetched, Stored};
+use protocol::machine::Unused;
 use protocol::target;
 use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, DropReason};
@@ -26,7 +28,7 @@ use crate::arrivals::{Arrivals, MOST};
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Counters told apart by one label.
+/// Counters distinguished by one label.
 type Labelled = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// Datagrams and bytes of one kind in one direction.
@@ -43,17 +45,22 @@ impl Traffic {
     }
 }
 
-/// What one node's sockets carry and drop. Clones share the counters.
+/// What one node's sockets carry and drop, all of it datagrams. Clones share the counters.
 #[derive(Clone, Debug)]
-pub struct NetMetrics {
+pub struct CarrierMetrics {
     datagrams: [Labelled; 2],
     bytes: [Labelled; 2],
     /// By direction, then by kind: control, data.
     traffic: [[Traffic; 2]; 2],
     dropped: Labelled,
+    /// By the number of a socket's inode: what the kernel had dropped there when it was asked last.
+    overflows: Arc<Mutex<BTreeMap<u64, u64>>>,
 }
 
-impl Default for NetMetrics {
+/// The reason for which the kernel drops what the node has no time to take.
+const OVERFLOW: &str = "receive_buffer";
+
+impl Default for CarrierMetrics {
     fn default() -> Self {
         let (datagrams, bytes) =
             ([Labelled::default(), Labelled::default()], [Labelled::default(), Labelled::default()]);
@@ -64,11 +71,13 @@ impl Default for NetMetrics {
         let traffic = [0, 1].map(|way| ["control", "data"].map(|kind| traffic(way, kind)));
         let dropped = Labelled::default();
         prepare(&dropped, "reason", &DropReason::ALL.map(DropReason::name));
-        Self { datagrams, bytes, traffic, dropped }
+        prepare(&dropped, "reason", &Unused::ALL.map(Unused::name));
+        prepare(&dropped, "reason", &["no_address", "backlog", "send_failed", OVERFLOW]);
+        Self { datagrams, bytes, traffic, dropped, overflows: Arc::default() }
     }
 }
 
-impl NetMetrics {
+impl CarrierMetrics {
     /// Datagrams were handed to the kernel, of `bytes` in all.
     pub fn sent(&self, data: bool, datagrams: u64, bytes: u64) {
         self.traffic[0][usize::from(data)].add(datagrams, bytes);
@@ -79,9 +88,31 @@ impl NetMetrics {
         self.traffic[1][usize::from(data)].add(datagrams, bytes);
     }
 
-    /// A datagram was dropped.
-    pub fn dropped(&self, reason: &'static str) {
-        count(&self.dropped, "reason", reason);
+    /// Datagrams were dropped.
+    pub fn dropped(&self, reason: &'static str, datagrams: u64) {
+        self.dropped.get_or_create(&[("reason", reason)]).inc_by(datagrams);
+    }
+
+    /// From now on the node receives at the sockets with these inodes.
+    pub(crate) fn watch(&self, inodes: impl Iterator<Item = u64>) {
+        self.count_overflows();
+        let mut known = self.overflows.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = inodes.map(|inode| (inode, known.get(&inode).copied().unwrap_or_default())).collect();
+    }
+
+    /// Asks the kernel what it dropped since it was asked last, because a socket's buffer was full.
+    fn count_overflows(&self) {
+        let mut known = self.overflows.lock().unwrap_or_else(PoisonError::into_inner);
+        for table in ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"] {
+            // Without it there is nothing to count.
+            let table = std::fs::read_to_string(table).unwrap_or_default();
+            for (inode, drops) in table.lines().skip(1).filter_map(overflows_of) {
+                if let Some(counted) = known.get_mut(&inode) {
+                    self.dropped(OVERFLOW, drops.saturating_sub(*counted));
+                    *counted = drops.max(*counted);
+                }
+            }
+        }
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -96,6 +127,12 @@ impl NetMetrics {
         }
         registry.register("dropped", "Datagrams dropped, by reason", self.dropped.clone());
     }
+}
+
+/// Inode and drops of a socket: the tenth and thirteenth column of the kernel's tables of UDP sockets.
+fn overflows_of(line: &str) -> Option<(u64, u64)> {
+    let mut columns = line.split_whitespace().skip(9);
+    Some((columns.next()?.parse().ok()?, columns.nth(2)?.parse().ok()?))
 }
 
 fn seconds(span: Span) -> f64 {
@@ -165,7 +202,7 @@ fn bids(registry: &mut Registry, help: &str) -> Labelled {
 pub struct TargetMetrics {
     registry: Registry,
     store: Arc<Store>,
-    net: NetMetrics,
+    net: CarrierMetrics,
     bids: Labelled,
     windows: Labelled,
     start_late: Histogram,
@@ -202,7 +239,7 @@ const CAME: [&str; MOST + 1] = ["0", "1", "2", "3", "4+"];
 impl TargetMetrics {
     /// The counters of target `id`, all zero.
     #[must_use]
-    pub fn new(id: u32, store: Arc<Store>, net: NetMetrics) -> Self {
+    pub fn new(id: u32, store: Arc<Store>, net: CarrierMetrics) -> Self {
         let label = (Cow::from("target"), Cow::from(id.to_string()));
         let mut registry = Registry::with_prefix_and_labels("reservoir_target", std::iter::once(label));
         let r = &mut registry;
@@ -272,7 +309,7 @@ impl TargetMetrics {
         self.arrivals[which].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine said something.
+    /// The machine reported an event.
     pub(crate) fn event(&self, now: Instant, event: &target::Event) {
         let window = |fate| count(&self.windows, "fate", fate);
         match event {
@@ -303,8 +340,7 @@ impl TargetMetrics {
             }
             target::Event::RepairAsked => increment(&self.repairs_asked),
             target::Event::RepairSent => increment(&self.repairs_sent),
-            target::Event::Unsolicited => self.net.dropped("unsolicited"),
-            target::Event::BadDatagram => self.net.dropped("senseless"),
+            target::Event::Dropped(why) => self.net.dropped(why.name(), 1),
             target::Event::Corrupt { id } => self.damaged(id),
             target::Event::DiskFailed => {
                 self.disk_failed.set(1);
@@ -319,7 +355,7 @@ impl TargetMetrics {
 
     fn damaged(&self, id: &ChunkId) {
         self.corrupt.inc();
-        // Only the last one is named: a rotting disk must not fill the page.
+        // Only the last one is shown: a rotting disk must not fill the page.
         self.last_corrupt.clear();
         self.last_corrupt.get_or_create(&[("chunk", id.to_string())]).set(1);
     }
@@ -355,6 +391,7 @@ impl TargetMetrics {
     /// Everything, now.
     #[must_use]
     pub fn page(&self) -> String {
+        self.net.count_overflows();
         let space = self.store.space();
         let values = [space.capacity, space.used, space.written, space.dead, space.free];
         for (gauge, bytes) in self.space.iter().zip(values) {
@@ -377,6 +414,7 @@ impl TargetMetrics {
 #[derive(Debug)]
 pub struct InitiatorMetrics {
     registry: Registry,
+    net: CarrierMetrics,
     bids: Labelled,
     puts: Labelled,
     gets: Labelled,
@@ -393,7 +431,7 @@ pub struct InitiatorMetrics {
 impl InitiatorMetrics {
     /// Counters, all zero.
     #[must_use]
-    pub fn new(net: &NetMetrics) -> Self {
+    pub fn new(net: &CarrierMetrics) -> Self {
         let mut registry = Registry::with_prefix("reservoir_initiator");
         let r = &mut registry;
         net.register(r);
@@ -414,6 +452,7 @@ impl InitiatorMetrics {
             repairs_sent: counter(r, "repairs_sent", "Missing ranges of puts sent again"),
             corrupt: counter(r, "corrupt_copies", "Copies that arrived damaged"),
             epoch: gauge(r, "map_epoch", "Epoch of the cluster map in use"),
+            net: net.clone(),
             registry,
         }
     }
@@ -422,7 +461,7 @@ impl InitiatorMetrics {
         count(family, "outcome", if result.is_ok() { "done" } else { "failed" });
     }
 
-    /// The machine said something.
+    /// The machine reported an event.
     pub(crate) fn event(&self, event: &initiator::Event) {
         match event {
             initiator::Event::Put { result, .. } => {
@@ -442,6 +481,7 @@ impl InitiatorMetrics {
             initiator::Event::Bid { answer } => count(&self.bids, "answer", answer_name(answer)),
             initiator::Event::RepairAsked => increment(&self.repairs_asked),
             initiator::Event::RepairSent => increment(&self.repairs_sent),
+            initiator::Event::Dropped(why) => self.net.dropped(why.name(), 1),
             initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
             initiator::Event::List { .. }
@@ -462,6 +502,7 @@ impl InitiatorMetrics {
     /// Everything, now.
     #[must_use]
     pub fn page(&self) -> String {
+        self.net.count_overflows();
         page(&self.registry)
     }
 }

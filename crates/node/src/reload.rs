@@ -13,24 +13,24 @@ use crate::config::ClusterConfig;
 /// The file is not read more often than this, however many others use a newer map.
 const PAUSE: Span = Span::from_secs(1);
 
-/// What stands in the way of a newer map is said again after so long.
-const SAID: Duration = Duration::from_secs(60);
+/// What stands in the way of a newer map is logged again after so long.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The map in use. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct MapInUse {
     used: Arc<RwLock<(ClusterConfig, ClusterMap)>>,
-    look_at: Instant,
-    /// The newest epoch that others were heard to use.
-    heard: Arc<AtomicU32>,
-    /// What was said last of a map that cannot be used, and when.
-    said: Arc<Mutex<Option<(String, std::time::Instant)>>>,
+    next_check: Instant,
+    /// The newest epoch that others are known to use.
+    newest_epoch: Arc<AtomicU32>,
+    /// The last warning about a map that cannot be used, and when it was logged.
+    last_warning: Arc<Mutex<Option<(String, std::time::Instant)>>>,
 }
 
 impl MapInUse {
     pub(crate) fn new(config: &ClusterConfig, map: &ClusterMap) -> Self {
         let used = Arc::new(RwLock::new((config.clone(), map.clone())));
-        Self { used, look_at: Instant::ZERO, heard: Arc::default(), said: Arc::default() }
+        Self { used, next_check: Instant::ZERO, newest_epoch: Arc::default(), last_warning: Arc::default() }
     }
 
     fn used(&self) -> RwLockReadGuard<'_, (ClusterConfig, ClusterMap)> {
@@ -47,73 +47,79 @@ impl MapInUse {
 
     /// The newest epoch that others use, if it is newer than the one in use here.
     pub(crate) fn newer(&self) -> Option<u32> {
-        Some(self.heard.load(Ordering::Relaxed)).filter(|heard| *heard > self.used().0.epoch)
+        Some(self.newest_epoch.load(Ordering::Relaxed)).filter(|newest| *newest > self.used().0.epoch)
     }
 
-    /// Others use a newer map, of this epoch: whether it is time to look into the file.
+    /// Others use a newer map, of this epoch: whether it is time to read the file.
     pub(crate) fn is_time(&mut self, now: Instant, epoch: Epoch) -> bool {
-        self.heard.fetch_max(epoch.0, Ordering::Relaxed);
-        let is_time = now >= self.look_at;
+        self.newest_epoch.fetch_max(epoch.0, Ordering::Relaxed);
+        let is_time = now >= self.next_check;
         if is_time {
-            self.look_at = now + PAUSE;
+            self.next_check = now + PAUSE;
         }
         is_time
     }
 
-    /// Reads the file; what is newer there is in use from now on. `who` is for the log.
-    pub(crate) fn reload(&self, who: &str) -> Option<(ClusterConfig, ClusterMap)> {
+    /// Reads the file; what is newer there is in use from now on. `node` is for the log.
+    pub(crate) fn reload(&self, node: &str) -> Option<(ClusterConfig, ClusterMap)> {
         let (old, used) = self.used().clone();
         let path = old.path.display();
         let (config, map) = match ClusterConfig::load(&old.path).and_then(|config| Ok((config.map()?, config))) {
             Ok((map, config)) => (config, map),
             Err(error) => {
-                return self.stay(format!("{who} goes on with the cluster map of epoch {}: {error}", old.epoch));
+                return self.stay(format!("{node} goes on with the cluster map of epoch {}: {error}", old.epoch));
             }
         };
         if config.cluster != old.cluster {
             return self
-                .stay(format!("{who} stays in its cluster {:?}: {path} names {:?}", old.cluster, config.cluster));
+                .stay(format!("{node} stays in its cluster {:?}: {path} names {:?}", old.cluster, config.cluster));
         }
         if config.epoch <= old.epoch {
             let (found, used) = (config.epoch, old.epoch);
             return self.stay(format!(
-                "{who} uses the cluster map of epoch {used}; {path} has {found}: put a newer one there"
+                "{node} uses the cluster map of epoch {used}; {path} has {found}: put a newer one there"
+            ));
+        }
+        if config.layout.is_none() && map.placement() != used.placement() {
+            return self.stay(format!(
+                "{node} goes on with the cluster map of epoch {}: {path} has no [layout], and its targets are others: make the next map with `reservoir cluster plan`",
+                old.epoch
             ));
         }
         let map = match follow(&map, &used) {
             Ok(map) => map,
-            Err(unsaid) => {
+            Err(problem) => {
                 return self
-                    .stay(format!("{who} goes on with the cluster map of epoch {}: in {path} {unsaid}", old.epoch));
+                    .stay(format!("{node} goes on with the cluster map of epoch {}: in {path} {problem}", old.epoch));
             }
         };
-        tracing::info!("{who} uses the cluster map of epoch {}", config.epoch);
+        tracing::info!("{node} uses the cluster map of epoch {}", config.epoch);
         *self.used.write().unwrap_or_else(PoisonError::into_inner) = (config.clone(), map.clone());
         Some((config, map))
     }
 
     /// Nothing changes, and the log says why, the same once a minute.
     fn stay<T>(&self, why: String) -> Option<T> {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.as_ref().is_none_or(|(last, at)| *last != why || at.elapsed() >= SAID) {
+        let mut warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if warning.as_ref().is_none_or(|(last, at)| *last != why || at.elapsed() >= WARN_INTERVAL) {
             tracing::warn!("{why}");
-            *said = Some((why, std::time::Instant::now()));
+            *warning = Some((why, std::time::Instant::now()));
         }
         None
     }
 }
 
 /// The map after the one in use, or what the file does not say of the maps before it, and what to write there: a process that
-/// begins with it would take copies for apart that may be in one domain, or silence for harmless that may hide what was put
+/// begins with it would count copies as being in different domains that may be in one, or silence for harmless that may hide what was put
 /// with fewer copies.
 fn follow(map: &ClusterMap, used: &ClusterMap) -> Result<ClusterMap, String> {
     let after = map.clone().after(used);
-    let unsaid = after.moved().filter(|id| map.moved().all(|said| said != *id));
-    let unsaid: Vec<String> = unsaid.map(|id| id.0.to_string()).collect();
-    if !unsaid.is_empty() {
+    let missing = after.moved().filter(|id| map.moved().all(|listed| listed != *id));
+    let missing: Vec<String> = missing.map(|id| id.0.to_string()).collect();
+    if !missing.is_empty() {
         return Err(format!(
             "the targets {} share a failure domain with others that were in another: write `moved = true` to them there",
-            unsaid.join(", ")
+            missing.join(", ")
         ));
     }
     if after.fewest() < map.fewest() {
@@ -140,20 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_into_the_domain_of_others_must_be_said_to() {
+    fn a_target_that_joins_the_domain_of_others_must_be_marked_as_moved() {
         let used = map(1, &[1, 1, 2, 2, 3, 3]);
         assert!(follow(&map(2, &[7, 7, 8, 8, 9, 9]), &used).is_ok(), "only the names changed");
         let joined = map(2, &[1, 2, 2, 2, 3, 3]);
-        let unsaid = follow(&joined, &used);
-        assert!(unsaid.is_err_and(|why| why.starts_with("the targets 2 share a failure domain")));
-        let said = follow(&joined.with_moved([NodeId(2)]), &used).expect("it is said");
-        assert_eq!(said.span(&[2, 3, 4].map(NodeId)), 2);
+        let problem = follow(&joined, &used);
+        assert!(problem.is_err_and(|why| why.starts_with("the targets 2 share a failure domain")));
+        let next = follow(&joined.with_moved([NodeId(2)]), &used).expect("the map says it");
+        assert_eq!(next.span(&[2, 3, 4].map(NodeId)), 2);
         // A later map must say so too: whoever begins with that one knows no earlier.
-        assert!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &said).is_err());
+        assert!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &next).is_err());
     }
 
     #[test]
-    fn that_there_were_fewer_copies_must_be_said() {
+    fn fewer_copies_in_earlier_maps_must_be_stated() {
         let used = map(1, &[1, 1, 2, 2, 3, 3]);
         let more = |epoch| {
             let targets = used.targets().cloned().collect();
@@ -161,10 +167,10 @@ mod tests {
         };
         let why = follow(&more(2), &used).err();
         assert!(why.is_some_and(|why| why.ends_with("write `fewest_copies = 2` there")));
-        let said = follow(&more(2).with_fewest(2), &used).expect("it is said");
+        let next = follow(&more(2).with_fewest(2), &used).expect("the map says it");
         // Two servers that are silent may have both copies of what was put before.
-        assert!(said.may_hide(&[1, 3].map(NodeId)) && !said.may_hide(&[1, 2].map(NodeId)));
-        assert!(follow(&more(3), &said).is_err(), "a later map must say so too");
-        assert!(follow(&map(3, &[1, 1, 2, 2, 3, 3]), &said).is_ok());
+        assert!(next.may_hide(&[1, 3].map(NodeId)) && !next.may_hide(&[1, 2].map(NodeId)));
+        assert!(follow(&more(3), &next).is_err(), "a later map must say so too");
+        assert!(follow(&map(3, &[1, 1, 2, 2, 3, 3]), &next).is_ok());
     }
 }

@@ -10,27 +10,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::Bytes;
-use protocol::id::{ChunkId, NodeId, OpId};
+use protocol::id::{NodeId, OpId};
 use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::Instant;
 pub use store::IDENTITY;
 use store::backend::FileBackend;
-use store::{GROUP, Gap, Options, ReadError, Recovery, Store, WriteError};
+use store::{GROUP, Gap, Options, Read, ReadError, Recovery, Report, Store, Trouble, Work, Write, WriteError};
 
 use crate::config::{ClusterConfig, TargetConfig};
+use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::TargetMetrics;
-use crate::net::Net;
-use crate::port::{self, Host, Mail, Mailbox};
 use crate::private::Tightened;
 use crate::reload::MapInUse;
+use crate::udp::Udp;
 use crate::{NodeError, io, random};
 
 /// Segments are this long, or a sixteenth of the capacity.
 const SEGMENT: u64 = 64 << 20;
 
-/// How often a segment is looked for that is more than half dead.
+/// How often a segment is sought that is more than half dead.
 const COMPACT_EVERY: Duration = Duration::from_secs(5);
 /// Bytes a second that compaction moves, so that it stays behind puts and gets.
 const COMPACT_RATE: u64 = 16 << 20;
@@ -41,28 +40,6 @@ pub struct TargetNode {
     mailbox: Mailbox<Request>,
     threads: Vec<JoinHandle<()>>,
     metrics: Arc<TargetMetrics>,
-}
-
-enum Write {
-    Chunk { op: OpId, id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32, removal: bool },
-    Discard { op: OpId, ids: Vec<ChunkId>, mark: u32, since: u32 },
-}
-
-impl Write {
-    /// The operation, if it is of a chunk whose bytes are not those that its id names.
-    fn damaged(&self) -> Option<OpId> {
-        match self {
-            Self::Chunk { op, id, pieces, verify: true, .. } => {
-                (!id.matches(pieces.iter().map(|piece| &piece[..]))).then_some(*op)
-            }
-            Self::Chunk { .. } | Self::Discard { .. } => None,
-        }
-    }
-}
-
-enum Read {
-    Chunk { op: OpId, id: ChunkId },
-    Scrub { op: OpId, after: Option<ChunkId>, max_bytes: u64 },
 }
 
 struct TargetHost {
@@ -77,18 +54,11 @@ struct TargetHost {
 
 impl Host<Target> for TargetHost {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion> {
-        match self.store.at_once(effect) {
-            Ok(completion) => return Some(completion),
-            // The threads end only after this one: their ends of the channels are there.
-            Err(Effect::Write { id, pieces, verify, promise, removal }) => {
-                drop(self.writes.send(Write::Chunk { op, id, pieces, verify, promise, removal }));
-            }
-            Err(Effect::Discard { ids, mark, since }) => {
-                drop(self.writes.send(Write::Discard { op, ids, mark, since }))
-            }
-            Err(Effect::Read { id }) => drop(self.reads.send(Read::Chunk { op, id })),
-            Err(Effect::Scrub { after, max_bytes }) => drop(self.reads.send(Read::Scrub { op, after, max_bytes })),
-            Err(other) => unreachable!("{other:?} does not wait for the disk"),
+        // The threads end only after this one: their ends of the channels are there.
+        match self.store.work(op, effect) {
+            Work::Done(completion) => return Some(completion),
+            Work::Write(write) => drop(self.writes.send(write)),
+            Work::Read(read) => drop(self.reads.send(read)),
         }
         None
     }
@@ -137,11 +107,11 @@ impl TargetNode {
         let map = config.map()?;
         let (store, recovery) = open_store(config, target)?;
         let chunks = recovery.chunks;
-        let net = Net::open(config, target.address, NodeId(id))?;
+        let udp = Udp::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
         let setup = Setup { id: NodeId(id), map: map.clone(), free, chunks, bug: None };
-        let machine = Target::new(setup, config.protocol(*target.address.ip()));
-        let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), net.metrics.clone()));
+        let machine = Target::new(setup, config.protocol(target.address.ip()));
+        let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), udp.metrics.clone()));
         metrics.set_epoch(map.epoch.0);
         metrics.recovered(&recovery);
         let threads = "lower the load on this host, or raise its limits";
@@ -167,7 +137,7 @@ impl TargetNode {
         };
         let (counted, watched) = (Arc::clone(&metrics), Arc::clone(&metrics));
         let port = Box::new(move || {
-            if let Err(error) = port::run(machine, net, &mail, &own, &mut host) {
+            if let Err(error) = event_loop::run(machine, udp, &mail, &own, &mut host) {
                 tracing::error!("target {id}: its loop ended: {error}; restart it");
             }
         });
@@ -194,7 +164,7 @@ impl TargetNode {
         }
     }
 
-    /// Looks whether there is a newer cluster map.
+    /// Checks whether there is a newer cluster map.
     pub fn reload(&self) {
         self.mailbox.send(Mail::Reload);
     }
@@ -247,15 +217,15 @@ fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Stor
             gap.bytes
         );
     }
-    recovery.gaps.iter().for_each(|gap| tell_gap(target.id, gap));
+    recovery.gaps.iter().for_each(|gap| log_gap(target.id, gap));
     for id in &recovery.damaged {
         tracing::error!("target {}: dropped the copy of {id}, which was damaged; check the disk", target.id);
     }
     Ok((Arc::new(store), recovery))
 }
 
-/// Says that a place of a segment cannot be read.
-fn tell_gap(id: u32, gap: &Gap) {
+/// Logs that a place of a segment cannot be read.
+fn log_gap(id: u32, gap: &Gap) {
     let Gap { segment, offset, bytes, records, .. } = gap;
     let lost = match records {
         0 => "no record is known to be lost".to_owned(),
@@ -289,7 +259,7 @@ fn is_of_store(name: &OsStr) -> bool {
 }
 
 fn has_store(dir: &Path) -> bool {
-    // What cannot be looked at is not known to be missing: to open it tells more.
+    // What cannot be examined is not known to be missing: the error of opening it says more.
     dir.join(IDENTITY).try_exists().unwrap_or(true)
 }
 
@@ -365,15 +335,15 @@ fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
 
 /// Verifies chunks while those before them are written. Everything keeps its place.
 fn hash_loop(store: &Store, queue: &Receiver<Write>, writer: &SyncSender<Write>, mailbox: &Mailbox<Request>) {
-    port::after_ports();
+    event_loop::yield_to_event_loops();
     while let Ok(write) = queue.recv() {
-        match write.damaged() {
-            Some(op) => {
+        match write.verify() {
+            // The writer ends only after this one.
+            Ok(write) => drop(writer.send(write)),
+            Err(op) => {
                 let completion = Completion::Written { result: Err(WriteFailure::BadHash), free: store.space().free };
                 mailbox.send(Mail::Done(op, completion));
             }
-            // The writer ends only after this one.
-            None => drop(writer.send(write)),
         }
     }
 }
@@ -387,35 +357,19 @@ fn write_loop(
     bell: &SyncSender<()>,
     metrics: &TargetMetrics,
 ) {
-    port::after_ports();
+    event_loop::yield_to_event_loops();
+    let mut reporter = Reporter(mailbox);
     while let Ok(first) = queue.recv() {
-        let mut group: Vec<Write> = std::iter::once(first).chain(queue.try_iter().take(GROUP - 1)).collect();
-        let mut results: Vec<(OpId, Result<(), WriteFailure>)> = Vec::new();
-        for write in group.drain(..) {
-            match write {
-                Write::Chunk { op, id, pieces, promise, removal, .. } => {
-                    let append = if removal { Store::append_removal } else { Store::append };
-                    let result = append(store, &id, &pieces, promise).map_err(|error| failure(&error));
-                    results.push((op, result));
-                }
-                Write::Discard { op, ids, mark, since } => {
-                    mailbox.send(Mail::Done(op, discard(store, &ids, mark, since)));
-                }
-            }
-        }
-        if results.is_empty() {
+        let group = store.begin_group(std::iter::once(first).chain(queue.try_iter()), GROUP, &mut reporter);
+        if group.is_empty() {
             continue;
         }
         let begun = std::time::Instant::now();
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
-        let synced = store.sync().map_err(|error| failure(&error));
+        store.end_group(group, &mut reporter);
         metrics.synced(begun.elapsed());
-        let free = store.space().free;
-        for (op, result) in results {
-            mailbox.send(Mail::Done(op, Completion::Written { result: result.and(synced), free }));
-        }
         if store.wants_segment() {
             // A full bell rings already.
             let _ = bell.try_send(());
@@ -423,18 +377,57 @@ fn write_loop(
     }
 }
 
-fn discard(store: &Store, ids: &[ChunkId], mark: u32, since: u32) -> Completion {
-    let done = store.discard(ids, mark, since);
-    done.failed.iter().for_each(tell);
-    done.into()
+fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) {
+    event_loop::yield_to_event_loops();
+    while let Ok(read) = queue.recv() {
+        store.answer(read, &mut Reporter(mailbox));
+    }
 }
 
-/// Keeps a segment ready ahead of the writer, wins back space, and tells how much there is: others may use the file system
+/// Reports completions to the machine, and errors to the log.
+struct Reporter<'a>(&'a Mailbox<Request>);
+
+impl Report for Reporter<'_> {
+    fn done(&mut self, op: OpId, completion: Completion) {
+        self.0.send(Mail::Done(op, completion));
+    }
+
+    fn trouble(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Write(error) => log_write_error(&error),
+            Trouble::Read(_, ReadError::Missing) => {}
+            Trouble::Read(id, ReadError::Corrupt) => {
+                tracing::warn!("the copy of {id} was found damaged when it was read; a scrub of it follows");
+            }
+            Trouble::Read(id, ReadError::Exhausted(why)) => tracing::error!("reading {id} failed: {why}"),
+            Trouble::Read(id, ReadError::Io(problem)) => {
+                tracing::error!("reading {id} failed: {problem}; check the disk");
+            }
+            Trouble::Scrub(id, problem) => {
+                tracing::error!("reading {id} failed in a scrub: {problem}; check the disk");
+            }
+            Trouble::Strike(error) => {
+                tracing::error!("damaged copies could not be struck out: {error}; the next start finds them again");
+                log_write_error(&error);
+            }
+        }
+    }
+}
+
+fn log_write_error(error: &WriteError) {
+    match error {
+        WriteError::NoSpace | WriteError::FileSystemFull => {}
+        WriteError::Exhausted(why) => tracing::error!("a write failed: {why}"),
+        WriteError::Io(problem) => tracing::error!("a write failed: {problem}; check the disk"),
+    }
+}
+
+/// Keeps a segment ready ahead of the writer, wins back space, and reports how much there is: others may use the file system
 /// as well.
 fn space_loop(id: u32, store: &Store, bell: &Receiver<()>, mailbox: &Mailbox<Request>, metrics: &TargetMetrics) {
-    port::after_ports();
+    event_loop::yield_to_event_loops();
     let mut full = None;
-    let mut look = || {
+    let mut check_space = || {
         let why = store.nearly_full();
         if let Some(why) = why.as_ref().filter(|why| full.as_ref() != Some(*why)) {
             tracing::warn!("target {id}: it takes no more chunks soon, or now: {why}");
@@ -442,12 +435,12 @@ fn space_loop(id: u32, store: &Store, bell: &Receiver<()>, mailbox: &Mailbox<Req
         full = why;
         mailbox.send(Mail::Request(Request::Free(store.space().free)));
     };
-    look();
-    // Told once until it works again: on a full disk every write asks anew, and the log may be on that disk.
-    let told = std::cell::Cell::new(false);
+    check_space();
+    // Reporter once until it works again: on a full disk every write asks anew, and the log may be on that disk.
+    let warned = std::cell::Cell::new(false);
     let prepare = || match store.prepare_segment() {
-        Ok(()) => told.set(false),
-        Err(error) if !told.replace(true) => tracing::warn!("cannot prepare a segment: {error}"),
+        Ok(()) => warned.set(false),
+        Err(error) if !warned.replace(true) => tracing::warn!("cannot prepare a segment: {error}"),
         Err(_) => {}
     };
     while !matches!(bell.recv_timeout(COMPACT_EVERY), Err(RecvTimeoutError::Disconnected)) {
@@ -464,52 +457,6 @@ fn space_loop(id: u32, store: &Store, bell: &Receiver<()>, mailbox: &Mailbox<Req
             Ok(won) => won.into_iter().for_each(|bytes| metrics.compacted(bytes)),
             Err(error) => tracing::warn!("cannot compact a segment: {error}"),
         }
-        look();
-    }
-}
-
-fn failure(error: &WriteError) -> WriteFailure {
-    tell(error);
-    error.into()
-}
-
-fn tell(error: &WriteError) {
-    match error {
-        WriteError::NoSpace | WriteError::FileSystemFull => {}
-        WriteError::Exhausted(why) => tracing::error!("a write failed: {why}"),
-        WriteError::Io(problem) => tracing::error!("a write failed: {problem}; check the disk"),
-    }
-}
-
-fn read_loop(store: &Store, queue: &Receiver<Read>, mailbox: &Mailbox<Request>) {
-    port::after_ports();
-    while let Ok(read) = queue.recv() {
-        let (op, completion) = match read {
-            Read::Chunk { op, id } => {
-                let result = store.read(&id);
-                match &result {
-                    Err(ReadError::Corrupt) => {
-                        tracing::warn!("the copy of {id} was found damaged when it was read; a scrub of it follows");
-                    }
-                    Err(ReadError::Exhausted(why)) => tracing::error!("reading {id} failed: {why}"),
-                    Err(ReadError::Io(problem)) => tracing::error!("reading {id} failed: {problem}; check the disk"),
-                    Ok(_) | Err(ReadError::Missing) => {}
-                }
-                (op, Completion::Read(result.map_err(|error| (&error).into())))
-            }
-            Read::Scrub { op, after, max_bytes } => {
-                let scrubbed = store.scrub(after, max_bytes);
-                let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
-                for (id, problem) in &scrubbed.unread {
-                    tracing::error!("reading {id} failed in a scrub: {problem}; check the disk");
-                }
-                let result = scrubbed.failed.map_or(Ok(()), |error| {
-                    tracing::error!("damaged copies could not be struck out: {error}; the next start finds them again");
-                    Err(failure(&error))
-                });
-                (op, Completion::Scrubbed { next, bytes, bad, result })
-            }
-        };
-        mailbox.send(Mail::Done(op, completion));
+        check_space();
     }
 }

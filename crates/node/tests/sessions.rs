@@ -1,16 +1,16 @@
-//! Restarts of real sockets: who begins anew is heard at once, whatever an earlier life had counted to.
+//! Restarts of real sockets: a node that starts anew is accepted at once, whatever an earlier life had counted to.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use node::config::{MulticastChoice, Network, Protocol, TargetConfig};
-use node::net::free_port;
-use node::port::now;
+use node::event_loop::now;
+use node::free_port;
 use node::target::{TargetNode, make_store};
 use node::{Client, ClientOptions, ClusterConfig};
 use protocol::id::{ChunkId, NodeId};
@@ -21,12 +21,13 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
     let target = |id| TargetConfig {
         id,
         domain: format!("disk-{id}"),
-        address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST).unwrap()),
+        address: (Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST).unwrap()).into(),
         data: format!("target-{id}").into(),
         capacity: "256MiB".to_owned(),
         metrics: None,
         write_delay_ms: 0,
         moved: false,
+        drain: false,
     };
     let config = ClusterConfig {
         cluster: dir.display().to_string(),
@@ -39,6 +40,8 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         network: Network { multicast: MulticastChoice::Off, ..Network::default() },
         protocol: Protocol::default(),
         targets: (1..=targets).map(target).collect(),
+        layout: None,
+        previous: None,
         path: dir.join("cluster.toml"),
     };
     (1..=targets).for_each(|id| make_store(&config, id).unwrap());

@@ -13,8 +13,6 @@ pub enum Bug {
     NoLimit,
     /// A copy counts on chunks that nobody promised to it.
     SkipRenewal,
-    /// A file's version has the time of the gateway, whatever version there is.
-    OwnTime,
     /// A cleaner does not read the uploads of the catalog.
     SkipUploads,
     /// A catalog takes changes of runs that have ended.

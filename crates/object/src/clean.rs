@@ -5,16 +5,16 @@ mod garbage;
 
 use std::collections::{HashSet, VecDeque};
 
-use protocol::cleaner::{self, Cleaner, Look, Unfinished, Want};
+use protocol::cleaner::{self, Cleaner, Summary, Unfinished, Want};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator::{Busy, Found, Scope};
+use protocol::initiator::{Busy, Found};
 
 use crate::bug::Bug;
-use crate::catalog::{Catalog, CatalogError, Start, all_buckets};
 use crate::manifest::{self, Entry, Malformed, Manifest};
-use crate::record::{self, Body, Record, decode_entries};
 use crate::service::{ChunkService, ServiceError};
 use crate::unanswered::Begun;
+use catalog::object_manifest::{self, Body, Record, decode_entries};
+use catalog::{Catalog, CatalogError, Start, all_buckets};
 use garbage::{Fate, Seen, judge};
 
 /// References that are kept in memory; with more, the manifests are read several times.
@@ -28,7 +28,7 @@ const MANY: usize = 100_000;
 
 /// Why what refers to chunks could not be read.
 #[derive(Debug, thiserror::Error)]
-enum Unread {
+enum Unreadable {
     #[error("the targets could not be asked: {0}")]
     List(ServiceError),
     #[error("targets are silent")]
@@ -41,11 +41,11 @@ enum Unread {
     Catalog(#[from] CatalogError),
 }
 
-/// What came of one look.
+/// What came of one pass.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// What was found and dropped.
-    pub look: Look,
+    pub pass: Summary,
     /// Why it was not finished, in words.
     pub problem: Option<String>,
 }
@@ -62,7 +62,7 @@ pub struct Cleaning<'a> {
 }
 
 impl<'a> Cleaning<'a> {
-    /// A cleaning before its first look, which only condemns. A `dry` one drops and condemns nothing.
+    /// A cleaning before its first pass, which only condemns. A `dry` one drops and condemns nothing.
     #[must_use]
     pub fn new(service: &'a dyn ChunkService, catalog: &'a dyn Catalog, dry: bool) -> Self {
         let mut machine = Cleaner::new(dry);
@@ -79,18 +79,18 @@ impl<'a> Cleaning<'a> {
 
     /// The same with a planted defect.
     #[must_use]
-    pub fn planted(self, bug: Option<Bug>, machine: Option<cleaner::Bug>) -> Self {
-        Self { bug, machine: self.machine.planted(machine), ..self }
+    pub fn with_bug(self, bug: Option<Bug>, machine: Option<cleaner::Bug>) -> Self {
+        Self { bug, machine: self.machine.with_bug(machine), ..self }
     }
 
-    /// Looks once. `rest` lets the grace time pass; when it says `false`, the look ends there.
-    pub fn look(&mut self, rest: &mut dyn FnMut() -> bool) -> Report {
+    /// Makes one pass. `rest` waits for the grace time; when it returns `false`, the pass ends there.
+    pub fn run_pass(&mut self, rest: &mut dyn FnMut() -> bool) -> Report {
         let mut problem = None;
         let mut most = 0;
         loop {
             match self.machine.want() {
                 Want::Mark => {
-                    let marked = heard(self.service.mark().wait(), &mut problem);
+                    let marked = or_busy(self.service.mark().wait(), &mut problem);
                     self.machine.marked(marked);
                 }
                 Want::Rest if rest() => self.machine.rested(),
@@ -100,38 +100,38 @@ impl<'a> Cleaning<'a> {
                 }
                 Want::Read { from } => match self.read(from) {
                     Ok(garbage) => self.machine.read(self.known.until, garbage),
-                    Err(Unread::Silent(silent)) => self.machine.stop(Unfinished::Silent(silent)),
+                    Err(Unreadable::Silent(silent)) => self.machine.stop(Unfinished::Silent(silent)),
                     Err(error) => {
                         problem = Some(error.to_string());
                         self.machine.stop(Unfinished::Unread);
                     }
                 },
                 Want::List { prefix } => {
-                    let found = heard(self.service.list(Scope::Cluster, prefix).wait(), &mut problem);
+                    let found = or_busy(self.service.list(prefix).wait(), &mut problem);
                     most = most.max(found.as_ref().map_or(0, |found: &Found| found.chunks.len()));
                     let known = &self.known;
                     self.machine.listed(found, |id| known.has(id));
                 }
                 Want::Discard(discard) => {
-                    let done = heard(self.service.discard(discard).wait(), &mut problem);
+                    let done = or_busy(self.service.discard(discard).wait(), &mut problem);
                     self.machine.discarded(done);
                 }
-                Want::Over(look) => {
+                Want::Over(pass) => {
                     self.known = References::default();
                     if most > MANY {
                         self.machine.set_slice_bytes(2);
                     }
                     self.machine.again();
-                    let problem = problem.or_else(|| look.unfinished.as_ref().map(told));
-                    return Report { look, problem };
+                    let problem = problem.or_else(|| pass.unfinished.as_ref().map(describe));
+                    return Report { pass, problem };
                 }
             }
         }
     }
 
-    /// Reads what refers to the payload chunks of the slices from `from` on. The manifests that may go are told with the
+    /// Reads what refers to the payload chunks of the slices from `from` on. The manifests that may go come with the
     /// first.
-    fn read(&mut self, from: u32) -> Result<Vec<(ChunkId, Vec<NodeId>)>, Unread> {
+    fn read(&mut self, from: u32) -> Result<Vec<(ChunkId, Vec<NodeId>)>, Unreadable> {
         self.known = References::new(self.machine.slice_bytes(), from);
         // In this order: the rows of an upload go when the manifest of its object is durable.
         self.read_catalog()?;
@@ -139,17 +139,17 @@ impl<'a> Cleaning<'a> {
         let kind = ChunkKind::Manifest as u8;
         let step = |first| if self.steps { vec![kind, first] } else { vec![kind] };
         for prefix in (0..=if self.steps { u8::MAX } else { 0 }).map(step).collect::<Vec<_>>() {
-            let found = self.service.list(Scope::Cluster, prefix);
-            let found = found.wait().map_err(Unread::List)?;
+            let found = self.service.list(prefix);
+            let found = found.wait().map_err(Unreadable::List)?;
             if self.machine.lacks(&found.silent) {
-                return Err(Unread::Silent(found.silent));
+                return Err(Unreadable::Silent(found.silent));
             }
             self.read_manifests(found, &mut garbage)?;
         }
         Ok(if from == 0 { garbage.all() } else { vec![] })
     }
 
-    fn read_catalog(&mut self) -> Result<(), Unread> {
+    fn read_catalog(&mut self) -> Result<(), Unreadable> {
         let catalog = self.catalog;
         for bucket in all_buckets(catalog) {
             let bucket = bucket?.record.bucket;
@@ -173,7 +173,7 @@ impl<'a> Cleaning<'a> {
         Ok(())
     }
 
-    fn read_parts(&mut self, upload: record::VersionId) -> Result<(), Unread> {
+    fn read_parts(&mut self, upload: object_manifest::VersionId) -> Result<(), Unreadable> {
         let mut after = 0;
         loop {
             let page = self.catalog.parts(upload, after, PAGE)?;
@@ -190,7 +190,7 @@ impl<'a> Cleaning<'a> {
     }
 
     /// Ids ascend, so that all manifests of a name follow each other.
-    fn read_manifests(&mut self, found: Found, garbage: &mut Garbage) -> Result<(), Unread> {
+    fn read_manifests(&mut self, found: Found, garbage: &mut Garbage) -> Result<(), Unreadable> {
         let service = self.service;
         let mut ids = found.chunks.into_iter();
         let mut flight = VecDeque::new();
@@ -201,16 +201,16 @@ impl<'a> Cleaning<'a> {
                 flight.push_back((id, holders, service.get(id)));
             }
             let Some((id, holders, pending)) = flight.pop_front() else { break };
-            let bytes = pending.wait().map_err(|error| Unread::Chunk(id, Box::new(error)))?.pieces.concat();
+            let bytes = pending.wait().map_err(|error| Unreadable::Chunk(id, Box::new(error)))?.pieces.concat();
             if records.last().is_some_and(|last| last.id.placement_key() != id.placement_key()) {
                 self.read_name(&mut records, garbage)?;
             }
-            if bytes.starts_with(&record::MAGIC) {
-                let record = Record::decode(&bytes).map_err(|why| Unread::Malformed(id, why))?;
+            if bytes.starts_with(&object_manifest::MAGIC) {
+                let record = Record::decode(&bytes).map_err(|why| Unreadable::Malformed(id, why))?;
                 garbage.begun.see(&record);
                 records.push(Seen::new(id, holders, record));
             } else {
-                let manifest = Manifest::decode(&bytes).map_err(|why| Unread::Malformed(id, why))?;
+                let manifest = Manifest::decode(&bytes).map_err(|why| Unreadable::Malformed(id, why))?;
                 self.refer_entries(&manifest.entries, manifest.indirect)?;
             }
         }
@@ -218,7 +218,7 @@ impl<'a> Cleaning<'a> {
     }
 
     /// All records of one key, or of more keys whose hashes begin alike.
-    fn read_name(&mut self, all: &mut Vec<Seen>, garbage: &mut Garbage) -> Result<(), Unread> {
+    fn read_name(&mut self, all: &mut Vec<Seen>, garbage: &mut Garbage) -> Result<(), Unreadable> {
         while let Some(first) = all.first() {
             let name = first.name();
             let (records, others) = std::mem::take(all).into_iter().partition(|seen| seen.name() == name);
@@ -235,7 +235,7 @@ impl<'a> Cleaning<'a> {
                 }
                 if seen.is_long {
                     let bytes = self.fetch(seen.id)?;
-                    let whole = Record::decode(&bytes).map_err(|why| Unread::Malformed(seen.id, why))?;
+                    let whole = Record::decode(&bytes).map_err(|why| Unreadable::Malformed(seen.id, why))?;
                     self.refer(&whole.body)?;
                 } else {
                     self.refer(&seen.record.body)?;
@@ -245,7 +245,7 @@ impl<'a> Cleaning<'a> {
         Ok(())
     }
 
-    fn refer(&mut self, body: &Body) -> Result<(), Unread> {
+    fn refer(&mut self, body: &Body) -> Result<(), Unreadable> {
         match body {
             Body::Chunks(entries) => self.refer_entries(entries, false),
             Body::Indexed(indexes) => {
@@ -257,24 +257,24 @@ impl<'a> Cleaning<'a> {
         }
     }
 
-    fn refer_entries(&mut self, entries: &[Entry], indirect: bool) -> Result<(), Unread> {
+    fn refer_entries(&mut self, entries: &[Entry], indirect: bool) -> Result<(), Unreadable> {
         for entry in entries {
             self.known.add(entry.id);
             if indirect {
                 let bytes = self.fetch(entry.id)?;
-                let below = manifest::decode_index(&bytes).map_err(|why| Unread::Malformed(entry.id, why))?;
+                let below = manifest::decode_index(&bytes).map_err(|why| Unreadable::Malformed(entry.id, why))?;
                 below.iter().for_each(|entry| self.known.add(entry.id));
             }
         }
         Ok(())
     }
 
-    fn fetch(&self, id: ChunkId) -> Result<Vec<u8>, Unread> {
+    fn fetch(&self, id: ChunkId) -> Result<Vec<u8>, Unreadable> {
         self.service
             .get(id)
             .wait()
             .map(|fetched| fetched.pieces.concat())
-            .map_err(|error| Unread::Chunk(id, Box::new(error)))
+            .map_err(|error| Unreadable::Chunk(id, Box::new(error)))
     }
 }
 
@@ -295,15 +295,15 @@ impl Garbage {
     }
 }
 
-/// An answer as the machine takes it; what went wrong otherwise is kept in words.
-fn heard<T>(answer: Result<T, ServiceError>, problem: &mut Option<String>) -> Result<T, Busy> {
+/// An answer as the machine takes it. The text of an error goes to `problem`.
+fn or_busy<T>(answer: Result<T, ServiceError>, problem: &mut Option<String>) -> Result<T, Busy> {
     answer.map_err(|error| {
         *problem = Some(error.to_string());
         Busy
     })
 }
 
-fn told(why: &Unfinished) -> String {
+fn describe(why: &Unfinished) -> String {
     match why {
         Unfinished::Silent(nodes) => {
             let nodes: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();

@@ -23,12 +23,12 @@ pub trait Host: fmt::Debug + Send + Sync {
 pub struct System {
     began: Instant,
     random: RandomState,
-    given: AtomicU64,
+    drawn: AtomicU64,
 }
 
 impl Default for System {
     fn default() -> Self {
-        Self { began: Instant::now(), random: RandomState::new(), given: AtomicU64::new(0) }
+        Self { began: Instant::now(), random: RandomState::new(), drawn: AtomicU64::new(0) }
     }
 }
 
@@ -42,6 +42,6 @@ impl Host for System {
     }
 
     fn random(&self) -> u64 {
-        self.random.hash_one(self.given.fetch_add(1, Ordering::Relaxed))
+        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -2,97 +2,22 @@
 //!
 //! All numbers are little-endian. `docs/manifest.md` shows the layouts byte by byte.
 
-use protocol::id::ChunkId;
+pub use catalog::entry::{ENTRY_BYTES, Entry, FORMAT, Malformed, PACKED};
+use catalog::entry::{entry_bytes, format_of, put_entry, read_entry};
 use protocol::limits::CHUNK_BYTES;
 
 /// First bytes of a manifest.
 pub const MAGIC: [u8; 4] = *b"RSVM";
 /// First bytes of an index chunk.
 pub const INDEX_MAGIC: [u8; 4] = *b"RSVI";
-/// The version of both formats, while no chunk is compressed.
-pub const FORMAT: u8 = 1;
-/// The version of index chunks and of objects' manifests that name compressed chunks.
-pub const PACKED: u8 = 2;
 /// Longest name, in bytes.
 pub const NAME_BYTES: usize = 1_024;
-/// Bytes of an encoded entry: a chunk id and a length.
-pub const ENTRY_BYTES: usize = ChunkId::LEN + 4;
-/// Bytes that an entry of the format [`PACKED`] has more: how the chunk is compressed, and its length without that.
-const PACKED_BYTES: usize = 5;
-/// How a chunk is compressed: not at all, or with Zstandard.
-const CODECS: [u8; 2] = [0, 1];
 /// Bytes of a manifest before the name.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of an index chunk before its entries.
 pub const INDEX_HEADER_BYTES: usize = 12;
 /// Most entries in a manifest or an index chunk: what fits the largest chunk with the longest name.
 pub const ENTRIES: usize = (CHUNK_BYTES as usize - HEADER_BYTES - NAME_BYTES) / ENTRY_BYTES;
-
-/// One chunk of a file, or one index chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The chunk.
-    pub id: ChunkId,
-    /// Its length in bytes, 1 to 8 MiB.
-    pub length: u32,
-    /// Bytes of the object that are in it: more than `length` when they are compressed, as many otherwise.
-    pub plain: u32,
-}
-
-impl Entry {
-    /// A chunk that is not compressed.
-    #[must_use]
-    pub const fn new(id: ChunkId, length: u32) -> Self {
-        Self { id, length, plain: length }
-    }
-
-    /// Whether its bytes are compressed.
-    #[must_use]
-    pub const fn is_packed(&self) -> bool {
-        self.plain != self.length
-    }
-}
-
-/// The format that entries are written in.
-pub(crate) fn format_of(entries: &[Entry]) -> u8 {
-    if entries.iter().any(Entry::is_packed) { PACKED } else { FORMAT }
-}
-
-/// Bytes of an entry in this format.
-pub(crate) const fn entry_bytes(format: u8) -> usize {
-    if format == PACKED { ENTRY_BYTES + PACKED_BYTES } else { ENTRY_BYTES }
-}
-
-/// Writes an entry in this format.
-pub(crate) fn put_entry(out: &mut Vec<u8>, entry: Entry, format: u8) {
-    out.extend(entry.id.encode());
-    out.extend(entry.length.to_le_bytes());
-    if format == PACKED {
-        out.push(CODECS[usize::from(entry.is_packed())]);
-        out.extend(entry.plain.to_le_bytes());
-    }
-}
-
-/// Reads what [`put_entry`] wrote: [`entry_bytes`] of it.
-pub(crate) fn read_entry(part: &[u8], format: u8) -> Result<Entry, Malformed> {
-    let mut encoded = [0; ChunkId::LEN];
-    encoded.copy_from_slice(&part[..ChunkId::LEN]);
-    let id = ChunkId::decode(&encoded).filter(|id| id.version_ms().is_none()).ok_or(Malformed::Kind)?;
-    let length = u32_at(part, ChunkId::LEN);
-    let possible = |bytes: u32| (1..=CHUNK_BYTES).contains(&bytes);
-    if !possible(length) {
-        return Err(Malformed::ChunkLength);
-    }
-    if format != PACKED {
-        return Ok(Entry::new(id, length));
-    }
-    let plain = u32_at(part, ENTRY_BYTES + 1);
-    match (CODECS.iter().position(|codec| *codec == part[ENTRY_BYTES]), plain) {
-        (Some(0), plain) if plain == length => Ok(Entry::new(id, length)),
-        (Some(1), plain) if plain > length && possible(plain) => Ok(Entry { id, length, plain }),
-        _ => Err(Malformed::Packing),
-    }
-}
 
 /// What a version of a name is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,45 +36,6 @@ pub struct Manifest {
     pub indirect: bool,
     /// The chunks in order.
     pub entries: Vec<Entry>,
-}
-
-/// What is wrong with a manifest or an index chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// It does not begin as one.
-    #[error("it does not begin like a manifest: another program may have stored it")]
-    Magic,
-    /// A later format.
-    #[error("it has format {0}, this program knows up to {PACKED}: use a newer reservoir")]
-    Format(u8),
-    /// A level of indirection that there is not.
-    #[error("it has level {0}, this program knows 0 and 1: use a newer reservoir")]
-    Level(u8),
-    /// Shorter or longer than its counts say.
-    #[error("its length does not fit its counts")]
-    Length,
-    /// The name is empty, too long or not UTF-8.
-    #[error("its name is not usable")]
-    Name,
-    /// A chunk id of an unknown kind, or that of a manifest.
-    #[error("it names a chunk of another kind")]
-    Kind,
-    /// An entry without bytes or larger than a chunk.
-    #[error("it names a chunk of an impossible length")]
-    ChunkLength,
-    /// A compressed chunk that did not become smaller, an unknown way to compress, or a format for compressed chunks
-    /// without any.
-    #[error("it does not say as it should which chunks are compressed")]
-    Packing,
-    /// The entries do not add up to the size.
-    #[error("its chunks do not add up to its size")]
-    Size,
-    /// Its attributes are doubled or in another order than that of their names.
-    #[error("its attributes are not in order")]
-    Order,
-    /// The version in its id is another.
-    #[error("its version is not that of its id")]
-    Version,
 }
 
 impl Manifest {
@@ -286,6 +172,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use protocol::id::ChunkId;
 
     use super::*;
 

@@ -22,13 +22,12 @@ use protocol::initiator::Stored;
 
 use self::ahead::Ahead;
 use crate::Bug;
-use crate::catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
-use crate::file::CHUNK_SIZE;
 use crate::host::{Host, System};
 use crate::manifest::Malformed;
-use crate::record::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
 use crate::runs::{Flight, Pace, Runs};
 use crate::service::{ChunkService, Pending, ServiceError};
+use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
+use catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
 const ATTEMPTS: usize = 64;
@@ -36,6 +35,8 @@ const ATTEMPTS: usize = 64;
 /// Bytes of chunks that all puts together, and all gets together, may have on their way ahead, unless something else is asked
 /// for.
 pub const AHEAD: usize = 32 << 20;
+/// Bytes of a payload chunk unless something else is asked for.
+pub const CHUNK_SIZE: usize = 1 << 20;
 /// Bytes of the largest object that rides in its manifest, unless something else is asked for.
 pub const INLINE: usize = 64 << 10;
 /// The most that may be asked for.
@@ -133,7 +134,7 @@ impl Objects {
 
     /// The same with a planted defect.
     #[must_use]
-    pub fn planted(self, bug: Option<Bug>) -> Self {
+    pub fn with_bug(self, bug: Option<Bug>) -> Self {
         Self { bug, ..self }
     }
 
@@ -175,19 +176,19 @@ impl Objects {
         &*self.catalog
     }
 
-    /// A version id that this process has not given before.
+    /// A version id that this process has not issued before.
     #[must_use]
     pub fn next_version(&self) -> VersionId {
         self.runs.next()
     }
 
-    /// Tells the catalog that this gateway lives, and which of its changes are settled: to be called every [`crate::BEAT`].
+    /// Tells the catalog that this gateway lives, and which of its changes are settled: to be called every [`crate::HEARTBEAT`].
     /// Ends the runs of gateways that did not do so for long.
     ///
     /// # Errors
     /// As the catalog's engine; the next call makes up for it.
-    pub fn beat(&self) -> Result<(), CatalogError> {
-        self.runs.beat(&*self.catalog, self.host.elapsed())
+    pub fn heartbeat(&self) -> Result<(), CatalogError> {
+        self.runs.heartbeat(&*self.catalog, self.host.elapsed())
     }
 
     /// Tells the catalog that this gateway has nothing under way any more: to be called when it stops.
@@ -211,7 +212,7 @@ impl Objects {
             let flight = self.begin(&mut record, later_than)?;
             let row = self.store(record.clone())?;
             match self.make(Change::CreateBucket(row.clone()), flight) {
-                // One that was there was removed by a gateway whose clock is ahead. It is told once.
+                // One that was there was removed by a gateway whose clock is ahead. It is reported once.
                 Err(CatalogError::Refused(Refused::Stale(removed))) if later_than < removed.micros() => {
                     later_than = removed.micros();
                 }
@@ -235,7 +236,7 @@ impl Objects {
     }
 
     /// Removes a bucket. The catalog comes before the manifest that says so: it knows whether the bucket is empty. What is
-    /// stored before both tells a removal that was broken off between them from a lost row.
+    /// stored before both distinguishes a removal that was broken off between them from a lost row.
     ///
     /// # Errors
     /// [`Refused::NoBucket`], [`Refused::Changed`], [`Refused::NotEmpty`], or when it cannot be stored.
@@ -268,7 +269,7 @@ impl Objects {
     pub fn publish(&self, record: Record, condition: &Condition) -> Result<Row, ObjectError> {
         let begun = self.host.elapsed();
         if self.bug != Some(Bug::SkipRenewal) {
-            self.renew(&record.body)?;
+            self.renew(&record)?;
         }
         self.commit(record, condition, None, begun, || Ok(()))
     }
@@ -281,7 +282,7 @@ impl Objects {
         let begun = self.host.elapsed();
         if let Body::Indexed(indexes) = &record.body {
             // The parts' chunks have the upload's rows until this is done; these chunks have nothing.
-            self.renew_entries(indexes.iter().map(|(entry, _)| *entry))?;
+            self.renew_entries(indexes.iter().map(|(entry, _)| *entry), record.redundancy())?;
         }
         self.commit(record, condition, Some(upload), begun, || Ok(()))
     }
@@ -448,9 +449,14 @@ impl Objects {
         })
     }
 
-    /// Starts to store a record's manifest.
+    /// Starts to store a record's manifest: as often as the map says, so that lost disks hide no name, and as often as what it
+    /// names, or carries.
     fn put_manifest(&self, record: &Record, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        if record.is_removal() { self.service.put_removal(id, bytes) } else { self.service.put(id, bytes) }
+        if record.is_removal() {
+            return self.service.put_removal(id, bytes);
+        }
+        let more = record.redundancy().filter(|own| *own > self.service.map().redundancy());
+        self.service.put(id, bytes, more)
     }
 
     /// Stores a manifest.

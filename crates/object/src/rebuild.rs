@@ -6,13 +6,12 @@ mod known;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use protocol::id::{ChunkId, ChunkKind};
-use protocol::initiator::Scope;
+use protocol::id::{ChunkId, ChunkKind, NodeId};
 
-use crate::catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite};
-use crate::record::{Body, Kind, LEAVING, MAGIC, Record, VersionId};
 use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
+use catalog::object_manifest::{Body, Kind, LEAVING, MAGIC, Record, VersionId};
+use catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite};
 
 pub use compare::{Amendment, Basis, Comparison};
 
@@ -44,7 +43,7 @@ pub struct Manifests {
     /// Those of objects of one chunk whose chunk is not there, by manifest, with the chunk.
     unfinished: BTreeMap<ChunkId, (Row, ChunkId)>,
     /// Manifests that cannot be read, a line each.
-    unread: Vec<String>,
+    unreadable: Vec<String>,
 }
 
 /// What stands when all that was removed or replaced is gone.
@@ -83,8 +82,17 @@ impl Manifests {
     /// # Errors
     /// When targets cannot be asked, or so many are silent that they may be all that have a manifest.
     pub fn read(service: &dyn ChunkService) -> Result<Self, RebuildError> {
-        let all = list(service, ChunkKind::Manifest)?;
-        let payload: BTreeSet<ChunkId> = list(service, ChunkKind::Payload)?.into_iter().collect();
+        let map = service.map();
+        let (all, silent) = list(service, ChunkKind::Manifest)?;
+        if map.may_hide(&silent) {
+            return Err(RebuildError::Silent(silent.len()));
+        }
+        let (payload, silent) = list(service, ChunkKind::Payload)?;
+        let payload: BTreeSet<ChunkId> = payload.into_iter().collect();
+        let is_hidden = |record: &Record| match record.redundancy() {
+            Some(redundancy) => map.may_hide_all(&silent, redundancy),
+            None => map.may_hide(&silent),
+        };
         let mut manifests = Self::default();
         let mut flight = VecDeque::new();
         let mut ids = all.into_iter();
@@ -95,28 +103,39 @@ impl Manifests {
             }
             let Some((manifest, pending)) = flight.pop_front() else { break };
             match pending.wait() {
-                Ok(fetched) => manifests.take(manifest, &fetched.pieces.concat(), &payload),
-                Err(error) => manifests.unread.push(format!("the manifest {manifest} cannot be read: {error}")),
+                Ok(fetched) => {
+                    let missing = manifests.take(manifest, &fetched.pieces.concat(), &payload);
+                    if missing.is_some_and(is_hidden) {
+                        return Err(RebuildError::Silent(silent.len()));
+                    }
+                }
+                Err(error) => manifests.unreadable.push(format!("the manifest {manifest} cannot be read: {error}")),
             }
         }
         Ok(manifests)
     }
 
-    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) {
+    /// Takes a manifest. Its record, when that is of an object of one chunk, which is not among the `payload`.
+    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) -> Option<&Record> {
         if !bytes.starts_with(&MAGIC) {
-            return;
+            return None;
         }
         let record = match Record::decode(bytes) {
             Ok(record) => record,
-            Err(why) => return self.unread.push(format!("the manifest {manifest} cannot be read: {why}")),
+            Err(why) => {
+                self.unreadable.push(format!("the manifest {manifest} cannot be read: {why}"));
+                return None;
+            }
         };
         let name = (record.bucket.clone(), record.key.clone());
         let missing = single_chunk(&record).filter(|id| !payload.contains(id));
         let row = Row { record: record.row(), manifest };
-        match missing {
-            Some(chunk) => drop(self.unfinished.insert(manifest, (row, chunk))),
-            None => self.records.entry(name).or_default().push(row),
-        }
+        let Some(chunk) = missing else {
+            self.records.entry(name).or_default().push(row);
+            return None;
+        };
+        self.unfinished.insert(manifest, (row, chunk));
+        self.unfinished.get(&manifest).map(|(row, _)| &row.record)
     }
 
     /// All manifests of objects and buckets.
@@ -250,12 +269,10 @@ fn single_chunk(record: &Record) -> Option<ChunkId> {
     }
 }
 
-fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<Vec<ChunkId>, RebuildError> {
-    let found = service.list(Scope::Cluster, vec![kind as u8]).wait().map_err(RebuildError::List)?;
-    if service.map().may_hide(&found.silent) {
-        return Err(RebuildError::Silent(found.silent.len()));
-    }
-    Ok(found.chunks.into_iter().map(|(id, _)| id).collect())
+/// All chunks of a kind that any target holds, and the silent targets.
+fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<(Vec<ChunkId>, Vec<NodeId>), RebuildError> {
+    let found = service.list(vec![kind as u8]).wait().map_err(RebuildError::List)?;
+    Ok((found.chunks.into_iter().map(|(id, _)| id).collect(), found.silent))
 }
 
 /// Removes a catalog with the files that SQLite keeps beside it.

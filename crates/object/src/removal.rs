@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Kind, Record, VersionId};
+use catalog::object_manifest::{Kind, Record, VersionId};
 
 /// The removals among the records of a key.
 #[derive(Debug, Default)]

@@ -4,21 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use crate::catalog::{Catalog, CatalogError, Change, Run};
 use crate::host::Host;
-use crate::record::VersionId;
+use catalog::object_manifest::VersionId;
+use catalog::{Catalog, CatalogError, Change, Run};
 
-/// The run whose row says until when a catalog is not to be believed, because it went back to an older state.
-pub(crate) const RETURNED: u64 = 0;
 /// How often a gateway says that it lives.
-pub const BEAT: Duration = Duration::from_secs(10);
+pub const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// How the runs of all gateways of a cluster keep time.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How far beyond now a run may begin changes until it says so again: two beats.
+    /// How far beyond now a run may begin changes until it says so again: two heartbeats.
     pub lease: Duration,
-    /// A run that did not say anything for this long is ended by who sees that: six beats.
+    /// A run that did not say anything for this long is ended by any gateway that notices: six heartbeats.
     pub silent: Duration,
     /// For how long changes in doubt keep a run from saying that what came later is settled; then another run goes on, so that
     /// they keep only this one from it.
@@ -27,7 +25,7 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { lease: BEAT * 2, silent: BEAT * 6, doubt: BEAT * 60 }
+        Self { lease: HEARTBEAT * 2, silent: HEARTBEAT * 6, doubt: HEARTBEAT * 60 }
     }
 }
 
@@ -35,15 +33,15 @@ impl Default for Pace {
 #[derive(Debug)]
 pub(crate) struct Runs {
     state: Mutex<State>,
-    /// Held by who tells the catalog, so that it hears one after the other.
-    telling: Mutex<Others>,
+    /// Held while reporting to the catalog, so that one report follows the other.
+    reporting: Mutex<Others>,
     host: Arc<dyn Host>,
     pace: Pace,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The last time that was given, microseconds since 1970.
+    /// The last time that was issued, microseconds since 1970.
     last: u64,
     run: Own,
     before: Vec<Own>,
@@ -89,7 +87,7 @@ impl Drop for Flight<'_> {
 }
 
 impl State {
-    /// A time that was not given before, and is later than this one.
+    /// A time that was not issued before, and is later than this one.
     fn next(&mut self, now: u64, later_than: u64) -> u64 {
         self.last = now.max(self.last + 1).max(later_than + 1);
         self.last
@@ -128,7 +126,7 @@ impl Own {
 impl Runs {
     pub(crate) fn new(host: Arc<dyn Host>, pace: Pace) -> Self {
         let state = State { last: 0, run: Own::new(host.random()), before: vec![] };
-        Self { state: Mutex::new(state), telling: Mutex::default(), host, pace }
+        Self { state: Mutex::new(state), reporting: Mutex::default(), host, pace }
     }
 
     /// Microseconds since 1970.
@@ -136,17 +134,17 @@ impl Runs {
         self.host.wall().as_micros() as u64
     }
 
-    /// The right to tell the catalog, once whoever has it is done.
-    fn telling(&self) -> MutexGuard<'_, Others> {
-        self.host.before_lock(&|| !matches!(self.telling.try_lock(), Err(TryLockError::WouldBlock)));
-        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The right to report to the catalog, once whoever has it is done.
+    fn reporting(&self) -> MutexGuard<'_, Others> {
+        self.host.before_lock(&|| !matches!(self.reporting.try_lock(), Err(TryLockError::WouldBlock)));
+        self.reporting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A version id that this process has not given before, for what has no manifest.
+    /// A version id that this process has not issued before, for what has no manifest.
     pub(crate) fn next(&self) -> VersionId {
         let mut state = self.lock();
         VersionId::new(state.next(self.now(), 0), state.run.id)
@@ -163,14 +161,14 @@ impl Runs {
                     return Ok(Flight { runs: self, begun: VersionId::new(micros, state.run.id) });
                 }
             }
-            let _others = self.telling();
-            // Somebody else may have told it meanwhile.
-            let is_told = {
+            let _others = self.reporting();
+            // Another thread may have reported it meanwhile.
+            let is_reported = {
                 let state = self.lock();
                 state.last.max(self.now()) < state.run.until
             };
-            if !is_told {
-                self.tell(catalog, true)?;
+            if !is_reported {
+                self.report(catalog, true)?;
             }
         }
     }
@@ -181,8 +179,8 @@ impl Runs {
     }
 
     /// Tells the catalog that the runs of this process live, and ends those of others that do not; `now` is of its stopwatch.
-    pub(crate) fn beat(&self, catalog: &dyn Catalog, now: Duration) -> Result<(), CatalogError> {
-        let mut others = self.telling();
+    pub(crate) fn heartbeat(&self, catalog: &dyn Catalog, now: Duration) -> Result<(), CatalogError> {
+        let mut others = self.reporting();
         let old = {
             let state = self.lock();
             let in_doubt = state.run.open.iter().find(|(_, over)| **over);
@@ -191,7 +189,7 @@ impl Runs {
                 .map(|_| state.run.id)
         };
         old.into_iter().for_each(|id| self.ended(id));
-        self.tell(catalog, false)?;
+        self.report(catalog, false)?;
         let own: Vec<u64> = {
             let state = self.lock();
             std::iter::once(&state.run).chain(&state.before).map(|own| own.id).collect()
@@ -215,30 +213,30 @@ impl Runs {
 
     /// Ends the runs of this process; one that has changes under way is left to others.
     pub(crate) fn end(&self, catalog: &dyn Catalog) -> Result<(), CatalogError> {
-        let _others = self.telling();
+        let _others = self.reporting();
         let id = self.lock().run.id;
         self.ended(id);
-        self.tell(catalog, false)
+        self.report(catalog, false)
     }
 
-    /// Tells how far the runs of this process have come, and ends those before this one when nothing of them is under way.
+    /// Reports how far the runs of this process have come, and ends those before this one when nothing of them is under way.
     /// A run that never began anything needs not be known, but when it is about `to_begin`.
-    fn tell(&self, catalog: &dyn Catalog, to_begin: bool) -> Result<(), CatalogError> {
+    fn report(&self, catalog: &dyn Catalog, to_begin: bool) -> Result<(), CatalogError> {
         let all: Vec<_> = {
             let state = self.lock();
             let lease = state.last.max(self.now()) + micros_of(self.pace.lease);
             // All that begins later has a later time than `last`.
             let settled = |own: &Own| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
-            let told = |own: &Own, ends: bool| {
-                // Further than before, whatever the clock does: who stands still is taken for dead.
+            let progress = |own: &Own, ends: bool| {
+                // Further than before, whatever the clock does: a run that stands still is taken for dead.
                 let until = lease.max(own.until + 1);
                 (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until, until))
             };
-            let before = state.before.iter().filter_map(|own| told(own, own.is_over()));
-            before.chain(told(&state.run, false)).collect()
+            let before = state.before.iter().filter_map(|own| progress(own, own.is_over()));
+            before.chain(progress(&state.run, false)).collect()
         };
-        for (run, settled, ends, told, until) in all {
-            let mut outcome = catalog.change(Change::Beat { run, settled, until, told });
+        for (run, settled, ends, reported, until) in all {
+            let mut outcome = catalog.change(Change::Heartbeat { run, settled, until, reported });
             if ends && outcome.is_ok() {
                 outcome = catalog.change(Change::EndRun { run, until });
             }
@@ -269,8 +267,9 @@ fn micros_of(time: Duration) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+    use catalog::{RETURNED, Sqlite};
+
     use super::*;
-    use crate::catalog::Sqlite;
     use crate::host::System;
 
     fn runs() -> Runs {
@@ -282,11 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_is_ended_and_who_beats_is_not() {
+    fn a_silent_run_is_ended_and_a_living_one_is_not() {
         let place = tempfile::tempdir().unwrap();
         let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
-        let (silent, beating, watcher) = (runs(), runs(), runs());
-        let ids = [&silent, &beating].map(|runs| {
+        let (silent, living, watcher) = (runs(), runs(), runs());
+        let ids = [&silent, &living].map(|runs| {
             let flight = runs.begin(&catalog, 0).unwrap();
             let id = flight.begun.run();
             flight.settle();
@@ -294,14 +293,14 @@ mod tests {
         });
         let begin = Duration::ZERO;
         for seconds in [0, 30, 59] {
-            beating.beat(&catalog, begin).unwrap();
-            watcher.beat(&catalog, begin + Duration::from_secs(seconds)).unwrap();
+            living.heartbeat(&catalog, begin).unwrap();
+            watcher.heartbeat(&catalog, begin + Duration::from_secs(seconds)).unwrap();
             assert!(ids.iter().all(|id| !of(&catalog, *id).ended), "after {seconds} s");
         }
-        watcher.beat(&catalog, begin + Pace::default().silent).unwrap();
+        watcher.heartbeat(&catalog, begin + Pace::default().silent).unwrap();
         assert_eq!(ids.map(|id| of(&catalog, id).ended), [true, false]);
         // It finds out, and goes on.
-        silent.beat(&catalog, begin).unwrap();
+        silent.heartbeat(&catalog, begin).unwrap();
         let next = silent.begin(&catalog, 0).unwrap().begun.run();
         assert!(next != ids[0] && !of(&catalog, next).ended);
     }
@@ -317,7 +316,7 @@ mod tests {
         assert!(second.begun > begun);
         second.settle();
         let settled = || {
-            runs.beat(&catalog, now).unwrap();
+            runs.heartbeat(&catalog, now).unwrap();
             of(&catalog, id).settled
         };
         assert_eq!(settled(), begun.micros());
@@ -335,7 +334,7 @@ mod tests {
         // The next one is not kept back by that.
         let next = other.begun;
         other.settle();
-        runs.beat(&catalog, now).unwrap();
+        runs.heartbeat(&catalog, now).unwrap();
         assert!(of(&catalog, next.run()).settled > next.micros());
     }
 
@@ -367,7 +366,7 @@ mod tests {
         let runs = Runs::new(Arc::clone(&host) as Arc<dyn Host>, Pace::default());
         let open = runs.begin(&catalog, 0).unwrap();
         let (first, now) = (open.begun.run(), Duration::ZERO);
-        runs.beat(&catalog, now).unwrap();
+        runs.heartbeat(&catalog, now).unwrap();
         // From here on the first is one of those before, which is kept by what it has open.
         runs.ended(first);
         runs.begin(&catalog, 0).unwrap().settle();
@@ -376,7 +375,7 @@ mod tests {
         let until = |id| of(&catalog, id).until;
         for _ in 0..3 {
             let before = [first, second].map(until);
-            runs.beat(&catalog, now).unwrap();
+            runs.heartbeat(&catalog, now).unwrap();
             let after = [first, second].map(until);
             assert!(before[0] < after[0] && before[1] < after[1], "{before:?} {after:?}");
         }
@@ -385,29 +384,29 @@ mod tests {
     }
 
     #[test]
-    fn who_outlives_a_catalog_that_went_back_says_so() {
+    fn a_run_that_outlives_a_catalog_that_went_back_says_so() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("catalog");
         let catalog = Sqlite::open(&path).unwrap();
         let (runs, now) = (runs(), Duration::ZERO);
         runs.begin(&catalog, 0).unwrap().settle();
-        runs.beat(&catalog, now).unwrap();
-        runs.beat(&catalog, now).unwrap();
+        runs.heartbeat(&catalog, now).unwrap();
+        runs.heartbeat(&catalog, now).unwrap();
         assert!(catalog.runs().unwrap().iter().all(|run| run.id != 0));
-        let told = runs.lock().run.until;
+        let reported = runs.lock().run.until;
         // As a standby that lagged.
         let standby = rusqlite::Connection::open(&path).unwrap();
         standby.execute("UPDATE runs SET lease = lease - 3000000", []).unwrap();
-        runs.beat(&catalog, now).unwrap();
-        assert_eq!(of(&catalog, 0).until, told);
+        runs.heartbeat(&catalog, now).unwrap();
+        assert_eq!(of(&catalog, 0).until, reported);
         // What it says is not taken back by a catalog that went back less.
         standby.execute("UPDATE runs SET lease = lease - 1 WHERE id <> x'0000000000000000'", []).unwrap();
-        runs.beat(&catalog, now).unwrap();
-        assert!(of(&catalog, 0).until >= told);
+        runs.heartbeat(&catalog, now).unwrap();
+        assert!(of(&catalog, 0).until >= reported);
     }
 
     #[test]
-    fn nothing_begins_beyond_what_the_catalog_was_told() {
+    fn nothing_begins_beyond_what_was_reported_to_the_catalog() {
         let place = tempfile::tempdir().unwrap();
         let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
         let runs = runs();

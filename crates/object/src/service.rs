@@ -1,9 +1,10 @@
-//! What files need of whoever stores chunks.
+//! What objects need of whoever stores chunks.
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
-use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Scope, Stored};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
 use protocol::map::ClusterMap;
+use protocol::redundancy::Redundancy;
 
 /// An answer that is on its way.
 pub struct Pending<T>(Box<dyn FnOnce() -> T + Send>);
@@ -40,19 +41,20 @@ pub enum ServiceError {
 
 /// Stores and finds chunks. Calls return at once; the answers are waited for.
 pub trait ChunkService: Sync {
-    /// Starts to store a chunk on as many targets as the [map](Self::map) says.
-    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
-    /// The same of a manifest that says that something is removed, for which full targets have room.
+    /// Starts to store a chunk with this redundancy, or as the [map](Self::map) says.
+    fn put(&self, id: ChunkId, payload: Bytes, redundancy: Option<Redundancy>)
+    -> Pending<Result<Stored, ServiceError>>;
+    /// Starts to store, as the map says, a manifest that says that something is removed, for which full targets have room.
     fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
     /// Starts to fetch a chunk; its bytes are verified against its id.
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>>;
-    /// Starts to list ids by prefix.
-    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
-    /// Starts to ask whether there are enough copies of a chunk, which are promised then as by a put.
-    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>>;
+    /// Starts to list the ids with a prefix that any target holds.
+    fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
+    /// Starts to ask whether there is enough of a chunk, which is promised then as by a put.
+    fn renew(&self, id: ChunkId, redundancy: Option<Redundancy>) -> Pending<Result<bool, ServiceError>>;
     /// Starts to set a mark on every target.
     fn mark(&self) -> Pending<Result<Marked, ServiceError>>;
-    /// Starts to tell targets of chunks that nothing refers to.
+    /// Starts to have targets discard chunks that nothing refers to.
     fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>>;
     /// The cluster map in use: how many copies there are of each chunk, and what silent targets may hide.
     fn map(&self) -> ClusterMap;

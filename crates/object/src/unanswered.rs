@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::catalog::{Catalog, CatalogError, Row, Run};
-use crate::record::{Kind, LEAVING, Record, VersionId};
-use crate::runs::RETURNED;
+use catalog::object_manifest::{Kind, LEAVING, Record, VersionId};
+use catalog::{Catalog, CatalogError, RETURNED, Row, Run};
 
 /// What a catalog knows of the runs whose manifests there are.
 #[derive(Debug, Default)]
@@ -68,14 +67,14 @@ pub(crate) fn contradicted<E>(row: &Row, find: impl FnOnce(About<'_>) -> Result<
         // It is stored when the catalog has made the change.
         Kind::BucketGone => return Ok(false),
     };
-    Ok(find(about)?.is_none_or(|named| named.manifest != row.manifest))
+    Ok(find(about)?.is_none_or(|found| found.manifest != row.manifest))
 }
 
 /// Whether the catalog contradicts a manifest so that cleaning may take it.
 pub(crate) fn contradicts(catalog: &dyn Catalog, row: &Row) -> Result<bool, CatalogError> {
     let record = &row.record;
     contradicted(row, |about| match about {
-        About::Version(named) => version(catalog, record, named),
+        About::Version(id) => version(catalog, record, id),
         About::Bucket(name) => {
             let found = catalog.bucket(name)?;
             // Its removal was made, and broken off before the manifest that says so.

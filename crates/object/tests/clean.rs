@@ -1,4 +1,4 @@
-//! What nothing refers to goes after two looks; what a file, a version or an upload names stays.
+//! What nothing refers to goes after two passes; what a file, a version or an upload refers to stays.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use catalog::object_manifest::{Body, Kind, Record, VersionId, encode_entries};
+use catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
 use memory::{All, Memory};
-use object::catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
+use object::ChunkService;
 use object::clean::{Cleaning, Report};
 use object::objects::{ObjectError, Objects};
 use object::rebuild::{Comparison, Manifests};
-use object::record::{Body, Kind, Record, VersionId, encode_entries};
-use object::{ChunkService, PutOptions, put_file};
 use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 
@@ -52,11 +52,11 @@ impl World {
         self.memory.chunks.lock().unwrap().keys().filter(|id| id.kind() == kind).count()
     }
 
-    fn looks(&self, count: usize) -> Report {
+    fn passes(&self, count: usize) -> Report {
         let mut cleaning = Cleaning::new(&*self.memory, &*self.catalog, false);
         let mut last = Report::default();
         for _ in 0..count {
-            last = cleaning.look(&mut || true);
+            last = cleaning.run_pass(&mut || true);
             assert_eq!(last.problem, None);
         }
         last
@@ -77,8 +77,8 @@ fn what_is_named_stays_and_the_rest_goes() {
     world.put("twin", true, 1, 3 * MIB);
     let inline = world.put("small", true, 2, 100);
     let gone = world.put("gone", true, 3, 40 * MIB);
-    put_file(&*world.memory, "file", &mut &[5; 3 << 20][..], &PutOptions::default(), &mut |_| ()).unwrap();
-    let part = world.objects.write(&mut All(Some(Bytes::from(vec![6; 2 * MIB])))).unwrap();
+    world.memory.put_file("file", 1, &[5; 3 * MIB], MIB, None);
+    let part = world.objects.write(&mut All(Some(Bytes::from(vec![6; 2 * MIB]))), None).unwrap();
     let Body::Chunks(entries) = part.body else { panic!("no chunks") };
     let id = world.objects.next_version();
     let record = Record::new(Kind::Object, "b", "upload", VersionId::default());
@@ -88,23 +88,23 @@ fn what_is_named_stays_and_the_rest_goes() {
     world.catalog.change(Change::PutPart(id, part)).unwrap();
     // 3 shared, 40 of which two parts of 16 are the same bytes, 1 of the file, 1 of the part.
     let before = (world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest));
-    assert_eq!(world.looks(3).look.copies, 0, "something was dropped that is named");
+    assert_eq!(world.passes(3).pass.copies, 0, "something was dropped that is referred to");
     assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), before);
     for row in [&shared, &inline, &gone] {
         world.objects.erase(row).unwrap();
     }
     assert_eq!(world.held(ChunkKind::Manifest), before.1 + 3);
-    let report = world.looks(2);
-    assert!(report.look.copies > 100, "{report:?}");
+    let report = world.passes(2);
+    assert!(report.pass.copies > 100, "{report:?}");
     // The bytes of "gone" go, and three manifests; what says that they are gone outlives them.
     assert_eq!(world.held(ChunkKind::Payload), 3 + 1 + 1);
     assert_eq!(world.held(ChunkKind::Manifest), before.1);
     world.check();
-    world.looks(2);
+    world.passes(2);
     assert_eq!(world.held(ChunkKind::Manifest), before.1 - 3);
     world.check();
     world.catalog.change(Change::EndUpload(id)).unwrap();
-    world.looks(2);
+    world.passes(2);
     assert_eq!(world.held(ChunkKind::Payload), 4);
     // Made again from what is left, the catalog is the same.
     let fresh = place.path().join("fresh");
@@ -123,7 +123,7 @@ fn versions_that_others_take_the_place_of_go() {
     let row = world.objects.revise(&row, |record| record.etag = "other".to_owned()).unwrap();
     let bucket = world.catalog.bucket("b").unwrap().unwrap();
     world.objects.set_bucket(&bucket, |record| record.etag = "set".to_owned()).unwrap();
-    world.looks(2);
+    world.passes(2);
     assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), (3, 4));
     assert!(world.objects.whole(&row).is_ok());
     world.check();
@@ -140,19 +140,19 @@ fn an_empty_catalog_removes_nothing_that_stands() {
     world.objects.publish(marker, &Condition::Always).unwrap();
     let before = world.memory.chunks.lock().unwrap().len();
     let lost = World::over(Arc::clone(&world.memory), &place.path().join("empty"));
-    assert_eq!(lost.looks(4).look.unreferenced, 0);
+    assert_eq!(lost.passes(4).pass.unreferenced, 0);
     assert_eq!(world.memory.chunks.lock().unwrap().len(), before);
     // Nor does a manifest that says so, while the catalog contradicts.
     let mut erased = Record::new(Kind::Erased, "b", "long", VersionId::new(u64::MAX >> 1, 1));
     erased.erases = long.record.version;
     let (id, bytes) = erased.chunk();
-    world.memory.put(id, bytes).wait().unwrap();
+    world.memory.put(id, bytes, None).wait().unwrap();
     let kept = world.catalog.newest("b", "k").unwrap().unwrap();
     let mut erased = Record::new(Kind::Erased, "b", "k", VersionId::new(u64::MAX >> 1, 1));
     erased.null = true;
     let (id, bytes) = erased.chunk();
-    world.memory.put(id, bytes).wait().unwrap();
-    world.looks(4);
+    world.memory.put(id, bytes, None).wait().unwrap();
+    world.passes(4);
     assert!(world.memory.chunks.lock().unwrap().contains_key(&kept.manifest));
     assert!(world.memory.chunks.lock().unwrap().contains_key(&long.manifest));
     assert!(world.objects.whole(&long).is_ok());
@@ -169,7 +169,7 @@ fn a_removal_that_came_too_late_removes_nothing_of_what_was_revised() {
         // Another gateway had not seen that yet, and the catalog refused its removal.
         assert!(!world.objects.erase(&row).unwrap());
         let lost = World::over(Arc::clone(&world.memory), &place.path().join(format!("empty-{key}")));
-        lost.looks(4);
+        lost.passes(4);
         let there = |id| world.memory.chunks.lock().unwrap().contains_key(&id);
         assert!(there(revised.manifest), "{key}");
         let Body::Chunks(entries) = &revised.record.body else { panic!("{:?}", revised.record.body) };
@@ -189,30 +189,30 @@ fn what_is_not_known_drops_nothing() {
     bytes.resize(100, 7);
     let bytes = Bytes::from(bytes);
     let strange = ChunkId::of_manifest("strange", 1, &bytes);
-    world.memory.put(strange, bytes).wait().unwrap();
+    world.memory.put(strange, bytes, None).wait().unwrap();
     let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
     for _ in 0..3 {
-        let report = cleaning.look(&mut || true);
+        let report = cleaning.run_pass(&mut || true);
         assert!(report.problem.is_some_and(|problem| problem.contains("format 9")));
     }
     world.memory.chunks.lock().unwrap().remove(&strange);
     assert_eq!(world.memory.chunks.lock().unwrap().len(), before);
     // It does not stay in the way.
-    world.looks(2);
+    world.passes(2);
     assert_eq!(world.held(ChunkKind::Payload), 0);
 }
 
 #[test]
-fn a_silent_target_stops_a_look() {
+fn a_silent_target_stops_a_pass() {
     let place = tempfile::tempdir().unwrap();
     let memory = Arc::new(Memory { silent: vec![NodeId(4)], ..Memory::default() });
     let world = World::over(memory, &place.path().join("catalog"));
     let orphan = Bytes::from_static(b"nobody names it");
-    world.memory.put(ChunkId::of_payload(&orphan), orphan).wait().unwrap();
+    world.memory.put(ChunkId::of_payload(&orphan), orphan, None).wait().unwrap();
     let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
     for _ in 0..3 {
-        let report = cleaning.look(&mut || true);
-        assert_eq!(report.look.unfinished, Some(Unfinished::Silent(vec![NodeId(4)])));
+        let report = cleaning.run_pass(&mut || true);
+        assert_eq!(report.pass.unfinished, Some(Unfinished::Silent(vec![NodeId(4)])));
     }
     assert_eq!(world.held(ChunkKind::Payload), 1);
 }
@@ -225,19 +225,19 @@ fn a_copy_made_during_a_look_survives() {
     let whole = world.objects.whole(&from).unwrap();
     world.objects.erase(&from).unwrap();
     let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
-    cleaning.look(&mut || true);
-    // It had read the source before that was erased, and its manifest comes when the look has read all manifests.
+    cleaning.run_pass(&mut || true);
+    // It had read the source before that was erased, and its manifest comes when the pass has read all manifests.
     let copy = Record { key: "copy".to_owned(), ..whole };
     for entry in match &copy.body {
         Body::Chunks(entries) => entries,
         other => panic!("{other:?}"),
     } {
-        assert!(matches!(world.memory.renew(entry.id).wait(), Ok(true)));
+        assert!(matches!(world.memory.renew(entry.id, None).wait(), Ok(true)));
     }
-    cleaning.look(&mut || true);
+    cleaning.run_pass(&mut || true);
     assert_eq!(world.held(ChunkKind::Payload), 3);
     world.objects.publish(copy, &Condition::Always).unwrap();
-    (0..4).for_each(|_| drop(cleaning.look(&mut || true)));
+    (0..4).for_each(|_| drop(cleaning.run_pass(&mut || true)));
     assert_eq!(world.held(ChunkKind::Payload), 3);
 }
 
@@ -253,8 +253,6 @@ fn a_put_that_takes_too_long_fails_and_leaves_nothing() {
     assert_eq!(catalog.newest("b", "slow").unwrap(), None);
     let world = World { memory, catalog, objects };
     world.check();
-    world.looks(4);
+    world.passes(4);
     assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), (0, 1));
-    let options = PutOptions { limit: Duration::ZERO, ..PutOptions::default() };
-    assert!(put_file(&*world.memory, "slow", &mut &b"bytes"[..], &options, &mut |_| ()).is_err());
 }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use catalog::object_manifest::{Kind, Record, VersionId};
+use catalog::{Catalog, Condition, Row, Sqlite};
 use memory::{All, Memory};
-use object::catalog::{Catalog, Condition, Row, Sqlite};
 use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
-use object::record::{Kind, Record, VersionId};
 use object::{ChunkService, Host, Pace, System};
 
 /// A machine whose wall clock stands at this many seconds.

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use catalog::object_manifest::{Body, Kind, Record, VersionId};
+use catalog::{Condition, Refused, Row, Sqlite};
 use object::ChunkService;
-use object::catalog::{Condition, Refused, Row, Sqlite};
 use object::manifest::Entry;
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
 use object::rebuild::{Comparison, Manifests};
-use object::record::{Body, Kind, Record, VersionId};
 use protocol::id::ChunkId;
 
 mod memory;
@@ -51,7 +51,7 @@ impl Source for Pieces {
 
     fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
         assert_eq!(self.digested.len() as u64, size);
-        if self.wrong { Err("it is not what was said".into()) } else { Ok(Sealed::default()) }
+        if self.wrong { Err("it is not what was declared".into()) } else { Ok(Sealed::default()) }
     }
 }
 
@@ -143,10 +143,10 @@ fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     let chunks: Vec<Bytes> = [&b"a"[..], b"bb", b"ccc"].map(Bytes::copy_from_slice).to_vec();
     let entries: Vec<Entry> = chunks.iter().map(|c| Entry::new(ChunkId::of_payload(c), c.len() as u32)).collect();
     for (entry, chunk) in entries.iter().zip(&chunks) {
-        memory.put(entry.id, chunk.clone()).wait().unwrap();
+        memory.put(entry.id, chunk.clone(), None).wait().unwrap();
     }
     let parts = 8_334;
-    let body = objects.join((0..parts).map(|_| Ok(entries.clone()))).unwrap();
+    let body = objects.join((0..parts).map(|_| Ok(entries.clone())), None).unwrap();
     assert!(matches!(&body, Body::Indexed(indexes) if indexes.len() == 3));
     let data = b"abbccc".repeat(parts);
     let new = Record { body, size: data.len() as u64, ..record("k") };
@@ -183,7 +183,7 @@ fn chunks_are_compressed_when_that_is_worth_it() {
     let mib = MIB as u64;
     for range in [0..end, 5..6, mib - 1..mib + 1, 2 * mib - 7..2 * mib + 7, 4 * mib - 1..end, end - 1..end] {
         assert!(read(&packing, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
-        // Who does not compress reads it all the same.
+        // A gateway that does not compress reads it all the same.
         assert!(read(&plain, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
     }
     // The same content is stored once.
@@ -193,9 +193,9 @@ fn chunks_are_compressed_when_that_is_worth_it() {
     let manifests = Manifests::read(&*memory).unwrap();
     assert_eq!(manifests.compare(packing.catalog()).unwrap(), Comparison::default());
     // A part of an upload as well, and what its chunks are joined to.
-    let written = packing.write(&mut Pieces::of(&text, 9_999)).unwrap();
+    let written = packing.write(&mut Pieces::of(&text, 9_999), None).unwrap();
     let Body::Chunks(entries) = written.body else { panic!("a part is chunks") };
-    let body = packing.join((0..3).map(|_| Ok(entries.clone()))).unwrap();
+    let body = packing.join((0..3).map(|_| Ok(entries.clone())), None).unwrap();
     let joined = Record { body, size: 3 * text.len() as u64, ..record("joined") };
     let row = packing.publish(joined, &Condition::Always).unwrap();
     assert!(read(&packing, &row, 0..row.record.size) == text.repeat(3));
@@ -207,7 +207,7 @@ fn a_chunk_that_does_not_unpack_is_an_error() {
     let objects = objects(&memory, place.path());
     for (stored, plain) in [(&b"no frame"[..], 100), (&zstd::bulk::compress(&[7; 50], 1).unwrap(), 100)] {
         let entry = Entry { plain, ..Entry::new(ChunkId::of_payload(stored), stored.len() as u32) };
-        memory.put(entry.id, Bytes::copy_from_slice(stored)).wait().unwrap();
+        memory.put(entry.id, Bytes::copy_from_slice(stored), None).wait().unwrap();
         let new = Record { body: Body::Chunks(vec![entry]), size: u64::from(plain), ..record("k") };
         let row = objects.publish(new, &Condition::Always).unwrap();
         let error = Reader::new(&objects, &row, 0..5).unwrap().piece().unwrap_err();
@@ -293,7 +293,7 @@ fn the_manifests_say_all_that_the_catalog_says() {
     let mut unfinished = Record { size: 9, version: objects.next_version(), ..record("replaced") };
     unfinished.body = Body::Chunks(vec![Entry::new(ChunkId::of_payload(b"nowhere"), 9)]);
     let (id, bytes) = unfinished.chunk();
-    memory.put(id, bytes).wait().unwrap();
+    memory.put(id, bytes, None).wait().unwrap();
 
     let manifests = Manifests::read(&*memory).unwrap();
     let found = manifests.compare(objects.catalog()).unwrap();
@@ -302,12 +302,12 @@ fn the_manifests_say_all_that_the_catalog_says() {
     let fresh = place.path().join("fresh");
     manifests.write(&fresh).unwrap();
     let again = Sqlite::open(&fresh).unwrap();
-    // This one does not know who began what.
+    // This one does not know which run began what.
     let found = manifests.compare(&again).unwrap();
     assert_eq!((found.differences.len(), found.harmless.len(), found.remarks.len()), (0, 0, 1), "{found:?}");
     // A difference is found, whichever side it is on, of what is not under way any more.
     objects.erase(&marker).unwrap();
-    objects.beat().unwrap();
+    objects.heartbeat().unwrap();
     assert_eq!(manifests.compare(objects.catalog()).unwrap().differences.len(), 1);
     let manifests = Manifests::read(&*memory).unwrap();
     assert_eq!(manifests.compare(objects.catalog()).unwrap().differences, [""; 0]);

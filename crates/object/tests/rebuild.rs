@@ -6,11 +6,17 @@ mod memory;
 #[path = "common/world.rs"]
 mod world;
 
-use object::catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start, Transient};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use catalog::object_manifest::{Body, Kind, Record, VersionId};
+use catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start, Transient};
+use memory::Memory;
+use object::Entry;
 use object::objects::Objects;
 use object::rebuild::{Basis, Comparison, Manifests};
-use object::record::{Kind, Record, VersionId};
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, NodeId};
+use protocol::redundancy::Redundancy;
 use world::{Gateway, World, leave_all};
 
 fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
@@ -34,7 +40,7 @@ fn an_intact_catalog_is_not_told_what_was_not_made() {
     let gateway = world.start();
     leave_all(&gateway);
     let (rows, bucket) = (gateway.rows(), gateway.catalog.bucket("b").unwrap());
-    let upload = object::catalog::Upload {
+    let upload = catalog::Upload {
         id: gateway.objects.next_version(),
         record: Record::new(Kind::Object, "b", "u", VersionId::default()),
     };
@@ -49,7 +55,7 @@ fn an_intact_catalog_is_not_told_what_was_not_made() {
         assert_eq!((gateway.rows(), gateway.catalog.bucket("b").unwrap()), (rows.clone(), bucket.clone()));
     }
     assert_eq!(gateway.catalog.upload(upload.id).unwrap(), Some(upload), "uploads stay");
-    // Who believes the manifests alone is told what comes of it.
+    // The consequences of believing the manifests alone are reported.
     let [adds, back, removes, changes] = gateway.amend(Basis::Manifests);
     assert_eq!((adds, back > 0, removes > 0, changes > 0), (0, true, true, true));
     assert_eq!(sorted(gateway.rows()), sorted(world.rebuilt()));
@@ -61,8 +67,8 @@ fn come_back(gateway: &Gateway) -> Vec<ChunkId> {
     let before = gateway.memory.chunks.lock().unwrap().clone();
     rows.iter().for_each(|row| assert!(gateway.objects.erase(row).unwrap()));
     gateway.put("stays", true, 8);
-    gateway.objects.beat().unwrap();
-    gateway.looks(6);
+    gateway.objects.heartbeat().unwrap();
+    gateway.passes(6);
     assert!(rows.iter().all(|row| !gateway.has(row.manifest)));
     gateway.memory.chunks.lock().unwrap().extend(before);
     rows.iter().map(|row| row.manifest).collect()
@@ -88,7 +94,7 @@ fn a_row_that_was_lost_is_brought_back_by_who_asks_for_it() {
     let gateway = world.start();
     gateway.put("k", false, 1);
     let row = gateway.put("k", false, 2);
-    gateway.objects.beat().unwrap();
+    gateway.objects.heartbeat().unwrap();
     let rows = gateway.rows();
     let lose = rusqlite::Connection::open(world.path("catalog")).unwrap();
     let lost = lose.execute("DELETE FROM versions WHERE newest = 1", []).unwrap();
@@ -117,8 +123,8 @@ fn a_lost_catalog_and_an_older_one_get_what_they_do_not_know_of() {
     let second = gateway.put("k", true, 2);
     let third = world.start().put("other", false, 3);
     let rows = gateway.rows();
-    gateway.objects.beat().unwrap();
-    gateway.looks(6);
+    gateway.objects.heartbeat().unwrap();
+    gateway.passes(6);
     assert!(!gateway.has(first.manifest) && !gateway.has(gone.manifest), "replaced and removed, and cleaned");
     let empty = Gateway::start(&world.memory, &world.path("empty"));
     assert_eq!(empty.compare().amendable, 3, "{:?}", empty.compare());
@@ -137,9 +143,11 @@ fn a_version_whose_bytes_or_manifest_are_lost_stays() {
     let gateway = world.start();
     let row = gateway.put("k", true, 1);
     let single = gateway.small("single", 2);
-    gateway.objects.beat().unwrap();
+    gateway.objects.heartbeat().unwrap();
     let rows = gateway.rows();
-    let object::record::Body::Chunks(entries) = gateway.objects.whole(&single).unwrap().body else { panic!() };
+    let catalog::object_manifest::Body::Chunks(entries) = gateway.objects.whole(&single).unwrap().body else {
+        panic!()
+    };
     gateway.memory.chunks.lock().unwrap().remove(&entries[0].id);
     gateway.memory.chunks.lock().unwrap().remove(&row.manifest);
     let found = gateway.compare();
@@ -158,7 +166,7 @@ fn what_a_known_run_broke_off_is_no_cause_for_alarm() {
     let mut left = gateway.objects.whole(&gateway.small("kept", 1)).unwrap();
     (left.version, left.key) = (gateway.objects.next_version(), "left".to_owned());
     left.revision = left.version.micros();
-    let object::record::Body::Chunks(entries) = &mut left.body else { panic!("no chunk") };
+    let catalog::object_manifest::Body::Chunks(entries) = &mut left.body else { panic!("no chunk") };
     entries[0].id = ChunkId::of_payload(b"what never came");
     gateway.leave(&left);
     let manifests = Manifests::read(&*gateway.memory).unwrap();
@@ -167,6 +175,23 @@ fn what_a_known_run_broke_off_is_no_cause_for_alarm() {
     let nothing = Sqlite::open(&world.path("nothing")).unwrap();
     let all = manifests.amendment(&nothing, Basis::Catalog).unwrap();
     assert_eq!(all.remarks.len(), 1, "{:?}", all.remarks);
+}
+
+/// Whether its only copy is lost, or on a silent target, cannot be known.
+#[test]
+fn a_chunk_with_one_copy_is_not_missed_while_one_is_silent() {
+    let mut memory = Memory { silent: vec![NodeId(1)], ..Memory::default() };
+    let one = Redundancy::copies(1);
+    for (redundancy, certain) in [(None, true), (one, false)] {
+        let mut record = Record::new(Kind::Object, "b", "k", VersionId::new(1, 1));
+        let gone = ChunkId::of_payload(b"with the one who is silent");
+        record.set_redundancy(redundancy);
+        (record.size, record.body) = (7, Body::Chunks(vec![Entry::new(gone, 7)]));
+        let (id, bytes) = record.chunk();
+        memory.chunks = Mutex::new(BTreeMap::from([(id, bytes)]));
+        let read = Manifests::read(&memory);
+        assert_eq!(read.is_ok(), certain, "{redundancy:?}: {read:?}");
+    }
 }
 
 fn is_damaged<T>(outcome: Result<T, CatalogError>) -> bool {

@@ -9,9 +9,9 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use object::catalog::{Catalog, Change, Refused, Row, Run};
+use catalog::object_manifest::{Body, Kind, Record, VersionId};
+use catalog::{Catalog, Change, Refused, Row, Run};
 use object::rebuild::Comparison;
-use object::record::{Body, Kind, Record, VersionId};
 use protocol::id::ChunkId;
 use world::{Gateway, MIB, World, leave_all};
 
@@ -32,12 +32,12 @@ fn what_was_never_answered_is_no_difference_and_goes() {
     assert_eq!((differences, remarks, harmless.len()), (vec![], vec![], left.len()), "{harmless:?}");
     assert!(harmless.iter().all(|line| line.ends_with("was not made, or is under way")), "{harmless:?}");
     // Nobody knows yet that it is gone, and it may go on.
-    gateway.looks(4);
+    gateway.passes(4);
     assert!(left.iter().all(|id| gateway.has(*id)));
     gateway.bury(run);
-    gateway.looks(1);
+    gateway.passes(1);
     assert!(left.iter().all(|id| gateway.has(*id)), "gone before the grace time was over");
-    gateway.looks(2);
+    gateway.passes(2);
     assert!(left.iter().all(|id| !gateway.has(*id)));
     assert_eq!(gateway.compare(), Comparison::default());
     assert_eq!(sorted(gateway.rows()), sorted(rows.clone()));
@@ -57,9 +57,9 @@ fn a_catalog_that_is_made_again_before_that_keeps_all() {
     left.revision = left.version.micros();
     let id = killed.leave(&left);
     assert_eq!(world.rebuilt().iter().map(|row| row.manifest).collect::<Vec<_>>(), [id, row.manifest]);
-    // The fresh catalog knows of no run: what has a row stays, and what lost it is named.
+    // The fresh catalog knows of no run: what has a row stays, and what lost it is reported.
     let fresh = Gateway::start(&world.memory, &world.path("fresh"));
-    fresh.looks(3);
+    fresh.passes(3);
     assert!(fresh.has(id) && fresh.has(row.manifest));
     assert_eq!(fresh.compare(), Comparison::default());
 }
@@ -69,7 +69,7 @@ fn a_lost_row_is_a_difference_once_its_change_is_settled() {
     let world = World::new();
     let gateway = world.start();
     let row = gateway.put("k", false, 1);
-    gateway.objects.beat().unwrap();
+    gateway.objects.heartbeat().unwrap();
     let Row { record, manifest } = row;
     let lose = Change::Erase { bucket: "b".into(), key: "k".into(), version: record.version, manifest, run: 0 };
     gateway.catalog.change(lose).unwrap();
@@ -85,7 +85,7 @@ fn a_lost_row_is_a_difference_once_its_change_is_settled() {
     let next = world.start();
     next.bury(run);
     names_it(&next);
-    next.looks(4);
+    next.passes(4);
     assert!(next.has(manifest), "an acknowledged version was taken for one that was never answered");
 }
 
@@ -97,7 +97,7 @@ fn a_catalog_from_a_backup_withdraws_nothing() {
     let run = first.run().id;
     std::fs::copy(&path, world.path("backup")).unwrap();
     std::fs::copy(path.with_extension("").with_file_name("catalog-wal"), world.path("backup-wal")).unwrap();
-    // Acknowledged, and begun before the backup said that anything later was settled.
+    // Acknowledged, and begun before the backup counted anything later as settled.
     let after = first.put("k", false, 2);
     let second = world.start();
     let last = second.put("k", false, 3);
@@ -108,7 +108,7 @@ fn a_catalog_from_a_backup_withdraws_nothing() {
     restored.put("other", false, 4);
     let found = restored.compare();
     assert_eq!((found.differences.len(), found.harmless.len()), (2, 0), "{found:?}");
-    restored.looks(4);
+    restored.passes(4);
     for row in [&before, &after, &last] {
         assert!(restored.has(row.manifest));
         assert!(restored.objects.whole(row).is_ok());
@@ -133,7 +133,7 @@ fn a_gateway_that_was_taken_for_dead_goes_on_under_another_name() {
     // What it stored of that counts no more than what a killed one left.
     assert!(other.compare().differences.is_empty(), "{:?}", other.compare());
     assert!(frozen.objects.erase(&thawed).unwrap());
-    other.looks(4);
+    other.passes(4);
     assert_eq!(other.compare(), Comparison::default());
     assert_eq!(world.rebuilt(), []);
 }
@@ -170,12 +170,12 @@ fn a_bucket_whose_removal_was_broken_off_is_no_difference() {
     assert_eq!(last.len(), 1);
     gateway.memory.chunks.lock().unwrap().remove(&last[0]);
     assert_eq!(gateway.compare().differences, [""; 0]);
-    gateway.objects.beat().unwrap();
+    gateway.objects.heartbeat().unwrap();
     assert_eq!(gateway.compare().differences, [""; 0]);
     // A row of a bucket that is lost is one.
     gateway.objects.create_bucket(Record::new(Kind::Bucket, "lost", "", VersionId::default())).unwrap();
     gateway.catalog.change(Change::DeleteBucket("lost".to_owned(), VersionId::default())).unwrap();
-    gateway.objects.beat().unwrap();
+    gateway.objects.heartbeat().unwrap();
     assert_eq!(gateway.compare().differences.len(), 1);
 }
 

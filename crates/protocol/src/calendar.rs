@@ -1,12 +1,14 @@
 //! A port's reservations: who has it when. One transfer at a time; holes are found and reused.
 
+use smallvec::SmallVec;
+
 use crate::id::TxnId;
 use crate::time::{Instant, Span};
 
 /// The windows of one port in one direction, in order and without overlaps.
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
-    windows: Vec<Window>,
+    windows: SmallVec<[Window; 4]>,
 }
 
 /// One reserved stretch of time: `start` is in it, `end` is not.

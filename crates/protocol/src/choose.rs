@@ -1,10 +1,15 @@
 //! Picking among bids: which targets, and when.
 
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
 
 use crate::calendar::{Calendar, Window};
+use crate::flat_map::FlatMap;
+use crate::goal::Goal;
 use crate::id::{NodeId, TxnId};
 use crate::time::{Instant, Span};
+
+/// The offers of a group.
+pub(crate) type Offers = FlatMap<NodeId, Offer, 9>;
 
 /// A bid's window on this node's clock.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +42,7 @@ impl Offer {
 
 /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
 /// to the disk. Not of the wait for windows as well, or much would be late under load.
-fn about(offers: &BTreeMap<NodeId, Offer>) -> Span {
+fn about(offers: &Offers) -> Span {
     let quickest = offers.values().map(|o| o.done.since(o.start)).min().unwrap_or(Span::ZERO);
     quickest.div(8).max(Span::from_nanos(1))
 }
@@ -45,7 +50,9 @@ fn about(offers: &BTreeMap<NodeId, Offer>) -> Span {
 /// Puts what is durable at about the same time as the soonest on one level: among those on a level the chunk's hash decides,
 /// so that the idle targets of a cluster share the load.
 fn level(finish: Instant, soonest: Instant, about: Span) -> u64 {
-    finish.since(soonest).as_nanos() / about.as_nanos()
+    let later = finish.since(soonest);
+    // Mostly so, and a division is dear where each choice makes a hundred.
+    if later < about { 0 } else { later.as_nanos() / about.as_nanos() }
 }
 
 /// Targets that one transmission serves, from `start` on.
@@ -60,114 +67,115 @@ pub(crate) struct Choice {
 /// Whose windows are in a calendar that nobody keeps.
 const NOBODY: TxnId = TxnId(0);
 
-/// One multicast to as many as share a window; the rest, whose windows lie elsewhere, one by one. Without `multicast` all of
-/// them one by one.
-pub(crate) fn windows(
-    multicast: bool,
-    offers: &BTreeMap<NodeId, Offer>,
-    taken: &[u16],
-    need: usize,
-    now: Instant,
-    uplink: &Calendar,
-) -> Vec<Choice> {
-    if !multicast {
-        return consecutive(offers, taken, need, now, uplink);
+/// A target for each piece that is missing, or for as many as can be had. One transmission to as many as share a window, but
+/// `most`; the rest one by one. All of them one by one when one is the most.
+pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, uplink: &Calendar) -> Vec<Choice> {
+    let (used_domains, need) = (goal.domains(), goal.missing().len());
+    if most <= 1 {
+        return consecutive(offers, used_domains, need, now, uplink);
     }
-    let Some(first) = common(offers, taken, need, now, uplink) else {
+    let Some(first) = common(offers, used_domains, need.min(most), now, uplink) else {
         return Vec::new();
     };
     let rest = need - first.targets.len();
     if rest == 0 {
         return vec![first];
     }
-    let mut taken = taken.to_vec();
-    taken.extend(first.targets.iter().filter_map(|t| Some(offers.get(t)?.domain)));
+    let mut used_domains = used_domains.to_vec();
+    used_domains.extend(first.targets.iter().filter_map(|t| Some(offers.get(t)?.domain)));
     let mut uplink = uplink.clone();
     uplink.insert_free(Window { start: first.start, end: first.start + first.length, txn: NOBODY });
     let mut choices = vec![first];
-    choices.extend(consecutive(offers, &taken, rest, now, &uplink));
+    choices.extend(consecutive(offers, &used_domains, rest, now, &uplink));
     choices
 }
 
 /// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
-/// that are not in `taken`. One transmission for all: Replicast-M.
-fn common(
-    offers: &BTreeMap<NodeId, Offer>,
-    taken: &[u16],
+/// that are not in `used_domains`. One transmission for all: Replicast-M.
+fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Option<Choice> {
+    let mut shared =
+        Shared { offers, used_domains, need, uplink, about: about(offers), fitting: SmallVec::new(), best: Vec::new() };
+    let starts = offers.values().map(|offer| uplink.place(offer.start.max(now), offer.transfer).0);
+    let found: SmallVec<[(Instant, usize, Instant); 9]> =
+        starts.filter_map(|start| shared.evaluate(start).map(|(last, ..)| (start, shared.best.len(), last))).collect();
+    let most = found.iter().map(|(_, count, _)| *count).max()?;
+    let with_most = || found.iter().filter(|(_, count, _)| *count == most);
+    let soonest = with_most().map(|(.., last)| *last).min()?;
+    // Bids come one after the other, and the windows of the last begin a little later. Of sub-windows that are over at about the
+    // same time the last has the most to choose from, or the first who answer would always be chosen.
+    let about_soonest = with_most().filter(|(.., last)| level(*last, soonest, shared.about) == 0);
+    let start = about_soonest.map(|(start, ..)| *start).max()?;
+    let (_, rate, length) = shared.evaluate(start)?;
+    Some(Choice { start, targets: shared.best, length, rate })
+}
+
+/// Of two offers, that with the lesser one is better: when it is durable and what it leaves of the port's time before it, both by
+/// level, its rank, and when exactly it is durable.
+type Preference = (u64, u64, usize, Instant, NodeId);
+
+/// What is asked of sub-windows that begin at different times. Its lists are kept, because this is done with every put.
+struct Shared<'a> {
+    offers: &'a Offers,
+    used_domains: &'a [u16],
     need: usize,
-    now: Instant,
-    uplink: &Calendar,
-) -> Option<Choice> {
-    let about = about(offers);
-    let mut best: Option<(usize, Instant, Choice)> = None;
-    for candidate in offers.values() {
-        let (start, _) = uplink.place(candidate.start.max(now), candidate.transfer);
-        let fits = || offers.iter().filter(|(_, o)| o.fits(start));
-        let Some(soonest) = fits().map(|(_, o)| o.finish(start)).min() else {
-            continue;
-        };
-        // What is left of a port's time before the transfer is mostly too short for another.
-        let key = |(id, o): (&NodeId, &Offer)| {
-            let finish = o.finish(start);
-            (level(finish, soonest, about), level(start, o.start, about), o.rank, finish, *id)
-        };
-        let mut fitting: Vec<_> = fits().map(key).collect();
-        fitting.sort_unstable();
-        let mut domains = taken.to_vec();
-        let mut targets = Vec::new();
-        let mut last = start;
-        for (_, _, _, finish, id) in fitting {
-            let domain = offers[&id].domain;
-            if targets.len() < need && !domains.contains(&domain) {
-                domains.push(domain);
-                targets.push(id);
-                last = last.max(finish);
+    uplink: &'a Calendar,
+    about: Span,
+    /// What fits: the best is the least.
+    fitting: SmallVec<[(Preference, &'a Offer); 9]>,
+    /// Who is chosen.
+    best: Vec<NodeId>,
+}
+
+impl<'a> Shared<'a> {
+    /// Chooses among those whose windows fit a transfer that begins at `start`. When the last of them is durable, at which rate and
+    /// for how long the payload is sent; `None` when nobody fits, or the uplink is not free so long.
+    fn evaluate(&mut self, start: Instant) -> Option<(Instant, u64, Span)> {
+        let mut soonest = Instant::FAR;
+        self.fitting.clear();
+        for (id, offer) in self.offers.iter().filter(|(_, offer)| offer.fits(start)) {
+            let finish = offer.finish(start);
+            soonest = soonest.min(finish);
+            if !self.used_domains.contains(&offer.domain) {
+                self.fitting.push(((0, 0, offer.rank, finish, *id), offer));
             }
         }
-        let Some(rate) = targets.iter().map(|id| offers[id].rate).min() else {
-            continue;
-        };
-        let length = targets.iter().map(|id| offers[id].transfer).max().unwrap_or(Span::ZERO);
-        if uplink.place(start, length).0 != start {
-            continue;
+        // What is left of a port's time before the transfer is mostly too short for another.
+        for ((late, unused, .., finish, _), offer) in &mut self.fitting {
+            (*late, *unused) = (level(*finish, soonest, self.about), level(start, offer.start, self.about));
         }
-        let better = best
-            .as_ref()
-            .is_none_or(|(count, finish, _)| targets.len() > *count || (targets.len() == *count && last < *finish));
-        if better {
-            best = Some((targets.len(), last, Choice { start, targets, length, rate }));
+        self.best.clear();
+        let (mut last, mut rate, mut length) = (start, u64::MAX, Span::ZERO);
+        while self.best.len() < self.need
+            && let Some(((.., finish, id), offer)) = self.fitting.iter().min_by_key(|(key, _)| key).copied()
+        {
+            self.best.push(id);
+            (last, rate, length) = (last.max(finish), rate.min(offer.rate), length.max(offer.transfer));
+            self.fitting.retain(|(_, other)| other.domain != offer.domain);
         }
+        let is_free = !self.best.is_empty() && self.uplink.place(start, length).0 == start;
+        is_free.then_some((last, rate, length))
     }
-    best.map(|(_, _, choice)| choice)
 }
 
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
 /// Replicast-H. Greedy: always the one that is durable first.
-fn consecutive(
-    offers: &BTreeMap<NodeId, Offer>,
-    taken: &[u16],
-    need: usize,
-    now: Instant,
-    uplink: &Calendar,
-) -> Vec<Choice> {
+fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Vec<Choice> {
     let about = about(offers);
     let mut uplink = uplink.clone();
-    let mut domains = taken.to_vec();
+    let mut domains = used_domains.to_vec();
     let mut choices: Vec<Choice> = Vec::new();
+    let mut fitting: Vec<(Instant, Instant, NodeId, &Offer)> = Vec::with_capacity(offers.len());
     while choices.len() < need {
-        let fitting: Vec<(Instant, Instant, NodeId, &Offer)> = offers
-            .iter()
-            .filter(|(_, offer)| !domains.contains(&offer.domain))
-            .filter_map(|(id, offer)| {
-                let (start, _) = uplink.place(offer.start.max(now), offer.transfer);
-                offer.fits(start).then_some((offer.finish(start), start, *id, offer))
-            })
-            .collect();
+        let free = offers.iter().filter(|(_, offer)| !domains.contains(&offer.domain));
+        fitting.extend(free.filter_map(|(id, offer)| {
+            let (start, _) = uplink.place(offer.start.max(now), offer.transfer);
+            offer.fits(start).then_some((offer.finish(start), start, *id, offer))
+        }));
         let soonest = fitting.iter().map(|(finish, ..)| *finish).min().unwrap_or(now);
         let key = |(finish, start, id, offer): &(Instant, Instant, NodeId, &Offer)| {
             (level(*finish, soonest, about), offer.rank, *start, *id)
         };
-        let next = fitting.into_iter().min_by_key(key);
+        let next = fitting.drain(..).min_by_key(key);
         let Some((_, start, id, offer)) = next else {
             break;
         };
@@ -181,6 +189,7 @@ fn consecutive(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redundancy::Redundancy;
 
     fn offer(start: u64, end: u64, done: u64, domain: u16) -> Offer {
         let at = Instant::from_nanos;
@@ -196,7 +205,7 @@ mod tests {
         }
     }
 
-    fn offers(list: &[Offer]) -> BTreeMap<NodeId, Offer> {
+    fn offers(list: &[Offer]) -> Offers {
         list.iter().enumerate().map(|(n, o)| (NodeId(n as u32), *o)).collect()
     }
 
@@ -228,6 +237,17 @@ mod tests {
         let choice = common(&bids, &[8], 3, Instant::ZERO, &Calendar::default()).expect("one fits");
         assert_eq!(choice.targets, [NodeId(0)]);
         assert_eq!(consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default()).len(), 2);
+    }
+
+    #[test]
+    fn one_transmission_serves_no_more_than_share_an_address() {
+        let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
+        let sizes = |most| {
+            let goal = Goal::new(Redundancy::Copies(3));
+            let choices = windows(most, &bids, &goal, Instant::ZERO, &Calendar::default());
+            choices.iter().map(|c| c.targets.len()).collect::<Vec<_>>()
+        };
+        assert_eq!((sizes(3), sizes(2), sizes(1)), (vec![3], vec![2, 1], vec![1, 1, 1]));
     }
 
     #[test]

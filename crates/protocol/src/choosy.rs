@@ -11,23 +11,26 @@ const ROUND_TRIPS: u64 = 3;
 
 /// The maximum bid wait of one put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MaxBidWait {
+pub struct MaxBidWait {
     most: Span,
     cancelled: u8,
 }
 
 impl MaxBidWait {
     /// What an initiator begins with that needs `round_trip` to ask and to be answered.
-    pub(crate) fn first(round_trip: Span) -> Span {
+    #[must_use]
+    pub fn first(round_trip: Span) -> Span {
         round_trip.times(ROUND_TRIPS)
     }
 
-    pub(crate) const fn new(most: Span) -> Self {
+    /// A put's that waits for `most` before it gives windows back.
+    #[must_use]
+    pub const fn new(most: Span) -> Self {
         Self { most, cancelled: 0 }
     }
 
     /// Begins with `most`, unless windows were given back already.
-    pub(crate) const fn begin(&mut self, most: Span) {
+    pub const fn begin(&mut self, most: Span) {
         if self.cancelled == 0 {
             self.most = most;
         }
@@ -35,7 +38,7 @@ impl MaxBidWait {
 
     /// Whether windows that begin after `wait` are to be given back, `cancels` times at most: then how long to wait before
     /// asking again.
-    pub(crate) fn reconsiders(&mut self, wait: Span, cancels: u8) -> Option<Span> {
+    pub fn reconsiders(&mut self, wait: Span, cancels: u8) -> Option<Span> {
         if wait <= self.most || self.cancelled >= cancels {
             return None;
         }
@@ -45,7 +48,8 @@ impl MaxBidWait {
     }
 
     /// The value as it is by now.
-    pub(crate) const fn most(&self) -> Span {
+    #[must_use]
+    pub const fn most(&self) -> Span {
         self.most
     }
 }

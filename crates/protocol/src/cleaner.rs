@@ -30,7 +30,7 @@ pub enum Want {
     /// [`Cleaner::discarded`].
     Discard(Discard),
     /// The look is over; [`Cleaner::again`] begins the next.
-    Over(Look),
+    Over(Summary),
 }
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
@@ -53,7 +53,7 @@ pub enum Unfinished {
 
 /// What a look found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct Summary {
     /// Chunks to which nothing refers.
     pub unreferenced: u64,
     /// Copies that were dropped.
@@ -95,7 +95,7 @@ pub struct Cleaner {
     since: Option<Mark>,
     /// Still to be told.
     queue: Vec<(ChunkId, Vec<NodeId>)>,
-    look: Look,
+    summary: Summary,
     bug: Option<Bug>,
 }
 
@@ -103,13 +103,22 @@ impl Cleaner {
     /// A cleaner before its first look, which condemns and drops nothing. A `dry` one tells the targets nothing.
     #[must_use]
     pub fn new(dry: bool) -> Self {
-        let look = Look::default();
-        Self { phase: Phase::Marking, dry, slice_bytes: 0, mark: None, since: None, queue: Vec::new(), look, bug: None }
+        let summary = Summary::default();
+        Self {
+            phase: Phase::Marking,
+            dry,
+            slice_bytes: 0,
+            mark: None,
+            since: None,
+            queue: Vec::new(),
+            summary,
+            bug: None,
+        }
     }
 
     /// The same with a planted defect.
     #[must_use]
-    pub fn planted(self, bug: Option<Bug>) -> Self {
+    pub fn with_bug(self, bug: Option<Bug>) -> Self {
         Self { bug, ..self }
     }
 
@@ -157,7 +166,7 @@ impl Cleaner {
                     Some(discard) => return Want::Discard(discard),
                     None => self.phase = Phase::Listing { at, until },
                 },
-                Phase::Over => return Want::Over(self.look.clone()),
+                Phase::Over => return Want::Over(self.summary.clone()),
             }
         }
     }
@@ -189,7 +198,7 @@ impl Cleaner {
     /// What refers to the payload chunks before slice `until` is known; and these manifests are referred to by nothing.
     pub fn read(&mut self, until: u32, manifests: Vec<(ChunkId, Vec<NodeId>)>) {
         if let Phase::Reading { from } = self.phase {
-            self.look.unreferenced += manifests.len() as u64;
+            self.summary.unreferenced += manifests.len() as u64;
             self.queue = manifests;
             // Every reading gets on, or there would be no end.
             self.phase = Phase::Discarding { at: from, until: until.clamp(from + 1, self.slices().max(from + 1)) };
@@ -202,7 +211,7 @@ impl Cleaner {
         match result {
             Ok(found) if !self.lacks(&found.silent) => {
                 self.queue = found.chunks.into_iter().filter(|(id, _)| !is_referenced(id)).collect();
-                self.look.unreferenced += self.queue.len() as u64;
+                self.summary.unreferenced += self.queue.len() as u64;
                 self.phase = Phase::Discarding { at: at + 1, until };
             }
             Ok(found) => self.stop(Unfinished::Silent(found.silent)),
@@ -215,8 +224,8 @@ impl Cleaner {
         match result {
             Ok(done) => {
                 self.queue.drain(..self.queue.len().min(BATCH));
-                self.look.copies += done.copies;
-                self.look.bytes += done.bytes;
+                self.summary.copies += done.copies;
+                self.summary.bytes += done.bytes;
                 if self.lacks(&done.silent) {
                     self.stop(Unfinished::Silent(done.silent));
                 }
@@ -228,14 +237,61 @@ impl Cleaner {
     /// The look cannot go on.
     pub fn stop(&mut self, why: Unfinished) {
         self.queue.clear();
-        self.look.unfinished = Some(why);
+        self.summary.unfinished = Some(why);
         self.phase = Phase::Over;
     }
 
     /// Begins the next look, which drops what the one before condemned.
     pub fn again(&mut self) {
         self.since = self.mark.take().or(self.since);
-        self.look = Look::default();
+        self.summary = Summary::default();
         self.phase = Phase::Marking;
+    }
+}
+
+/// What a target knows of a copy's use, in numbers of its marks. In memory only: a restart forgets the marks as well, and
+/// so refuses what refers to an older one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// The mark after which somebody was last promised that the copy is here.
+    promised: u32,
+    /// The mark with which it was condemned; 0 when it was not, or was promised again.
+    condemned: u32,
+}
+
+/// What becomes of a copy that nothing refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was promised since the mark.
+    Keep,
+    /// It may go when it is found unreferenced again.
+    Condemn,
+    /// It goes.
+    Drop,
+}
+
+impl Stamps {
+    /// Of a copy that was promised after mark `mark`.
+    #[must_use]
+    pub fn promised(mark: u32) -> Self {
+        Self { promised: mark, condemned: 0 }
+    }
+
+    /// Somebody counts on the copy, after mark `mark`.
+    pub fn promise(&mut self, mark: u32) {
+        *self = Self::promised(self.promised.max(mark));
+    }
+
+    /// Nothing that was begun before `mark` refers to the copy. It goes if it was condemned with mark `since` (0 for none) or
+    /// an earlier one, by whatever cleaner, and was not promised since.
+    pub fn judge(&mut self, mark: u32, since: u32) -> Verdict {
+        if self.promised >= mark {
+            self.condemned = 0;
+            return Verdict::Keep;
+        }
+        if self.condemned == 0 {
+            self.condemned = mark;
+        }
+        if self.condemned <= since { Verdict::Drop } else { Verdict::Condemn }
     }
 }

@@ -1,20 +1,7 @@
 //! What is configured, with the defaults.
 
 use crate::time::Span;
-
-/// How copies are placed and carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// The conventional store: the first targets of the hash ranking, unicast, no negotiation.
-    Hash,
-    /// Negotiated; one multicast transfer to all chosen targets. Becomes `ReplicastH` where there is no multicast.
-    ReplicastM,
-    /// Negotiated; consecutive unicast transfers.
-    ReplicastH,
-    /// Negotiated by the leader of the group, which grants windows for all of it; carried as by `ReplicastM`. What it cannot
-    /// grant is negotiated directly.
-    Leader,
-}
+use crate::transport::Transport;
 
 /// Which of the holders that offer a chunk serves a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +21,12 @@ pub struct Config {
     pub transport: Transport,
     /// Whether multicast works on this network (daemons probe it).
     pub multicast: bool,
-    /// With [`Transport::Leader`]: whether gets ask it, too.
+    /// With [`Selection::Leader`](crate::transport::Selection::Leader): whether gets ask it, too.
     pub lead_gets: bool,
     /// Puts and gets that an initiator works on at once.
     pub depth: usize,
     /// Port rate to begin with, bytes per second; what transfers really took replaces it.
     pub link_rate: u64,
-    /// Disk rate to begin with, bytes per second; what writes really took replaces it.
-    pub disk_rate: u64,
     /// Payload bytes in one datagram: the path's MTU less the headers.
     pub per_datagram: usize,
     /// Payload bytes handed to the driver at once; the next follow when the rate allows.
@@ -83,12 +68,11 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            transport: Transport::ReplicastM,
+            transport: Transport::REPLICAST_M,
             multicast: true,
             lead_gets: false,
             depth: 4,
             link_rate: 1_250_000_000,
-            disk_rate: 400_000_000,
             per_datagram: 8_192,
             quantum: 256 << 10,
             receive_buffer: 32 << 20,

@@ -1,6 +1,14 @@
 //! What nodes learn from what happened: rates and times, in integers.
 
+use crate::flat_map::FlatMap;
 use crate::time::{Instant, Span};
+
+/// Bytes per second that a disk is taken to write before it has shown what it does, and long after it did: more than any disk.
+/// Whoever was not chosen yet is tried, and those that have shown that they are fast are not preferred to it.
+pub const FIRST_WRITES: u64 = 16_000_000_000;
+
+/// The same of reads. There is less to choose from, and who says too little keeps the reader's port for a transfer that is late.
+pub const FIRST_READS: u64 = 400_000_000;
 
 /// What is not measured again drifts back to what was assumed over this time: otherwise a target that was slow once would
 /// never be asked to show that it is well again.
@@ -79,13 +87,13 @@ const PATIENCE: u64 = 3;
 
 /// A time with its mean and mean deviation, as TCP keeps its round trips.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Typical {
+pub struct LatencyEstimate {
     mean: u64,
     deviation: u64,
     smallest: u64,
 }
 
-impl Typical {
+impl LatencyEstimate {
     /// Takes a measurement into account.
     pub fn sample(&mut self, took: Span) {
         let seen = took.as_nanos();
@@ -111,7 +119,7 @@ impl Typical {
         Span::from_nanos(self.mean.saturating_add(self.deviation))
     }
 
-    /// How long to wait for what did not come, after having asked in vain `asked` times: [`Typical::late`], at least a tenth
+    /// How long to wait for what did not come, after having asked in vain `asked` times: [`LatencyEstimate::late`], at least a tenth
     /// of `late`, which is assumed to begin with; doubled each time, up to some times `late`.
     #[must_use]
     pub fn patience(&self, asked: u8, late: Span) -> Span {
@@ -136,7 +144,7 @@ impl Typical {
 #[derive(Clone, Debug)]
 struct DiskTime {
     assumed: u64,
-    classes: [Option<Learned>; 32],
+    classes: FlatMap<u32, Learned, 1>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,20 +186,21 @@ impl Learned {
 
 impl DiskTime {
     /// Begins with an assumed rate in bytes per second.
-    const fn new(assumed: u64) -> Self {
-        Self { assumed, classes: [None; 32] }
+    fn new(assumed: u64) -> Self {
+        Self { assumed, classes: FlatMap::new() }
     }
 
     /// Takes an operation into account that ended now: `took` is the time that it kept the disk from the next one.
     fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
-        let class = &mut self.classes[bytes.max(1).ilog2() as usize];
-        *class = Some(Learned::and(*class, now, took.as_nanos().max(1)));
+        let class = bytes.max(1).ilog2();
+        let learned = Learned::and(self.classes.get(&class).copied(), now, took.as_nanos().max(1));
+        self.classes.insert(class, learned);
     }
 
     /// How long an operation of `bytes` should take.
     fn expect(&self, now: Instant, bytes: u32) -> Span {
         let assumed = Span::of_transfer(u64::from(bytes), self.assumed.max(1));
-        self.classes[bytes.max(1).ilog2() as usize].map_or(assumed, |learned| {
+        self.classes.get(&bytes.max(1).ilog2()).map_or(assumed, |learned| {
             let over = DRIFT_FOR_EACH.times(learned.times).min(DRIFT);
             Span::from_nanos(drifted(learned.nanos, assumed.as_nanos(), now.since(learned.at), over))
         })
@@ -212,7 +221,7 @@ pub struct DiskQueue {
 impl DiskQueue {
     /// Begins with an assumed rate in bytes per second.
     #[must_use]
-    pub const fn new(assumed: u64) -> Self {
+    pub fn new(assumed: u64) -> Self {
         Self { each: DiskTime::new(assumed), whole: DiskTime::new(assumed), last_done: Instant::ZERO }
     }
 
@@ -311,7 +320,7 @@ mod tests {
 
     #[test]
     fn patience_follows_what_was_seen() {
-        let (mut seen, late) = (Typical::default(), Span::from_millis(20));
+        let (mut seen, late) = (LatencyEstimate::default(), Span::from_millis(20));
         assert_eq!(seen.patience(0, late), late, "nothing is known");
         assert_eq!(seen.patience(9, late), late.times(PATIENCE));
         (0..100).for_each(|_| seen.sample(Span::from_micros(10)));

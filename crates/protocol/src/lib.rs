@@ -4,9 +4,8 @@
 //! datagrams and completions come in as arguments, and everything to be done goes out as values (see [`machine`]).
 //! The daemon and the simulator are two drivers of this one code.
 //!
-//! Where to look: [`id`], [`time`] and [`map`] for the words; [`wire`] for datagrams, byte by byte; [`calendar`] for
-//! reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound; [`paper`] for what the
-//! product is compared with.
+//! Where to look: [`id`], [`time`], [`map`] and [`placement`] for the words; [`wire`] for datagrams, byte by byte;
+//! [`calendar`] for reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound.
 
 #![deny(
     clippy::disallowed_types,
@@ -18,18 +17,23 @@
 
 pub mod calendar;
 mod choose;
-mod choosy;
+pub mod choosy;
 pub mod cleaner;
 pub mod config;
 pub mod estimate;
+mod flat_map;
+pub mod goal;
 pub mod id;
 pub mod initiator;
 pub mod limits;
 pub mod machine;
 pub mod map;
-pub mod paper;
+pub mod placement;
+pub mod planner;
+pub mod redundancy;
 pub mod rng;
 pub mod target;
 pub mod time;
 pub mod transfer;
+pub mod transport;
 pub mod wire;

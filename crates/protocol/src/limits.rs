@@ -1,11 +1,16 @@
-//! Every bound, in one place. What happens at a bound is said beside it.
+//! Bounds that more than one part of the protocol holds to, or that others see. A bound of one part alone stands beside its use. What
+//! happens at a bound is said beside it.
 
 /// Largest chunk, in bytes. Larger requests are refused.
 pub const CHUNK_BYTES: u32 = 8 << 20;
 /// Most targets in a negotiating group: a [`MemberSet`](crate::map::MemberSet) has 32 bits.
 pub const GROUP_MEMBERS: usize = 32;
-/// Places in a group's mask up to which its subsets have multicast addresses; larger groups negotiate by unicast.
+/// Most targets in a group whose subsets have multicast addresses; larger groups negotiate by unicast.
 pub const ADDRESSED: u32 = 16;
+/// Ids of cells are below this; a map with others is refused.
+pub const CELL_IDS: u32 = 1 << 20;
+/// Most shares into which chunks are divided; a map with more is refused.
+pub const SHARES: u32 = 1 << 22;
 /// Most copies of a chunk: what an accept message can name.
 pub const COPIES: usize = 8;
 /// Reservations that a target keeps at once; further requests get `Busy`.
@@ -41,7 +46,7 @@ pub const UNPROVEN_OF_A_SENDER: usize = 4;
 /// Messages of an unproven session that its sender is asked to say again; others are lost.
 pub const MISSED: usize = 8;
 /// Messages that a session can say again: its last.
-pub const SAID: usize = 64;
+pub const RECENT_MESSAGES: usize = 64;
 /// Nodes to whom a session says again what they dropped before its proof; others miss it.
 pub const ANSWERED: usize = 16_384;
 /// Times a choosy initiator gives windows back for one put because they begin too late; then it takes what it gets.

@@ -9,12 +9,17 @@
 //! 5. An acknowledgement leaves only while handling the `Done` that made it true.
 //! 6. Nodes and groups have ids, not addresses: the driver owns the mapping.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use crate::id::{ChunkId, NodeId, OpId};
 use crate::map::MemberSet;
 use crate::time::Instant;
 use crate::wire::Usage;
+
+/// The payload of [`Body::Data`].
+pub use crate::wire::DataRun;
 
 /// A protocol state machine: an [`Initiator`](crate::initiator::Initiator) or a [`Target`](crate::target::Target).
 pub trait Machine {
@@ -26,9 +31,17 @@ pub trait Machine {
     /// Takes one input; `now` must not be earlier than in the call before.
     fn handle_input(&mut self, now: Instant, input: Input<Self::Request>);
 
+    /// What is to be done, in order. A driver of many thousands of machines lends all of them the same memory for it.
+    fn outputs(&mut self) -> &mut VecDeque<Output<Self::Event>>;
+
+    /// When to wake it at the latest, if it wants to be woken.
+    fn next_deadline(&self) -> Option<Deadline>;
+
     /// The next thing to do; `Idle` is always the last.
     #[must_use]
-    fn poll_output(&mut self) -> Output<Self::Event>;
+    fn poll_output(&mut self) -> Output<Self::Event> {
+        self.outputs().pop_front().unwrap_or_else(|| Output::Idle(self.next_deadline()))
+    }
 }
 
 /// What a driver hands to a machine.
@@ -76,6 +89,39 @@ pub enum Output<E> {
     Idle(Option<Deadline>),
 }
 
+/// Why a machine has no use for a datagram that was well sealed, or for payload: told so that it can be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unused {
+    /// It cannot be decoded, or says what cannot be so.
+    Invalid,
+    /// Payload of no known transfer.
+    Unsolicited,
+    /// Of a transfer, a question or a round that is over, or said already: the network doubled it, or it was long on its
+    /// way.
+    Late,
+    /// Of a cluster map with which it means something else than here.
+    OtherMap,
+    /// There is too much to do, and whoever asks asks again.
+    Busy,
+}
+
+impl Unused {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [Self::Invalid, Self::Unsolicited, Self::Late, Self::OtherMap, Self::Busy];
+
+    /// A short name, for counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Unsolicited => "unsolicited",
+            Self::Late => "late",
+            Self::OtherMap => "other_map",
+            Self::Busy => "busy",
+        }
+    }
+}
+
 /// When to wake a machine, and why (for traces).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
@@ -112,18 +158,6 @@ pub enum Body {
     Data(DataRun),
 }
 
-/// Consecutive payload of one transfer: the driver sends it as datagrams of at most `per_datagram` payload bytes, each
-/// behind its own header (see [`wire::DataHeader`](crate::wire::DataHeader)).
-#[derive(Clone, Debug)]
-pub struct DataRun {
-    /// The header of the first datagram; the offset of the others follows.
-    pub header: crate::wire::DataHeader,
-    /// The bytes.
-    pub payload: Bytes,
-    /// Payload bytes per datagram, at least 1.
-    pub per_datagram: usize,
-}
-
 /// Work that is not protocol: done by the driver.
 #[derive(Clone, Debug)]
 pub enum Effect {
@@ -131,7 +165,8 @@ pub enum Effect {
     Lookup {
         /// Which.
         id: ChunkId,
-        /// When somebody will count on the copy if it is there: [`Stamps::promise`] it, in the same step.
+        /// When somebody will count on the copy if it is there: [promise](crate::cleaner::Stamps::promise) it, in the same
+        /// step.
         promise: Option<u32>,
     },
     /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].
@@ -142,19 +177,19 @@ pub enum Effect {
         pieces: Vec<Bytes>,
         /// Whether to check the hash first. Always true outside planted bugs.
         verify: bool,
-        /// [`Stamps::promise`] the copy, and one that is there already as well.
+        /// [Promise](crate::cleaner::Stamps::promise) the copy, and one that is there already as well.
         promise: u32,
         /// Whether it says that something is removed, and may have of the room that is kept for what wins some.
         removal: bool,
     },
-    /// [`Stamps::judge`] these chunks, and forget those that may go: durably, and so that whoever looks one up either finds
-    /// it promised in time or not there. [`Completion::Discarded`].
+    /// [Judge](crate::cleaner::Stamps::judge) these chunks, and forget those that may go: durably, and so that whoever looks
+    /// one up either finds it promised in time or not there. [`Completion::Discarded`].
     Discard {
         /// Which; at most 32.
         ids: Vec<ChunkId>,
-        /// See [`Stamps::judge`].
+        /// See [`Stamps::judge`](crate::cleaner::Stamps::judge).
         mark: u32,
-        /// See [`Stamps::judge`].
+        /// See [`Stamps::judge`](crate::cleaner::Stamps::judge).
         since: u32,
     },
     /// What the bytes on the disk do. [`Completion::Used`].
@@ -234,53 +269,6 @@ pub enum Completion {
         /// Whether they are forgotten durably, or why only until the next start.
         result: Result<(), WriteFailure>,
     },
-}
-
-/// What a target knows of a copy's use, in numbers of its marks. In memory only: a restart forgets the marks as well, and
-/// so refuses what refers to an older one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamps {
-    /// The mark after which somebody was last promised that the copy is here.
-    promised: u32,
-    /// The mark with which it was condemned; 0 when it was not, or was promised again.
-    condemned: u32,
-}
-
-/// What becomes of a copy that nothing refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was promised since the mark.
-    Keep,
-    /// It may go when it is found unreferenced again.
-    Condemn,
-    /// It goes.
-    Drop,
-}
-
-impl Stamps {
-    /// Of a copy that was promised after mark `mark`.
-    #[must_use]
-    pub fn promised(mark: u32) -> Self {
-        Self { promised: mark, condemned: 0 }
-    }
-
-    /// Somebody counts on the copy, after mark `mark`.
-    pub fn promise(&mut self, mark: u32) {
-        *self = Self::promised(self.promised.max(mark));
-    }
-
-    /// Nothing that was begun before `mark` refers to the copy. It goes if it was condemned with mark `since` (0 for none) or
-    /// an earlier one, by whatever cleaner, and was not promised since.
-    pub fn judge(&mut self, mark: u32, since: u32) -> Verdict {
-        if self.promised >= mark {
-            self.condemned = 0;
-            return Verdict::Keep;
-        }
-        if self.condemned == 0 {
-            self.condemned = mark;
-        }
-        if self.condemned <= since { Verdict::Drop } else { Verdict::Condemn }
-    }
 }
 
 /// Why a write did not become durable.

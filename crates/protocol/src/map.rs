@@ -1,30 +1,29 @@
-//! The cluster map and what follows from it: cells, negotiating groups, and the ranking of a group for one chunk.
-//!
-//! Targets are dealt into cells of (at least) as many targets as copies, in distinct failure domains as far as the map
-//! allows; a negotiating group is a few consecutive cells of the ring of cells. All of it is computed from the map, so
-//! nobody stores or looks up where a chunk is.
+//! The cluster map: who is there, and what follows from the layout of the cells: the negotiating group of a chunk, the
+//! ranking of a group for one chunk, the member sets that have multicast addresses, and what silence may hide.
 
-use core::fmt;
+mod error;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::goal::Goal;
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId};
 use crate::limits;
+use crate::placement::deal;
+use crate::placement::{Cell, Layout, Placement, fold};
+use crate::redundancy::Redundancy;
 use crate::rng::mix;
 
-/// One target as the map knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetEntry {
-    /// Its id, below [`NodeId::FIRST_INITIATOR`].
-    pub id: NodeId,
-    /// The failure domain: copies of one chunk are kept in distinct ones.
-    pub domain: u16,
-    /// Bytes it may hold, which weighs its group in the placement.
-    pub capacity: u64,
-}
+pub use crate::placement::TargetEntry;
+pub use error::MapError;
 
-/// The targets of a cluster and how chunks are laid over them.
+/// The targets of a cluster and how chunks are laid over them. Shared: a copy of the map costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClusterMap {
+pub struct ClusterMap(Arc<Contents>);
+
+/// What a [`ClusterMap`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
     /// Which cluster.
     pub cluster: ClusterId,
     /// Version of this map: a larger one is newer.
@@ -33,104 +32,42 @@ pub struct ClusterMap {
     pub copies: u8,
     /// The fewest copies that this map or an earlier one had: what was put then has no more.
     fewest: u8,
-    /// Shared, so that a copy of the map costs nothing.
-    cells: Arc<[Vec<TargetEntry>]>,
+    /// Every target, by id. What is long is shared with the maps that are made of this one.
+    targets: Arc<[TargetEntry]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
     moved: Arc<[NodeId]>,
-    /// Where each target is, by its id: cell and place.
-    places: Arc<[(NodeId, u32, u32)]>,
-    /// How often each group draws for a chunk: its capacity in sixteenths of the largest.
-    draws: Arc<[u64]>,
-    /// What a chunk's key is mixed with for each draw, group by group: nothing that depends on the map alone is mixed twice.
-    salts: Arc<[u64]>,
-    /// Cells in a group.
-    group_cells: usize,
-    /// Cells from the first of a group to the first of the next.
-    step: usize,
-    /// Places of a cell in a member mask: the size of the largest cell.
-    stride: u32,
+    /// Whether neighbouring groups share cells: for who makes the next map.
+    overlap: bool,
+    placement: Arc<Placement>,
+    previous: Option<Arc<Placement>>,
+    /// The targets of each cell, in the order of the ring.
+    cells: Arc<[Vec<TargetEntry>]>,
+    /// Bits of a mask in a multicast address; `None` where member sets have none.
+    mask_bits: Option<u32>,
 }
 
-/// Some targets, named by their places in consecutive cells: bit `stride * i + j` is member `j` of cell `cell + i`.
-/// The address of a multicast group is computed from this; nothing is looked up.
+/// Some targets, named by their places in consecutive cells: bit `n` is the target at place `n` of the cell `cell` and of
+/// those that follow it in the ring, one after the other. The address of a multicast group is computed from this; nothing
+/// is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberSet {
-    /// The first cell.
+    /// The id of the first cell.
     pub cell: u32,
     /// The members, relative to the first cell.
     pub mask: u32,
 }
 
-/// Why a map cannot serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MapError {
-    /// Copies must be 1 to [`limits::COPIES`].
-    Copies(u8),
-    /// Two targets have one id.
-    DuplicateId(NodeId),
-    /// An id at or above [`NodeId::FIRST_INITIATOR`].
-    IdTooLarge(NodeId),
-    /// Fewer failure domains with a target than copies.
-    TooFewDomains {
-        /// Copies asked for.
-        copies: u8,
-        /// Targets in the map.
-        targets: usize,
-        /// Distinct domains among them.
-        domains: usize,
-    },
-    /// A group whose targets are in fewer failure domains than copies: its puts could never succeed.
-    UnevenDomains {
-        /// Copies asked for.
-        copies: u8,
-        /// Distinct domains in the group.
-        domains: usize,
-        /// Its targets.
-        members: Vec<NodeId>,
-    },
-    /// More members in a group than a mask has bits.
-    GroupTooLarge {
-        /// Cells to a group.
-        cells: usize,
-        /// Targets in the largest cell.
-        stride: u32,
-    },
-}
+impl core::ops::Deref for ClusterMap {
+    type Target = Contents;
 
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Copies(n) => write!(f, "copies = {n}: choose 1 to {}", limits::COPIES),
-            Self::DuplicateId(id) => {
-                write!(f, "two targets have the id {}: give each its own", id.0)
-            }
-            Self::IdTooLarge(id) => {
-                write!(f, "target id {} is too large: choose one below {}", id.0, NodeId::FIRST_INITIATOR)
-            }
-            Self::TooFewDomains { copies, targets, domains } => write!(
-                f,
-                "{copies} copies need {copies} failure domains, but the {targets} targets are in {domains}: add targets or \
-                 domains, or ask for fewer copies"
-            ),
-            Self::UnevenDomains { copies, domains, members } => write!(
-                f,
-                "{copies} copies need {copies} failure domains in every group, but the group of the targets {} has \
-                 {domains}: spread the targets evenly over the domains, raise group_cells, or ask for fewer copies",
-                members.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", ")
-            ),
-            Self::GroupTooLarge { cells, stride } => write!(
-                f,
-                "a group of {cells} cells of up to {stride} targets is larger than {}: lower group_cells",
-                limits::GROUP_MEMBERS
-            ),
-        }
+    fn deref(&self) -> &Contents {
+        &self.0
     }
 }
 
-impl core::error::Error for MapError {}
-
 impl ClusterMap {
-    /// Lays `targets` out in cells of about `copies` targets and groups of (at most) `group_cells` cells.
+    /// The first map of a cluster: lays `targets` out in cells of about `copies` targets and groups of (at most)
+    /// `group_cells` cells.
     ///
     /// # Errors
     /// When the targets cannot hold the copies apart; see [`MapError`].
@@ -139,55 +76,105 @@ impl ClusterMap {
         epoch: Epoch,
         copies: u8,
         group_cells: usize,
-        mut targets: Vec<TargetEntry>,
+        targets: Vec<TargetEntry>,
     ) -> Result<Self, MapError> {
-        if copies == 0 || usize::from(copies) > limits::COPIES {
-            return Err(MapError::Copies(copies));
-        }
-        targets.sort_by_key(|t| t.id);
-        if let Some(pair) = targets.windows(2).find(|pair| pair[0].id == pair[1].id) {
-            return Err(MapError::DuplicateId(pair[0].id));
-        }
-        if let Some(t) = targets.iter().find(|t| t.id.is_initiator()) {
-            return Err(MapError::IdTooLarge(t.id));
-        }
-        let cells = deal(targets, copies)?;
-        let stride = cells.iter().map(Vec::len).max().unwrap_or(0) as u32;
-        let group_cells = group_cells.clamp(1, cells.len().max(1));
-        if group_cells as u32 * stride > limits::GROUP_MEMBERS as u32 {
-            return Err(MapError::GroupTooLarge { cells: group_cells, stride });
-        }
-        let all =
-            cells.iter().enumerate().flat_map(|(c, cell)| cell.iter().enumerate().map(move |(p, t)| (t.id, c, p)));
-        let mut places: Vec<(NodeId, u32, u32)> = all.map(|(id, c, p)| (id, c as u32, p as u32)).collect();
-        places.sort_unstable();
-        let (cells, places) = (cells.into(), places.into());
-        let mut map = Self {
+        let targets = checked(copies, targets)?;
+        let layout = deal::first(&targets, copies, group_cells, true)?;
+        Self::build(cluster, epoch, copies, targets, layout)
+    }
+
+    /// The map of a cluster whose file names no cells, since it was dealt anew at each change: each chunk is in the group in
+    /// which it was.
+    ///
+    /// # Errors
+    /// When the targets cannot hold the copies apart; see [`MapError`].
+    pub fn taken_over(
+        cluster: ClusterId,
+        epoch: Epoch,
+        copies: u8,
+        group_cells: usize,
+        overlap: bool,
+        targets: Vec<TargetEntry>,
+    ) -> Result<Self, MapError> {
+        let targets = checked(copies, targets)?;
+        let layout = deal::before(&targets, copies, group_cells, overlap)?;
+        Ok(Self::build(cluster, epoch, copies, targets, layout)?.with_overlap(overlap))
+    }
+
+    /// The map with this layout. Targets that are in no cell are drained: they may hold chunks, and take none.
+    ///
+    /// # Errors
+    /// When the layout is not of these targets, or does not hold the copies apart; see [`MapError`].
+    pub fn with_layout(
+        cluster: ClusterId,
+        epoch: Epoch,
+        copies: u8,
+        targets: Vec<TargetEntry>,
+        layout: Layout,
+    ) -> Result<Self, MapError> {
+        let targets = checked(copies, targets)?;
+        layout.check().map_err(MapError::Layout)?;
+        Self::build(cluster, epoch, copies, targets, layout)
+    }
+
+    fn build(
+        cluster: ClusterId,
+        epoch: Epoch,
+        copies: u8,
+        targets: Vec<TargetEntry>,
+        layout: Layout,
+    ) -> Result<Self, MapError> {
+        let find = |cell: u32, id: NodeId| {
+            let found = targets.binary_search_by_key(&id, |target| target.id).map(|at| targets[at].clone());
+            found.map_err(|_| MapError::Stranger { cell, target: id })
+        };
+        let entries = |cell: &Cell| cell.targets.iter().map(|id| find(cell.id, *id)).collect();
+        let cells = layout.cells.iter().map(entries).collect::<Result<Vec<Vec<TargetEntry>>, MapError>>()?;
+        let mut map = Self(Arc::new(Contents {
             cluster,
             epoch,
             copies,
             fewest: copies,
-            cells,
+            targets: targets.into(),
             moved: Arc::new([]),
-            places,
-            draws: Arc::new([]),
-            salts: Arc::new([]),
-            group_cells,
-            step: 1,
-            stride,
-        };
-        map.weigh();
-        map.check_domains()?;
+            overlap: true,
+            placement: Arc::new(Placement::of(layout)),
+            previous: None,
+            cells: cells.into(),
+            mask_bits: None,
+        }));
+        map.check_groups()?;
+        map.contents().mask_bits = map.address_bits();
         Ok(map)
     }
 
-    /// The same targets in groups that share no cell (but for the last one, when they do not come out even): each is busy
-    /// with what one leader grants only. Neighbours that share cells even out the load better. To change this for a cluster
-    /// moves the groups of most chunks.
+    /// To change it: a map of which there are copies is copied first.
+    fn contents(&mut self) -> &mut Contents {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// The same targets, laid out anew in groups that share no cell: each is busy with what one leader grants only. Neighbours
+    /// that share cells even out the load better. To change this for a cluster moves the groups of most chunks.
+    ///
+    /// # Errors
+    /// When a group would lack failure domains; see [`MapError`].
+    pub fn with_disjoint_groups(self) -> Result<Self, MapError> {
+        let layout = deal::first(&self.targets, self.copies, self.placement.layout().group_cells, false)?;
+        let disjoint = Self::build(self.cluster, self.epoch, self.copies, self.targets.to_vec(), layout)?;
+        Ok(disjoint.with_overlap(false).after(&self))
+    }
+
+    /// The same, when its next maps are to be made with groups that overlap, or not.
     #[must_use]
-    pub fn apart(mut self) -> Self {
-        self.step = self.group_cells;
-        self.weigh();
+    pub fn with_overlap(mut self, overlap: bool) -> Self {
+        self.contents().overlap = overlap;
+        self
+    }
+
+    /// The same, after a map in which chunks were elsewhere.
+    #[must_use]
+    pub fn with_previous(mut self, previous: Option<Placement>) -> Self {
+        self.contents().previous = previous.map(Arc::new);
         self
     }
 
@@ -195,21 +182,35 @@ impl ClusterMap {
     /// were apart may be in one domain now, so the silence of each of these counts for itself.
     #[must_use]
     pub fn with_moved(mut self, moved: impl IntoIterator<Item = NodeId>) -> Self {
-        let all: std::collections::BTreeSet<NodeId> = self.moved.iter().copied().chain(moved).collect();
-        self.moved = all.into_iter().collect();
+        let all: BTreeSet<NodeId> = self.moved.iter().copied().chain(moved).collect();
+        self.contents().moved = all.into_iter().collect();
+        self
+    }
+
+    /// The same with another number of copies, for planted bugs: nothing is checked.
+    #[must_use]
+    pub(crate) fn with_copies(mut self, copies: u8) -> Self {
+        self.contents().copies = copies;
         self
     }
 
     /// The same, under an earlier map of which chunks had so few copies: silence that could hide one of those counts.
     #[must_use]
     pub fn with_fewest(mut self, copies: u8) -> Self {
-        self.fewest = self.fewest.min(copies);
+        let contents = self.contents();
+        contents.fewest = contents.fewest.min(copies);
         self
+    }
+
+    /// How chunks are kept of which nothing else is said.
+    #[must_use]
+    pub fn redundancy(&self) -> Redundancy {
+        Redundancy::Copies(self.copies)
     }
 
     /// The fewest copies that this map or an earlier one had, as far as it is known.
     #[must_use]
-    pub const fn fewest(&self) -> u8 {
+    pub fn fewest(&self) -> u8 {
         self.fewest
     }
 
@@ -240,54 +241,81 @@ impl ClusterMap {
         self.with_moved(moved).with_fewest(older.fewest)
     }
 
-    fn weigh(&mut self) {
-        let capacity = |g| self.members(GroupId(g)).map(|t| t.capacity >> 20).fold(0, u64::saturating_add);
-        let weights: Vec<u64> = (0..self.groups()).map(capacity).collect();
-        let largest = u128::from(weights.iter().copied().max().unwrap_or(0).max(1));
-        self.draws = weights.iter().map(|weight| (u128::from(*weight) * 16).div_ceil(largest).max(1) as u64).collect();
-        let salts = |(g, draws): (usize, &u64)| (0..*draws).map(move |d| mix((g as u64) << 8 | d));
-        self.salts = self.draws.iter().enumerate().flat_map(salts).collect();
+    /// Whether every group is small enough to be addressed, and has the failure domains that it needs.
+    fn check_groups(&self) -> Result<(), MapError> {
+        for group in self.group_ids() {
+            let members = self.members(group).count();
+            if members > limits::GROUP_MEMBERS {
+                return Err(MapError::GroupTooLarge { cells: self.group_cells(), members });
+            }
+        }
+        self.can_keep(self.redundancy())
     }
 
-    /// Dealing keeps domains apart as far as it can; this says whether that was far enough.
-    fn check_domains(&self) -> Result<(), MapError> {
-        for group in (0..self.groups()).map(GroupId) {
-            let domains = self.members(group).map(|t| t.domain).collect::<std::collections::BTreeSet<u16>>().len();
-            if domains < usize::from(self.copies) {
+    /// Whether every group has as many failure domains as there are pieces: dealing and planning keep them apart as far as
+    /// they can.
+    ///
+    /// # Errors
+    /// [`MapError::UnevenDomains`]: puts to that group could never succeed.
+    pub fn can_keep(&self, redundancy: Redundancy) -> Result<(), MapError> {
+        for group in self.group_ids() {
+            let domains = self.members(group).map(|t| t.domain).collect::<BTreeSet<u16>>().len();
+            if !redundancy.is_met(domains) {
                 let members = self.members(group).map(|t| t.id).collect();
-                return Err(MapError::UnevenDomains { copies: self.copies, domains, members });
+                return Err(MapError::UnevenDomains { copies: redundancy.pieces() as u8, domains, members });
             }
         }
         Ok(())
     }
 
-    /// Every target, cell by cell.
+    /// Every target, by id, those that are drained as well.
     pub fn targets(&self) -> impl Iterator<Item = &TargetEntry> {
-        self.cells.iter().flatten()
+        self.targets.iter()
     }
 
     /// The entry of one target.
     #[must_use]
     pub fn target(&self, id: NodeId) -> Option<&TargetEntry> {
         // Where ids count from 0 without gaps, a target's place is its number.
-        let direct = self.places.get(id.0 as usize).filter(|(target, ..)| *target == id);
-        let (_, cell, place) = match direct {
-            Some(place) => *place,
-            None => self.places[self.places.binary_search_by_key(&id, |(target, ..)| *target).ok()?],
-        };
-        self.cells[cell as usize].get(place as usize)
+        let direct = self.targets.get(id.0 as usize).filter(|target| target.id == id);
+        direct.or_else(|| self.targets.get(self.targets.binary_search_by_key(&id, |target| target.id).ok()?))
     }
 
-    /// How many groups there are: one for each cell, a single one when it spans every cell, or so many that they are
-    /// [`apart`](Self::apart).
+    /// Where chunks belong.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Where they belonged by the layout before this one, when that was elsewhere.
+    #[must_use]
+    pub fn previous(&self) -> Option<&Placement> {
+        self.previous.as_deref()
+    }
+
+    /// Whether neighbouring groups are to share cells.
+    #[must_use]
+    pub fn overlap(&self) -> bool {
+        self.overlap
+    }
+
+    /// How many groups there are.
     #[must_use]
     pub fn groups(&self) -> u32 {
-        if self.group_cells == self.cells.len() { 1 } else { self.cells.len().div_ceil(self.step.max(1)) as u32 }
+        self.placement.leads().len() as u32
     }
 
-    /// The first cell of a group.
-    const fn first_cell(&self, group: GroupId) -> usize {
-        (group.0 as usize).saturating_mul(self.step)
+    /// The groups, in the order of the ring.
+    pub fn group_ids(&self) -> impl ExactSizeIterator<Item = GroupId> + '_ {
+        let cells = &self.placement.layout().cells;
+        self.placement.leads().iter().map(|place| GroupId(cells[*place as usize].id))
+    }
+
+    /// Whether a group has this number.
+    #[must_use]
+    pub fn is_group(&self, group: GroupId) -> bool {
+        let cells = &self.placement.layout().cells;
+        self.placement.place(group.0).is_some_and(|place| !cells[place].shares.is_empty())
     }
 
     /// Number of cells in the ring.
@@ -298,99 +326,97 @@ impl ClusterMap {
 
     /// Number of cells in a group.
     #[must_use]
-    pub const fn group_cells(&self) -> usize {
-        self.group_cells
+    pub fn group_cells(&self) -> usize {
+        self.placement.layout().group_cells.min(self.cells.len())
     }
 
-    /// Bits of a mask that a whole group takes.
-    #[must_use]
-    pub fn mask_bits(&self) -> u32 {
-        self.stride * self.group_cells as u32
-    }
-
-    /// The negotiating group of a chunk: rendezvous hashing over the groups, weighted by capacity (a group draws once
-    /// for each sixteenth of the largest group's capacity; the highest draw wins).
+    /// The negotiating group of a chunk: that which has its share of all chunks.
     #[must_use]
     pub fn group_of(&self, chunk: &ChunkId) -> GroupId {
-        let groups = self.groups();
-        if groups == 1 {
-            return GroupId(0);
-        }
-        let key = fold(chunk.placement_key());
-        let mut salts = &*self.salts;
-        let mut best = (0, 0);
-        for (group, draws) in (0..groups).zip(&*self.draws) {
-            let (own, rest) = salts.split_at(*draws as usize);
-            salts = rest;
-            let score = own.iter().map(|salt| mix(key ^ salt)).fold(0, u64::max);
-            // Among equals the last.
-            if score >= best.0 {
-                best = (score, group);
-            }
-        }
-        GroupId(best.1)
+        let cells = &self.placement.layout().cells;
+        GroupId(cells.get(self.placement.lead_of(chunk)).map_or(0, |cell| cell.id))
+    }
+
+    /// The cells of a group; none when no cell has its number.
+    fn window(&self, group: GroupId) -> impl Iterator<Item = usize> + use<> {
+        let place = self.placement.place(group.0);
+        let (count, cells) = (self.cells.len().max(1), place.map_or(0, |_| self.group_cells()));
+        (0..cells).map(move |n| (place.unwrap_or(0) + n) % count)
     }
 
     /// The targets of a group.
     pub fn members(&self, group: GroupId) -> impl Iterator<Item = &TargetEntry> {
-        let count = self.cells.len().max(1);
-        (0..self.group_cells).flat_map(move |i| self.cells[(self.first_cell(group) + i) % count].iter())
+        self.window(group).flat_map(|place| self.cells[place].iter())
     }
 
     /// A whole group as a member set.
     #[must_use]
     pub fn group_set(&self, group: GroupId) -> MemberSet {
-        self.set_of(group, |_| true).unwrap_or(MemberSet { cell: self.first_cell(group) as u32, mask: 0 })
+        self.set_of(group, |_| true).unwrap_or(MemberSet { cell: group.0, mask: 0 })
     }
 
     /// The members of `group` that `keep` takes, in normal form: the first cell has a member, so that overlapping
     /// groups name the same targets alike. `None` when nobody is kept.
     #[must_use]
     pub fn set_of(&self, group: GroupId, keep: impl Fn(NodeId) -> bool) -> Option<MemberSet> {
-        let count = self.cells.len();
-        let mut first = None;
-        let mut mask = 0;
-        for i in 0..self.group_cells {
-            let cell = (self.first_cell(group) + i) % count.max(1);
-            for (j, target) in self.cells[cell].iter().enumerate() {
+        let (mut first, mut mask, mut bit) = (None, 0, 0);
+        for place in self.window(group) {
+            if first.is_none() {
+                bit = 0;
+            }
+            for target in &self.cells[place] {
                 if keep(target.id) {
-                    let start = *first.get_or_insert(i);
-                    mask |= 1_u32 << ((i - start) as u32 * self.stride + j as u32);
+                    first.get_or_insert(place);
+                    mask |= 1_u32.checked_shl(bit).unwrap_or(0);
                 }
+                bit += 1;
             }
         }
-        let start = first?;
-        Some(MemberSet { cell: ((self.first_cell(group) + start) % count) as u32, mask })
+        Some(MemberSet { cell: self.placement.layout().cells[first?].id, mask })
     }
 
     /// The targets that a member set names, in the order of its bits.
     pub fn resolve(&self, set: MemberSet) -> impl Iterator<Item = NodeId> + '_ {
-        let count = self.cells.len() as u32;
-        (0..32_u32).filter(move |bit| set.mask >> bit & 1 == 1).filter_map(move |bit| {
-            let cell = (set.cell.checked_add(bit / self.stride.max(1))?).checked_rem(count)?;
-            self.cells.get(cell as usize)?.get((bit % self.stride.max(1)) as usize).map(|t| t.id)
-        })
+        let all = self.members(GroupId(set.cell)).map(|target| target.id).zip(0..32_u32);
+        all.filter(move |(_, bit)| set.mask >> bit & 1 == 1).map(|(id, _)| id)
     }
 
     /// A number below 2^24 for a member set, from which drivers compute its multicast address: the highest bit, the
-    /// cell, the mask. `None` when they do not fit, or a group is so large that a target would have to listen to
+    /// cell's id, the mask. `None` when they do not fit, or a group is so large that a target would have to listen to
     /// thousands of sets: then the sets of this map have none.
     #[must_use]
     pub fn number(&self, set: MemberSet) -> Option<u32> {
-        let bits = self.mask_bits();
-        let cells = 32 - self.cells().saturating_sub(1).leading_zeros();
-        (bits <= limits::ADDRESSED && bits + cells <= 23).then(|| 1 << 23 | set.cell << bits | set.mask)
+        self.mask_bits.map(|bits| 1 << 23 | set.cell << bits | set.mask)
     }
 
-    /// Every multicast set that `target` must listen to: each group it is in, and each subset of 2 to `copies`
-    /// members of a group that it belongs to. None where sets have no [`number`](Self::number).
+    /// Whether member sets have multicast addresses.
+    #[must_use]
+    pub fn has_addresses(&self) -> bool {
+        self.mask_bits.is_some()
+    }
+
+    /// The mask has all bits that the ids of cells leave it: so a cell that grows changes no address of other cells.
+    fn address_bits(&self) -> Option<u32> {
+        let bits = mask_room(self.placement.layout().cells.iter().map(|cell| cell.id).max()?);
+        let widest = self.group_ids().map(|group| self.members(group).count()).max()?;
+        (widest as u32 <= bits).then_some(bits)
+    }
+
+    /// The most members of a group, other than all of it, that have a multicast address together.
+    #[must_use]
+    pub fn most_addressed(&self) -> usize {
+        self.copies as usize
+    }
+
+    /// Every multicast set that `target` must listen to: each group it is in, and each subset of 2 to
+    /// [`most_addressed`](Self::most_addressed) members of a group that it belongs to. None where sets have no [`number`](Self::number).
     #[must_use]
     pub fn memberships(&self, target: NodeId) -> Vec<MemberSet> {
-        if self.mask_bits() > limits::ADDRESSED {
+        if !self.has_addresses() {
             return Vec::new();
         }
-        let mut sets = std::collections::BTreeSet::new();
-        for group in (0..self.groups()).map(GroupId) {
+        let mut sets = BTreeSet::new();
+        for group in self.group_ids() {
             let members: Vec<NodeId> = self.members(group).map(|t| t.id).collect();
             if !members.contains(&target) {
                 continue;
@@ -398,7 +424,7 @@ impl ClusterMap {
             sets.insert(self.group_set(group));
             for mask in 0_u32..1 << members.len() {
                 let chosen = |id: NodeId| members.iter().position(|m| *m == id).is_some_and(|p| mask >> p & 1 == 1);
-                if (2..=u32::from(self.copies)).contains(&mask.count_ones()) && chosen(target) {
+                if (2..=self.most_addressed()).contains(&(mask.count_ones() as usize)) && chosen(target) {
                     sets.extend(self.set_of(group, chosen));
                 }
             }
@@ -436,50 +462,57 @@ impl ClusterMap {
         seen.len()
     }
 
+    /// What is reached of a redundancy when each of these targets has a copy.
+    #[must_use]
+    pub fn goal(&self, redundancy: Redundancy, holders: &[NodeId]) -> Goal {
+        let mut goal = Goal::new(redundancy);
+        for domain in holders.iter().filter_map(|holder| self.domain(*holder)) {
+            goal.hold(redundancy.of_copy(), domain);
+        }
+        goal
+    }
+
     /// In how many failure domains these targets were at most, each in one of its own that is not in the map or has
     /// [moved](Self::with_moved): of no chunk have they more copies that were acknowledged.
     #[must_use]
     pub fn span(&self, targets: &[NodeId]) -> usize {
         let stays = |id: &NodeId| self.domain(*id).is_some() && self.moved.binary_search(id).is_err();
         let (known, alone): (Vec<NodeId>, Vec<NodeId>) = targets.iter().partition(|id| stays(id));
-        let alone: std::collections::BTreeSet<NodeId> = alone.into_iter().collect();
+        let alone: BTreeSet<NodeId> = alone.into_iter().collect();
         self.domains(&known) + alone.len()
     }
 
     /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
-    /// in as many distinct domains as there were copies then. Silence that hides nothing is as good as an answer.
+    /// in as many distinct domains as there were copies then. Silence that hides nothing is as good as an answer. This is of
+    /// what was put as the map said; what was put with a redundancy of its own is asked for with
+    /// [`may_hide_all`](Self::may_hide_all).
     #[must_use]
     pub fn may_hide(&self, silent: &[NodeId]) -> bool {
-        self.span(silent) >= usize::from(self.fewest)
+        self.may_hide_all(silent, Redundancy::Copies(self.fewest))
+    }
+
+    /// The same of what was put with this redundancy.
+    #[must_use]
+    pub fn may_hide_all(&self, silent: &[NodeId], redundancy: Redundancy) -> bool {
+        redundancy.is_met(self.span(silent))
     }
 }
 
-/// Deals targets into `len / copies` cells: domain by domain, largest first, round the cells, so that a cell has two
-/// targets of one domain only when the domain is larger than the number of cells.
-fn deal(targets: Vec<TargetEntry>, copies: u8) -> Result<Vec<Vec<TargetEntry>>, MapError> {
-    let count = targets.len();
-    let mut domains: std::collections::BTreeMap<u16, Vec<TargetEntry>> = std::collections::BTreeMap::new();
-    for target in targets {
-        domains.entry(target.domain).or_default().push(target);
-    }
-    if domains.len() < usize::from(copies) {
-        return Err(MapError::TooFewDomains { copies, targets: count, domains: domains.len() });
-    }
-    let mut cells: Vec<Vec<TargetEntry>> = vec![Vec::new(); count / usize::from(copies)];
-    let mut order: Vec<Vec<TargetEntry>> = domains.into_values().collect();
-    order.sort_by_key(|d| core::cmp::Reverse(d.len()));
-    let ring = cells.len();
-    for (at, target) in order.into_iter().flatten().enumerate() {
-        cells[at % ring].push(target);
-    }
-    Ok(cells)
+/// Bits that a member mask may have in an address, beside ids of cells up to this one.
+pub(crate) const fn mask_room(largest: u32) -> u32 {
+    let room = 23_u32.saturating_sub(32 - largest.leading_zeros());
+    if room < limits::ADDRESSED { room } else { limits::ADDRESSED }
 }
 
-/// A placement key in 64 bits. Ids are hashes already, so any eight bytes serve.
-fn fold(key: &[u8]) -> u64 {
-    key.chunks(8).fold(0, |acc, part| {
-        let mut word = [0; 8];
-        word[..part.len()].copy_from_slice(part);
-        mix(acc ^ u64::from_le_bytes(word))
-    })
+/// Targets in the order of their ids.
+fn checked(copies: u8, mut targets: Vec<TargetEntry>) -> Result<Vec<TargetEntry>, MapError> {
+    Redundancy::copies(copies).ok_or(MapError::Copies(copies))?;
+    targets.sort_by_key(|t| t.id);
+    if let Some(pair) = targets.windows(2).find(|pair| pair[0].id == pair[1].id) {
+        return Err(MapError::DuplicateId(pair[0].id));
+    }
+    match targets.iter().find(|t| t.id.is_initiator()) {
+        Some(initiator) => Err(MapError::IdTooLarge(initiator.id)),
+        None => Ok(targets),
+    }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::limits;
 use crate::machine::{Body, DataRun, Destination, Transmit};
 use crate::time::{Instant, Span};
-use crate::wire::{DataHeader, Leg};
+use crate::wire::{ByteRange, DataHeader};
 
 /// What is missing of a transfer is sent again at no less than this part of the transfer's rate, whatever is asked for.
 pub const SLOWEST: u64 = 128;
@@ -18,7 +18,7 @@ pub struct Outgoing {
     to: Destination,
     header: DataHeader,
     payload: Bytes,
-    ranges: VecDeque<Leg>,
+    ranges: VecDeque<ByteRange>,
     rate: u64,
     next: Instant,
     /// Until when others have the port.
@@ -45,15 +45,15 @@ impl Outgoing {
     /// The whole of `payload`, from `start` on. `header` names the transfer; its offset is ignored.
     #[must_use]
     pub fn whole(to: Destination, header: DataHeader, payload: Bytes, start: Instant, rate: u64) -> Self {
-        let all = Leg { offset: 0, len: payload.len() as u32 };
+        let all = ByteRange { offset: 0, len: payload.len() as u32 };
         Self { to, header, payload, ranges: VecDeque::from([all]), rate: rate.max(1), next: start, others: start }
     }
 
     /// Only `ranges` of it. Ranges that are empty or outside the payload are left out.
     #[must_use]
-    pub fn ranges(mut self, ranges: &[Leg]) -> Self {
+    pub fn ranges(mut self, ranges: &[ByteRange]) -> Self {
         let size = self.payload.len() as u64;
-        let inside = |leg: &&Leg| leg.len > 0 && u64::from(leg.offset) + u64::from(leg.len) <= size;
+        let inside = |leg: &&ByteRange| leg.len > 0 && u64::from(leg.offset) + u64::from(leg.len) <= size;
         self.ranges = ranges.iter().filter(inside).take(limits::RANGES).copied().collect();
         self
     }
@@ -172,17 +172,17 @@ impl Incoming {
 
     /// The first missing ranges, at most [`limits::RANGES`].
     #[must_use]
-    pub fn missing(&self) -> Vec<Leg> {
+    pub fn missing(&self) -> Vec<ByteRange> {
         let mut missing = Vec::new();
         let mut at = 0;
         for (start, piece) in &self.pieces {
             if *start > at {
-                missing.push(Leg { offset: at, len: start - at });
+                missing.push(ByteRange { offset: at, len: start - at });
             }
             at = start + piece.len() as u32;
         }
         if at < self.size {
-            missing.push(Leg { offset: at, len: self.size - at });
+            missing.push(ByteRange { offset: at, len: self.size - at });
         }
         missing.truncate(limits::RANGES);
         missing

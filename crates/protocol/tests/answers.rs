@@ -4,14 +4,15 @@ mod common;
 
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
-use protocol::config::{Config, Transport};
+use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::Initiator;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, Slot, decode_message};
+use protocol::transport::Transport;
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow, decode_message};
 use protocol::{initiator, limits};
 
 const PAYLOAD: &[u8] = b"stored";
@@ -149,7 +150,7 @@ fn list_by(
     busy: &[u32],
     dead: &[u32],
 ) -> (Result<initiator::Found, initiator::Busy>, usize, Instant) {
-    let request = initiator::Request::List { handle: 1, scope: initiator::Scope::Cluster, prefix: Vec::new() };
+    let request = initiator::Request::List { handle: 1, prefix: Vec::new() };
     let (mut now, mut input, mut asked) = (at(0), Input::Request(request), 0);
     loop {
         initiator.handle_input(now, input);
@@ -225,8 +226,11 @@ fn putting(targets: u32) -> (Initiator, TxnId) {
     let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, targets).expect("a good map");
     let mut initiator = Initiator::new(INITIATOR, map, Config { multicast: false, ..Config::default() }, 1);
     let (id, payload) = (ChunkId::of_payload(PAYLOAD), Bytes::from_static(PAYLOAD));
-    let said =
-        hear(&mut initiator, at(0), Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false }));
+    let said = hear(
+        &mut initiator,
+        at(0),
+        Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }),
+    );
     let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
     let txn = request.txn;
     (initiator, txn)
@@ -259,14 +263,22 @@ fn a_put_for_which_too_few_have_room_fails_at_once_and_says_who_is_full() {
 fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let id = ChunkId::of_payload(PAYLOAD);
     let map = |epoch, targets: std::ops::RangeInclusive<u32>| {
-        let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+        let entry = |n| TargetEntry { id: NodeId(n), domain: 100 - n as u16, capacity: 1 << 30 };
         ClusterMap::new(CLUSTER, Epoch(epoch), 3, 1, targets.map(entry).collect()).expect("a good map")
     };
-    let (old, new) = (map(1, 1..=3), map(2, 1..=30));
-    let inside: Vec<NodeId> = new.members(new.group_of(&id)).map(|t| t.id).collect();
-    assert!(inside.iter().all(|member| member.0 > 3), "another group: {inside:?}");
+    let old = map(1, 1..=3);
+    let members = |map: &ClusterMap| map.members(map.group_of(&id)).map(|t| t.id).collect::<Vec<NodeId>>();
+    let is_another = |map: &ClusterMap| members(map).iter().all(|member| member.0 > 3);
+    let new = (12..60).map(|last| map(2, 1..=last)).find(is_another).expect("another group");
+    let inside = members(&new);
     let mut initiator = Initiator::new(INITIATOR, old, Config { multicast: false, ..Config::default() }, 1);
-    let put = initiator::Request::Put { handle: 1, id, payload: Bytes::from_static(PAYLOAD), removal: false };
+    let put = initiator::Request::Put {
+        handle: 1,
+        id,
+        payload: Bytes::from_static(PAYLOAD),
+        removal: false,
+        redundancy: None,
+    };
     let said = hear(&mut initiator, at(0), Input::Request(put));
     let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
     let have = Bid { txn: request.txn, round: request.round, answer: Answer::HaveIt };
@@ -280,7 +292,7 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let events = hear(&mut initiator, at(40), Input::Datagram(from(NodeId(1), &ack))).events;
     assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
     // Nor are they promised, of which is asked whether they are there.
-    let renew = initiator::Request::Renew { handle: 2, id };
+    let renew = initiator::Request::Renew { handle: 2, id, redundancy: None };
     let mut renewing = Initiator::new(INITIATOR, map(1, 1..=3), Config::default(), 2);
     let said = hear(&mut renewing, at(0), Input::Request(renew));
     let [Message::Probe { txn: asks, .. }, ..] = said.messages[..] else { panic!("{:?}", said.messages) };
@@ -395,8 +407,10 @@ fn whoever_is_busy_is_asked_when_it_said_and_for_as_long_as_patience_lasts() {
     let config = Config::default();
     let payload = Bytes::from_static(PAYLOAD);
     let id = ChunkId::of_payload(PAYLOAD);
-    let requests =
-        [initiator::Request::Put { handle: 1, id, payload, removal: false }, initiator::Request::Get { handle: 1, id }];
+    let requests = [
+        initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None },
+        initiator::Request::Get { handle: 1, id },
+    ];
     for request in requests {
         let wait = Span::from_millis(500);
         let (second, rounds, end) = always(request.clone(), Answer::Busy(wait));
@@ -453,9 +467,10 @@ fn refusals(multicast: bool) -> (Vec<Destination>, Vec<Destination>) {
         }
     };
     let (payload, id) = (Bytes::from_static(PAYLOAD), ChunkId::of_payload(PAYLOAD));
-    let (_, txn) = hear(0, Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false }));
+    let (_, txn) =
+        hear(0, Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }));
     let (txn, span) = (txn.expect("it asks"), Span::from_millis(5));
-    let slot = Slot { start: span, length: span, transfer: span, done: span.times(2), rate: 1_000, size: 6 };
+    let slot = OfferedWindow { start: span, length: span, transfer: span, done: span.times(2), rate: 1_000, size: 6 };
     let bid = |target| {
         let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
         Input::Datagram(from(NodeId(target), &bid))
@@ -481,7 +496,10 @@ fn asked(map: ClusterMap, config: Config, last: u8) -> (Vec<NodeId>, Vec<GroupId
     let payload = Bytes::from([PAYLOAD, &[last]].concat());
     let id = ChunkId::of_payload(&payload);
     let mut initiator = Initiator::new(INITIATOR, map, config, 1);
-    initiator.handle_input(at(0), Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false }));
+    initiator.handle_input(
+        at(0),
+        Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }),
+    );
     let mut asked = Vec::new();
     loop {
         match initiator.poll_output() {
@@ -517,9 +535,48 @@ fn a_put_names_the_group_that_it_asks() {
 fn without_negotiation_a_put_asks_one_target_of_a_domain() {
     let entry = |n| TargetEntry { id: NodeId(n), domain: (n as u16 - 1) / 3, capacity: 1 << 30 };
     let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map");
-    let config = Config { transport: Transport::Hash, ..Config::default() };
+    let config = Config { transport: Transport::HASH, ..Config::default() };
     for last in 0..20 {
         let (named, _) = asked(map.clone(), config.clone(), last);
         assert_eq!((named.len(), map.domains(&named)), (3, 3), "{named:?}");
+    }
+}
+
+/// What a newer map moved to another group is looked for where it was as well.
+#[test]
+fn a_chunk_that_its_group_has_not_is_looked_for_where_it_was() {
+    let id = ChunkId::of_payload(PAYLOAD);
+    let map = |epoch, targets: std::ops::RangeInclusive<u32>| {
+        let entry = |n| TargetEntry { id: NodeId(n), domain: 100 - n as u16, capacity: 1 << 30 };
+        ClusterMap::new(CLUSTER, Epoch(epoch), 3, 1, targets.map(entry).collect()).expect("a good map")
+    };
+    let members = |map: &ClusterMap| map.members(map.group_of(&id)).map(|t| t.id).collect::<Vec<NodeId>>();
+    let old = map(1, 1..=3);
+    let is_another = |map: &ClusterMap| members(map).iter().all(|member| member.0 > 3);
+    let new = (12..60).map(|last| map(1, 1..=last)).find(is_another).expect("another group");
+    for moved in [false, true] {
+        let previous = moved.then(|| old.placement().clone());
+        let new = new.clone().with_previous(previous);
+        let mut initiator = Initiator::new(INITIATOR, new.clone(), Config::default(), 1);
+        let mut said = hear(&mut initiator, at(0), Input::Request(initiator::Request::Get { handle: 1, id }));
+        let mut over = false;
+        let is_nowhere = |event: &initiator::Event| {
+            matches!(event, initiator::Event::Get { result: Err(initiator::GetError::NotFound), .. })
+        };
+        for who in [members(&new), if moved { members(&old) } else { vec![] }] {
+            for node in who {
+                let Some(Message::GetRequest { txn, round, .. }) = said.messages.first().cloned() else {
+                    panic!("{:?}", said.messages)
+                };
+                assert!(!over, "moved: {moved}: {node} was not asked");
+                let absent = Message::Bid(Bid { txn, round, answer: Answer::NotHere });
+                let next = hear(&mut initiator, at(10), Input::Datagram(from(node, &absent)));
+                over = next.events.iter().any(is_nowhere);
+                if !next.messages.is_empty() {
+                    said = next;
+                }
+            }
+        }
+        assert!(over, "moved: {moved}");
     }
 }

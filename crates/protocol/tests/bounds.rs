@@ -12,7 +12,7 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::Request;
 use protocol::time::{Instant, Span};
 use protocol::transfer::{Incoming, Outgoing, Port};
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Leg, Message, PutRequest, Repair};
+use protocol::wire::{Ack, Answer, Bid, ByteRange, DataHeader, Granted, Message, OfferedWindow, PutRequest, Repair};
 
 fn id(n: u64) -> ChunkId {
     ChunkId::of_payload(&n.to_le_bytes())
@@ -63,7 +63,7 @@ fn a_full_target_offers_windows_for_removals_alone() {
         assert_eq!(answer == Answer::NoSpace, !offered, "{txn}: {answer:?}");
     }
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
-    tell(&mut target, at(2), &Message::Accept { txn: TxnId(4), round: 1, granted }, None);
+    tell(&mut target, at(2), &Message::Accept { txn: TxnId(4), round: 1, granted: granted.into() }, None);
     let header = DataHeader { cluster: CLUSTER, from: common::INITIATOR, txn: TxnId(4), offset: 0, size: 7 };
     let datagram = Bytes::from([&header.encode()[..], b"removed"].concat());
     let (_, effects) = step(&mut target, at(1_000), Input::Datagram(datagram));
@@ -72,12 +72,16 @@ fn a_full_target_offers_windows_for_removals_alone() {
 
 #[test]
 fn a_receive_buffer_is_not_promised_twice() {
-    let config = Config { receive_buffer: 3 << 20, scrub_interval: Span::ZERO, ..Config::default() };
-    let mut target = target_with(config.clone());
-    let slots: Vec<_> =
-        (1..=4).map(|txn| window(&tell(&mut target, at(0), &put(txn, 1, id(txn), 1 << 20), None).0)).collect();
-    assert!(slots[2].start < slots[0].done, "three fit: {slots:?}");
-    assert!(slots[3].start >= slots[0].done, "the fourth was promised room that the first still has: {slots:?}");
+    let config = |chunks: u64| Config { receive_buffer: chunks << 20, scrub_interval: Span::ZERO, ..Config::default() };
+    let offered = |chunks| {
+        let mut target = target_with(config(chunks));
+        let ask = |txn| window(&tell(&mut target, at(0), &put(txn, 1, id(txn), 1 << 20), None).0);
+        (1..=2).map(ask).collect::<Vec<OfferedWindow>>()
+    };
+    let (both, one) = (offered(2), offered(1));
+    assert!(both[1].start < both[0].done, "two fit: {both:?}");
+    assert!(one[1].start >= one[0].done, "the second was promised room that the first still has: {one:?}");
+    let config = config(3);
     let large = put(5, 1, id(5), (3 << 20) + 1);
     assert!(matches!(answer(&tell(&mut target_with(config.clone()), at(0), &large, None).0), Answer::Busy(_)));
     window(&tell(&mut target_with(config.clone()), at(0), &put(5, 1, id(5), 3 << 20), None).0);
@@ -132,7 +136,7 @@ fn the_copy_that_was_sent_first_makes_room_for_the_next() {
         window(&tell(&mut target, now, &common::get(most + 1, 1, id(most + 1)), Some(size)).0);
         // Of the others something can be sent again.
         let forgotten = (1..=most).filter(|txn| {
-            let repair = Repair { txn: TxnId(*txn), rate: u32::MAX, ranges: vec![Leg { offset: 0, len: 1 }] };
+            let repair = Repair { txn: TxnId(*txn), rate: u32::MAX, ranges: vec![ByteRange { offset: 0, len: 1 }] };
             let unknown = Message::Ack { txn: TxnId(*txn), ack: Ack::Unknown };
             tell(&mut target, now, &Message::Repair(repair), None).0 == [unknown]
         });
@@ -183,7 +187,7 @@ fn header() -> DataHeader {
 #[test]
 fn what_is_asked_for_again_is_sent_and_nothing_else() {
     let payload: Bytes = (0..4_000_u32).map(|n| (n % 251) as u8).collect();
-    let leg = |offset, len| Leg { offset, len };
+    let leg = |offset, len| ByteRange { offset, len };
     let asked = [leg(0, 10), leg(100, 0), leg(3_990, 10), leg(3_990, 11), leg(u32::MAX, 1), leg(1_000, 2_000)];
     let whole = Outgoing::whole(Destination::Node(NodeId(2)), header(), payload.clone(), Instant::ZERO, 1_000_000);
     let mut outgoing = whole.ranges(&asked);

@@ -4,14 +4,15 @@ mod common;
 
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, step};
-use protocol::config::{Config, Transport};
+use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{Bug, Initiator, Request};
 use protocol::limits;
 use protocol::machine::{Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, Message, PutRequest, Slot};
+use protocol::transport::Transport;
+use protocol::wire::{Ack, Answer, Bid, Message, OfferedWindow, PutRequest};
 
 /// From a request to its bids, and how long a transfer takes.
 const ROUND_TRIP: Span = Span::from_micros(100);
@@ -22,7 +23,7 @@ const TARGETS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 fn initiator(config: Config, bug: Option<Bug>) -> Initiator {
     let targets = TARGETS.map(|id| TargetEntry { id, domain: id.0 as u16, capacity: 1 << 30 }).to_vec();
     let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 1, targets).expect("a good map");
-    Initiator::new(INITIATOR, map, config, 1).planted(bug)
+    Initiator::new(INITIATOR, map, config, 1).with_bug(bug)
 }
 
 fn choosy(transport: Transport) -> Config {
@@ -38,7 +39,13 @@ fn requested(messages: &[Message]) -> Option<PutRequest> {
 
 fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> PutRequest {
     let payload = Bytes::from(vec![n; 1_000]);
-    let request = Request::Put { handle: u64::from(n), id: ChunkId::of_payload(&payload), payload, removal: false };
+    let request = Request::Put {
+        handle: u64::from(n),
+        id: ChunkId::of_payload(&payload),
+        payload,
+        removal: false,
+        redundancy: None,
+    };
     requested(&step(initiator, now, Input::Request(request)).0).expect("it asks")
 }
 
@@ -50,7 +57,7 @@ fn bid(initiator: &mut Initiator, now: Instant, request: &PutRequest, wait: Span
         let start = request.earliest + wait;
         let length = Span::from_millis(1);
         let done = start + TRANSFER.times(2 + n as u64);
-        let slot = Slot { start, length, transfer: TRANSFER, done, rate: 1 << 30, size: 1_000 };
+        let slot = OfferedWindow { start, length, transfer: TRANSFER, done, rate: 1 << 30, size: 1_000 };
         let bid = Message::Bid(Bid { txn: request.txn, round: request.round, answer: Answer::Window(slot) });
         let messages = step(initiator, now, Input::Datagram(from(target, &bid))).0;
         granted = granted.or(messages.into_iter().find_map(|message| match message {
@@ -101,7 +108,7 @@ fn put(initiator: &mut Initiator, begin: Instant, n: u8, waits: &[Span]) -> (Ins
 
 #[test]
 fn late_windows_are_given_back_and_good_ones_taken() {
-    for transport in [Transport::ReplicastM, Transport::ReplicastH] {
+    for transport in [Transport::REPLICAST_M, Transport::REPLICAST_H] {
         let mut initiator = initiator(choosy(transport), None);
         let (late, good) = (ROUND_TRIP.times(20), ROUND_TRIP);
         let (_, taken) = put(&mut initiator, at(0), 1, &[late, good]);
@@ -111,7 +118,7 @@ fn late_windows_are_given_back_and_good_ones_taken() {
 
 #[test]
 fn it_gives_in() {
-    let mut initiator = initiator(choosy(Transport::ReplicastM), None);
+    let mut initiator = initiator(choosy(Transport::REPLICAST_M), None);
     let late = Span::from_millis(100);
     let waits = vec![late; usize::from(limits::CANCELS) + 1];
     let (_, taken) = put(&mut initiator, at(0), 1, &waits);
@@ -123,7 +130,7 @@ fn it_gives_in() {
 /// becomes so again when waits have been short for a while.
 #[test]
 fn the_wait_follows_the_load() {
-    let mut initiator = initiator(choosy(Transport::ReplicastM), None);
+    let mut initiator = initiator(choosy(Transport::REPLICAST_M), None);
     let (long, short) = (ROUND_TRIP.times(20), Span::ZERO);
     let (mut now, mut n) = (at(0), 0);
     let mut put = |waits: &[Span]| {
@@ -148,7 +155,7 @@ fn without_the_switch_any_window_is_taken() {
 
 #[test]
 fn one_that_is_never_content_is_content_with_nothing() {
-    let mut initiator = initiator(choosy(Transport::ReplicastM), Some(Bug::NeverContent));
+    let mut initiator = initiator(choosy(Transport::REPLICAST_M), Some(Bug::NeverContent));
     let mut request = ask(&mut initiator, at(0), 1);
     let mut now = at(0);
     for _ in 0..3 * limits::CANCELS {

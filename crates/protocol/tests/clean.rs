@@ -3,12 +3,13 @@
 mod common;
 
 use common::{INITIATOR, at, hear, initiator, put, step, target};
-use protocol::cleaner::{Cleaner, Look, Unfinished, Want};
+use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
+use protocol::cleaner::{Stamps, Verdict};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{self, Busy, Discarded, Found, Mark, Marked};
 use protocol::limits;
-use protocol::machine::{Completion, Effect, Input, Stamps, Verdict, WriteFailure};
+use protocol::machine::{Completion, Effect, Input, WriteFailure};
 use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
@@ -121,7 +122,7 @@ fn mark(n: u64) -> Mark {
 }
 
 fn found(id: ChunkId) -> Found {
-    Found { chunks: vec![(id, vec![NodeId(1)])], silent: vec![], brief: false }
+    Found { chunks: vec![(id, vec![NodeId(1)])], silent: vec![] }
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
         let discard = initiator::Discard { mark: mark(n), since, chunks: found(id).chunks };
         assert_eq!((cleaner.want(), cleaner.want()), (Want::Discard(discard.clone()), Want::Discard(discard)));
         cleaner.discarded(Ok(Discarded { copies: n, bytes: 64, silent: vec![] }));
-        let look = Look { unreferenced: 1, copies: n, bytes: 64, unfinished: None };
+        let look = Summary { unreferenced: 1, copies: n, bytes: 64, unfinished: None };
         assert_eq!(cleaner.want(), Want::Over(look));
         cleaner.again();
     }
@@ -183,7 +184,7 @@ fn a_cleaner_looks_slice_by_slice() {
                 cleaner.listed(Ok(found(ids[1])), |id| *id == ids[1]);
             }
         }
-        let look = Look { unreferenced: 1, copies: 0, bytes: 0, unfinished: None };
+        let look = Summary { unreferenced: 1, copies: 0, bytes: 0, unfinished: None };
         assert_eq!(cleaner.want(), Want::Over(look));
     }
 }
@@ -237,7 +238,7 @@ fn a_dry_cleaner_tells_the_targets_nothing() {
     cleaner.read(1, found(id).chunks);
     assert!(matches!(cleaner.want(), Want::List { .. }));
     cleaner.listed(Ok(found(id)), |_| false);
-    let look = Look { unreferenced: 2, copies: 0, bytes: 0, unfinished: None };
+    let look = Summary { unreferenced: 2, copies: 0, bytes: 0, unfinished: None };
     assert_eq!(cleaner.want(), Want::Over(look));
 }
 
@@ -248,7 +249,7 @@ fn many_chunks_are_discarded_in_batches() {
     cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
     cleaner.read(1, vec![]);
     assert!(matches!(cleaner.want(), Want::List { .. }));
-    cleaner.listed(Ok(Found { chunks: chunks.clone(), silent: vec![], brief: false }), |_| false);
+    cleaner.listed(Ok(Found { chunks: chunks.clone(), silent: vec![] }), |_| false);
     let mut told = Vec::new();
     while let Want::Discard(discard) = cleaner.want() {
         assert!(discard.chunks.len() <= 1_024);
@@ -256,14 +257,14 @@ fn many_chunks_are_discarded_in_batches() {
         cleaner.discarded(Ok(Discarded { copies: 1, bytes: 64, silent: vec![] }));
     }
     assert_eq!(told, chunks);
-    assert_eq!(cleaner.want(), Want::Over(Look { unreferenced: 2_500, copies: 3, bytes: 192, unfinished: None }));
+    assert_eq!(cleaner.want(), Want::Over(Summary { unreferenced: 2_500, copies: 3, bytes: 192, unfinished: None }));
 }
 
 #[test]
 fn a_renewal_needs_enough_promises() {
     for (acks, enough) in [([Ack::Durable; 3], true), ([Ack::Durable, Ack::Unknown, Ack::Durable], false)] {
         let mut machine = initiator();
-        let request = initiator::Request::Renew { handle: 7, id: ChunkId::of_payload(b"x") };
+        let request = initiator::Request::Renew { handle: 7, id: ChunkId::of_payload(b"x"), redundancy: None };
         let said = hear(&mut machine, at(0), Input::Request(request));
         let [Message::Probe { txn, .. }, ..] = said.messages[..] else { panic!("{:?}", said.messages) };
         let mut events = vec![];

@@ -5,10 +5,10 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, hear, put, step, target, tell, window};
 use protocol::id::{ChunkId, TxnId};
-use protocol::machine::{Completion, Effect, Input, ReadFailure, WriteFailure};
+use protocol::machine::{Completion, Effect, Input, ReadFailure, Unused, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{DataHeader, Granted, Message, Slot};
+use protocol::wire::{DataHeader, Granted, Message, OfferedWindow};
 
 const SIZE: u32 = 100_000;
 
@@ -18,7 +18,7 @@ fn payload() -> Bytes {
 
 fn accept<R>(offset: Span) -> Input<R> {
     let granted = vec![Granted { target: protocol::id::NodeId(1), offset }];
-    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(1), round: 1, granted }))
+    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(1), round: 1, granted: granted.into() }))
 }
 
 fn data<R>(offset: u32, len: u32) -> Input<R> {
@@ -28,11 +28,11 @@ fn data<R>(offset: u32, len: u32) -> Input<R> {
 }
 
 /// An offer for the chunk.
-fn offered(target: &mut Target) -> Slot {
+fn offered(target: &mut Target) -> OfferedWindow {
     window(&tell(target, at(10), &put(1, 1, ChunkId::of_payload(&payload()), SIZE), None).0)
 }
 
-fn end(slot: &Slot) -> Instant {
+fn end(slot: &OfferedWindow) -> Instant {
     at(10) + slot.start + slot.transfer
 }
 
@@ -99,7 +99,7 @@ fn an_offer_that_nobody_accepts_expires() {
     let mut target = common::target();
     offered(&mut target);
     tell(&mut target, at(11), &put(1, 2, ChunkId::of_payload(&payload()), SIZE), None);
-    assert_eq!(hear(&mut target, at(12), accept(Span::ZERO)).events, []);
+    assert_eq!(hear(&mut target, at(12), accept(Span::ZERO)).events, [Event::Dropped(Unused::Late)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use protocol::initiator::{Event, Initiator, Request};
 use protocol::machine::{Completion, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Answer, Bid, DataHeader, Message, Slot};
+use protocol::wire::{Answer, Bid, DataHeader, Message, OfferedWindow};
 
 const CHUNK: &[u8] = &[7; 1_000];
 const TRANSFER: Span = Span::from_micros(10);
@@ -23,7 +23,7 @@ fn initiator(hedge_percent: u8) -> Initiator {
 
 fn bid(initiator: &mut Initiator, now: Instant, txn: TxnId, target: u32, round: u8) -> Said<Event> {
     let done = TRANSFER.times(2);
-    let slot = Slot { start: Span::ZERO, length: done, transfer: TRANSFER, done, rate: 1 << 30, size: 1_000 };
+    let slot = OfferedWindow { start: Span::ZERO, length: done, transfer: TRANSFER, done, rate: 1 << 30, size: 1_000 };
     let bid = Message::Bid(Bid { txn, round, answer: Answer::Window(slot) });
     hear(initiator, now, Input::Datagram(from(NodeId(target), &bid)))
 }

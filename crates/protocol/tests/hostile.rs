@@ -5,10 +5,10 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, initiator, put, step, target, tell, window};
 use protocol::id::{ChunkId, NodeId, TxnId};
-use protocol::initiator::{self, Scope};
+use protocol::initiator;
 use protocol::machine::{Completion, Effect, Input};
 use protocol::time::Span;
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, Slot};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow};
 
 #[test]
 fn a_transaction_number_that_is_used_again_does_not_make_another_chunk_durable() {
@@ -33,7 +33,7 @@ fn an_acceptance_behind_its_window_leaves_the_calendar_whole() {
     let mut target = target();
     let slot = window(&tell(&mut target, at(0), &put(1, 1, ChunkId::of_payload(b"a"), 1_000), None).0);
     let granted = vec![Granted { target: NodeId(1), offset: Span::from_millis(4_000) }];
-    tell(&mut target, at(0), &Message::Accept { txn: TxnId(1), round: 1, granted }, None);
+    tell(&mut target, at(0), &Message::Accept { txn: TxnId(1), round: 1, granted: granted.into() }, None);
     // It does not fit before the end of that window, and is offered the time from there or earlier.
     let next = window(&tell(&mut target, at(0), &put(2, 1, ChunkId::of_payload(b"b"), 1 << 20), None).0);
     assert!(next.start <= slot.length, "{next:?} after {slot:?}");
@@ -48,7 +48,7 @@ fn an_impatient_reader_has_one_read_under_way() {
         let get = Message::GetRequest { txn: TxnId(1), round, id, unreserved: round % 2 == 0, earliest: Span::ZERO };
         tell(&mut target, at(round.into()), &get, Some(8 << 20));
         let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
-        let accept = Message::Accept { txn: TxnId(1), round, granted };
+        let accept = Message::Accept { txn: TxnId(1), round, granted: granted.into() };
         reads += tell(&mut target, at(round.into()), &accept, None).1.len();
     }
     assert_eq!(reads, 1);
@@ -67,7 +67,7 @@ fn offers_that_take_no_time_leave_the_initiators_calendar_whole() {
     // The second transfer does not fit before the moment at which the first one, of no length, was put.
     for (txn, start, transfer) in [(txns[0], 50_000, 0), (txns[1], 0, 60_000), (txns[2], 0, 60_000)] {
         let [start, transfer] = [start, transfer].map(Span::from_nanos);
-        let slot = Slot { start, length: transfer, transfer, done: start + transfer, rate: 1, size: 1 };
+        let slot = OfferedWindow { start, length: transfer, transfer, done: start + transfer, rate: 1, size: 1 };
         let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
         let (messages, _) = step(&mut initiator, at(0), Input::Datagram(from(NodeId(1), &bid)));
         assert!(matches!(messages[..], [Message::Accept { .. }]), "{messages:?}");
@@ -77,7 +77,7 @@ fn offers_that_take_no_time_leave_the_initiators_calendar_whole() {
 #[test]
 fn a_list_without_end_ends() {
     let mut initiator = initiator();
-    let list = initiator::Request::List { handle: 1, scope: Scope::Cluster, prefix: Vec::new() };
+    let list = initiator::Request::List { handle: 1, prefix: Vec::new() };
     let (messages, _) = step(&mut initiator, at(0), Input::Request(list));
     let [Message::List { txn, .. }, ..] = messages[..] else { panic!("{messages:?}") };
     for n in 0..10_000_u64 {

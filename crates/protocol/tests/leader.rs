@@ -3,15 +3,18 @@
 mod common;
 
 use common::{CLUSTER, INITIATOR, at, from, map, put, step, tell, window};
-use protocol::config::{Config, Transport};
+use protocol::config::Config;
 use protocol::id::{ChunkId, GroupId, NodeId, TxnId};
 use protocol::initiator::{Initiator, Request};
 use protocol::limits;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
+use protocol::redundancy::Redundancy;
 use protocol::target::{Setup, Target};
 use protocol::time::Span;
+use protocol::transport::Transport;
 use protocol::wire::{
-    Ack, Answer, Bid, DataHeader, Grant, Holds, LeadRequest, Leading, Message, PutRequest, Report, Turn,
+    Ack, Answer, Bid, DataHeader, Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Message, PutRequest,
+    Report,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -36,13 +39,19 @@ fn report(term: u32, disk: Span) -> Message {
     }))
 }
 
+fn lead_request(txn: u64, round: u8, id: ChunkId) -> LeadRequest {
+    let Message::PutRequest(put) = put(txn, round, id, 1 << 20) else { unreachable!("it is one") };
+    let PutRequest { txn, round, id, size, group, earliest, busy, .. } = put;
+    let (redundancy, have, avoid) = (Redundancy::Copies(3), Vec::new(), Vec::new());
+    LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid }
+}
+
 fn request(txn: u64, id: ChunkId) -> Message {
-    let Message::PutRequest(put) = put(txn, 1, id, 1 << 20) else { unreachable!("it is one") };
-    Message::Leading(Leading::Request(LeadRequest { put, have: Vec::new(), avoid: Vec::new() }))
+    Message::Leading(Leading::Request(lead_request(txn, 1, id)))
 }
 
 fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
-    let turn = Turn { target: NodeId(target), start: Span::from_millis(1), done: Span::from_millis(3) };
+    let turn = GrantedWindow { target: NodeId(target), start: Span::from_millis(1), done: Span::from_millis(3) };
     Message::Leading(Leading::Grant(Grant {
         initiator: INITIATOR,
         txn: TxnId(txn),
@@ -51,7 +60,7 @@ fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
         size: 1 << 20,
         group: GROUP,
         term,
-        read: false,
+        direction: Direction::Put,
         transfer: Span::from_millis(1),
         rate: 1_000_000_000,
         windows: vec![turn],
@@ -246,16 +255,16 @@ fn readers_are_sent_to_the_holder_that_is_free() {
     }
     let to: Vec<Destination> = granted.iter().map(|(to, _)| *to).collect();
     assert_eq!(to, [NodeId(3), INITIATOR].map(Destination::Node));
-    assert!(granted[0].1.read && granted[0].1.windows[0].target == NodeId(3));
+    assert!(granted[0].1.direction == Direction::Get && granted[0].1.windows[0].target == NodeId(3));
 }
 
 #[test]
 fn without_an_answer_of_the_leader_the_group_is_asked() {
-    let config = Config { transport: Transport::Leader, lead_gets: true, ..Config::default() };
+    let config = Config { transport: Transport::LEADER, lead_gets: true, ..Config::default() };
     let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    let request = Request::Put { handle: 1, id, payload: payload.into(), removal: false };
+    let request = Request::Put { handle: 1, id, payload: payload.into(), removal: false, redundancy: None };
     let (said, _) = step(&mut initiator, at(0), Input::Request(request));
     assert!(matches!(&said[..], [Message::Leading(Leading::Request(_))]), "{said:?}");
     let (said, _) = step(&mut initiator, at(50_000_000), Input::Wake);
@@ -275,9 +284,7 @@ fn a_request_that_the_network_doubled_is_answered_once() {
     let mut leader = leader();
     let id = ChunkId::of_payload(b"x");
     let mut ask = |nanos, round| {
-        let Message::PutRequest(put) = put(2, round, id, 1 << 20) else { unreachable!("it is one") };
-        let request = LeadRequest { put, have: Vec::new(), avoid: Vec::new() };
-        let message = Message::Leading(Leading::Request(request));
+        let message = Message::Leading(Leading::Request(lead_request(2, round, id)));
         step(&mut leader, at(nanos), Input::Datagram(from(INITIATOR, &message))).0
     };
     let first = grants(&ask(20, 1));
@@ -309,11 +316,11 @@ fn a_holder_that_says_so_after_the_choice_is_not_sent_as_well() {
 
 /// An initiator with a leader, and the transaction of what it was asked.
 fn asking(request: Request) -> (Initiator, TxnId) {
-    let config = Config { transport: Transport::Leader, lead_gets: true, ..Config::default() };
+    let config = Config { transport: Transport::LEADER, lead_gets: true, ..Config::default() };
     let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
     let (said, _) = step(&mut initiator, at(0), Input::Request(request));
     let txn = match &said[..] {
-        [Message::Leading(Leading::Request(request))] => request.put.txn,
+        [Message::Leading(Leading::Request(request))] => request.txn,
         [Message::Leading(Leading::Seek(seek)), ..] => seek.txn,
         other => panic!("{other:?}"),
     };
@@ -321,24 +328,30 @@ fn asking(request: Request) -> (Initiator, TxnId) {
 }
 
 fn put_of(payload: &[u8]) -> Request {
-    Request::Put { handle: 1, id: ChunkId::of_payload(payload), payload: payload.to_vec().into(), removal: false }
+    Request::Put {
+        handle: 1,
+        id: ChunkId::of_payload(payload),
+        payload: payload.to_vec().into(),
+        removal: false,
+        redundancy: None,
+    }
 }
 
 /// A grant for a round of `txn`, of windows at some targets.
-fn granted(txn: TxnId, round: u8, id: ChunkId, read: bool, targets: &[u32]) -> Message {
+fn granted(txn: TxnId, round: u8, id: ChunkId, direction: Direction, targets: &[u32]) -> Message {
     let Message::Leading(Leading::Grant(grant)) = grant(txn.0, 1, id, 1) else { unreachable!("it is one") };
-    let turn = |n: &u32| Turn { target: NodeId(*n), ..grant.windows[0] };
+    let turn = |n: &u32| GrantedWindow { target: NodeId(*n), ..grant.windows[0] };
     let windows = targets.iter().map(turn).collect();
     let size = 100;
-    Message::Leading(Leading::Grant(Grant { round, read, size, windows, ..grant }))
+    Message::Leading(Leading::Grant(Grant { round, direction, size, windows, ..grant }))
 }
 
 #[test]
 fn what_is_granted_too_late_is_given_back_at_once() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    for (request, read, targets) in
-        [(put_of(&payload), false, &[2, 3][..]), (Request::Get { handle: 1, id }, true, &[2])]
+    for (request, direction, targets) in
+        [(put_of(&payload), Direction::Put, &[2, 3][..]), (Request::Get { handle: 1, id }, Direction::Get, &[2])]
     {
         let (mut initiator, txn) = asking(request);
         step(&mut initiator, at(50_000_000), Input::Wake);
@@ -359,11 +372,11 @@ fn what_is_granted_too_late_is_given_back_at_once() {
             }
         };
         let everybody: Vec<Destination> = targets.iter().chain(&[1]).map(|n| Destination::Node(NodeId(*n))).collect();
-        let late = granted(txn, 1, id, read, targets);
+        let late = granted(txn, 1, id, direction, targets);
         assert_eq!(hear(50_000_100, &late), everybody);
         // Also when all is over, and of a transaction that nobody knows.
         for target in 1..=3 {
-            let answer = if read { Answer::NotHere } else { Answer::HaveIt };
+            let answer = if direction == Direction::Get { Answer::NotHere } else { Answer::HaveIt };
             let bid = Message::Bid(Bid { txn, round: 2, answer });
             initiator_hears(&mut initiator, 50_000_200, target, &bid);
         }
@@ -381,11 +394,11 @@ fn initiator_hears(initiator: &mut Initiator, nanos: u64, sender: u32, message: 
 fn a_grant_that_the_network_doubled_is_not_given_back() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    for (request, read, targets) in
-        [(put_of(&payload), false, &[1, 2, 3][..]), (Request::Get { handle: 1, id }, true, &[2])]
+    for (request, direction, targets) in
+        [(put_of(&payload), Direction::Put, &[1, 2, 3][..]), (Request::Get { handle: 1, id }, Direction::Get, &[2])]
     {
         let (mut initiator, txn) = asking(request);
-        let grant = granted(txn, 1, id, read, targets);
+        let grant = granted(txn, 1, id, direction, targets);
         assert_eq!(initiator_hears(&mut initiator, 100, 1, &grant), []);
         assert_eq!(initiator_hears(&mut initiator, 200, 1, &grant), []);
     }
@@ -396,7 +409,7 @@ fn the_holder_that_a_leader_chose_is_remembered() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
     let (mut initiator, txn) = asking(Request::Get { handle: 1, id });
-    initiator_hears(&mut initiator, 100, 1, &granted(txn, 1, id, true, &[2]));
+    initiator_hears(&mut initiator, 100, 1, &granted(txn, 1, id, Direction::Get, &[2]));
     let header = DataHeader { cluster: CLUSTER, from: NodeId(2), txn, offset: 0, size: 100 };
     let (_, effects) = step(&mut initiator, at(2_000_000), Input::Payload { header, payload: payload.into() });
     let [(op, Effect::Verify { .. })] = effects[..] else { panic!("{effects:?}") };

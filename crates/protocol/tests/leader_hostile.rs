@@ -11,10 +11,12 @@ use proptest::prelude::*;
 use protocol::config::Config;
 use protocol::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
 use protocol::machine::{Completion, Effect, Input};
+use protocol::redundancy::Redundancy;
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, DataHeader, Grant, Granted, Holds, LeadRequest, Leading, Message, PutRequest, Report, Seek, Turn,
+    Ack, Answer, DataHeader, Direction, Grant, Granted, GrantedWindow, Grants, Holds, LeadRequest, Leading, Message,
+    PutRequest, Report, Seek,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -123,12 +125,12 @@ impl World {
         let size = bytes.len() as u32;
         let (txn, group, term) = (TxnId(s.txn.into()), GroupId(s.group.into()), s.term.into());
         let [first, second] = [s.first, s.second].map(|nanos| Span::from_nanos(nanos.into()));
-        let taken = if first <= second { vec![(first, second)] } else { Vec::new() };
+        let busy = (first <= second).then_some((first, second)).into_iter().collect();
         let (round, earliest, stretch, unreserved) = (s.round, first, 140, false);
-        let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal: false, taken };
+        let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal: false, busy };
         let leading = match s.what {
             0..=2 => {
-                let turn = |n| Turn { target: NodeId(n), start: first, done: first + second };
+                let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };
                 Leading::Grant(Grant {
                     initiator: INITIATOR,
                     txn,
@@ -137,7 +139,7 @@ impl World {
                     size,
                     group,
                     term,
-                    read: s.what == 0,
+                    direction: if s.what == 0 { Direction::Get } else { Direction::Put },
                     transfer: second,
                     rate: s.first,
                     windows: (1..=u32::from(s.sender)).map(turn).collect(),
@@ -151,7 +153,9 @@ impl World {
             }
             6 | 7 => {
                 let (have, avoid) = (vec![NodeId(4); usize::from(s.round)], vec![NodeId(s.sender.into())]);
-                Leading::Request(LeadRequest { put, have, avoid })
+                let PutRequest { txn, round, id, size, group, earliest, busy, .. } = put;
+                let redundancy = Redundancy::Copies(3);
+                Leading::Request(LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid })
             }
             8 => {
                 let (port, read, alone) = (first, second, first);
@@ -164,12 +168,10 @@ impl World {
                 Leading::Seek(Seek { txn, round: s.round, id, group, leader, earliest: first })
             }
             10 => {
-                let message = if s.term == 0 {
-                    Message::Accept { txn, round: s.round, granted: Vec::new() }
-                } else if s.term == 1 {
-                    Message::Accept { txn, round: s.round, granted: vec![Granted { target: NodeId(1), offset: first }] }
-                } else {
-                    Message::PutRequest(put)
+                let granted = Granted { target: NodeId(1), offset: first };
+                let message = match s.term {
+                    0 | 1 => Message::Accept { txn, round, granted: Grants::from_elem(granted, s.term.into()) },
+                    _ => Message::PutRequest(put),
                 };
                 return self.input(Input::Datagram(from(INITIATOR, &message)));
             }

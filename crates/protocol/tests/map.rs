@@ -1,7 +1,8 @@
 //! Which cluster maps can serve, and how their groups are addressed.
 
-use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId};
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
+use protocol::redundancy::Redundancy;
 
 /// Target `n` is in the `n`th of `domains`.
 fn map(domains: &[u16], copies: u8, group_cells: usize) -> Result<ClusterMap, MapError> {
@@ -25,7 +26,7 @@ fn every_set_that_has_an_address_is_listened_to_by_all_that_it_names() {
     for (copies, group_cells) in [(2, 8), (3, 3), (2, 10), (3, 6), (4, 4), (4, 5)] {
         let map = map(&domains, copies, group_cells).expect("a good map");
         let listens: Vec<_> = (0..20).map(|n| map.memberships(NodeId(n))).collect();
-        for group in (0..map.groups()).map(GroupId) {
+        for group in map.group_ids() {
             let members: Vec<NodeId> = map.members(group).map(|t| t.id).collect();
             let pairs = members.iter().flat_map(|a| members.iter().map(|b| [*a, *b]));
             let sets = pairs.filter_map(|pair| map.set_of(group, |n| pair.contains(&n)));
@@ -40,10 +41,10 @@ fn every_set_that_has_an_address_is_listened_to_by_all_that_it_names() {
 #[test]
 fn groups_apart_share_no_cell_and_cover_every_target() {
     let together = map(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], 3, 3).expect("a good map");
-    let apart = together.clone().apart();
+    let apart = together.clone().with_disjoint_groups().expect("a good map");
     assert_eq!((together.groups(), apart.groups()), (6, 2));
     let mut all: Vec<NodeId> =
-        (0..2).flat_map(|g| apart.members(GroupId(g)).map(|t| t.id).collect::<Vec<_>>()).collect();
+        apart.group_ids().flat_map(|g| apart.members(g).map(|t| t.id).collect::<Vec<_>>()).collect();
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 18);
@@ -68,6 +69,12 @@ fn silence_is_weighed_by_failure_domains() {
     let moved = servers.clone().with_moved(ids(&[1, 2]));
     assert_eq!((moved.domains(&ids(&[0, 1, 2])), moved.span(&ids(&[0, 1, 2, 2]))), (1, 3));
     assert!(moved.may_hide(&ids(&[0, 1, 2])) && !moved.may_hide(&ids(&[3, 4, 5])));
+    // What was put under an earlier map, or with a redundancy of its own, may have had fewer copies.
+    let older = map(&[1, 1, 1, 2, 2, 2, 3, 3, 3], 2, 3).expect("a good map");
+    let raised = servers.clone().after(&older);
+    assert!(raised.may_hide(&ids(&[0, 3])) && !raised.may_hide(&ids(&[0, 1])) && !servers.may_hide(&ids(&[0, 3])));
+    let hides = |copies| servers.may_hide_all(&ids(&[0, 1]), Redundancy::copies(copies).expect("there can be so many"));
+    assert_eq!([1, 2].map(hides), [true, false]);
 }
 
 #[test]

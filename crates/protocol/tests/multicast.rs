@@ -3,13 +3,14 @@
 mod common;
 
 use common::{CLUSTER, INITIATOR, at, from};
-use protocol::config::{Config, Transport};
+use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{Event, Initiator, Request};
 use protocol::machine::{Body, Destination, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, Grant, Leading, Message, Turn, decode_message};
+use protocol::transport::Transport;
+use protocol::wire::{Ack, Answer, Bid, Direction, Grant, GrantedWindow, Leading, Message, decode_message};
 
 /// Questions in a row that nobody heard, before all goes by unicast.
 const UNHEARD: usize = 3;
@@ -53,21 +54,21 @@ impl Net {
             Message::Ping { txn } => Message::Pong { txn: *txn, free: 1, chunks: 1 },
             Message::Probe { txn, .. } => Message::Ack { txn: *txn, ack: Ack::Unknown },
             Message::Leading(Leading::Request(request)) if self.leaders_refuse => {
-                let (txn, round) = (request.put.txn, request.put.round);
+                let (txn, round) = (request.txn, request.round);
                 Message::Bid(Bid { txn, round, answer: Answer::Busy(Span::ZERO) })
             }
             Message::Leading(Leading::Request(request)) => {
                 let span = Span::from_millis(1);
-                let turn = |n| Turn { target: NodeId(n), start: span, done: span.times(3) };
+                let turn = |n| GrantedWindow { target: NodeId(n), start: span, done: span.times(3) };
                 Message::Leading(Leading::Grant(Grant {
                     initiator: INITIATOR,
-                    txn: request.put.txn,
-                    round: request.put.round,
-                    id: request.put.id,
-                    size: request.put.size,
-                    group: request.put.group,
+                    txn: request.txn,
+                    round: request.round,
+                    id: request.id,
+                    size: request.size,
+                    group: request.group,
                     term: 1,
-                    read: false,
+                    direction: Direction::Put,
                     transfer: span,
                     rate: 1_000_000,
                     windows: (to.0 + 1..=to.0 + 3).map(turn).collect(),
@@ -135,7 +136,7 @@ impl Net {
     fn put(&mut self) -> usize {
         let payload = vec![1; 100];
         let id = ChunkId::of_payload(&payload);
-        self.request(Request::Put { handle: 1, id, payload: payload.into(), removal: false })
+        self.request(Request::Put { handle: 1, id, payload: payload.into(), removal: false, redundancy: None })
     }
 
     fn get(&mut self) -> usize {
@@ -211,8 +212,13 @@ fn targets_that_are_gone_say_nothing_of_multicast() {
         net.multicasts.clear();
         let payload = vec![2; 100];
         let id = ChunkId::of_payload(&payload);
-        let mut deadline =
-            net.input(Input::Request(Request::Put { handle: 1, id, payload: payload.into(), removal: false }));
+        let mut deadline = net.input(Input::Request(Request::Put {
+            handle: 1,
+            id,
+            payload: payload.into(),
+            removal: false,
+            redundancy: None,
+        }));
         for _ in 0..3 {
             net.now = net.now.max(deadline);
             deadline = net.input(Input::Wake);
@@ -229,7 +235,7 @@ fn targets_that_are_gone_say_nothing_of_multicast() {
 
 #[test]
 fn members_that_heard_no_grant_are_asked_directly_and_leaders_no_more() {
-    let mut net = Net::new(Config { transport: Transport::Leader, ..Config::default() });
+    let mut net = Net::new(Config { transport: Transport::LEADER, ..Config::default() });
     net.carried = false;
     for _ in 0..UNHEARD {
         assert_eq!(net.said(), []);
@@ -249,7 +255,7 @@ fn members_that_heard_no_grant_are_asked_directly_and_leaders_no_more() {
 
 #[test]
 fn a_dead_leader_is_waited_for_twice_and_then_the_next_one_is_asked() {
-    let mut net = Net::new(Config { transport: Transport::Leader, ..Config::default() });
+    let mut net = Net::new(Config { transport: Transport::LEADER, ..Config::default() });
     net.leaders_refuse = true;
     net.put();
     assert_eq!(net.leaders, [NodeId(1)]);

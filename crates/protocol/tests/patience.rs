@@ -10,7 +10,7 @@ use protocol::initiator::{Initiator, Request};
 use protocol::machine::{Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Answer, Bid, Message, Slot};
+use protocol::wire::{Answer, Bid, Message, OfferedWindow};
 
 /// One that puts two copies on two of four targets.
 fn initiator() -> Initiator {
@@ -22,7 +22,13 @@ fn initiator() -> Initiator {
 /// Asks for bids for a chunk of its own.
 fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> TxnId {
     let payload = Bytes::from(vec![n; 1_000]);
-    let request = Request::Put { handle: u64::from(n), id: ChunkId::of_payload(&payload), payload, removal: false };
+    let request = Request::Put {
+        handle: u64::from(n),
+        id: ChunkId::of_payload(&payload),
+        payload,
+        removal: false,
+        redundancy: None,
+    };
     let (messages, _) = step(initiator, now, Input::Request(request));
     let [Message::PutRequest(request)] = &messages[..] else { panic!("{messages:?}") };
     request.txn
@@ -32,7 +38,8 @@ fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> TxnId {
 /// the initiator accept.
 fn bid(initiator: &mut Initiator, now: Instant, txn: TxnId, target: u32, times: u64) -> Option<Vec<u32>> {
     let (start, transfer) = (Config::default().bid_timeout.times(2), Span::from_micros(10));
-    let slot = Slot { start, length: transfer, transfer, done: start.times(times), rate: 1 << 30, size: 1_000 };
+    let slot =
+        OfferedWindow { start, length: transfer, transfer, done: start.times(times), rate: 1 << 30, size: 1_000 };
     let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
     accepted(step(initiator, now, Input::Datagram(from(NodeId(target), &bid))).0)
 }

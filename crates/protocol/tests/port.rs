@@ -9,7 +9,7 @@ use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::machine::{Completion, Effect, Input, Machine, Output};
 use protocol::target::Target;
 use protocol::time::Span;
-use protocol::wire::{DataHeader, Granted, Message, PutRequest, Slot};
+use protocol::wire::{DataHeader, Granted, Message, OfferedWindow, PutRequest};
 
 const SIZE: u32 = 100_000;
 const DATAGRAM: u32 = 10_000;
@@ -59,11 +59,11 @@ fn copies_that_arrive_at_once_do_not_make_the_port_look_slow() {
 
 fn accept(target: &mut Target, now: u64, txn: u64) {
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
-    let accept = Message::Accept { txn: TxnId(txn), round: 1, granted };
+    let accept = Message::Accept { txn: TxnId(txn), round: 1, granted: granted.into() };
     step(target, at(now), Input::Datagram(common::from(INITIATOR, &accept)));
 }
 
-fn ask(target: &mut Target, now: u64, txn: u64) -> Slot {
+fn ask(target: &mut Target, now: u64, txn: u64) -> OfferedWindow {
     window(&tell(target, at(now), &put(txn, 1, id(txn), SIZE), None).0)
 }
 
@@ -183,13 +183,13 @@ fn a_port_that_is_behind_offers_what_it_can_keep() {
 #[test]
 fn windows_are_offered_when_the_initiator_has_its_port() {
     let size = u64::from(SIZE);
-    let request = |taken: &[(u64, u64)]| {
+    let request = |busy: &[(u64, u64)]| {
         let Message::PutRequest(request) = put(1, 1, id(1), SIZE) else { panic!("it is a request") };
         let span = |n: u64| Span::from_nanos(n);
-        let taken = taken.iter().map(|(start, end)| (span(*start), span(*end))).collect();
-        Message::PutRequest(PutRequest { taken, ..request })
+        let busy = busy.iter().map(|(start, end)| (span(*start), span(*end))).collect();
+        Message::PutRequest(PutRequest { busy, ..request })
     };
-    let offered = |taken: &[(u64, u64)]| window(&tell(&mut target(), at(0), &request(taken), None).0).start.as_nanos();
+    let offered = |busy: &[(u64, u64)]| window(&tell(&mut target(), at(0), &request(busy), None).0).start.as_nanos();
     assert_eq!(offered(&[]), 0);
     assert_eq!(offered(&[(size, 3 * size)]), 0, "before it is taken");
     assert_eq!(offered(&[(size / 2, 3 * size)]), 3 * size);

@@ -8,13 +8,13 @@ use protocol::id::ChunkId;
 use protocol::machine::{Completion, Effect, Input, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Message, Slot};
+use protocol::wire::{Message, OfferedWindow};
 
 /// What a stretch takes on the disk of these tests.
 const TAKES: Span = Span::from_millis(30);
 
 /// The bid that a request gets.
-fn ask(target: &mut Target, now: Instant, request: &Message, found: Option<u32>) -> Slot {
+fn ask(target: &mut Target, now: Instant, request: &Message, found: Option<u32>) -> OfferedWindow {
     window(&tell(target, now, request, found).0)
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{at, from, hear, initiator};
 use protocol::id::{NodeId, TxnId};
-use protocol::initiator::{Event, Request, Scope};
+use protocol::initiator::{Event, Request};
 use protocol::machine::Input;
 use protocol::wire::{Answer, Bid, Message};
 
@@ -27,7 +27,7 @@ fn with_one_ahead(request: Request, answer: impl Fn(TxnId) -> Message) -> Event 
 
 #[test]
 fn a_list_without_it_is_not_complete() {
-    let request = Request::List { handle: 7, scope: Scope::Cluster, prefix: Vec::new() };
+    let request = Request::List { handle: 7, prefix: Vec::new() };
     let answer = |txn| Message::Listed { txn, ids: Vec::new(), more: false };
     let Event::List { result: Ok(found), .. } = with_one_ahead(request, answer) else { panic!("no list") };
     assert_eq!((found.chunks.len(), found.silent), (0, vec![NodeId(3)]));

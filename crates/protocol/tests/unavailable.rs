@@ -9,7 +9,7 @@ use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Event, GetError, Initiator, Request};
 use protocol::machine::{Completion, Effect, Input, Machine, Output};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, Slot};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow};
 
 const WANTED: &[u8] = b"wanted";
 
@@ -55,7 +55,7 @@ impl Reader {
     /// Target 1 offers a copy, the others have none.
     fn offer(&mut self) {
         let (span, size) = (Span::from_millis(1), WANTED.len() as u32);
-        let slot = Slot { start: Span::ZERO, length: span, transfer: span, done: span, rate: 1_000_000, size };
+        let slot = OfferedWindow { start: Span::ZERO, length: span, transfer: span, done: span, rate: 1_000_000, size };
         for target in [2, 3] {
             self.bid(target, Answer::NotHere);
         }

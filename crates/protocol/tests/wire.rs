@@ -5,10 +5,12 @@ use proptest::prelude::*;
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Redundancy;
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, Bid, DataHeader, Discard, Grant, Granted, Head, Holds, LeadRequest, Leading, Leg, Message, Opened,
-    PutRequest, Repair, Report, Seek, Session, Slot, TAG, Turn, Usage, datagrams, decode_message, encode_message,
+    Ack, Answer, Bid, BusyWindows, ByteRange, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head,
+    Holds, LeadRequest, Leading, Message, OfferedWindow, Opened, PutRequest, Repair, Report, Seek, Session, TAG, Usage,
+    datagrams, decode_message, encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -21,10 +23,11 @@ fn span(n: u64) -> Span {
     Span::from_nanos(n)
 }
 
+#[expect(clippy::too_many_lines, reason = "one of each message")]
 fn messages() -> Vec<(Message, &'static str, usize)> {
     let txn = TxnId(0x1122_3344_5566_7788);
     let id = ChunkId::of_payload(b"reservoir");
-    let slot = Slot { start: span(1), length: span(2), transfer: span(3), done: span(4), rate: 5, size: 6 };
+    let slot = OfferedWindow { start: span(1), length: span(2), transfer: span(3), done: span(4), rate: 5, size: 6 };
     let request = PutRequest {
         txn,
         round: 1,
@@ -35,20 +38,43 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         stretch: 140,
         unreserved: false,
         removal: true,
-        taken: vec![(span(1), span(2))],
+        busy: BusyWindows::from_elem((span(1), span(2)), 1),
     };
     let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();
     let get = Message::GetRequest { txn, round: 1, id, unreserved: true, earliest: span(9) };
     let discard = Discard { txn, page: 3, mark: TxnId(4), since: TxnId(5), ids: vec![id, id] };
-    let ranges = vec![Leg { offset: 1, len: 2 }, Leg { offset: 5, len: 6 }];
-    let entrusted = LeadRequest { put: request.clone(), have: vec![NodeId(1)], avoid: vec![NodeId(2)] };
+    let ranges = vec![ByteRange { offset: 1, len: 2 }, ByteRange { offset: 5, len: 6 }];
+    let entrusted = LeadRequest {
+        txn,
+        round: 1,
+        redundancy: Redundancy::Copies(3),
+        id,
+        size: 1 << 20,
+        group: GroupId(2),
+        earliest: span(3),
+        busy: BusyWindows::from_elem((span(1), span(2)), 1),
+        have: vec![NodeId(1)],
+        avoid: vec![NodeId(2)],
+    };
     let (group, round, initiator) = (GroupId(2), 1, NodeId(1 << 24));
     let seek = Seek { txn, round, id, group, leader: NodeId(1), earliest: span(9) };
     let (port, read, alone) = (span(1), span(2), span(3));
     let holds = Holds { initiator, txn, round, id, group, size: 6, port, read, alone, rate: 5 };
-    let windows = (1..=3).map(|n| Turn { target: NodeId(n), start: span(4), done: span(5) }).collect();
+    let windows = (1..=3).map(|n| GrantedWindow { target: NodeId(n), start: span(4), done: span(5) }).collect();
     let (transfer, term) = (span(3), 7);
-    let grant = Grant { initiator, txn, round, id, size: 6, group, term, read: false, transfer, rate: 5, windows };
+    let grant = Grant {
+        initiator,
+        txn,
+        round,
+        id,
+        size: 6,
+        group,
+        term,
+        direction: Direction::Put,
+        transfer,
+        rate: 5,
+        windows,
+    };
     let (disk, each, whole) = (span(2), span(3), span(4));
     let report = Report { group, term, port, disk, size: 6, each, whole, rate: 5, free: 8 };
     vec![
@@ -75,7 +101,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
             "used",
             89,
         ),
-        (Message::Leading(Leading::Request(entrusted)), "lead-request", 124),
+        (Message::Leading(Leading::Request(entrusted)), "lead-request", 122),
         (Message::Leading(Leading::Seek(seek)), "seek", 102),
         (Message::Leading(Leading::Holds(holds)), "holds", 118),
         (Message::Leading(Leading::Grant(grant)), "grant", 152),
@@ -98,7 +124,7 @@ fn every_message_has_its_frozen_bytes() {
         let hex: String = datagram.iter().map(|b| format!("{b:02x}")).collect();
         lines.push_str(&format!("{name} {hex}\n"));
     }
-    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v4.txt");
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire-v5.txt");
     if std::env::var_os("RESERVOIR_FREEZE").is_some() {
         std::fs::write(&fixture, &lines).expect("the fixture can be written");
     }

@@ -1,4 +1,4 @@
-//! Runs the seeds that are named, up to the first that fails, and prints the digest of each: `seeds SEED…`.
+//! Runs the given seeds, up to the first that fails, and prints the digest of each: `seeds SEED…`.
 //! `make mutants` drives it.
 
 fn main() -> std::process::ExitCode {

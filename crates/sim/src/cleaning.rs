@@ -17,7 +17,7 @@ pub struct Cleaning {
     pub forgets: u64,
     /// Most time between two operations.
     pub pause: Span,
-    /// Whether nothing else makes targets silent for long: a look comes to its end only when all answer.
+    /// Whether nothing else makes targets silent for long: a pass comes to its end only when all answer.
     pub calm: bool,
     /// Whether chunks are small.
     pub small: bool,
@@ -54,7 +54,7 @@ impl Cleaning {
 
     /// For how long faults happen, if that is longer than elsewhere.
     pub(crate) fn storm(&self) -> Option<Span> {
-        // Long enough for two looks that ask the silent in vain.
+        // Long enough for two passes that ask the silent in vain.
         self.outage.map(|(at, _)| at + Span::from_millis(700) + self.grace.times(4))
     }
 }

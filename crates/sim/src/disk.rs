@@ -8,20 +8,13 @@ use protocol::id::{ChunkId, OpId};
 use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::time::{Instant, Span};
 use store::backend::{CrashBackend, Rot, SyncFault};
-use store::{Ahead, Bug, Compaction, Options, Recovery, Space, Step, Store, StoreError, WriteError};
+use store::{
+    Ahead, Bug, Compaction, Group, Options, Recovery, Report, Space, Step, Store, StoreError, Trouble as Problem, Work,
+    Write, WriteError,
+};
 
 use crate::disks::Spoil;
 use crate::swarm::Trouble;
-
-/// A write that waits for its group.
-struct Write {
-    op: OpId,
-    id: ChunkId,
-    pieces: Vec<Bytes>,
-    verify: bool,
-    promise: u32,
-    removal: bool,
-}
 
 /// How a disk is set up.
 pub(crate) struct Setup {
@@ -32,8 +25,8 @@ pub(crate) struct Setup {
     pub(crate) sync: Span,
     /// Most writes of a group.
     pub(crate) most: usize,
-    /// From one look for room to the next.
-    pub(crate) look: Span,
+    /// From one check for room to the next.
+    pub(crate) check_interval: Span,
     /// From one step of a compaction to the next, besides its time.
     pub(crate) pace: Span,
     pub(crate) bug: Option<Bug>,
@@ -43,8 +36,6 @@ pub(crate) struct Setup {
 
 pub(crate) struct Disk {
     pub(crate) backend: CrashBackend,
-    /// Whether a failed sync is taken for a good one (a planted defect).
-    pub(crate) trusting: bool,
     setup: Setup,
     store: Option<Store>,
     queue: VecDeque<Write>,
@@ -53,7 +44,7 @@ pub(crate) struct Disk {
     /// Whether a copy that may go stayed, for want of room for its tombstone.
     cramped: bool,
     /// The group that is being made durable.
-    group: Vec<(OpId, ChunkId, Result<(), WriteFailure>)>,
+    group: Option<Group>,
     /// Chunks in the order in which they became durable.
     order: Vec<ChunkId>,
     reads_done: Instant,
@@ -63,6 +54,42 @@ pub(crate) struct Disk {
     compaction: Option<Compaction>,
     /// Segments emptied.
     pub(crate) emptied: u32,
+}
+
+/// The completions that a store reports.
+#[derive(Default)]
+struct Completions {
+    done: Vec<(OpId, Completion)>,
+}
+
+impl Report for Completions {
+    fn done(&mut self, op: OpId, completion: Completion) {
+        self.done.push((op, completion));
+    }
+
+    // Of what went wrong the machine needs only the completions.
+    fn trouble(&mut self, _: Problem) {}
+}
+
+impl Completions {
+    /// Whether the store will take no more writes.
+    fn failed(&self) -> bool {
+        let result = |completion: &Completion| match completion {
+            Completion::Written { result, .. }
+            | Completion::Discarded { result, .. }
+            | Completion::Scrubbed { result, .. } => *result,
+            _ => Ok(()),
+        };
+        self.done.iter().any(|(_, completion)| result(completion) == Err(WriteFailure::Disk))
+    }
+
+    /// Whether there was no room to forget something.
+    fn cramped(&self) -> bool {
+        let none = |completion: &Completion| {
+            matches!(completion, Completion::Discarded { result: Err(WriteFailure::NoSpace), .. })
+        };
+        self.done.iter().any(|(_, completion)| none(completion))
+    }
 }
 
 /// What a disk answers to an effect.
@@ -82,13 +109,12 @@ impl Disk {
     pub(crate) fn new(setup: Setup) -> Self {
         let mut disk = Self {
             backend: CrashBackend::seeded(setup.seed),
-            trusting: false,
             setup,
             store: None,
             queue: VecDeque::new(),
             failed: false,
             cramped: false,
-            group: Vec::new(),
+            group: None,
             order: Vec::new(),
             reads_done: Instant::ZERO,
             ahead: None,
@@ -131,7 +157,7 @@ impl Disk {
     fn end(&mut self) {
         self.store = None;
         self.queue.clear();
-        self.group.clear();
+        self.group = None;
         self.ahead = None;
         self.compaction = None;
     }
@@ -156,7 +182,7 @@ impl Disk {
     }
 
     /// Whether a copy that may go stayed since this was asked last, for want of room for its tombstone: compaction wins some
-    /// before the next look.
+    /// before the next check.
     pub(crate) fn was_cramped(&mut self) -> bool {
         std::mem::take(&mut self.cramped)
     }
@@ -222,76 +248,59 @@ impl Disk {
 
     pub(crate) fn run(&mut self, now: Instant, op: OpId, effect: Effect) -> Answer {
         let Some(store) = &self.store else { panic!("an effect for a disk without power") };
-        let rate = self.setup.rate;
-        match store.at_once(effect) {
-            Ok(completion) => Answer::Now(completion),
-            Err(Effect::Write { id, pieces, verify, promise, removal }) => {
-                self.queue.push_back(Write { op, id, pieces, verify, promise, removal });
-                if self.group.is_empty() { self.begin(now) } else { Answer::Queued }
+        // A discard's syncs are its own: it does not wait for a group.
+        let alone = matches!(effect, Effect::Discard { .. });
+        let (mut completions, rate) = (Completions::default(), self.setup.rate);
+        match store.work(op, effect) {
+            Work::Done(completion) => Answer::Now(completion),
+            Work::Write(write) if alone => {
+                store.begin_group(std::iter::once(write), 1, &mut completions);
+                self.at(now + self.setup.sync, completions)
             }
-            Err(Effect::Read { id }) => {
-                let result = store.read(&id).map_err(|error| (&error).into());
-                let bytes = result.as_ref().map_or(0, |b| b.len() as u64);
+            Work::Write(write) => {
+                self.queue.push_back(write);
+                if self.group.is_none() { self.begin(now) } else { Answer::Queued }
+            }
+            Work::Read(read) => {
+                // Reads and scrubs take their turns.
+                let bytes = store.answer(read, &mut completions);
                 self.reads_done = self.reads_done.max(now) + Span::of_transfer(bytes, rate);
-                Answer::At(self.reads_done, Completion::Read(result))
+                self.at(self.reads_done, completions)
             }
-            Err(Effect::Discard { ids, mark, since }) => {
-                let completion = Completion::from(store.discard(&ids, mark, since));
-                if let Completion::Discarded { result: Err(error), .. } = completion {
-                    self.failed |= error == WriteFailure::Disk;
-                    self.cramped |= error == WriteFailure::NoSpace;
-                }
-                Answer::At(now + self.setup.sync, completion)
-            }
-            Err(Effect::Scrub { after, max_bytes }) => {
-                let scrubbed = store.scrub(after, max_bytes);
-                // In its turn with the reads.
-                self.reads_done = self.reads_done.max(now) + Span::of_transfer(scrubbed.bytes, rate);
-                let result = scrubbed.failed.as_ref().map_or(Ok(()), |error| Err(error.into()));
-                self.failed |= result == Err(WriteFailure::Disk);
-                let (next, bytes, bad) = (scrubbed.next, scrubbed.bytes, scrubbed.bad);
-                Answer::At(self.reads_done, Completion::Scrubbed { next, bytes, bad, result })
-            }
-            Err(other) => panic!("{other:?} does not wait for the disk"),
+        }
+    }
+
+    /// The only completion, at a later time.
+    fn at(&mut self, at: Instant, mut completions: Completions) -> Answer {
+        self.failed |= completions.failed();
+        self.cramped |= completions.cramped();
+        match completions.done.pop() {
+            Some((_, completion)) => Answer::At(at, completion),
+            None => Answer::Queued,
         }
     }
 
     /// Appends everything that waits; it is durable only at the commit, so a crash in between tears it.
     fn begin(&mut self, now: Instant) -> Answer {
         let Some(store) = &self.store else { return Answer::Queued };
-        let mut bytes = 0;
-        for write in self.queue.drain(..self.queue.len().min(self.setup.most)) {
-            let good = !write.verify || write.id.matches(write.pieces.iter().map(|p| &p[..]));
-            let result = if good {
-                let append = if write.removal { Store::append_removal } else { Store::append };
-                append(store, &write.id, &write.pieces, write.promise).map_err(|error| (&error).into())
-            } else {
-                Err(WriteFailure::BadHash)
-            };
-            bytes += write.pieces.iter().map(Bytes::len).sum::<usize>() as u64;
-            self.group.push((write.op, write.id, result));
-        }
-        Answer::CommitAt(now + self.setup.sync + Span::of_transfer(bytes, self.setup.rate))
+        let waiting = std::iter::from_fn(|| self.queue.pop_front());
+        let group = store.begin_group(waiting, self.setup.most, &mut Completions::default());
+        let takes = self.setup.sync + Span::of_transfer(group.bytes(), self.setup.rate);
+        self.group = Some(group);
+        Answer::CommitAt(now + takes)
     }
 
     /// Makes the group durable: its completions, and what follows for the next group.
     pub(crate) fn commit(&mut self, now: Instant) -> (Vec<(OpId, Completion)>, Answer) {
-        let Some(store) = &self.store else { return (Vec::new(), Answer::Queued) };
-        let synced = store.sync().map_err(|error| (&error).into());
-        let synced = if self.trusting { Ok(()) } else { synced };
-        let free = store.space().free;
-        let mut done = Vec::new();
-        for (op, id, result) in self.group.drain(..) {
-            let result = result.and(synced);
-            match result {
-                Ok(()) => self.order.push(id),
-                Err(WriteFailure::Disk) => self.failed = true,
-                Err(WriteFailure::NoSpace | WriteFailure::Exhausted | WriteFailure::BadHash) => {}
-            }
-            done.push((op, Completion::Written { result, free }));
-        }
+        let (Some(store), Some(group)) = (&self.store, self.group.take()) else { return (Vec::new(), Answer::Queued) };
+        let (chunks, mut completions): (Vec<ChunkId>, _) = (group.chunks().collect(), Completions::default());
+        store.end_group(group, &mut completions);
+        self.failed |= completions.failed();
+        let durable =
+            |(_, completion): &(OpId, Completion)| matches!(completion, Completion::Written { result: Ok(()), .. });
+        self.order.extend(chunks.iter().zip(&completions.done).filter(|(_, done)| durable(done)).map(|(id, _)| *id));
         let next = if self.queue.is_empty() { Answer::Queued } else { self.begin(now) };
-        (done, next)
+        (completions.done, next)
     }
 
     /// Whether the writer wants a segment made ahead, and none is being made.
@@ -302,8 +311,8 @@ impl Disk {
     /// Does the next thing that gives the store room, in the daemon's order: a segment ahead, then a step of a compaction.
     /// When to come again.
     pub(crate) fn keep(&mut self, now: Instant) -> Instant {
-        let Setup { sync, rate, look, pace, .. } = self.setup;
-        let Some(store) = &self.store else { return now + look };
+        let Setup { sync, rate, check_interval, pace, .. } = self.setup;
+        let Some(store) = &self.store else { return now + check_interval };
         if let Some(made) = self.ahead.take() {
             // A file that cannot be removed stays till the next start.
             let _ = store.adopt_segment(made);
@@ -320,11 +329,11 @@ impl Disk {
             }
             Ok(step) => {
                 self.emptied += u32::from(matches!(step, Step::Won(_)));
-                now + look
+                now + check_interval
             }
             Err(error) => {
                 self.failed |= WriteFailure::from(&error) == WriteFailure::Disk;
-                now + look
+                now + check_interval
             }
         }
     }

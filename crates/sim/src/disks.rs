@@ -1,5 +1,6 @@
 //! What a seed decides of the disks, beyond how fast they are.
 
+use crate::cleaning::Cleaning;
 use protocol::rng::Rng;
 use protocol::time::Span;
 use store::backend::Spot;
@@ -48,8 +49,8 @@ pub struct Disks {
     pub segment: u64,
     /// Bytes that a target may hold.
     pub capacity: u64,
-    /// From one look for room to the next.
-    pub look: Span,
+    /// From one check for room to the next.
+    pub check_interval: Span,
     /// From one step of a compaction to the next, besides its time on the disk.
     pub pace: Span,
     /// Machines that stop in the midst of a change to the disk.
@@ -71,7 +72,7 @@ impl Disks {
             0 => (volume * (60 + rng.below(60)) / 100).max(8 * segment),
             _ => 8 << 20,
         };
-        let look = Span::from_millis(1 + rng.below(20));
+        let check_interval = Span::from_millis(1 + rng.below(20));
         let some = |rng: &mut Rng, most: u64| if rng.chance(1, 2) { 1 + rng.below(most) as u32 } else { 0 };
         let stops = some(&mut rng, 4);
         let restless = if rng.chance(1, 4) { 3 + rng.below(8) as u32 } else { 0 };
@@ -84,11 +85,28 @@ impl Disks {
         ];
         let spoils = (0..some(&mut rng, 5)).map(|_| ways[rng.below(5) as usize]).collect();
         let pace = if rng.chance(1, 2) { Span::from_micros(rng.below(50_000)) } else { Span::ZERO };
-        Self { segment, capacity, look, pace, stops, restless, spoils }
+        Self { segment, capacity, check_interval, pace, stops, restless, spoils }
+    }
+
+    /// Makes them those of a world with cleaners, or with objects; `loses` says whether a chunk of those may lose all its copies but
+    /// one.
+    pub(crate) fn suit(&mut self, seed: u64, cleaning: Option<Cleaning>, loses: Option<bool>) {
+        if cleaning.is_some() {
+            self.keep_moving(seed);
+        }
+        if cleaning.is_some_and(|cleaning| cleaning.calm) {
+            (self.stops, self.restless) = (0, 0);
+        }
+        if loses.is_some() {
+            self.hold_objects(seed);
+        }
+        if loses == Some(true) {
+            self.spoils.clear();
+        }
     }
 
     /// For objects, of which there are fewer bytes: some disks fill up.
-    pub(crate) fn hold_objects(&mut self, seed: u64) {
+    fn hold_objects(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(23);
         self.capacity = 8 << 20;
         if rng.chance(1, 5) {
@@ -99,10 +117,10 @@ impl Disks {
 
     /// For what is cleaned: segments are so short that many are emptied, and often slowly, so that much happens to a chunk
     /// while it is moved.
-    pub(crate) fn keep_moving(&mut self, seed: u64) {
+    fn keep_moving(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(22);
         self.segment = self.segment.min(12 << 10).max(self.segment % (32 << 10));
-        self.look = Span::from_millis(1 + rng.below(6));
+        self.check_interval = Span::from_millis(1 + rng.below(6));
         self.pace = if rng.chance(3, 4) { Span::from_micros(rng.below(60_000)) } else { Span::ZERO };
     }
 }

@@ -10,14 +10,14 @@ pub enum Excuse {
     Flipped,
     /// A copy on a disk that was lost for good, or whose target the map removed.
     LostDisk,
-    /// A chunk that was cleaned away because every manifest that named it had all its copies harmed.
+    /// A chunk that was cleaned away because every manifest that referred to it had all its copies harmed.
     LostReference,
     /// A chunk whose copies are on fewer failure domains of its present group than there are copies: a newer map moved it
     /// to another group, or changed the number of copies.
     Regrouped,
     /// A chunk that was put under a newer map than the one under which it is looked for, in another group.
     OlderMap,
-    /// A put for which there were too few targets with room: all those that said they had none had none.
+    /// A put for which there were too few targets with room: all those that reported so had none.
     Full,
 }
 

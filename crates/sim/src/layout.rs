@@ -1,9 +1,10 @@
-//! Where the targets of a scenario are, how its cluster map changes, what befalls whole failure domains, and who sleeps.
+//! Where the targets of a scenario are, how its cluster map changes, what befalls whole failure domains, and which nodes sleep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::id::{ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
+use protocol::planner::{self, Plan, Wish};
 use protocol::rng::Rng;
 use protocol::time::Span;
 
@@ -19,9 +20,15 @@ pub struct Map {
     pub copies: u8,
     /// Its targets.
     pub targets: Vec<TargetEntry>,
-    /// When those nodes have it that are told at once.
-    pub told: Span,
-    /// When the others find it, if they hear of it.
+    /// Those of them that take no chunks.
+    pub drained: BTreeSet<NodeId>,
+    /// Cells in a group.
+    pub group_cells: usize,
+    /// Whether chunks are in other groups than by the map before.
+    pub regroups: bool,
+    /// When the nodes have it that are notified at once.
+    pub notified: Span,
+    /// When the others find it, if they learn of it.
     pub found: Span,
     /// What it changes.
     pub changes: Vec<&'static str>,
@@ -44,7 +51,9 @@ pub struct Layout {
     /// The maps, oldest first. The first is there from the beginning.
     pub maps: Vec<Map>,
     /// Whether groups share no cells.
-    pub apart: bool,
+    pub disjoint_groups: bool,
+    /// Whether the first map is one from before there were cells in maps.
+    pub taken_over: bool,
     /// Domains that crash as a whole, before the heal.
     pub domain_crashes: u32,
     /// Domains that are cut off as a whole, before the heal.
@@ -70,14 +79,15 @@ impl Layout {
     /// The layout of a seed.
     pub(crate) fn draw(seed: u64, copies: u8, capacity: u64) -> Self {
         let mut rng = Rng::new(seed).fork(30);
-        let apart = rng.chance(1, 4);
-        let first = first(&mut rng, copies, capacity, apart);
+        let disjoint_groups = rng.chance(1, 4);
+        let first = first(&mut rng, copies, capacity, disjoint_groups);
         let resizes = rng.chance(1, 4);
         let least = if resizes { 2 } else { copies };
         let losable = losable(&mut rng, &first, least);
         let mut layout = Self {
             maps: vec![first],
-            apart,
+            disjoint_groups,
+            taken_over: Rng::new(seed).fork(35).chance(1, 3),
             domain_crashes: 0,
             domain_cuts: 0,
             lost: Vec::new(),
@@ -92,19 +102,23 @@ impl Layout {
     fn draw_maps(&mut self, rng: &mut Rng, resizes: bool, losable: &BTreeSet<NodeId>, capacity: u64) {
         let newer = if rng.chance(3, 4) { 1 + rng.below(NEWER) } else { 0 };
         let mut next = self.maps[0].targets.iter().map(|t| t.id.0).max().unwrap_or(0) + 1;
-        let mut told = 0;
+        let mut notified = 0;
+        let Ok(mut built) = self.first_map(ClusterId(0)) else { return };
         for _ in 0..newer {
-            told += 10 + rng.below(110);
+            notified += 10 + rng.below(110);
             let mut map = self.maps[self.maps.len() - 1].clone();
             map.changes.clear();
-            (map.told, map.found) = (Span::from_millis(told), Span::from_millis(told + rng.below(250)));
+            (map.notified, map.found) = (Span::from_millis(notified), Span::from_millis(notified + rng.below(250)));
             for _ in 0..=rng.below(2) {
                 let before = map.clone();
                 let what = change(rng, &mut map, &mut next, resizes, losable, capacity);
-                match map.build(Epoch(1), self.apart) {
+                match map.plan(&built, self.disjoint_groups) {
                     Ok(_) => map.changes.push(what),
                     Err(_) => map = before,
                 }
+            }
+            if let Ok(plan) = map.plan(&built, self.disjoint_groups) {
+                (map.regroups, built) = (plan.regroups, plan.map);
             }
             self.maps.push(map);
         }
@@ -143,17 +157,19 @@ impl Layout {
             return;
         }
         let mut next = self.maps[0].clone();
-        let told = 20 + rng.below(200);
-        (next.told, next.found) = (Span::from_millis(told), Span::from_millis(told + rng.below(150)));
+        let notified = 20 + rng.below(200);
+        (next.notified, next.found) = (Span::from_millis(notified), Span::from_millis(notified + rng.below(150)));
         next.changes.push("changes nothing");
-        // While every group is the whole cluster, a newcomer moves nothing.
-        let whole = |map: &Map| map.targets.len() / usize::from(map.copies) <= GROUP_CELLS;
+        next.regroups = false;
+        let first = self.first_map(ClusterId(0));
         let last = next.targets.last().cloned().filter(|_| rng.chance(3, 4));
         if let Some(last) = last {
             let mut grown = next.clone();
             grown.changes = vec!["adds targets"];
             grown.targets.push(TargetEntry { id: NodeId(last.id.0 + 1), ..last });
-            if whole(&grown) && grown.build(Epoch(1), self.apart).is_ok() {
+            // While cells only grow, a newcomer moves nothing.
+            let stays = |first| grown.plan(first, self.disjoint_groups).is_ok_and(|plan| !plan.regroups);
+            if first.as_ref().is_ok_and(stays) {
                 next = grown;
             }
         }
@@ -162,10 +178,15 @@ impl Layout {
 
     /// Whether a chunk may lose all its copies when those of another domain are damaged as well.
     pub(crate) fn loses_all_but_one(&self) -> bool {
-        let is_kept = |id: NodeId| self.maps.iter().all(|map| map.targets.iter().any(|target| target.id == id));
+        self.loses_all_but_one_of(self.maps.iter().map(|map| usize::from(map.copies)).min().unwrap_or(0))
+    }
+
+    /// The same of a chunk with so many copies.
+    pub(crate) fn loses_all_but_one_of(&self, copies: usize) -> bool {
+        let is_in = |map: &Map, id| map.targets.iter().any(|target| target.id == id) && !map.drained.contains(&id);
+        let is_kept = |id: NodeId| self.maps.iter().all(|map| is_in(map, id));
         let is_lost = |id: &NodeId| !is_kept(*id) || self.lost.iter().any(|lost| lost.target == *id);
         let domains = self.domains().into_iter().filter(|domain| domain.iter().any(is_lost)).count();
-        let copies = self.maps.iter().map(|map| usize::from(map.copies)).min().unwrap_or(0);
         domains + 1 >= copies
     }
 
@@ -174,28 +195,61 @@ impl Layout {
         by_domain(&self.maps[0].targets).into_values().collect()
     }
 
+    /// Whether a chunk may be elsewhere by a map than it was by one before: its group loses somebody, or it has another number of
+    /// copies.
+    pub(crate) fn regroups(&self) -> bool {
+        let has = |map: &Map, id| map.targets.iter().any(|target| target.id == id) && !map.drained.contains(&id);
+        self.maps.windows(2).any(|pair| {
+            let lost = pair[0].targets.iter().any(|target| !has(&pair[1], target.id));
+            lost || pair[1].regroups || pair[0].copies != pair[1].copies
+        })
+    }
+
     /// The maps as the machines know them.
     pub(crate) fn cluster_maps(&self, cluster: ClusterId) -> Result<Vec<ClusterMap>, MapError> {
-        let mut maps: Vec<ClusterMap> = Vec::new();
-        for (map, epoch) in self.maps.iter().zip(1..) {
-            let built = map.build_for(cluster, Epoch(epoch), self.apart)?;
-            maps.push(match maps.last() {
-                Some(older) => built.after(older),
-                None => built,
-            });
+        let mut maps = vec![self.first_map(cluster)?];
+        for map in &self.maps[1..] {
+            maps.push(map.plan(&maps[maps.len() - 1], self.disjoint_groups)?.map);
         }
         Ok(maps)
+    }
+
+    fn first_map(&self, cluster: ClusterId) -> Result<ClusterMap, MapError> {
+        let first = &self.maps[0];
+        if self.taken_over {
+            let targets = first.targets.clone();
+            return ClusterMap::taken_over(
+                cluster,
+                Epoch(1),
+                first.copies,
+                GROUP_CELLS,
+                !self.disjoint_groups,
+                targets,
+            );
+        }
+        first.build(cluster, self.disjoint_groups)
     }
 }
 
 impl Map {
-    fn build(&self, epoch: Epoch, apart: bool) -> Result<ClusterMap, MapError> {
-        self.build_for(ClusterId(0), epoch, apart)
+    fn build(&self, cluster: ClusterId, disjoint_groups: bool) -> Result<ClusterMap, MapError> {
+        let map = ClusterMap::new(cluster, Epoch(1), self.copies, GROUP_CELLS, self.targets.clone())?;
+        if disjoint_groups { map.with_disjoint_groups() } else { Ok(map) }
     }
 
-    fn build_for(&self, cluster: ClusterId, epoch: Epoch, apart: bool) -> Result<ClusterMap, MapError> {
-        let map = ClusterMap::new(cluster, epoch, self.copies, GROUP_CELLS, self.targets.clone())?;
-        Ok(if apart { map.apart() } else { map })
+    /// The next map, when the cluster is to be as this one says.
+    fn plan(&self, before: &ClusterMap, disjoint_groups: bool) -> Result<Plan, MapError> {
+        let weighed = |t: &TargetEntry| before.target(t.id).is_some_and(|was| was.capacity != t.capacity);
+        let wish = Wish {
+            targets: self.targets.iter().map(|target| (target.id, target.clone())).collect(),
+            drained: self.drained.clone(),
+            places: BTreeMap::new(),
+            copies: self.copies,
+            group_cells: self.group_cells,
+            overlap: !disjoint_groups,
+            level: self.targets.iter().any(weighed),
+        };
+        planner::plan(before, &wish, 0)
     }
 }
 
@@ -206,11 +260,21 @@ fn by_domain(targets: &[TargetEntry]) -> BTreeMap<u16, Vec<NodeId>> {
 }
 
 /// Mostly 12 to 30 targets in 3 to 10 uneven domains; sometimes few, each a domain of its own.
-fn first(rng: &mut Rng, copies: u8, capacity: u64, apart: bool) -> Map {
+fn first(rng: &mut Rng, copies: u8, capacity: u64, disjoint_groups: bool) -> Map {
     let map = |domains: Vec<u16>| {
         let entry = |(domain, n)| TargetEntry { id: NodeId(n), domain, capacity };
         let targets = domains.into_iter().zip(1..).map(entry).collect();
-        Map { copies, targets, told: Span::ZERO, found: Span::ZERO, changes: Vec::new() }
+        let (drained, changes) = (BTreeSet::new(), Vec::new());
+        Map {
+            copies,
+            targets,
+            drained,
+            group_cells: GROUP_CELLS,
+            regroups: false,
+            notified: Span::ZERO,
+            found: Span::ZERO,
+            changes,
+        }
     };
     let few = rng.chance(1, 5);
     for _ in 0..16 {
@@ -219,7 +283,7 @@ fn first(rng: &mut Rng, copies: u8, capacity: u64, apart: bool) -> Map {
         // Each has one; the others go rather to the first.
         let domain = |n| if n < domains { n } else { rng.below(domains).min(rng.below(domains)) };
         let drawn = map((0..targets).map(domain).map(|n| n as u16).collect());
-        if drawn.build(Epoch(1), apart).is_ok() {
+        if drawn.build(ClusterId(0), disjoint_groups).is_ok() {
             return drawn;
         }
     }
@@ -253,12 +317,14 @@ fn change(
         TargetEntry { id: NodeId(*next - 1), domain, capacity }
     };
     let lost = map.targets.iter().position(|t| losable.contains(&t.id));
-    match (rng.below(6), lost) {
+    match (rng.below(7), lost) {
+        (0, Some(lost)) if rng.chance(1, 2) && map.drained.insert(map.targets[lost].id) => "drains a target",
         (0, Some(lost)) => {
-            map.targets.remove(lost);
+            map.drained.remove(&map.targets.remove(lost).id);
             "removes a target"
         }
         (1, Some(lost)) => {
+            map.drained.remove(&map.targets[lost].id);
             map.targets[lost] = fresh(map.targets[lost].domain);
             "replaces a target"
         }
@@ -275,6 +341,10 @@ fn change(
             map.copies = if map.copies == 2 { 3 } else { 2 };
             "changes the number of copies"
         }
+        (5, _) => {
+            map.group_cells = if map.group_cells == GROUP_CELLS { GROUP_CELLS - 1 } else { GROUP_CELLS };
+            "makes groups of another size"
+        }
         _ => {
             let new = map.targets.iter().map(|t| t.domain).max().unwrap_or(0) + 1;
             for _ in 0..=rng.below(3) {
@@ -282,5 +352,32 @@ fn change(
             }
             "adds targets"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::id::ChunkId;
+
+    #[test]
+    fn maps_that_only_grow_cells_move_nothing_out_of_a_group() {
+        let (mut grown, mut split) = (0, 0);
+        for seed in 0..400 {
+            let layout = Layout::draw(seed, 3, 1 << 24);
+            let maps = layout.cluster_maps(ClusterId(1)).expect("drawn so that they serve");
+            for (pair, map) in maps.windows(2).zip(&layout.maps[1..]) {
+                if map.changes.iter().any(|what| *what != "adds targets") || map.changes.is_empty() {
+                    continue;
+                }
+                let stays = (0..300_u32).map(|n| ChunkId::of_payload(&n.to_le_bytes())).all(|id| {
+                    let [old, new] = [0, 1].map(|n| pair[n].placement().targets_of(&id));
+                    old.iter().all(|target| new.contains(target))
+                });
+                assert!(stays || map.regroups, "seed {seed}: {map:?}");
+                *(if map.regroups { &mut split } else { &mut grown }) += 1;
+            }
+        }
+        assert!(grown > 2 * split && split > 0, "{grown} grew, {split} split");
     }
 }

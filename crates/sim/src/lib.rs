@@ -14,16 +14,18 @@ pub mod linear;
 mod net;
 mod object;
 pub mod perf;
+pub mod planted;
 mod runner;
 pub mod swarm;
-mod tell;
 pub mod theory;
+mod trace;
 mod world;
 
 pub use excuse::{Excuse, Excuses};
 pub use object::Objects;
+pub use planted::Planted;
 pub use runner::{Report, check_seeds, replay, run_seed};
-pub use swarm::{Planted, Scenario};
+pub use swarm::Scenario;
 
 /// How one seed ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use protocol::id::{GroupId, NodeId};
+use protocol::id::NodeId;
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
@@ -20,7 +20,7 @@ const OVERHEAD: u64 = 66;
 /// Which targets listen to each multicast number under a map: as [`ClusterMap::memberships`] says, for all of them at once.
 pub(crate) fn listeners(map: &ClusterMap) -> BTreeMap<u32, Vec<NodeId>> {
     let mut listeners: BTreeMap<u32, Vec<NodeId>> = BTreeMap::new();
-    for group in (0..map.groups()).map(GroupId) {
+    for group in map.group_ids() {
         let members: Vec<NodeId> = map.members(group).map(|t| t.id).collect();
         listeners.extend(map.number(map.group_set(group)).map(|number| (number, members.clone())));
         for mask in 0_u32..1 << members.len() {
@@ -44,20 +44,20 @@ pub(crate) struct Net {
     /// Nodes that are cut off, and from what: everything they send to others, everything they should receive, or both.
     pub(crate) cut: Option<(Vec<NodeId>, bool, bool)>,
     /// Nodes that are cut off from all others.
-    pub(crate) apart: BTreeSet<NodeId>,
+    pub(crate) isolated: BTreeSet<NodeId>,
     /// Whether the switch drops multicast.
     pub(crate) mute: bool,
 }
 
 impl Net {
     pub(crate) fn new(rate: u64, faults: Faults, rng: Rng) -> Self {
-        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None, apart: BTreeSet::new(), mute: false }
+        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None, isolated: BTreeSet::new(), mute: false }
     }
 
     pub(crate) fn heal(&mut self) {
         self.faults = Faults::default();
         self.cut = None;
-        self.apart.clear();
+        self.isolated.clear();
         self.mute = false;
     }
 
@@ -101,8 +101,8 @@ impl Net {
     }
 
     fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
-        let apart = self.apart.contains(&from) || self.apart.contains(&to);
-        apart
+        let isolated = self.isolated.contains(&from) || self.isolated.contains(&to);
+        isolated
             || self.cut.as_ref().is_some_and(|(nodes, out, inward)| {
                 let (sends, receives) = (nodes.contains(&from), nodes.contains(&to));
                 sends && !receives && *out || receives && !sends && *inward

@@ -1,5 +1,5 @@
-//! Objects and files over the simulated targets: gateways that run the product's code, their clients, and the history of
-//! what these were told.
+//! Objects over the simulated targets: gateways that run the product's code, their clients, and the history of
+//! what these were answered.
 
 pub(crate) mod client;
 pub(crate) mod gateway;
@@ -7,6 +7,7 @@ pub(crate) mod history;
 pub(crate) mod inspect;
 pub(crate) mod stage;
 
+use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;
 use protocol::time::Span;
 
@@ -26,7 +27,7 @@ pub struct Objects {
     /// Whether gateways clean.
     pub cleans: bool,
     /// How often a gateway says that it lives.
-    pub beat: Span,
+    pub heartbeat: Span,
     /// Crashes of gateways.
     pub crashes: u32,
     /// Times that a gateway stands still.
@@ -35,8 +36,6 @@ pub struct Objects {
     pub outages: u32,
     /// Whether such a part comes and goes all the time, or each time some that hide nothing by the map.
     pub flaps: bool,
-    /// Whether half of the operations are on one file.
-    pub files: bool,
     /// How long an answer is waited for.
     pub patience: Span,
     /// Steps of the gateways' wall clocks.
@@ -49,6 +48,8 @@ pub struct Objects {
     pub inline: usize,
     /// Bytes of a payload chunk.
     pub chunk: usize,
+    /// Half of the objects are kept so, and not as the map says.
+    pub redundancy: Option<Redundancy>,
 }
 
 impl Objects {
@@ -67,7 +68,6 @@ impl Objects {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         let (crashes, stalls, steps, trouble) = (some(3) as u32, some(2) as u32, some(3) as u32, some(60));
         let outages = some(3) as u32;
-        let files = Rng::new(seed).fork(43).chance(1, 3);
         let off = Span::from_millis(some(5_000));
         let grace = Span::from_millis(if cleans { 100 + rng.below(150) } else { 2_000 });
         let storm = Span::from_millis(400) + if cleans { grace.times(2) } else { Span::ZERO };
@@ -78,18 +78,18 @@ impl Objects {
             storm,
             grace,
             cleans,
-            beat: Span::from_millis(8),
+            heartbeat: Span::from_millis(8),
             crashes,
             stalls,
             outages,
             flaps: rng.chance(1, 3),
-            files,
             patience: Span::from_millis(if rng.chance(2, 3) { 15 + rng.below(60) } else { 4_000 }),
             steps,
             off,
             trouble,
             inline: rng.below(300) as usize,
             chunk: 200 + rng.below(1_500) as usize,
+            redundancy: None,
         })
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Outcome;
 use crate::excuse::Excuse;
-use crate::swarm::{Planted, Scenario};
+use crate::planted::Planted;
+use crate::swarm::Scenario;
 use crate::world::World;
 
 /// What a run of many seeds found.
@@ -39,14 +40,14 @@ pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
     })
 }
 
-/// Runs one seed and tells every step.
-pub fn replay(seed: u64, planted: Option<Planted>, tell: &mut dyn FnMut(&str)) -> Outcome {
+/// Runs one seed and prints every step.
+pub fn replay(seed: u64, planted: Option<Planted>, print: &mut dyn FnMut(&str)) -> Outcome {
     let scenario = Scenario::draw(seed, planted);
-    tell(&crate::tell::scenario(&scenario));
-    World::new(&scenario, Some(tell)).run()
+    print(&crate::trace::scenario(&scenario));
+    World::new(&scenario, Some(print)).run()
 }
 
-/// Runs `count` seeds from `first` (and from 0 behind the last) on `threads` threads; `progress` hears how many are done.
+/// Runs `count` seeds from `first` (and from 0 behind the last) on `threads` threads; `progress` is called with how many are done.
 pub fn check_seeds(
     first: u64,
     count: u64,

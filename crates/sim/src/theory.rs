@@ -187,7 +187,7 @@ pub fn cases() -> Result<Vec<Case>, ScenarioError> {
         )?;
     }
     for load in [0.5, 0.8, 0.9] {
-        let text = format!("{IDEAL}{MACHINES}protocol = \"hash\"\ngroup = 1\nlength = \"2s\"\n");
+        let text = format!("{IDEAL}{MACHINES}protocol = \"hash\"\ngroup = 1\nlength = \"4s\"\n");
         add("hash, one copy", Kind::Alone, load, text)?;
     }
     for load in [0.5, 0.8, 0.9] {
@@ -199,7 +199,7 @@ pub fn cases() -> Result<Vec<Case>, ScenarioError> {
         add("replicast-h, one copy", Kind::Bids, load, text)?;
     }
     for case in all.iter_mut().filter(|case| case.kind == Kind::Shorter) {
-        let mean = MEAN / f64::from(case.setup.targets) / case.setup.protocol.disk as f64;
+        let mean = MEAN / f64::from(case.setup.targets) / case.setup.machines.disk() as f64;
         case.setup.sizes = exponential_sizes();
         case.setup.load = Load::Open { chunks_per_second: case.load / mean };
     }
@@ -227,7 +227,7 @@ impl Case {
             Kind::Conflicts => self.conflicts(outcome),
             Kind::Alone => self.alone(outcome),
             Kind::Shorter => {
-                let service = MEAN * 1e6 / self.setup.protocol.disk as f64;
+                let service = MEAN * 1e6 / self.setup.machines.disk() as f64;
                 let time = shortest_of_time(2, self.load) * service;
                 vec![Line::new(LATENCY, outcome.latency.mean() / 1e3, time, true)]
             }
@@ -264,7 +264,7 @@ impl Case {
     /// What one chunk takes a disk in the mean, in microseconds.
     #[must_use]
     pub fn service(&self) -> f64 {
-        self.setup.mean_size() * 1e6 / self.setup.protocol.disk as f64
+        self.setup.mean_size() * 1e6 / self.setup.machines.disk() as f64
     }
 
     fn alone(&self, outcome: &Outcome) -> Vec<Line> {

@@ -20,8 +20,9 @@ use crate::disk::{self, Acknowledged, Answer, Disk};
 use crate::excuse::Excuse;
 use crate::layout::Lost;
 use crate::net::{Net, listeners};
-use crate::swarm::{Planted, STORM, Scenario, Trouble};
-use crate::tell;
+use crate::planted::Planted;
+use crate::swarm::{STORM, Scenario, Trouble};
+use crate::trace;
 
 mod cleaner;
 mod disks;
@@ -32,8 +33,8 @@ mod objects;
 mod promise;
 mod queue;
 mod replay;
+mod replies;
 mod sleep;
-mod told;
 mod verdict;
 mod workload;
 
@@ -48,7 +49,7 @@ const KEY: [u8; 32] = [0x17; 32];
 /// Time by which everything must be done.
 const END: Span = Span::from_secs(30);
 
-enum Machinery {
+enum NodeMachine {
     Initiator(Box<Initiator>),
     Target(Box<Target>, Disk),
     /// A target without power.
@@ -58,7 +59,7 @@ enum Machinery {
 }
 
 struct Node {
-    machinery: Machinery,
+    machine: NodeMachine,
     session: Session,
     /// The node's clock, since it was started: this far ahead, and so many parts per million fast.
     offset: u64,
@@ -89,7 +90,7 @@ fn clock(now: Instant, offset: u64, drift: u64) -> Instant {
     Instant::from_nanos(offset + (nanos + nanos * u128::from(drift) / 1_000_000) as u64)
 }
 
-enum Happening {
+enum Scheduled {
     Datagram(NodeId, Bytes),
     Done(NodeId, u32, OpId, Completion),
     Commit(NodeId, u32),
@@ -123,12 +124,12 @@ pub(crate) struct World<'a> {
     maps: Vec<ClusterMap>,
     /// Since when a node uses a map.
     first_used: BTreeMap<(NodeId, usize), Instant>,
-    /// Who listens to which multicast number, under each map.
+    /// Which nodes listen to which multicast number, under each map.
     listeners: Vec<BTreeMap<u32, Vec<NodeId>>>,
     now: Instant,
-    queue: Queue<Happening>,
+    queue: Queue<Scheduled>,
     /// Memory for what a machine says next.
-    heard: Vec<Heard>,
+    outputs: Vec<MachineOutput>,
     ties: Rng,
     rng: Rng,
     net: Net,
@@ -178,7 +179,7 @@ impl<'a> World<'a> {
             listeners,
             now: Instant::from_nanos(1_000),
             queue: Queue::new(),
-            heard: Vec::new(),
+            outputs: Vec::new(),
             ties: seeds.fork(2),
             rng: seeds.fork(3),
             net: Net::new(scenario.link, scenario.faults, seeds.fork(4)),
@@ -234,35 +235,33 @@ impl<'a> World<'a> {
             target: n,
             secret: mix(self.scenario.seed.wrapping_add(u64::from(n))),
         };
-        let mut disk = Disk::new(disk::Setup {
+        Disk::new(disk::Setup {
             options,
             rate: (rate / slow).max(1),
             sync: sync.times(slow),
             most: self.scenario.commit,
-            look: self.scenario.disks.look,
+            check_interval: self.scenario.disks.check_interval,
             pace: self.scenario.disks.pace,
             bug: match self.scenario.planted {
                 Some(Planted::Store(bug)) => Some(bug),
                 _ => None,
             },
             seed: mix(self.scenario.seed ^ u64::from(n)),
-        });
-        disk.trusting = self.scenario.planted == Some(Planted::IgnoreFailedSync);
-        disk
+        })
     }
 
     fn add_target(&mut self, id: NodeId) {
         let disk = self.fresh_disk(id);
         let target = self.target(id, &disk, self.file(id));
-        self.add(id, Machinery::Target(Box::new(target), disk));
+        self.add(id, NodeMachine::Target(Box::new(target), disk));
         self.keep_room(id);
     }
 
-    fn add(&mut self, id: NodeId, machinery: Machinery) {
+    fn add(&mut self, id: NodeId, machine: NodeMachine) {
         let map = self.file(id);
         self.uses(id, map);
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
-        let node = Node { machinery, session: self.session(id), offset, drift, map, sleeps: None, life: 0, wake: 0 };
+        let node = Node { machine, session: self.session(id), offset, drift, map, sleeps: None, life: 0, wake: 0 };
         self.nodes.insert(id, node);
     }
 
@@ -272,7 +271,7 @@ impl<'a> World<'a> {
             Some(Planted::Session(bug)) => Some(bug),
             _ => None,
         };
-        Session::new(KEY, CLUSTER, id, self.rng.next_u64()).planted(bug)
+        Session::new(KEY, CLUSTER, id, self.rng.next_u64()).with_bug(bug)
     }
 
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
@@ -294,20 +293,20 @@ impl<'a> World<'a> {
             Some(Planted::Initiator(bug)) => Some(bug),
             _ => None,
         };
-        let machine = Initiator::new(id, map, self.scenario.config.clone(), seed).planted(bug);
-        self.add(id, Machinery::Initiator(Box::new(machine)));
+        let machine = Initiator::new(id, map, self.scenario.config.clone(), seed).with_bug(bug);
+        self.add(id, NodeMachine::Initiator(Box::new(machine)));
         self.initiators.push(id);
     }
 
-    fn push(&mut self, at: Instant, happening: Happening) {
-        self.queue.push(at.max(self.now), self.ties.next_u64(), happening);
+    fn push(&mut self, at: Instant, event: Scheduled) {
+        self.queue.push(at.max(self.now), self.ties.next_u64(), event);
     }
 
     fn note(&mut self, what: u64, node: NodeId, size: usize, text: impl FnOnce() -> String) {
         let fact = self.now.as_nanos() ^ mix(what << 32 | u64::from(node.0)) ^ mix(size as u64);
         self.outcome.digest = mix(self.outcome.digest ^ fact);
         if let Some(trace) = &mut self.trace {
-            trace(&tell::line(self.now, node, &text()));
+            trace(&trace::line(self.now, node, &text()));
         }
     }
 
@@ -325,7 +324,7 @@ impl<'a> World<'a> {
                 self.last_check();
                 break;
             }
-            let Some((at, happening)) = self.queue.pop() else {
+            let Some((at, event)) = self.queue.pop() else {
                 self.fail("nothing is left to happen, but requests are open".to_owned());
                 break;
             };
@@ -339,9 +338,9 @@ impl<'a> World<'a> {
                 ));
                 break;
             }
-            match self.sleeper(&happening) {
-                Some(until) => self.push(until, happening),
-                None => self.happen(happening),
+            match self.sleeper(&event) {
+                Some(until) => self.push(until, event),
+                None => self.happen(event),
             }
         }
         self.outcome
@@ -352,47 +351,47 @@ impl<'a> World<'a> {
         done && self.is_cleaned() && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
     }
 
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Datagram(to, datagram) => self.deliver(to, datagram),
-            Happening::Done(node, life, op, completion) => {
+    fn happen(&mut self, event: Scheduled) {
+        match event {
+            Scheduled::Datagram(to, datagram) => self.deliver(to, datagram),
+            Scheduled::Done(node, life, op, completion) => {
                 if self.nodes.get(&node).is_some_and(|n| n.life == life) {
                     self.input(node, Some(Input::Done { op, completion }), None);
                 }
             }
-            Happening::Commit(node, life) => self.commit(node, life),
-            Happening::Wake(node, wake) => {
+            Scheduled::Commit(node, life) => self.commit(node, life),
+            Scheduled::Wake(node, wake) => {
                 if self.nodes.get(&node).is_some_and(|n| n.wake == wake) {
                     self.input(node, None, None);
                 }
             }
-            Happening::Crash(node) => self.crash(node),
-            Happening::Restart(node) => self.restart(node),
-            Happening::InitiatorCrash => self.initiator_crash(),
-            Happening::Cut(nodes, out, inward) if !self.healed => self.net.cut = Some((nodes, out, inward)),
-            Happening::Cut(..) => {}
-            Happening::Mend => self.net.cut = None,
-            Happening::Mute(mute) => self.net.mute = mute && !self.healed,
-            Happening::Trouble(node, trouble) => self.trouble(node, trouble),
-            Happening::Well(node) => self.well(node),
-            Happening::DomainCrash(nodes, seed) => self.domain_crash(&nodes, seed),
-            Happening::NewMap(nth) => self.new_map(nth),
-            Happening::Reload(node) => self.reload(node),
-            Happening::Retire(node) => self.retire(node),
-            Happening::LoseDisk(lost) => self.lose_disk(lost),
-            Happening::Sleep(node, until, jump) => self.sleep(node, until, jump),
-            Happening::Awake(node) => self.awake(node),
-            Happening::Heal => self.heal(),
-            Happening::Disks(event) => self.disks(event),
-            Happening::Gateway(event) => self.gateway_happens(event),
-            Happening::Cleaner(event) => self.cleaner_happens(event),
+            Scheduled::Crash(node) => self.crash(node),
+            Scheduled::Restart(node) => self.restart(node),
+            Scheduled::InitiatorCrash => self.initiator_crash(),
+            Scheduled::Cut(nodes, out, inward) if !self.healed => self.net.cut = Some((nodes, out, inward)),
+            Scheduled::Cut(..) => {}
+            Scheduled::Mend => self.net.cut = None,
+            Scheduled::Mute(mute) => self.net.mute = mute && !self.healed,
+            Scheduled::Trouble(node, trouble) => self.trouble(node, trouble),
+            Scheduled::Well(node) => self.well(node),
+            Scheduled::DomainCrash(nodes, seed) => self.domain_crash(&nodes, seed),
+            Scheduled::NewMap(nth) => self.new_map(nth),
+            Scheduled::Reload(node) => self.reload(node),
+            Scheduled::Retire(node) => self.retire(node),
+            Scheduled::LoseDisk(lost) => self.lose_disk(lost),
+            Scheduled::Sleep(node, until, jump) => self.sleep(node, until, jump),
+            Scheduled::Awake(node) => self.awake(node),
+            Scheduled::Heal => self.heal(),
+            Scheduled::Disks(event) => self.disks(event),
+            Scheduled::Gateway(event) => self.gateway_happens(event),
+            Scheduled::Cleaner(event) => self.cleaner_happens(event),
         }
     }
 
     fn deliver(&mut self, to: NodeId, datagram: Bytes) {
         let size = datagram.len();
         let Some(node) = self.nodes.get_mut(&to) else { return };
-        if matches!(node.machinery, Machinery::Down(_)) {
+        if matches!(node.machine, NodeMachine::Down(_)) {
             return;
         }
         let from = replay::sender(&datagram);
@@ -407,7 +406,7 @@ impl<'a> World<'a> {
         if let Some(problem) = self.recorder.taken(to, &opened) {
             self.fail(problem);
         }
-        self.note(4, to, size, || tell::datagram(&opened));
+        self.note(4, to, size, || trace::datagram(&opened));
         self.input(to, Some(Input::Datagram(opened)), None);
     }
 
@@ -416,17 +415,17 @@ impl<'a> World<'a> {
         for (at, to, contents) in self.net.send(self.now, from, receivers, datagram) {
             if !self.healed {
                 for (at, to, again) in self.recorder.sent(at, to, &contents) {
-                    self.push(at, Happening::Datagram(to, again));
+                    self.push(at, Scheduled::Datagram(to, again));
                 }
             }
-            self.push(at, Happening::Datagram(to, contents));
+            self.push(at, Scheduled::Datagram(to, contents));
         }
     }
 
     fn commit(&mut self, id: NodeId, life: u32) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id).filter(|n| n.life == life) else { return };
-        let Machinery::Target(_, disk) = &mut node.machinery else { return };
+        let NodeMachine::Target(_, disk) = &mut node.machine else { return };
         let (done, next) = disk.commit(now);
         let (failed, wants_segment, free) = (disk.has_failed(), disk.wants_segment(), disk.space().free);
         self.note_room(id, free);
@@ -437,29 +436,29 @@ impl<'a> World<'a> {
             self.keep_room(id);
         }
         if let Answer::CommitAt(at) = next {
-            self.push(at, Happening::Commit(id, life));
+            self.push(at, Scheduled::Commit(id, life));
         }
         if self.healed && failed {
             // Its last failure was not seen before: a scrub's.
-            self.push(now, Happening::Well(id));
+            self.push(now, Scheduled::Well(id));
         }
         for (op, completion) in done {
             self.input(id, Some(Input::Done { op, completion }), None);
         }
     }
 
-    /// One input for one node, then all that it says.
+    /// One input for one node, then all its outputs.
     fn input(&mut self, id: NodeId, any: Option<Input<std::convert::Infallible>>, request: Option<initiator::Request>) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let local = node.local(now);
-        let mut said = Said::with(&mut self.heard);
-        match &mut node.machinery {
-            Machinery::Initiator(machine) => {
+        let mut drained = Drained::with(&mut self.outputs);
+        match &mut node.machine {
+            NodeMachine::Initiator(machine) => {
                 machine.handle_input(local, request.map_or_else(|| convert(any), Input::Request));
-                said.drain(machine.as_mut(), Heard::Initiator);
+                drained.drain(machine.as_mut(), MachineOutput::Initiator);
             }
-            Machinery::Target(machine, _) => {
+            NodeMachine::Target(machine, _) => {
                 machine.handle_input(
                     local,
                     match request {
@@ -467,43 +466,43 @@ impl<'a> World<'a> {
                         _ => convert(any),
                     },
                 );
-                said.drain(machine.as_mut(), Heard::Target);
+                drained.drain(machine.as_mut(), MachineOutput::Target);
             }
-            Machinery::Down(_) | Machinery::Gone => return,
+            NodeMachine::Down(_) | NodeMachine::Gone => return,
         }
-        self.say(id, local, said);
+        self.perform(id, local, drained);
     }
 
-    /// A target hears how much room there is.
-    fn tell_free(&mut self, id: NodeId, free: u64) {
+    /// Reports to a target how much room there is.
+    fn report_free(&mut self, id: NodeId, free: u64) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let local = node.local(now);
-        let Machinery::Target(machine, _) = &mut node.machinery else { return };
-        let mut said = Said::with(&mut self.heard);
+        let NodeMachine::Target(machine, _) = &mut node.machine else { return };
+        let mut drained = Drained::with(&mut self.outputs);
         machine.handle_input(local, Input::Request(target::Request::Free(free)));
-        said.drain(machine.as_mut(), Heard::Target);
-        self.say(id, local, said);
+        drained.drain(machine.as_mut(), MachineOutput::Target);
+        self.perform(id, local, drained);
     }
 
-    /// Does what a machine said.
-    fn say(&mut self, id: NodeId, local: Instant, mut said: Said) {
+    /// Performs what a machine wants.
+    fn perform(&mut self, id: NodeId, local: Instant, mut drained: Drained) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.wake += 1;
-        if let Some(deadline) = said.deadline {
+        if let Some(deadline) = drained.deadline {
             let (at, wake) = (node.global(deadline), node.wake);
-            self.push(at, Happening::Wake(id, wake));
+            self.push(at, Scheduled::Wake(id, wake));
         }
-        // In the order in which it was said: a window is accepted before its transfer is over.
-        for heard in said.all.drain(..) {
-            match heard {
-                Heard::Transmit(transmit) => self.transmit(id, &transmit),
-                Heard::Effect(op, effect) => self.effect(id, op, effect),
-                Heard::Initiator(event) => self.initiator_event(id, event),
-                Heard::Target(event) => self.target_event(id, local, event),
+        // In the order of the outputs: a window is accepted before its transfer is over.
+        for output in drained.all.drain(..) {
+            match output {
+                MachineOutput::Transmit(transmit) => self.transmit(id, &transmit),
+                MachineOutput::Effect(op, effect) => self.effect(id, op, effect),
+                MachineOutput::Initiator(event) => self.initiator_event(id, event),
+                MachineOutput::Target(event) => self.target_event(id, local, event),
             }
         }
-        self.heard = said.all;
+        self.outputs = drained.all;
     }
 
     fn transmit(&mut self, from: NodeId, transmit: &Transmit) {
@@ -533,52 +532,52 @@ impl<'a> World<'a> {
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let life = node.life;
-        let answer = match &mut node.machinery {
-            Machinery::Target(_, disk) => disk.run(now, op, effect),
-            Machinery::Initiator(_) => match effect {
+        let answer = match &mut node.machine {
+            NodeMachine::Target(_, disk) => disk.run(now, op, effect),
+            NodeMachine::Initiator(_) => match effect {
                 Effect::Verify { id, pieces } => {
                     Answer::Now(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
                 }
                 other => panic!("an initiator has no disk for {other:?}"),
             },
-            Machinery::Down(_) | Machinery::Gone => return,
+            NodeMachine::Down(_) | NodeMachine::Gone => return,
         };
         if self.has_stopped(id) {
             return;
         }
         match answer {
-            Answer::Now(completion) => self.push(now, Happening::Done(id, life, op, completion)),
-            Answer::At(at, completion) => self.push(at, Happening::Done(id, life, op, completion)),
-            Answer::CommitAt(at) => self.push(at, Happening::Commit(id, life)),
+            Answer::Now(completion) => self.push(now, Scheduled::Done(id, life, op, completion)),
+            Answer::At(at, completion) => self.push(at, Scheduled::Done(id, life, op, completion)),
+            Answer::CommitAt(at) => self.push(at, Scheduled::Commit(id, life)),
             Answer::Queued => {}
         }
     }
 }
 
-enum Heard {
+enum MachineOutput {
     Transmit(Transmit),
     Effect(OpId, Effect),
     Initiator(initiator::Event),
     Target(target::Event),
 }
 
-/// What a machine said in one drain.
-struct Said {
-    all: Vec<Heard>,
+/// All outputs of a machine since the last input.
+struct Drained {
+    all: Vec<MachineOutput>,
     deadline: Option<Instant>,
 }
 
-impl Said {
-    fn with(memory: &mut Vec<Heard>) -> Self {
+impl Drained {
+    fn with(memory: &mut Vec<MachineOutput>) -> Self {
         Self { all: std::mem::take(memory), deadline: None }
     }
 
-    fn drain<M: Machine>(&mut self, machine: &mut M, heard: impl Fn(M::Event) -> Heard) {
+    fn drain<M: Machine>(&mut self, machine: &mut M, wrap: impl Fn(M::Event) -> MachineOutput) {
         loop {
             match machine.poll_output() {
-                Output::Transmit(transmit) => self.all.push(Heard::Transmit(transmit)),
-                Output::Effect { op, effect } => self.all.push(Heard::Effect(op, effect)),
-                Output::Event(event) => self.all.push(heard(event)),
+                Output::Transmit(transmit) => self.all.push(MachineOutput::Transmit(transmit)),
+                Output::Effect { op, effect } => self.all.push(MachineOutput::Effect(op, effect)),
+                Output::Event(event) => self.all.push(wrap(event)),
                 Output::Idle(deadline) => {
                     self.deadline = deadline.map(|d| d.at).filter(|at| *at < Instant::FAR);
                     return;

@@ -2,10 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use protocol::paper::{Config, Protocol};
+use paper::{Config, Protocol};
 use protocol::time::Span;
-use sim::perf::product::{Cpu, DiskTimes};
-use sim::perf::{Costs, Load, Outcome, Setup, Slow, run, run_all};
+use sim::perf::{Costs, Cpu, DiskTimes, Load, Machines, Outcome, Paper, Setup, Slow, run, run_all};
+
+/// What the papers' machines of a run are set to.
+fn papers(setup: &mut Setup) -> &mut Paper {
+    match &mut setup.machines {
+        Machines::Paper(paper) => paper,
+        Machines::Product(_) => panic!("the run is of the product's machines"),
+    }
+}
 
 const MB: u64 = 1 << 20;
 const CHUNK: u32 = 128 << 10;
@@ -55,10 +62,10 @@ fn hop_of_control() -> f64 {
 fn a_put_takes_longer_by_what_processors_and_disks_cost() {
     let alone = |costs: Option<Costs>| {
         let mut setup = group(Protocol::UchCcp, 1);
-        setup.protocol.copies = 1;
+        papers(&mut setup).config.copies = 1;
         // Frames of one length, so that the last is as the others.
-        setup.protocol.frame = 8 << 10;
-        setup.costs = costs;
+        papers(&mut setup).config.frame = 8 << 10;
+        papers(&mut setup).costs = costs;
         let outcome = run(&setup).unwrap();
         (outcome.latency.mean(), outcome.disk_utilisation, outcome.load.mean)
     };
@@ -86,12 +93,12 @@ fn a_put_takes_longer_by_what_processors_and_disks_cost() {
     }
 }
 
-/// A target whose disk is ten times slower gets its fair share by hash, and far less from those who look.
+/// A target whose disk is ten times slower gets its fair share by hash, and far less from protocols that look.
 #[test]
 fn a_slow_target_is_chosen_seldom() {
     let share = |protocol| {
         let mut setup = group(protocol, 30);
-        setup.protocol.depth = 64;
+        papers(&mut setup).config.depth = 64;
         setup.slow = Slow { one_in: 9, times: 10 };
         setup.load = Load::Open { chunks_per_second: 0.6 * setup.bounds().disk };
         let outcome = run(&setup).unwrap();
@@ -111,12 +118,13 @@ fn a_slow_target_is_chosen_seldom() {
     }
 }
 
-/// Where all targets are equal, who looks before it sends has shorter queues than who does not.
+/// Where all targets are equal, a protocol that looks before it sends has shorter queues than one that does not.
 #[test]
 fn rivals_have_shorter_tails_than_hashing() {
     let tail = |protocol| {
         let mut setup = group(protocol, 90);
-        (setup.targets, setup.protocol.depth) = (90, 16);
+        setup.targets = 90;
+        papers(&mut setup).config.depth = 16;
         setup.load = Load::Open { chunks_per_second: 0.8 * setup.bounds().disk };
         setup.warm_up = Span::from_millis(100);
         let outcome = run(&setup).unwrap();
@@ -139,8 +147,8 @@ fn rivals_repeat_exactly() {
 }
 
 const DIGESTS: [(u64, u64); 4] = [
-    (13_380_490_153_082_986_725, 183),
-    (7_436_165_914_032_049_076, 174),
-    (4_174_397_576_596_479_252, 154),
-    (7_841_851_989_128_917_353, 184),
+    (13_682_860_300_576_278_689, 185),
+    (6_157_215_459_780_214_987, 174),
+    (8_109_067_403_090_236_387, 153),
+    (11_354_111_621_541_681_474, 184),
 ];

@@ -5,6 +5,8 @@
 pub enum Bug {
     /// A sync writes, and does not wait until the disk has it.
     SkipSync,
+    /// A group whose sync failed is reported as durable.
+    IgnoreFailedSync,
     /// A sync that failed is tried again, and the second time believed.
     RetrySync,
     /// A new segment is begun while the one before it is not synced.
@@ -23,7 +25,7 @@ pub enum Bug {
     RemoveBeforeSync,
     /// A compaction drops tombstones of records that older segments still have.
     DropTombstones,
-    /// A chunk that is here is named to somebody who counts on it, and not promised.
+    /// A chunk that is here is reported to somebody who counts on it, and not promised.
     NameUnpromised,
     /// A record that a compaction moves has the marks and promises of when the compaction began.
     StaleStamps,
@@ -35,7 +37,7 @@ pub enum Bug {
     ForgetUnread,
     /// A scrub reports a bad copy, and goes on to name it.
     KeepBad,
-    /// What drops or settles a damaged copy does not look whether the chunk was put again meanwhile.
+    /// What drops or settles a damaged copy does not check whether the chunk was put again meanwhile.
     DropPutAgain,
 }
 
@@ -45,6 +47,7 @@ impl Bug {
     pub const fn name(self) -> &'static str {
         match self {
             Self::SkipSync => "skip-sync",
+            Self::IgnoreFailedSync => "ignore-failed-sync",
             Self::RetrySync => "retry-sync",
             Self::RollUnsynced => "roll-unsynced",
             Self::TrustCache => "trust-cache",

@@ -2,12 +2,12 @@
 
 use std::sync::PoisonError;
 
+use protocol::cleaner::{Stamps, Verdict};
 use protocol::id::ChunkId;
-use protocol::machine::{Stamps, Verdict};
 
 use crate::bug::Bug;
 use crate::record::Kind;
-use crate::{Place, Store, WriteError, bury, lock};
+use crate::{RecordLocation, Store, WriteError, bury, lock};
 
 /// What became of chunks that nothing refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Store {
         done
     }
 
-    fn take_condemned(&self, ids: &[ChunkId], mark: u32, since: u32) -> Vec<(usize, ChunkId, Place)> {
+    fn take_condemned(&self, ids: &[ChunkId], mark: u32, since: u32) -> Vec<(usize, ChunkId, RecordLocation)> {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let mut gone = Vec::new();
         for (bit, id) in ids.iter().enumerate().take(32) {
@@ -89,7 +89,7 @@ impl Store {
         gone
     }
 
-    fn put_back(&self, id: ChunkId, place: Place) {
+    fn put_back(&self, id: ChunkId, place: RecordLocation) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         index.insert(id, place);
         lock(&self.usage).change(place.segment, |segment| {

@@ -8,7 +8,7 @@ use protocol::id::ChunkId;
 
 use crate::bug::Bug;
 use crate::record::{DAMAGED, Kind};
-use crate::{Place, Store, WriteError, Writer, bury, lock};
+use crate::{RecordLocation, Store, WriteError, Writer, bury, lock};
 
 /// Chunks that are remembered; of further ones it is only known that there are more.
 const REMEMBERED: usize = 65_536;
@@ -63,13 +63,16 @@ impl Store {
     /// Forgets copies that were found damaged in these places (`None` when they are in none any more), durably, and remembers
     /// that it did. One that was put again meanwhile, or moved, stays. Which were forgotten; and when that is not durable, they
     /// are until the next start.
-    pub(crate) fn drop_damaged(&self, found: &[(ChunkId, Option<Place>)]) -> (Vec<ChunkId>, Result<(), WriteError>) {
+    pub(crate) fn drop_damaged(
+        &self,
+        found: &[(ChunkId, Option<RecordLocation>)],
+    ) -> (Vec<ChunkId>, Result<(), WriteError>) {
         let mut writer = lock(&self.writer);
         // What was put again and is not visible yet counts, too.
         let synced = self.sync_locked(&mut writer);
-        let is_there = |(id, place): &&(ChunkId, Option<Place>)| {
+        let is_there = |(id, place): &&(ChunkId, Option<RecordLocation>)| {
             self.has(Bug::DropPutAgain)
-                || self.index().get(id).map(Place::position) == place.as_ref().map(Place::position)
+                || self.index().get(id).map(RecordLocation::position) == place.as_ref().map(RecordLocation::position)
         };
         let bad: Vec<ChunkId> = found.iter().filter(is_there).map(|(id, _)| *id).collect();
         // Also when no tombstone can be written: they are missed all the same.

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::record::{IDENTITY_LEN, Identity};
 use crate::{FORMAT, IDENTITY, Options, StoreError, io_error};
 
-/// Writes who this is into an empty directory, or checks it.
+/// Writes the identity into an empty directory, or checks it.
 pub(crate) fn identify(
     backend: &dyn Backend,
     options: &Options,

@@ -17,6 +17,7 @@ mod limit;
 mod record;
 mod recovery;
 mod scrub;
+mod settle;
 mod stage;
 mod usage;
 mod work;
@@ -26,8 +27,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
+use protocol::cleaner::Stamps;
 use protocol::id::ChunkId;
-use protocol::machine::Stamps;
 
 pub use ahead::Ahead;
 pub use api::{Options, ReadError, Recovery, Space, StoreError, WriteError};
@@ -36,7 +37,7 @@ pub use clean::Discarded;
 pub use compact::{Compaction, Step};
 pub use gap::Gap;
 pub use scrub::Scrubbed;
-pub use work::GROUP;
+pub use work::{GROUP, Group, Read, Report, Trouble, Work, Write};
 
 use backend::Backend;
 use damaged::Damaged;
@@ -52,7 +53,7 @@ pub const FORMAT: u32 = 2;
 pub const IDENTITY: &str = "identity";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RecordLocation {
     segment: u32,
     offset: u64,
     len: u32,
@@ -60,7 +61,7 @@ struct Place {
     stamps: Stamps,
 }
 
-impl Place {
+impl RecordLocation {
     fn record_len(self) -> u64 {
         record::span(self.len)
     }
@@ -84,18 +85,18 @@ struct Writer {
     spare: Option<u32>,
     sequence: u64,
     stage: Stage,
-    pending: Vec<(ChunkId, Option<Place>)>,
+    pending: Vec<(ChunkId, Option<RecordLocation>)>,
     failed: bool,
 }
 
-/// A store. Reads, look-ups and one writer may work at the same time.
+/// A store. Reads, lookups and one writer may work at the same time.
 #[derive(Debug)]
 pub struct Store {
     backend: Box<dyn Backend>,
     options: Options,
     identity: Identity,
     bug: Option<Bug>,
-    index: RwLock<BTreeMap<ChunkId, Place>>,
+    index: RwLock<BTreeMap<ChunkId, RecordLocation>>,
     damaged: Mutex<Damaged>,
     usage: Mutex<Usage>,
     writer: Mutex<Writer>,
@@ -120,7 +121,7 @@ fn segment_number(name: &str) -> Option<u32> {
 }
 
 /// Counts a record that the index refers to no more.
-fn bury(usage: &mut Usage, old: Place) {
+fn bury(usage: &mut Usage, old: RecordLocation) {
     usage.change(old.segment, |segment| {
         segment.live -= old.record_len();
         segment.buried += 1;
@@ -136,7 +137,7 @@ fn write_error(error: &io::Error) -> WriteError {
         // What this store says of its capacity has no number of the system's.
         io::ErrorKind::StorageFull if error.raw_os_error().is_none() => WriteError::NoSpace,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteError::FileSystemFull,
-        _ => limit::told(error).map_or_else(|| WriteError::Io(error.to_string()), WriteError::Exhausted),
+        _ => limit::exceeded(error).map_or_else(|| WriteError::Io(error.to_string()), WriteError::Exhausted),
     }
 }
 
@@ -144,7 +145,7 @@ fn read_error(error: &io::Error) -> ReadError {
     match error.kind() {
         io::ErrorKind::NotFound => ReadError::Missing,
         io::ErrorKind::UnexpectedEof => ReadError::Corrupt,
-        _ => limit::told(error).map_or_else(|| ReadError::Io(error.to_string()), ReadError::Exhausted),
+        _ => limit::exceeded(error).map_or_else(|| ReadError::Io(error.to_string()), ReadError::Exhausted),
     }
 }
 
@@ -220,7 +221,7 @@ impl Store {
         let (index, damaged, usage, writer) =
             (RwLock::new(index), Mutex::new(damaged), Mutex::new(usage), Mutex::new(writer));
         let store = Self { backend, options, identity, bug, index, damaged, usage, writer };
-        let missed: Vec<(ChunkId, Option<Place>)> = recovery.missed.iter().map(|id| (*id, None)).collect();
+        let missed: Vec<(ChunkId, Option<RecordLocation>)> = recovery.missed.iter().map(|id| (*id, None)).collect();
         recovery.forgetful = store.drop_damaged(&missed).1.err();
         Ok((store, recovery))
     }
@@ -229,7 +230,7 @@ impl Store {
         self.bug == Some(bug)
     }
 
-    fn index(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ChunkId, Place>> {
+    fn index(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ChunkId, RecordLocation>> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -302,7 +303,7 @@ impl Store {
         self.options.reserve.max(3 * self.segment_len())
     }
 
-    /// Bytes that the file system has for more files for the sake of new chunks. Where it does not tell, only the capacity
+    /// Bytes that the file system has for more files for the sake of new chunks. Where it reports nothing, only the capacity
     /// counts, and a file that cannot be made is the first sign of a full one.
     fn room(&self) -> u64 {
         self.room_beside(self.reserve())
@@ -395,7 +396,7 @@ impl Store {
         id: &ChunkId,
         pieces: &[Bytes],
         most: u64,
-    ) -> Result<Place, WriteError> {
+    ) -> Result<RecordLocation, WriteError> {
         if writer.failed {
             return Err(already_failed());
         }
@@ -407,7 +408,8 @@ impl Store {
         // It ends where a damaged disk may have made it begin; of equal numbers the later record counts.
         writer.sequence = writer.sequence.saturating_add(1);
         let stamps = Stamps::default();
-        let place = Place { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence, stamps };
+        let place =
+            RecordLocation { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence, stamps };
         let (crc, behind) =
             (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(place.offset, writer.synced));
         let (segment, sequence) = (place.segment, place.sequence);
@@ -525,7 +527,7 @@ impl Store {
         }
     }
 
-    fn read_place(&self, id: &ChunkId, place: Place) -> Result<Bytes, ReadError> {
+    fn read_place(&self, id: &ChunkId, place: RecordLocation) -> Result<Bytes, ReadError> {
         let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
         match self.backend.read_at(&segment_name(place.segment), place.offset, &mut buffer) {
             Ok(()) => {}

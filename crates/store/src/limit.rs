@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 /// Which limit this error is about, and what to do; `None` when it is about something else.
-pub(crate) fn told(error: &io::Error) -> Option<String> {
+pub(crate) fn exceeded(error: &io::Error) -> Option<String> {
     let limit = |resource| getrlimit(resource).current.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     match Errno::from_io_error(error)? {
         Errno::MFILE => Some(format!(

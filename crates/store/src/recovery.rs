@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use protocol::cleaner::Stamps;
 use protocol::id::ChunkId;
-use protocol::machine::Stamps;
 
 use crate::backend::Backend;
 use crate::bug::Bug;
@@ -13,14 +13,14 @@ use crate::gap::{Gap, Run, between};
 use crate::record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use crate::stage::BLOCK;
 use crate::usage::Usage;
-use crate::{Place, Recovery, StoreError, io_error, record, segment_name};
+use crate::{RecordLocation, Recovery, StoreError, io_error, record, segment_name};
 
 /// Bytes of a segment's end that are written again at a time.
 const AGAIN: usize = 256 << 10;
 /// What the newest record of a chunk says.
 #[derive(Clone, Copy)]
 enum Newest {
-    Here(Place),
+    Here(RecordLocation),
     Gone,
     /// Gone, because it was damaged.
     Damaged,
@@ -232,7 +232,7 @@ impl Found {
             return;
         }
         let stamps = Stamps::default();
-        let place = Place { segment, offset, len: header.len, sequence: header.sequence, stamps };
+        let place = RecordLocation { segment, offset, len: header.len, sequence: header.sequence, stamps };
         let says = match (header.kind, header.len) {
             (Kind::Chunk, _) => Newest::Here(place),
             (Kind::Tombstone | Kind::Struck, 0) => Newest::Gone,
@@ -266,7 +266,7 @@ impl Found {
     }
 
     /// The index, the damaged copies of earlier runs, the usage, what to report, and the highest sequence number.
-    pub(crate) fn finish(self) -> (BTreeMap<ChunkId, Place>, Damaged, Usage, Recovery, u64) {
+    pub(crate) fn finish(self) -> (BTreeMap<ChunkId, RecordLocation>, Damaged, Usage, Recovery, u64) {
         let mut index = BTreeMap::new();
         let mut damaged = Damaged::default();
         // Of what was dropped or written again since, nothing is to be noted.

@@ -19,8 +19,8 @@ pub struct Scrubbed {
     pub bytes: u64,
     /// Chunks whose copy was bad, and is forgotten.
     pub bad: Vec<ChunkId>,
-    /// Chunks that the disk could not read, and what it said: no proof of damage, so they stay.
-    pub unread: Vec<(ChunkId, String)>,
+    /// Chunks that the disk could not read, and its error: no proof of damage, so they stay.
+    pub unreadable: Vec<(ChunkId, String)>,
     /// Why some of the bad ones could not be forgotten durably: the next start finds these again.
     pub failed: Option<WriteError>,
 }
@@ -48,7 +48,7 @@ impl Store {
                 // Gone meanwhile, or moved.
                 Err(ReadError::Missing) => true,
                 Err(ReadError::Exhausted(problem) | ReadError::Io(problem)) => {
-                    scrubbed.unread.push((id, problem));
+                    scrubbed.unreadable.push((id, problem));
                     !self.has(Bug::ForgetUnread)
                 }
             };

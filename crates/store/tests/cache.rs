@@ -169,7 +169,7 @@ fn a_disk_that_does_not_read_is_no_proof_of_damage() {
     store.sync().expect("syncs");
     disk.set_fail_read(true);
     let scrubbed = store.scrub(None, u64::MAX);
-    assert_eq!((scrubbed.bad.len(), scrubbed.unread.len()), (0, ids.len()));
+    assert_eq!((scrubbed.bad.len(), scrubbed.unreadable.len()), (0, ids.len()));
     assert!(open(&disk, None).is_err(), "a start that cannot read knows nothing");
     disk.set_fail_read(false);
     assert!(ids.iter().all(|id| store.read(id).is_ok()));

@@ -24,7 +24,7 @@ fn a_chunk_goes_when_two_looks_condemn_it() {
     let disk = CrashBackend::new();
     let store = open(&disk);
     let id = put(&store, b"one", 0);
-    assert_eq!(store.discard(&[id], 1, 0).dropped, 0, "the first look condemns");
+    assert_eq!(store.discard(&[id], 1, 0).dropped, 0, "the first pass condemns");
     assert_eq!(store.discard(&[id], 1, 0).dropped, 0, "and does so again");
     assert_eq!(store.discard(&[id], 4, 0).dropped, 0, "so does that of another cleaner");
     let done = store.discard(&[ChunkId::of_payload(b"not here"), id], 5, 3);
@@ -43,7 +43,7 @@ fn what_is_promised_stays() {
     assert_eq!(store.promise(&asked, 2), Some(5));
     assert_eq!(put(&store, b"written", 2), written);
     assert_eq!(store.discard(&[asked, written], 2, 1).dropped, 0);
-    // The promise undid the condemnation as well: it takes two looks more.
+    // The promise undid the condemnation as well: it takes two more passes.
     assert_eq!(store.discard(&[asked, written], 3, 2).dropped, 0);
     assert_eq!(store.discard(&[asked, written], 4, 3).dropped, 3);
     assert_eq!(store.promise(&asked, 4), None);
@@ -68,7 +68,7 @@ fn a_promise_before_the_first_sync_counts() {
 }
 
 #[test]
-fn what_is_put_after_a_mark_is_not_condemned_by_its_look() {
+fn what_is_put_after_a_mark_is_not_condemned_by_its_pass() {
     let store = open(&CrashBackend::new());
     let id = put(&store, b"new", 2);
     for mark in [2, 3] {

@@ -31,6 +31,13 @@ fn files(disk: &CrashBackend) -> u64 {
     files.filter(|(name, _)| name.starts_with("segment-")).map(|(_, len)| len).sum()
 }
 
+/// Opens a store that met crashes and no damage.
+fn undamaged(disk: &CrashBackend, seed: u64) -> Store {
+    let (store, recovery) = opened(disk);
+    assert_eq!((recovery.damaged, recovery.gaps), (vec![], vec![]), "seed {seed}: a crash was taken for damage");
+    store
+}
+
 #[test]
 fn synced_chunks_survive_crashes_in_every_seed() {
     for seed in 0..400 {
@@ -39,12 +46,7 @@ fn synced_chunks_survive_crashes_in_every_seed() {
         let mut durable: BTreeMap<ChunkId, Bytes> = BTreeMap::new();
         let mut removed: Vec<Bytes> = Vec::new();
         for life in 0..4 {
-            let (store, recovery) = opened(&disk);
-            assert_eq!(
-                (recovery.damaged, recovery.gaps),
-                (vec![], vec![]),
-                "seed {seed}, life {life}: a crash was taken for damage"
-            );
+            let store = undamaged(&disk, seed);
             for (id, bytes) in &durable {
                 assert_eq!(store.read(id).as_ref(), Ok(bytes), "seed {seed}, life {life}");
             }
@@ -90,12 +92,7 @@ fn synced_chunks_survive_crashes_in_every_seed() {
             assert!(space.used <= space.capacity, "seed {seed}: {space:?}");
             drop(store);
             disk.crash(rng.next_u64());
-            let (store, recovery) = opened(&disk);
-            assert_eq!(
-                (recovery.damaged, recovery.gaps),
-                (vec![], vec![]),
-                "seed {seed}, life {life}: a crash was taken for damage"
-            );
+            let store = undamaged(&disk, seed);
             for (id, bytes) in &pending {
                 match store.read(id) {
                     Ok(read) => assert_eq!(read, *bytes, "seed {seed}"),
@@ -548,8 +545,8 @@ fn the_backends_behave_alike() {
                 _ => backend.write_at(name, offset, &bytes),
             };
             let failed = result.is_err();
-            let said = result.map_err(|error| error.kind());
-            (said, if failed { Vec::new() } else { buffer }, backend.list().expect("lists"))
+            let outcome = result.map_err(|error| error.kind());
+            (outcome, if failed { Vec::new() } else { buffer }, backend.list().expect("lists"))
         });
         assert_eq!(outcomes[0], outcomes[1], "step {step}: {what} {name} {offset} {len}");
         assert_eq!(outcomes[0], outcomes[2], "step {step}: {what} {name} {offset} {len}");

@@ -169,7 +169,7 @@ fn a_chunk_that_cannot_be_dropped_while_its_segment_is_emptied_stays() {
     let disk = Meeting::new();
     let store = disk.open(1 << 20);
     (0..20).for_each(|n| put(&store, n));
-    assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first look condemns");
+    assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first pass condemns");
     // Most of the first segment is dead, and the second is full to the last byte.
     (2..10).for_each(|n| store.remove(&id(n)).expect("removes"));
     (0..23).for_each(|_| store.remove(&id(2)).expect("removes"));
@@ -266,7 +266,7 @@ fn a_disk_that_does_not_read_is_no_proof_of_damage() {
     disk.set(|asked, _| if asked == Asked::Read { Err(io::Error::other("the cable")) } else { Ok(()) });
     assert_eq!(store.read(&id(0)), Err(ReadError::Io("the cable".to_owned())));
     let scrubbed = store.scrub(None, u64::MAX);
-    assert_eq!((scrubbed.bad.len(), scrubbed.unread.len()), (0, 12));
+    assert_eq!((scrubbed.bad.len(), scrubbed.unreadable.len()), (0, 12));
     assert_eq!(store.compact(&mut |_| ControlFlow::Continue(())), Ok(None), "what cannot be read cannot be moved");
     *disk.meet.lock().expect("no panic") = None;
     assert!([0, 1].into_iter().chain(10..20).all(|n| store.read(&id(n)) == Ok(chunk(n))));
@@ -328,7 +328,7 @@ fn a_chunk_that_is_put_again_while_a_scrub_reads_its_damaged_copy_stays() {
     let (name, offset) = (disk.segments()[0].clone(), 2_000);
     disk.disk.write_at(&name, offset, &[7; 8]).expect("writes");
     assert_eq!(store.read(&id(0)), Err(ReadError::Corrupt));
-    assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first look condemns");
+    assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first pass condemns");
     let (other, mut over) = (Arc::clone(&store), false);
     disk.set(move |asked, _| {
         if asked == Asked::Read && !core::mem::replace(&mut over, true) {

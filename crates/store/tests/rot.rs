@@ -1,4 +1,4 @@
-//! What damage on the medium takes with it, and what is told of it.
+//! What damage on the medium takes with it, and what is reported of it.
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
@@ -13,8 +13,8 @@ fn open(disk: &CrashBackend) -> (Store, Recovery) {
     Store::open(Box::new(disk.clone()), options).expect("opens")
 }
 
-/// What is told of gaps: segment, offset, bytes, records.
-fn told(gaps: &[Gap]) -> Vec<(u32, u64, u64, u64)> {
+/// What is reported of gaps: segment, offset, bytes, records.
+fn extents(gaps: &[Gap]) -> Vec<(u32, u64, u64, u64)> {
     gaps.iter().map(|gap| (gap.segment, gap.offset, gap.bytes, gap.records)).collect()
 }
 
@@ -55,7 +55,7 @@ fn a_damaged_tombstone_costs_itself_alone() {
         flip(&disk, SEGMENT, 64 + 20 * 1_088 + 5 * 64 + at);
         for start in 0..3 {
             let (store, recovery) = open(&disk);
-            assert_eq!(told(&recovery.gaps), [(1, 64 + 20 * 1_088 + 5 * 64, 64, 1)], "byte {at}, start {start}");
+            assert_eq!(extents(&recovery.gaps), [(1, 64 + 20 * 1_088 + 5 * 64, 64, 1)], "byte {at}, start {start}");
             assert_eq!((store.damaged(), recovery.cut), ((1, true), vec![]));
             let back: Vec<u32> = (0..20).filter(|n| store.contains(&id(*n, 1_000)).is_some()).collect();
             assert!(back == [5], "byte {at}, start {start}: {back:?} are back");
@@ -89,7 +89,7 @@ fn a_damaged_header_is_told_with_its_place_and_counted() {
             for _ in 0..3 {
                 let (store, recovery) = open(&disk);
                 assert_eq!(missing(&store), [7]);
-                assert_eq!((told(&recovery.gaps), recovery.cut), (vec![(1, begin, 1_088, 1)], vec![]));
+                assert_eq!((extents(&recovery.gaps), recovery.cut), (vec![(1, begin, 1_088, 1)], vec![]));
                 assert_eq!(store.damaged(), (1, true));
                 put(&store, 50, 2_000);
             }
@@ -102,14 +102,17 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
     let disk = filled(4);
     disk.write_at(SEGMENT, 64 + 7 * 1_088, &vec![0; 5 * 1_088]).expect("writes");
     let (store, recovery) = open(&disk);
-    assert_eq!((missing(&store), told(&recovery.gaps)), ((7..12).collect(), vec![(1, 64 + 7 * 1_088, 5 * 1_088, 5)]));
+    assert_eq!(
+        (missing(&store), extents(&recovery.gaps)),
+        ((7..12).collect(), vec![(1, 64 + 7 * 1_088, 5 * 1_088, 5)])
+    );
     assert_eq!(store.space().dead, 5 * 1_088);
     drop(store);
     // The last one has lost its header.
     let disk = filled(4);
     flip(&disk, SEGMENT, 64 + 19 * 1_088);
     let (store, recovery) = open(&disk);
-    assert_eq!((missing(&store), told(&recovery.gaps)), (vec![19], vec![(1, 64 + 19 * 1_088, 1_088, 1)]));
+    assert_eq!((missing(&store), extents(&recovery.gaps)), (vec![19], vec![(1, 64 + 19 * 1_088, 1_088, 1)]));
     assert_eq!(store.space().dead, 1_088);
     drop(store);
     // In two places, each is counted by itself.
@@ -118,15 +121,15 @@ fn several_records_that_cannot_be_read_are_counted_by_those_around_them() {
     disk.write_at(SEGMENT, 64 + 17 * 1_088, &vec![0xff; 3 * 1_088]).expect("writes");
     let (_, recovery) = open(&disk);
     let both = vec![(1, 64 + 7 * 1_088, 1_088, 1), (1, 64 + 17 * 1_088, 3 * 1_088, 3)];
-    assert_eq!(told(&recovery.gaps), both);
-    // The last ones: only the next segment tells of them.
+    assert_eq!(extents(&recovery.gaps), both);
+    // The last ones: only the next segment shows them.
     for others in [1, 4] {
         let disk = filled(others);
         disk.write_at(SEGMENT, 64 + 17 * 1_088, &vec![0; 3 * 1_088]).expect("writes");
         let (store, recovery) = open(&disk);
         // As nobody knows where they ended, all the rest of the file may have been written.
         let rest = (64 << 10) - (64 + 17 * 1_088);
-        assert_eq!((missing(&store), told(&recovery.gaps)), (vec![17, 18, 19], vec![(1, 64 + 17 * 1_088, rest, 3)]));
+        assert_eq!((missing(&store), extents(&recovery.gaps)), (vec![17, 18, 19], vec![(1, 64 + 17 * 1_088, rest, 3)]));
         assert_eq!((store.damaged(), store.space().dead), ((3, true), rest));
     }
 }
@@ -138,14 +141,14 @@ fn a_damaged_segment_header_is_told_and_takes_nothing_along() {
         let disk = filled(others);
         flip(&disk, SEGMENT, at);
         let (store, recovery) = open(&disk);
-        assert_eq!((missing(&store), told(&recovery.gaps)), (vec![], vec![(1, 0, 64, 0)]));
+        assert_eq!((missing(&store), extents(&recovery.gaps)), (vec![], vec![(1, 0, 64, 0)]));
     }
     // That of a new segment, whose first record nothing says was durable: a crash may have cut both off.
     let disk = CrashBackend::new();
     put(&open(&disk).0, 1, 1_000);
     disk.write_at(SEGMENT, 0, b"XXXX").expect("writes");
     let (store, recovery) = open(&disk);
-    assert_eq!((store.chunks(), told(&recovery.cut), recovery.gaps), (1, vec![(1, 0, 64, 0)], vec![]));
+    assert_eq!((store.chunks(), extents(&recovery.cut), recovery.gaps), (1, vec![(1, 0, 64, 0)], vec![]));
     drop(store);
     let (store, recovery) = open(&disk);
     assert_eq!((store.chunks(), recovery.cut, recovery.gaps), (1, vec![], vec![]));
@@ -164,7 +167,7 @@ fn a_segment_in_the_place_of_another_is_told_and_takes_nothing_else_along() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_told() {
+fn a_file_that_was_cut_is_reported() {
     let ten = 64 + 10 * 1_088;
     for (others, len) in [(4, ten + 7), (4, ten), (4, ten + 200), (0, ten + 7), (0, ten + 200), (0, 40_000)] {
         let disk = filled(others);
@@ -179,7 +182,7 @@ fn a_file_that_was_cut_is_told() {
         assert_eq!((gap.segment, gap.offset + gap.bytes), (1, 64 << 10), "{others}, {len}");
         match (others, len) {
             (0, 40_000) => assert_eq!((missing(&store), gap.offset, gap.records), (vec![], 64 + 20 * 1_088, 0)),
-            // No segment behind it tells how many there were.
+            // No segment behind it shows how many there were.
             (0, _) => assert_eq!((missing(&store).len(), gap.offset), (10, 64 + 10 * 1_088)),
             _ => assert_eq!((missing(&store).len(), gap.offset, gap.records), (10, 64 + 10 * 1_088, 10)),
         }
@@ -189,7 +192,7 @@ fn a_file_that_was_cut_is_told() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_read_at_all_is_kept_and_told() {
+fn a_segment_that_cannot_be_read_at_all_is_kept_and_reported() {
     let disk = filled(4);
     let mut bytes = vec![0; 64 << 10];
     disk.read_at(SEGMENT, 0, &mut bytes).expect("reads");
@@ -207,7 +210,7 @@ fn what_a_crash_left_without_a_header_is_struck_out_and_never_taken_for_damage()
     disk.write_at(SEGMENT, at + 512, &[7; 6_080]).expect("writes");
     disk.sync(SEGMENT).expect("syncs");
     let (store, recovery) = open(&disk);
-    assert_eq!((told(&recovery.cut), recovery.gaps, store.damaged()), (vec![(1, at, 6_592, 1)], vec![], (0, false)));
+    assert_eq!((extents(&recovery.cut), recovery.gaps, store.damaged()), (vec![(1, at, 6_592, 1)], vec![], (0, false)));
     assert_eq!(missing(&store), []);
     // One that is smaller than what was struck out, and one in the next segment.
     put(&store, 300, 100);
@@ -244,7 +247,7 @@ fn the_beginning_of_a_segment_that_a_failed_sync_dropped_is_struck_out_and_never
     }
     // What is lost at the end of the segment before is noticed all the same.
     disk.write_at(SEGMENT, 64 + 40_064, &[0; 192]).expect("writes");
-    assert_eq!(told(&open(&disk).1.gaps), vec![(1, 64 + 40_064, (64 << 10) - 64 - 40_064, 1)]);
+    assert_eq!(extents(&open(&disk).1.gaps), vec![(1, 64 + 40_064, (64 << 10) - 64 - 40_064, 1)]);
 }
 
 #[test]

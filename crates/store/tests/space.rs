@@ -108,6 +108,34 @@ fn small_chunks_are_moved_in_batches_and_to_the_last() {
 }
 
 #[test]
+fn what_the_disk_does_not_read_keeps_no_other_segment_from_being_emptied() {
+    // Which segment has the sector, and whether a chunk, a tombstone or nothing that matters lies there, the seed decides.
+    let mut refused = 0;
+    for seed in 0..200 {
+        let disk = CrashBackend::new();
+        let store = open(&disk);
+        // Ten chunks fill a segment. All but one of each go; the tombstones follow those of the next segment.
+        for segment in 0..6 {
+            let ids: Vec<ChunkId> = (0..10).map(|n| put(&store, &chunk(segment * 10 + n, 3_000))).collect();
+            ids[1..].iter().for_each(|id| store.remove(id).expect("removes"));
+        }
+        let files = store.space().used / SEGMENT;
+        assert!(disk.lose_sector(seed));
+        let end = loop {
+            match store.compact(&mut |_| ControlFlow::Continue(())) {
+                Ok(Some(_)) => {}
+                end => break end,
+            }
+        };
+        refused += u32::from(end.is_err());
+        // The six chunks that stay fill one, and one that cannot be read stays.
+        let now = store.space().used / SEGMENT;
+        assert!(now <= 2, "seed {seed}: {now} of {files} segments are left");
+    }
+    assert!((1..200).contains(&refused), "{refused} of 200 sectors lay where something is needed");
+}
+
+#[test]
 fn a_scrub_goes_through_everything_a_stretch_at_a_time() {
     let store = open(&CrashBackend::new());
     let mut ids: Vec<ChunkId> = (0..150).map(|n| put(&store, &chunk(n, 1_000))).collect();

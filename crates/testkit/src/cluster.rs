@@ -1,7 +1,9 @@
 //! A cluster of the real binary on a rack: a target or a gateway on each host.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,10 +17,13 @@ use crate::rack::{Rack, Shape, is_own, is_stale};
 
 /// How long a cluster may take to do what it is waited for.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Where gateways serve files, on their own hosts' loopback interface.
-const HTTP: &str = "127.0.0.1:8080";
-/// What files over HTTP are had with.
-const TOKEN: &str = "of a rack";
+/// The ports of gateways, on their own hosts' loopback interface.
+const HTTP: u16 = 8_080;
+const S3: u16 = 8_081;
+/// The port of the targets.
+const TARGET: u16 = 7_000;
+/// The keys of the only user.
+const KEYS: (&str, &str) = ("RACKACCESSKEY", "the secret key of a rack");
 /// The port of the targets' metrics.
 const METRICS: u16 = 7_100;
 
@@ -82,17 +87,21 @@ impl Cluster {
              [protocol]\nlink_mbps = {rate}\n"
         );
         for id in 1..=self.plan.targets {
-            let (address, capacity) = (self.rack.address(self.host_of(id)), &self.plan.capacity);
+            let (host, capacity) = (self.rack.address(self.host_of(id)), &self.plan.capacity);
+            let (address, metrics) = (SocketAddr::new(host, TARGET), SocketAddr::new(host, METRICS));
             write!(
                 text,
-                "[[target]]\nid = {id}\ndomain = \"server-{id}\"\naddress = \"{address}:7000\"\ndata = \"target-{id}\"\n\
-                 capacity = \"{capacity}\"\nmetrics = \"{address}:{METRICS}\"\n"
+                "[[target]]\nid = {id}\ndomain = \"server-{id}\"\naddress = \"{address}\"\ndata = \"target-{id}\"\n\
+                 capacity = \"{capacity}\"\nmetrics = \"{metrics}\"\n"
             )?;
         }
         fs::write(self.config(), text).context("the configuration cannot be written")?;
         fs::write(self.file("cluster.key"), "7e".repeat(32)).context("the key cannot be written")?;
-        fs::write(self.file("gateway.token"), TOKEN).context("the gateway's token cannot be written")?;
-        fs::write(self.file("gateway.toml"), format!("http = \"{HTTP}\"\n")).context("gateway.toml cannot be written")
+        let (access, secret) = KEYS;
+        let user = format!("[[user]]\nname = \"rack\"\naccess_key = \"{access}\"\nsecret_key = \"{secret}\"\n");
+        fs::write(self.file("users.toml"), user).context("users.toml cannot be written")?;
+        let gateway = format!("http = \"{}\"\n[s3]\nlisten = \"{}\"\n", self.address(HTTP), self.address(S3));
+        fs::write(self.file("gateway.toml"), gateway).context("gateway.toml cannot be written")
     }
 
     fn make_stores(&self) -> anyhow::Result<()> {
@@ -104,7 +113,7 @@ impl Cluster {
             })
             .collect::<Result<_, _>>()?;
         for mut store in making {
-            ensure!(store.wait()?, "a store cannot be made: {}", store.said());
+            ensure!(store.wait()?, "a store cannot be made: {}", store.output());
         }
         Ok(())
     }
@@ -123,14 +132,14 @@ impl Cluster {
         for id in &missing {
             let target = self.target(*id)?;
             wait_until("targets are ready", || {
-                ensure!(target.is_running(), "target {id} ended: {}", target.said());
-                Ok(target.said().contains("is ready on"))
+                ensure!(target.is_running(), "target {id} ended: {}", target.output());
+                Ok(target.output().contains("is ready on"))
             })?;
         }
         if !self.plan.shape.snooping {
             return Ok(());
         }
-        wait_until("the switch has heard of every target's groups", || {
+        wait_until("the switch knows every target's groups", || {
             let hosts = missing.iter().map(|id| self.host_of(*id));
             Ok(hosts.map(|host| self.groups_of(host)).all(|groups| groups.is_ok_and(|n| n == self.groups_each())))
         })
@@ -142,6 +151,10 @@ impl Cluster {
     /// A directory cannot be removed, or a target does not start.
     pub fn start_anew(&mut self) -> anyhow::Result<()> {
         self.gateways.iter_mut().for_each(|gateway| *gateway = None);
+        for end in ["", "-wal", "-shm"] {
+            // A catalog of what was on the old disks.
+            let _ = fs::remove_file(self.file(&format!("catalog.sqlite{end}")));
+        }
         for id in 1..=self.plan.targets {
             self.targets[id - 1] = None;
             fs::remove_dir_all(self.file(&format!("target-{id}"))).context("a target's directory cannot be removed")?;
@@ -211,22 +224,29 @@ impl Cluster {
         command.env("RUST_LOG", "info");
         let mut process = self.rack.start(command, &self.file(&format!("gateway-{gateway}.log")))?;
         wait_until("the gateway is up", || {
-            ensure!(process.is_running(), "the gateway ended: {}", process.said());
-            Ok(process.said().contains("gateway is up"))
+            ensure!(process.is_running(), "the gateway ended: {}", process.output());
+            Ok(process.output().contains("gateway is up"))
         })?;
         self.gateways[gateway] = Some(process);
         Ok(())
     }
 
-    /// What a request for files says in its `Authorization` header.
-    pub fn leave(&self) -> String {
-        format!("Bearer {TOKEN}")
+    /// The address of a gateway's S3 endpoint, on its own host.
+    #[must_use]
+    pub fn s3(&self) -> String {
+        format!("http://{}", self.address(S3))
     }
 
-    /// The address of a gateway's files, on its own host.
+    /// The access key and the secret key of its user.
     #[must_use]
-    pub fn http(&self) -> String {
-        format!("http://{HTTP}")
+    pub const fn keys(&self) -> (&'static str, &'static str) {
+        KEYS
+    }
+
+    /// A port of a gateway, on its own host.
+    fn address(&self, port: u16) -> SocketAddr {
+        let loopback = if self.rack.is_ipv6() { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { Ipv4Addr::LOCALHOST.into() };
+        SocketAddr::new(loopback, port)
     }
 
     /// The configuration.
@@ -267,6 +287,16 @@ impl Cluster {
         serde_json::from_slice(&self.run(args)?).with_context(|| format!("{args:?} does not print JSON"))
     }
 
+    /// The chunks that each target holds that answers to the first gateway, by its id.
+    ///
+    /// # Errors
+    /// The gateway does not answer.
+    pub fn chunks(&self) -> anyhow::Result<BTreeMap<u64, u64>> {
+        let status = self.ask(&["status", "--json"])?;
+        let targets = status["targets"].as_array().context("a status names targets")?;
+        Ok(targets.iter().filter_map(|target| Some((target["id"].as_u64()?, target["chunks"].as_u64()?))).collect())
+    }
+
     /// How many targets answer to the first gateway.
     ///
     /// # Errors
@@ -283,7 +313,7 @@ impl Cluster {
     /// It does not give it.
     pub fn metrics(&self, id: usize) -> anyhow::Result<String> {
         let host = self.host_of(id);
-        let url = format!("http://{}:{METRICS}/metrics", self.rack.address(host));
+        let url = format!("http://{}/metrics", SocketAddr::new(self.rack.address(host), METRICS));
         let page = self.rack.visit(host, || ureq::get(&url).call()?.body_mut().read_to_string())?;
         page.with_context(|| format!("target {id} does not give its metrics"))
     }

@@ -29,6 +29,9 @@ impl Rack {
     /// The switch refuses.
     pub fn set_multicast(&self, carried: bool) -> anyhow::Result<()> {
         let (switch, flood) = (self.switch(), if carried { "on" } else { "off" });
+        if !carried && self.is_ipv6() {
+            self.introduce()?;
+        }
         ip(&format!("-n {switch} link set br0 type bridge mcast_snooping {}", u8::from(carried)))?;
         for host in 0..self.hosts() {
             let words = format!("-n {switch} link set dev p{host} mcast_flood {flood}");
@@ -37,15 +40,21 @@ impl Rack {
         Ok(())
     }
 
+    /// What filters the rack's family: the family and the match of a protocol for `nft`, and the command without it.
+    fn filters(&self) -> (&'static str, &'static str, &'static str) {
+        if self.is_ipv6() { ("ip6", "ip6 nexthdr", "ip6tables") } else { ("ip", "ip protocol", "iptables") }
+    }
+
     /// Ends what [`Rack::lose`] began.
     ///
     /// # Errors
     /// There is nothing to end, or the system refuses.
     pub fn keep(&self, host: usize) -> anyhow::Result<()> {
         let name = self.host(host);
-        ip(&format!("netns exec {name} nft delete table ip rack"))
+        let (family, _, iptables) = self.filters();
+        ip(&format!("netns exec {name} nft delete table {family} rack"))
             .or_else(|nft| {
-                ip(&format!("netns exec {name} iptables -F INPUT")).map_err(|error| error.context(format!("{nft:#}")))
+                ip(&format!("netns exec {name} {iptables} -F INPUT")).map_err(|error| error.context(format!("{nft:#}")))
             })
             .map(drop)
     }
@@ -54,32 +63,34 @@ impl Rack {
     /// `nft`, or with `iptables` where that is missing.
     ///
     /// # Errors
-    /// The machine has neither, or its kernel cannot: what both of them said.
+    /// The machine has neither, or its kernel cannot: the errors of both.
     pub fn lose(&self, host: usize, permille: u32) -> anyhow::Result<()> {
+        let (family, protocol, iptables) = self.filters();
         let rules = format!(
-            "table ip rack {{ chain input {{ type filter hook input priority 0; \
-             ip protocol udp numgen random mod 1000 < {permille} counter drop; }}; }}"
+            "table {family} rack {{ chain input {{ type filter hook input priority 0; \
+             {protocol} udp numgen random mod 1000 < {permille} counter drop; }}; }}"
         );
         let name = self.host(host);
         let Err(nft) = run("ip", &["netns", "exec", &name, "nft", &rules], "") else { return Ok(()) };
         let chance = format!("{}.{:03}", permille / 1_000, permille % 1_000);
         ip(&format!(
-            "netns exec {name} iptables -A INPUT -p udp -m statistic --mode random --probability {chance} -j DROP"
+            "netns exec {name} {iptables} -A INPUT -p udp -m statistic --mode random --probability {chance} -j DROP"
         ))
         .map(drop)
-        .map_err(|iptables| iptables.context(format!("{nft:#}")))
+        .map_err(|error| error.context(format!("{nft:#}")))
     }
 
     /// Datagrams that a host has lost since [`Rack::lose`].
     ///
     /// # Errors
-    /// Nothing was told to lose any.
+    /// No filter was set to drop any.
     pub fn lost(&self, host: usize) -> anyhow::Result<u64> {
         let name = self.host(host);
-        let count = if let Ok(table) = ip(&format!("netns exec {name} nft list table ip rack")) {
+        let (family, _, iptables) = self.filters();
+        let count = if let Ok(table) = ip(&format!("netns exec {name} nft list table {family} rack")) {
             table.split("packets ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned)
         } else {
-            let rules = ip(&format!("netns exec {name} iptables -nvxL INPUT"))?;
+            let rules = ip(&format!("netns exec {name} {iptables} -nvxL INPUT"))?;
             let rule = rules.lines().find(|line| line.contains("DROP"));
             rule.and_then(|line| line.split_whitespace().next()).map(str::to_owned)
         };

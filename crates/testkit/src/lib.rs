@@ -27,4 +27,4 @@ pub use cluster::{Cluster, Plan, remove_own_places, remove_stale_places, wait_un
 pub use package::{find_or_install, in_path};
 pub use postgres::Postgres;
 pub use process::Process;
-pub use rack::{Door, Rack, Shape, remove_own, remove_stale};
+pub use rack::{Namespace, Rack, Shape, remove_own, remove_stale};

@@ -13,6 +13,9 @@ pub fn find_or_install(package: &str, find: impl Fn() -> Option<PathBuf>) -> Res
     if let Some(found) = find() {
         return Ok(found);
     }
+    if std::env::var_os("NO_INSTALL").is_some_and(|set| !set.is_empty()) {
+        return Err(format!("Debian's package {package} is missing, and NO_INSTALL forbids to install it"));
+    }
     if !rustix::process::geteuid().is_root() {
         return Err(format!("Debian's package {package} is missing, and only root can install it"));
     }

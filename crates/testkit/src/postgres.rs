@@ -22,9 +22,9 @@ use crate::package::find_or_install;
 
 /// How long the server may take to start or to stop.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Who runs it when the tests are run by root, whom it refuses: `nobody` everywhere.
+/// The user that runs it when the tests run as root, which it refuses: `nobody` everywhere.
 const NOBODY: u32 = 65_534;
-/// Ports that are tried, as another program may take one between the look and the start.
+/// Ports that are tried, as another program may take one between the check and the start.
 const TRIES: usize = 5;
 
 /// A server.
@@ -233,7 +233,7 @@ fn programs() -> anyhow::Result<PathBuf> {
     if let Some(found) = find() {
         return Ok(found);
     }
-    // Debian's package makes and starts a server on a fixed port, unless it is told not to.
+    // Debian's package makes and starts a server on a fixed port, unless it is configured not to.
     let settings = || Some(PathBuf::from("/etc/postgresql-common/createcluster.conf")).filter(|path| path.exists());
     let settings = find_or_install("postgresql-common", settings).map_err(Error::msg)?;
     let text = fs::read_to_string(&settings).with_context(|| format!("{} cannot be read", settings.display()))?;

@@ -29,7 +29,7 @@ impl Process {
 
     /// What it printed so far.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 

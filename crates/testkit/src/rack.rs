@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
@@ -32,21 +32,23 @@ pub struct Shape {
     pub rate_mbit: Option<u32>,
     /// How long a datagram may wait at either end of a cable, milliseconds: what would wait longer is dropped.
     pub queue_ms: u32,
-    /// Whether the switch learns who listens to which multicast group. One that does not sends multicast to all.
+    /// Whether the switch learns which hosts listen to which multicast group. One that does not sends multicast to all.
     pub snooping: bool,
+    /// Whether its network is IPv6. Else it is IPv4.
+    pub ipv6: bool,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { hosts: 10, mtu: 9_000, rate_mbit: Some(1_000), queue_ms: 20, snooping: true }
+        Self { hosts: 10, mtu: 9_000, rate_mbit: Some(1_000), queue_ms: 20, snooping: true, ipv6: false }
     }
 }
 
 /// Lets a thread enter a host.
 #[derive(Debug)]
-pub struct Door(File);
+pub struct Namespace(File);
 
-impl Door {
+impl Namespace {
     /// Moves the calling thread to the host, for good.
     ///
     /// # Errors
@@ -57,23 +59,28 @@ impl Door {
     }
 }
 
-/// A running rack. Host `n` has the address `10.77.0.(n+1)` on its interface `eth0`, and a loopback interface.
+/// A running rack. Host `n` has the address `10.77.0.(n+1)`, or `fd77::(n+1)`, on its interface `eth0`, and a loopback
+/// interface.
 #[derive(Debug)]
 pub struct Rack {
     name: String,
     hosts: usize,
     queue_ms: u32,
+    ipv6: bool,
 }
 
 impl Rack {
-    /// Why no rack can be built on this machine, if so.
+    /// Why no rack of this family can be built on this machine, if so.
     #[must_use]
-    pub fn obstacle() -> Option<String> {
+    pub fn obstacle(ipv6: bool) -> Option<String> {
+        if ipv6 && !Path::new("/proc/sys/net/ipv6").exists() {
+            return Some("this machine's kernel has no IPv6".to_owned());
+        }
         if !rustix::process::geteuid().is_root() {
             return Some("network namespaces need root: run it with sudo".to_owned());
         }
         // A bare switch with a cable: what only the machine, and not this crate, can fail at.
-        let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20 };
+        let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20, ipv6 };
         let switch = rack.switch();
         let attempt = ip(&format!("netns add {switch}"))
             .and_then(|_| ip(&format!("-n {switch} link add br0 type bridge mcast_snooping 1")))
@@ -94,7 +101,8 @@ impl Rack {
         ensure!((1..=HOSTS).contains(&shape.hosts), "a rack has 1 to {HOSTS} hosts, not {}", shape.hosts);
         remove_stale()?;
         // From here on dropping it removes what there is of it.
-        let rack = Self { name: unique_name(), hosts: shape.hosts, queue_ms: shape.queue_ms };
+        let Shape { hosts, queue_ms, ipv6, .. } = *shape;
+        let rack = Self { name: unique_name(), hosts, queue_ms, ipv6 };
         let (switch, mtu) = (rack.switch(), shape.mtu);
         let mut lines = vec![format!("netns add {switch}")];
         for host in 0..rack.hosts {
@@ -103,31 +111,60 @@ impl Rack {
             lines.push(format!("link add eth0 netns {name} type veth peer name p{host} netns {switch}"));
         }
         ip_batch(None, &lines)?;
-        // A switch floods until a querier has been there for as long as members may take to answer it; and a report of
-        // membership that it missed comes again when it asks, by default half a minute later. In hundredths of a second.
-        let mut lines = vec![
-            "link add br0 type bridge mcast_query_response_interval 10".to_owned(),
-            "link set br0 type bridge mcast_startup_query_interval 100 mcast_query_interval 200".to_owned(),
-            format!("link set br0 type bridge mcast_snooping {} mcast_querier 1", u8::from(shape.snooping)),
-            format!("link set br0 mtu {mtu} up"),
-        ];
-        lines.extend((0..rack.hosts).map(|host| format!("link set p{host} mtu {mtu} master br0 up")));
-        ip_batch(Some(&switch), &lines)?;
+        rack.set_up_switch(mtu, shape.snooping)?;
         for host in 0..rack.hosts {
-            // A real cable carries datagrams one by one: what the kernel would hand over in one piece is cut here, so that
-            // each can be lost alone.
-            let lines = [
-                "link set lo up".to_owned(),
-                format!("link set eth0 mtu {mtu} gso_max_segs 1 up"),
-                format!("address add {}/24 dev eth0", rack.address(host)),
-                "route add 239.0.0.0/8 dev eth0".to_owned(),
-            ];
-            ip_batch(Some(&rack.host(host)), &lines)?;
+            ip_batch(Some(&rack.host(host)), &rack.host_lines(host, mtu))?;
             if let Some(rate) = shape.rate_mbit {
                 rack.set_rate(host, rate)?;
             }
         }
         Ok(rack)
+    }
+
+    fn set_up_switch(&self, mtu: u32, snooping: bool) -> anyhow::Result<()> {
+        // A switch floods until a querier has been there for as long as members may take to answer it; and a report of
+        // membership that it missed comes again when it asks, by default half a minute later. In hundredths of a second.
+        let mut lines = vec![
+            "link add br0 type bridge mcast_query_response_interval 10".to_owned(),
+            "link set br0 type bridge mcast_startup_query_interval 100 mcast_query_interval 200".to_owned(),
+            format!("link set br0 type bridge mcast_snooping {} mcast_querier 1", u8::from(snooping)),
+            format!("link set br0 mtu {mtu} addrgenmode none up"),
+        ];
+        if self.ipv6 {
+            // The querier for members over IPv6 needs a link-local address.
+            lines.push("address add fe80::77:ffff/64 dev br0 nodad".to_owned());
+        }
+        lines.extend((0..self.hosts).map(|host| format!("link set p{host} mtu {mtu} addrgenmode none master br0 up")));
+        ip_batch(Some(&self.switch()), &lines)
+    }
+
+    fn host_lines(&self, host: usize, mtu: u32) -> Vec<String> {
+        let (address, hardware) = (self.address(host), hardware(host));
+        // A real cable carries datagrams one by one: what the kernel would hand over in one piece is cut here, so that
+        // each can be lost alone. Addresses are used at once: nobody else has them.
+        let mut lines = vec![
+            "link set lo up".to_owned(),
+            format!("link set eth0 address {hardware} mtu {mtu} gso_max_segs 1 addrgenmode none up"),
+        ];
+        if self.ipv6 {
+            lines.push(format!("address add fe80::77:{:x}/64 dev eth0 nodad", host + 1));
+            lines.push(format!("address add {address}/64 dev eth0 nodad"));
+        } else {
+            lines.push(format!("address add {address}/24 dev eth0"));
+            lines.push("route add 239.0.0.0/8 dev eth0".to_owned());
+        }
+        lines
+    }
+
+    /// Lets every host know the others' interfaces, so that none has to ask by multicast, as IPv6 does.
+    pub(crate) fn introduce(&self) -> anyhow::Result<()> {
+        for host in 0..self.hosts {
+            let others = (0..self.hosts).filter(|other| *other != host);
+            let line =
+                |n| format!("neighbor replace {} lladdr {} dev eth0 nud permanent", self.address(n), hardware(n));
+            ip_batch(Some(&self.host(host)), &others.map(line).collect::<Vec<_>>())?;
+        }
+        Ok(())
     }
 
     /// Limits a host's cable to so many megabits per second in each direction.
@@ -168,8 +205,19 @@ impl Rack {
 
     /// The address of a host.
     #[must_use]
-    pub fn address(&self, host: usize) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, 0, host as u8 + 1)
+    pub fn address(&self, host: usize) -> IpAddr {
+        let n = host as u8 + 1;
+        if self.ipv6 {
+            Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, n.into()).into()
+        } else {
+            Ipv4Addr::new(10, 77, 0, n).into()
+        }
+    }
+
+    /// Whether its network is IPv6.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.ipv6
     }
 
     /// Does some work on a host: what it connects to is what that host reaches.
@@ -180,10 +228,10 @@ impl Rack {
     /// # Panics
     /// When `work` panics.
     pub fn visit<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-        let door = self.door(host)?;
+        let namespace = self.namespace(host)?;
         // A thread is in one place; the others stay where they are.
         std::thread::scope(|scope| {
-            let visitor = scope.spawn(move || door.enter().map(|()| work()));
+            let visitor = scope.spawn(move || namespace.enter().map(|()| work()));
             visitor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
@@ -192,9 +240,9 @@ impl Rack {
     ///
     /// # Errors
     /// The host is gone.
-    pub fn door(&self, host: usize) -> anyhow::Result<Door> {
+    pub fn namespace(&self, host: usize) -> anyhow::Result<Namespace> {
         let path = format!("/run/netns/{}", self.host(host));
-        File::open(&path).map(Door).with_context(|| format!("the namespace {path} cannot be opened"))
+        File::open(&path).map(Namespace).with_context(|| format!("the namespace {path} cannot be opened"))
     }
 
     /// A command that runs on a host.
@@ -225,17 +273,19 @@ impl Rack {
         bytes("tx").zip(bytes("rx")).context("an interface has counters")
     }
 
-    /// The multicast groups that the switch knows, each with the hosts it forwards to.
+    /// The multicast groups that the switch knows, each with the hosts it forwards to; but for those that IPv6 itself needs
+    /// on a link.
     ///
     /// # Errors
     /// The switch cannot be asked.
-    pub fn groups(&self) -> anyhow::Result<BTreeMap<Ipv4Addr, BTreeSet<usize>>> {
+    pub fn groups(&self) -> anyhow::Result<BTreeMap<IpAddr, BTreeSet<usize>>> {
         let text = run("bridge", &["-n", &self.switch(), "-j", "mdb", "show"], "")?;
         let value: Value = serde_json::from_str(&text).context("bridge answers with JSON")?;
-        let mut groups: BTreeMap<Ipv4Addr, BTreeSet<usize>> = BTreeMap::new();
+        let mut groups: BTreeMap<IpAddr, BTreeSet<usize>> = BTreeMap::new();
         for entry in value.pointer("/0/mdb").and_then(Value::as_array).into_iter().flatten() {
             let field = |name| entry.get(name).and_then(Value::as_str);
             let group = field("grp").and_then(|group| group.parse().ok());
+            let group = group.filter(|group| !matches!(group, IpAddr::V6(group) if group.segments()[0] == 0xff02));
             let host = field("port").and_then(|port| port.strip_prefix('p')).and_then(|port| port.parse().ok());
             if let (Some(group), Some(host)) = (group, host) {
                 groups.entry(group).or_default().insert(host);
@@ -249,13 +299,18 @@ impl Rack {
     /// # Errors
     /// The host's counters cannot be read.
     pub fn fragments(&self, host: usize) -> anyhow::Result<u64> {
-        let text = ip(&format!("netns exec {} cat /proc/net/snmp", self.host(host)))?;
-        let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+        let read = |file| ip(&format!("netns exec {} cat /proc/net/{file}", self.host(host)));
+        let (v4, v6) = (read("snmp")?, if self.ipv6 { read("snmp6")? } else { String::new() });
+        let mut lines = v4.lines().filter(|line| line.starts_with("Ip:"));
         let (names, values) = lines.next().zip(lines.next()).context("/proc/net/snmp has names and values of IP")?;
-        let of = |name| names.split(' ').zip(values.split(' ')).find(|(n, _)| *n == name).map(|(_, value)| value);
-        let made: u64 = of("FragCreates").context("no FragCreates")?.parse().context("FragCreates is a number")?;
-        let joined: u64 = of("ReasmReqds").context("no ReasmReqds")?.parse().context("ReasmReqds is a number")?;
-        Ok(made + joined)
+        let mut counters: BTreeMap<&str, &str> = names.split(' ').zip(values.split(' ')).collect();
+        counters.extend(v6.lines().filter_map(|line| line.split_once(char::is_whitespace)));
+        let count = |name| -> anyhow::Result<u64> {
+            let value = counters.get(name).with_context(|| format!("there is no counter {name}"))?;
+            value.trim().parse().with_context(|| format!("{name} is no number"))
+        };
+        let v4 = count("FragCreates")? + count("ReasmReqds")?;
+        Ok(if self.ipv6 { v4 + count("Ip6FragCreates")? + count("Ip6ReasmReqds")? } else { v4 })
     }
 }
 
@@ -265,6 +320,11 @@ impl Drop for Rack {
             remove(&namespace);
         }
     }
+}
+
+/// The address of a host's interface on its cable.
+fn hardware(host: usize) -> String {
+    format!("02:77:00:00:00:{:02x}", host + 1)
 }
 
 fn unique_name() -> String {
@@ -296,7 +356,7 @@ fn lives(pid: u32) -> bool {
 /// Removes racks of processes that are gone; how many namespaces that were.
 ///
 /// # Errors
-/// The system does not tell its namespaces.
+/// The system does not list its namespaces.
 pub fn remove_stale() -> anyhow::Result<usize> {
     remove_all(is_stale)
 }
@@ -304,7 +364,7 @@ pub fn remove_stale() -> anyhow::Result<usize> {
 /// Removes the racks of this process, which is about to end.
 ///
 /// # Errors
-/// The system does not tell its namespaces.
+/// The system does not list its namespaces.
 pub fn remove_own() -> anyhow::Result<usize> {
     remove_all(is_own)
 }

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use object::catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite, Start};
+use catalog::object_manifest::{Body, Kind, Record, VersionId};
+use catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite, Start};
 use object::manifest::Entry;
-use object::record::{Body, Kind, Record, VersionId};
 use protocol::id::ChunkId;
 use protocol::rng::mix;
 use serde::Serialize;
 
 use super::go_on;
 use crate::args::BenchArgs;
-use crate::numbers;
 use crate::output::{self, json, line, step_bar};
 use crate::process::most_resident;
+use crate::units;
 
 const BUCKET: &str = "bench";
 /// Objects in a page of a list, as many as S3 gives at most.
@@ -172,8 +172,8 @@ impl Bench<'_> {
             what: what.to_owned(),
             at_once,
             per_s: samples.len() as f64 / begin.elapsed().as_secs_f64(),
-            p50_ms: numbers::quantile(&samples, 50.0),
-            p99_ms: numbers::quantile(&samples, 99.0),
+            p50_ms: units::quantile(&samples, 50.0),
+            p99_ms: units::quantile(&samples, 99.0),
         })
     }
 }
@@ -182,9 +182,9 @@ fn print(report: &Report) -> anyhow::Result<()> {
     line(&format!(
         "a catalog of {} objects: {} on disk, filled in {:.0} s; at most {} resident",
         report.objects,
-        numbers::size(report.file_bytes),
+        units::size(report.file_bytes),
         report.fill_seconds,
-        numbers::size(report.resident)
+        units::size(report.resident)
     ))?;
     let cells = |row: &Measured| {
         let ms = |ms: f64| format!("{ms:.2}");

@@ -11,7 +11,7 @@ use anyhow::Context;
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
-use crate::numbers;
+use crate::units;
 
 /// How long each ceiling is measured.
 const TIME: Duration = Duration::from_millis(500);
@@ -69,7 +69,7 @@ pub(super) fn socket(datagram: usize) -> anyhow::Result<f64> {
     drop(credits);
     // The thread holds nothing but its socket.
     let _ = send.join();
-    Ok(numbers::mb_per_s(bytes, seconds))
+    Ok(units::mb_per_s(bytes, seconds))
 }
 
 /// What the raw disk of `place` does, in bytes (10^6) per second.
@@ -115,12 +115,12 @@ struct TestFile {
 
 impl TestFile {
     fn new(place: &Path, past_cache: bool) -> anyhow::Result<Self> {
-        let named = NamedTempFile::new_in(place).with_context(|| no_place(place))?;
+        let file = NamedTempFile::new_in(place).with_context(|| no_place(place))?;
         let flags = if past_cache { i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0) } else { 0 };
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(named.path());
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(file.path());
         match opened {
-            Ok(file) => Ok(Self { _named: named, opened: Some(file) }),
-            Err(_) if past_cache => Ok(Self { _named: named, opened: None }),
+            Ok(opened) => Ok(Self { _named: file, opened: Some(opened) }),
+            Err(_) if past_cache => Ok(Self { _named: file, opened: None }),
             Err(error) => Err(error).with_context(|| no_place(place)),
         }
     }
@@ -152,6 +152,6 @@ impl TestFile {
             step(file, &mut memory[from..from + APPEND], bytes)?;
             bytes += APPEND as u64;
         }
-        Ok(numbers::mb_per_s(bytes, begin.elapsed().as_secs_f64()))
+        Ok(units::mb_per_s(bytes, begin.elapsed().as_secs_f64()))
     }
 }

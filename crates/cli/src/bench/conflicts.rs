@@ -10,26 +10,27 @@ use bytes::Bytes;
 use node::Client;
 use protocol::id::ChunkId;
 use protocol::rng::Rng;
+use protocol::transport::Transport;
 use serde::Serialize;
 use sim::theory::poisson_at_least;
 
 use super::{Bench, DEPTH, go_on};
-use crate::args::{BenchArgs, TransportArg};
-use crate::numbers;
+use crate::args::BenchArgs;
 use crate::output::{self, json, step_bar};
 use crate::service::NodeCluster;
+use crate::units;
 
 /// What is compared, and the bytes of a put, unless something else is asked for.
-const TRANSPORTS: [TransportArg; 2] = [TransportArg::Hash, TransportArg::ReplicastM];
+const TRANSPORTS: [Transport; 2] = [Transport::HASH, Transport::REPLICAST_M];
 const SIZE: u64 = 1 << 10;
 /// Of the times at which puts come, and of their contents.
 const SEED: u64 = 1;
-/// Longest sleep, so that Ctrl-C is soon heard.
+/// Longest sleep, so that Ctrl-C is soon noticed.
 const NAP: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Serialize)]
 struct Row {
-    transport: &'static str,
+    transport: String,
     size: u64,
     /// Puts that were asked for in a second.
     puts_per_s: f64,
@@ -63,7 +64,7 @@ pub(super) fn run(args: &BenchArgs, rate: f64, stop: &Arc<AtomicBool>) -> anyhow
             let (asked, samples) = load.run(cluster.client(), stop)?;
             let pages = bench.config.targets.iter().filter_map(|target| target.metrics).map(page);
             let counted = Counted::of(&pages.collect::<anyhow::Result<Vec<_>>>()?, *transport);
-            rows.push(counted.row(transport.name(), *size, asked, &samples));
+            rows.push(counted.row(transport.to_string(), *size, asked, &samples));
             bar.inc(1);
         }
     }
@@ -139,8 +140,8 @@ struct Counted {
 
 impl Counted {
     /// Without negotiation what is offered is what is sent; otherwise what is accepted.
-    fn of(pages: &[String], transport: TransportArg) -> Self {
-        let of = if transport == TransportArg::Hash { "offered" } else { "accepted" };
+    fn of(pages: &[String], transport: Transport) -> Self {
+        let of = if !transport.reserved { "offered" } else { "accepted" };
         let of = format!("of=\"{of}\"");
         let mut counted = Self::default();
         let lines = pages.iter().flat_map(|page| page.lines());
@@ -160,7 +161,7 @@ impl Counted {
         counted
     }
 
-    fn row(&self, transport: &'static str, size: u64, puts_per_s: f64, samples: &[f64]) -> Row {
+    fn row(&self, transport: String, size: u64, puts_per_s: f64, samples: &[f64]) -> Row {
         let all = self.intervals.iter().sum::<u64>();
         let (most, copies) = (self.copies.iter().max().copied().unwrap_or(0), self.copies.iter().sum::<u64>());
         // As many transfers as intervals.
@@ -175,8 +176,8 @@ impl Counted {
             four_or_more: percent(self.intervals[4]),
             met: percent(self.met),
             most_over_mean: (most * self.copies.len() as u64) as f64 / copies.max(1) as f64,
-            p50_ms: numbers::quantile(samples, 50.0),
-            p99_ms: numbers::quantile(samples, 99.0),
+            p50_ms: units::quantile(samples, 50.0),
+            p99_ms: units::quantile(samples, 99.0),
         }
     }
 }
@@ -191,7 +192,7 @@ fn print(rows: &[Row]) -> anyhow::Result<()> {
     let mut cells = vec![vec!["Poisson's law".to_owned()]];
     cells[0].extend(["", "", "", none.as_str(), law(2).as_str(), law(4).as_str(), "", "", "", ""].map(str::to_owned));
     cells.extend(rows.iter().map(|row| {
-        let mut cells = vec![row.transport.to_owned(), numbers::size(row.size), format!("{:.0}", row.puts_per_s)];
+        let mut cells = vec![row.transport.clone(), units::size(row.size), format!("{:.0}", row.puts_per_s)];
         cells.push(row.intervals.to_string());
         let figures =
             [row.none, row.two_or_more, row.four_or_more, row.met, row.most_over_mean, row.p50_ms, row.p99_ms];
@@ -230,9 +231,9 @@ mod tests {
             )
         };
         let pages = [page(1, 10), page(2, 30)];
-        let offered = Counted::of(&pages, TransportArg::Hash);
+        let offered = Counted::of(&pages, Transport::HASH);
         assert_eq!((offered.intervals, offered.met), ([40, 0, 0, 0, 4], 6));
-        assert!((offered.row("hash", 1, 1.0, &[]).most_over_mean - 1.5).abs() < 1e-9);
-        assert_eq!(Counted::of(&pages, TransportArg::Leader).intervals, [0, 18, 0, 0, 0]);
+        assert!((offered.row("hash".to_owned(), 1, 1.0, &[]).most_over_mean - 1.5).abs() < 1e-9);
+        assert_eq!(Counted::of(&pages, Transport::LEADER).intervals, [0, 18, 0, 0, 0]);
     }
 }

@@ -6,8 +6,8 @@ use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Discard, Mark};
 
 use super::Bench;
-use crate::numbers;
 use crate::service::NodeCluster;
+use crate::units;
 
 /// Of the room that there is, a measurement takes no more than three quarters: chunks do not fall evenly on the targets.
 const USED: (u64, u64) = (3, 4);
@@ -37,8 +37,8 @@ impl Bench {
             each >= least,
             "there is too little room: the targets take {} more, and each of {measurements} measurements needs {} for {} \
              copies of what it puts: free some, or measure fewer --sizes and --transports",
-            numbers::size(free),
-            numbers::size(least * u64::from(self.config.copies) * USED.1 / USED.0),
+            units::size(free),
+            units::size(least * u64::from(self.config.copies) * USED.1 / USED.0),
             self.config.copies
         );
         Ok(each)

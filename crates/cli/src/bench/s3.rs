@@ -1,4 +1,4 @@
-//! Objects through the S3 face of a gateway, beside the same bytes as chunks without it.
+//! Objects through the S3 endpoint of a gateway, beside the same bytes as chunks without it.
 //!
 //! Clients are threads of this process, each with a connection of its own and one request at a time. Addresses are
 //! signed, bodies are not (as with TLS): the gateway computes entity tags and checksums as always.
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use jiff::Timestamp;
+use protocol::transport::Transport;
 use rusty_s3::Method;
-use rusty_s3::signing::sign;
 use serde::Serialize;
 use ureq::{Agent, Body, SendBody};
 
 use super::{Bench, Load, get_for, put_for};
-use crate::args::{BenchArgs, TransportArg};
+use crate::args::BenchArgs;
+use crate::client::S3;
 use crate::output::{self, json, line, step_bar};
 use crate::process::most_resident;
 use crate::service::NodeCluster;
-use crate::{layout, numbers, up};
+use crate::{gateway_file, local_cluster, running, units};
 
 /// Sizes of objects, unless others are asked for.
 const SIZES: [u64; 3] = [4 << 10, 128 << 10, 1 << 20];
@@ -46,7 +46,7 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    transport: &'static str,
+    transport: String,
     size: u64,
     /// Requests at once.
     depth: usize,
@@ -72,7 +72,7 @@ struct Row {
 pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let sizes = args.sizes.clone().unwrap_or(SIZES.to_vec());
     let depths = args.depth.map_or(DEPTHS.to_vec(), |depth| vec![depth]);
-    let transports = args.transports.clone().unwrap_or(vec![TransportArg::ReplicastM]);
+    let transports = args.transports.clone().unwrap_or(vec![Transport::REPLICAST_M]);
     let bar = step_bar("bench", (transports.len() * sizes.len() * depths.len()) as u64);
     let mut results = Vec::new();
     let (mut copies, mut targets) = (0, 0);
@@ -109,31 +109,27 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     if args.json { json(&report) } else { print(&report) }
 }
 
-/// Starts a gateway with an S3 face on a cluster made for the benchmark; its first user, and its process.
+/// Starts a gateway with an S3 endpoint on a cluster made for the benchmark; its first user, and its process.
 pub(super) fn start_gateway(
     bench: &mut Bench,
     args: &BenchArgs,
-    transport: TransportArg,
+    transport: Transport,
 ) -> anyhow::Result<(Client, u32)> {
     let place = bench.directory.as_ref().context("the cluster has no directory")?.path().to_owned();
-    layout::complete(&place, None)?;
-    args.inline.map_or(Ok(()), |bytes| layout::set_inline(&place, bytes))?;
+    local_cluster::complete(&place, None)?;
+    args.inline.map_or(Ok(()), |bytes| gateway_file::set_inline(&place, bytes))?;
     // Its targets run: only what they do not use is looked at.
     let client = Client::of(&place)?;
     let settings = bench.config.path.with_file_name("gateway.toml");
-    let gateway = up::start_gateway(&bench.config.path, &settings, Some(transport), false, None)?;
+    let gateway = running::start_gateway(&bench.config.path, &settings, Some(transport), false, None)?;
     let pid = gateway.pid();
     bench.family.get_or_insert_default().0.push(gateway);
     client.wait(bench)?;
     Ok((client, pid))
 }
 
-/// Who asks.
-pub(super) struct Client {
-    endpoint: String,
-    key: String,
-    secret: String,
-}
+/// The client, with the keys of the cluster's first user.
+pub(super) struct Client(S3);
 
 /// What one thread did.
 #[derive(Default)]
@@ -145,33 +141,22 @@ pub(super) struct Done {
 }
 
 impl Client {
-    /// With the keys of the cluster's first user.
     fn of(place: &Path) -> anyhow::Result<Self> {
-        let config = place.join("cluster.toml");
-        let s3 = layout::gateway_file(&config)?.s3.context("the cluster of the benchmark has no S3 face")?;
-        let user = layout::users(&config, Some(&s3))
-            .list()?
-            .into_iter()
-            .next()
-            .context("the cluster of the benchmark has no user")?;
-        Ok(Self { endpoint: format!("http://{}", s3.listen), key: user.access_key, secret: user.secret_key })
+        S3::of(&place.join("cluster.toml"), None, PATIENCE, "see its log".to_owned()).map(Self)
     }
 
     pub(super) fn agent() -> Agent {
         Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build().new_agent()
     }
 
-    /// Where the S3 face listens.
+    /// Where S3 is served.
     pub(super) fn server(&self) -> anyhow::Result<SocketAddr> {
-        self.endpoint.trim_start_matches("http://").parse().context("the S3 address is none")
+        self.0.endpoint().trim_start_matches("http://").parse().context("the S3 address is none")
     }
 
     /// A signed address, good for an hour.
-    pub(super) fn address(&self, method: Method, path: &str) -> anyhow::Result<String> {
-        let url = format!("{}/{BUCKET}{path}", self.endpoint).parse().context("the S3 address is none")?;
-        let (now, none) = (Timestamp::now(), std::iter::empty());
-        let signed = sign(&now, method, url, &self.key, &self.secret, None, "us-east-1", 3_600, none.clone(), none);
-        Ok(signed.to_string())
+    pub(super) fn address(&self, method: Method, key: &str) -> anyhow::Result<String> {
+        self.0.address(method, (BUCKET, key), &[], &[])
     }
 
     /// Waits until the gateway answers, and makes the bucket.
@@ -190,7 +175,7 @@ impl Client {
     }
 
     /// Puts for a while, then gets what was put, each object once.
-    fn measure(&self, bench: &mut Bench, transport: TransportArg, load: &Load) -> anyhow::Result<[Row; 2]> {
+    fn measure(&self, bench: &mut Bench, transport: Transport, load: &Load) -> anyhow::Result<[Row; 2]> {
         let base = base()?;
         let Load { depth, limit, most, .. } = *load;
         let size = load.size as u64;
@@ -239,18 +224,18 @@ impl Client {
             };
             let (whole, first) = (sorted(|done| &done.whole_ms), sorted(|done| &done.first_ms));
             Row {
-                transport: transport.name(),
+                transport: transport.to_string(),
                 size,
                 depth,
                 direction,
                 per_s: whole.len() as f64 / took,
-                mb_per_s: numbers::mb_per_s(bytes, took),
+                mb_per_s: units::mb_per_s(bytes, took),
                 chunks_mb_per_s: None,
                 share: None,
-                p50_ms: numbers::quantile(&whole, 50.0),
-                p99_ms: numbers::quantile(&whole, 99.0),
-                first_byte_p50_ms: numbers::quantile(&first, 50.0),
-                first_byte_p99_ms: numbers::quantile(&first, 99.0),
+                p50_ms: units::quantile(&whole, 50.0),
+                p99_ms: units::quantile(&whole, 99.0),
+                first_byte_p50_ms: units::quantile(&first, 50.0),
+                first_byte_p99_ms: units::quantile(&first, 99.0),
                 cpu_s_per_gib: cpu / (bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
                 gateway_resident: 0,
             }
@@ -261,7 +246,7 @@ impl Client {
     pub(super) fn put(&self, agent: &Agent, key: &str, base: &[u8], size: u64, done: &mut Done) -> anyhow::Result<()> {
         let begin = Instant::now();
         let mut content = Content { base, salt: blake3::hash(key.as_bytes()), at: 0, end: size };
-        let address = self.address(Method::Put, &format!("/{key}"))?;
+        let address = self.address(Method::Put, key)?;
         let request = agent.put(address).header("content-length", size.to_string());
         let answer = request.send(SendBody::from_reader(&mut content)).context("a put of the benchmark failed")?;
         done.took(begin, begin.elapsed(), good(answer, key)?)?;
@@ -271,7 +256,7 @@ impl Client {
 
     pub(super) fn get(&self, agent: &Agent, key: &str, size: u64, done: &mut Done) -> anyhow::Result<()> {
         let begin = Instant::now();
-        let answer = agent.get(self.address(Method::Get, &format!("/{key}"))?).call();
+        let answer = agent.get(self.address(Method::Get, key)?).call();
         let answer = good(answer.context("a get of the benchmark failed")?, key)?;
         let bytes = done.took(begin, begin.elapsed(), answer)?;
         ensure!(bytes == size, "{key} came back with {bytes} bytes and should have {size}");
@@ -346,15 +331,15 @@ impl Read for Content<'_> {
 
 fn print(report: &Report) -> anyhow::Result<()> {
     line(&format!(
-        "objects through a gateway's S3 face, {} copies on {} targets, each acknowledged when it is on disk; beside chunks \
+        "objects through a gateway's S3 endpoint, {} copies on {} targets, each acknowledged when it is on disk; beside chunks \
          of the same sizes without S3; client, gateway and targets share this machine",
         report.copies, report.targets
     ))?;
     let row = |row: &Row| {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
-            row.transport.to_owned(),
-            numbers::size(row.size),
+            row.transport.clone(),
+            units::size(row.size),
             row.depth.to_string(),
             row.direction.to_owned(),
             format!("{:.0}", row.per_s),
@@ -366,7 +351,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
             format!("{:.2}", row.first_byte_p50_ms),
             format!("{:.2}", row.first_byte_p99_ms),
             format!("{:.2}", row.cpu_s_per_gib),
-            numbers::size(row.gateway_resident),
+            units::size(row.gateway_resident),
         ]
     };
     let header = [

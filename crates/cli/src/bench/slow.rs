@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use protocol::transport::Transport;
+use serde::Serialize;
+
 use super::{Bench, Duration, Load, Run, put_for};
-use crate::args::{BenchArgs, TransportArg};
-use crate::numbers;
+use crate::args::BenchArgs;
 use crate::output::{self, json, step_bar};
 use crate::service::NodeCluster;
-use serde::Serialize;
+use crate::units;
 
 /// The slow target and the milliseconds that each of its writes takes longer.
 const SLOW: (u32, u64) = (5, 20);
@@ -17,7 +19,7 @@ const SIZE: usize = 128 << 10;
 
 #[derive(Debug, Serialize)]
 struct Row {
-    transport: &'static str,
+    transport: String,
     p50_ms: f64,
     p99_ms: f64,
     slow_p50_ms: f64,
@@ -29,13 +31,13 @@ struct Row {
 /// Runs `reservoir bench --slow-target`.
 pub(super) fn run(
     args: &BenchArgs,
-    transports: &[TransportArg],
+    transports: &[Transport],
     depth: usize,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<()> {
     let bar = step_bar("bench", 2 * transports.len() as u64);
     let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
-        let one = |transport: &TransportArg| {
+        let one = |transport: &Transport| {
             // Each begins with empty disks.
             let bench = Bench::temporary(&args.data, slow, stop)?;
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
@@ -47,7 +49,7 @@ pub(super) fn run(
             put(1, 2)?;
             let run = put(args.seconds, 1)?;
             bar.inc(1);
-            Ok((numbers::quantile(&run.samples, 50.0), numbers::quantile(&run.samples, 99.0)))
+            Ok((units::quantile(&run.samples, 50.0), units::quantile(&run.samples, 99.0)))
         };
         transports.iter().map(one).collect()
     };
@@ -57,7 +59,7 @@ pub(super) fn run(
         .iter()
         .zip(even.into_iter().zip(slow))
         .map(|(transport, ((p50_ms, p99_ms), (slow_p50_ms, slow_p99_ms)))| Row {
-            transport: transport.name(),
+            transport: transport.to_string(),
             p50_ms,
             p99_ms,
             slow_p50_ms,
@@ -70,12 +72,12 @@ pub(super) fn run(
     }
     output::line(&format!(
         "puts of {} with {} in flight, nine even targets beside one of them {} ms slower a write (times in ms)",
-        numbers::size(SIZE as u64),
+        units::size(SIZE as u64),
         depth,
         SLOW.1
     ))?;
     let cells = |row: &Row| {
-        let mut cells = vec![row.transport.to_owned()];
+        let mut cells = vec![row.transport.clone()];
         cells.extend([row.p50_ms, row.p99_ms, row.slow_p50_ms, row.slow_p99_ms].map(|ms| format!("{ms:.2}")));
         cells.push(format!("{:.2}", row.p99_ratio));
         cells

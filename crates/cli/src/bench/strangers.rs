@@ -11,16 +11,17 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use protocol::transport::Transport;
 use rustix::net::{AddressFamily, SocketType};
 use rusty_s3::Method;
 use serde::Serialize;
 
 use super::Bench;
 use super::s3::{Client, Done, base, start_gateway};
-use crate::args::{BenchArgs, TransportArg};
-use crate::numbers;
+use crate::args::BenchArgs;
 use crate::output::{self, json, line, step_bar};
 use crate::process::{cpu_seconds, open_many_files, stolen_seconds};
+use crate::units;
 
 /// How often each crowd is measured.
 const ROUNDS: usize = 5;
@@ -32,12 +33,12 @@ const PACE: Duration = Duration::from_millis(50);
 const SIZE: u64 = 100_000;
 /// Addresses from which strangers come when they have their own.
 const ADDRESSES: usize = 20;
-/// How often a stranger looks whether it was sent away, and comes again.
+/// How often a stranger checks whether it was sent away, and comes again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long they rest at most before they look whether it is over.
+/// How long they rest at most before they check whether it is over.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Who is there beside the clients.
+/// The connections beside the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Crowd {
     None,
@@ -69,8 +70,8 @@ impl Crowd {
         }
     }
 
-    /// When the `n`th of `count` looks for the `round`th time whether it was sent away.
-    fn looks(self, n: usize, count: usize, round: u32) -> Duration {
+    /// When the `n`th of `count` checks for the `round`th time whether it was sent away.
+    fn next_check(self, n: usize, count: usize, round: u32) -> Duration {
         AGAIN * round + if self == Self::Throng { Duration::ZERO } else { AGAIN * n as u32 / count.max(1) as u32 }
     }
 }
@@ -123,8 +124,7 @@ struct Measured {
 pub(super) fn run(args: &BenchArgs, strangers: usize, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     open_many_files();
     let clients = args.depth.unwrap_or(CLIENTS);
-    let transport =
-        args.transports.as_ref().and_then(|given| given.first()).copied().unwrap_or(TransportArg::ReplicastM);
+    let transport = args.transports.as_ref().and_then(|list| list.first()).copied().unwrap_or(Transport::REPLICAST_M);
     let mut bench = Bench::temporary(&args.data, None, stop)?;
     let (client, pid) = start_gateway(&mut bench, args, transport)?;
     let mut load = Load { bench, client, pid, base: base()?, clients, limit: Duration::from_secs(args.seconds) };
@@ -152,7 +152,7 @@ fn row(crowd: Crowd, kind: usize, measured: &[Measured], without: &[Measured], s
         all
     };
     let all = sorted(measured.iter().flat_map(|round| round.ms[kind].iter().copied()).collect());
-    let p99 = |round: &Measured| numbers::quantile(&round.ms[kind], 99.0);
+    let p99 = |round: &Measured| units::quantile(&round.ms[kind], 99.0);
     let ratios: Vec<f64> =
         measured.iter().zip(without).map(|(with, without)| p99(with) / p99(without).max(f64::MIN_POSITIVE)).collect();
     let each_second = |what: fn(&Measured) -> f64| {
@@ -162,10 +162,10 @@ fn row(crowd: Crowd, kind: usize, measured: &[Measured], without: &[Measured], s
         strangers: crowd.name(),
         kept: kind == 0,
         requests: all.len(),
-        p50_ms: numbers::quantile(&all, 50.0),
-        p99_ms: numbers::quantile(&all, 99.0),
-        longest_ms: numbers::quantile(&all, 100.0),
-        ratio: numbers::quantile(&sorted(ratios.clone()), 50.0),
+        p50_ms: units::quantile(&all, 50.0),
+        p99_ms: units::quantile(&all, 99.0),
+        longest_ms: units::quantile(&all, 100.0),
+        ratio: units::quantile(&sorted(ratios.clone()), 50.0),
         ratios,
         came_per_s: each_second(|round| round.came as f64),
         strangers_cpu: each_second(|round| round.strangers_cpu),
@@ -251,9 +251,9 @@ impl Load {
             Ok(stream)
         };
         let cpu = || cpu_seconds("/proc/thread-self/stat");
-        let (begin, mut held, mut said) = (Instant::now(), Vec::with_capacity(count), [0; 4_096]);
+        let (begin, mut held, mut buffer) = (Instant::now(), Vec::with_capacity(count), [0; 4_096]);
         for n in 0..count {
-            rest(begin + crowd.looks(n, count, 0), over);
+            rest(begin + crowd.next_check(n, count, 0), over);
             held.push(come(n)?);
         }
         // Whoever waits for it may have failed.
@@ -261,11 +261,11 @@ impl Load {
         let (mut came, before) = (0, cpu());
         for round in 1_u32.. {
             for (n, stream) in held.iter_mut().enumerate() {
-                rest(begin + crowd.looks(n, count, round), over);
+                rest(begin + crowd.next_check(n, count, round), over);
                 if over.load(Ordering::SeqCst) {
                     break;
                 }
-                let gone = match stream.read(&mut said) {
+                let gone = match stream.read(&mut buffer) {
                     Ok(bytes) => bytes == 0,
                     Err(error) => error.kind() != ErrorKind::WouldBlock,
                 };
@@ -287,7 +287,7 @@ impl Load {
             Ok(format!("{line} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", self.client.server()?).into_bytes())
         };
         let wrong = |method: Method| -> anyhow::Result<String> {
-            let signed = self.client.address(method, "/never")?;
+            let signed = self.client.address(method, "never")?;
             let path = signed.splitn(4, '/').nth(3).context("the S3 address has no path")?;
             Ok(format!("/{path}").replace("X-Amz-Signature=", "X-Amz-Signature=0"))
         };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Seconds that are kept.
 const KEPT: usize = 300;
-/// The longest time that is told apart, in microseconds: longer ones count as this.
+/// The longest time that is measured, in microseconds: longer ones count as this.
 const LONGEST: u64 = 120_000_000;
 
 /// What one second brought in one direction.
@@ -34,7 +34,7 @@ pub(crate) struct Second {
     pub(crate) put: Flow,
     /// Chunks read.
     pub(crate) get: Flow,
-    /// Answers of the S3 face that did what was asked.
+    /// Answers of the S3 API that did what was asked.
     pub(crate) answered: u64,
     /// Answers that refused: the client's errors.
     pub(crate) refused: u64,
@@ -147,7 +147,7 @@ impl Live {
         self.at(now, |inner| inner.get.add(done));
     }
 
-    /// The S3 face gave an answer with this status.
+    /// The S3 API gave an answer with this status.
     pub(crate) fn answered(&self, now: Instant, status: u16) {
         let class = match status {
             ..400 => 0,

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::plot::{Words, ranks};
 use super::report::Report;
-use super::scenarios::{Done, given, interval, perform, read, written};
+use super::scenarios::{Done, changes_by, interval, perform, read, written};
 use crate::args::AblateArgs;
 use crate::output::{json, table};
 
@@ -49,7 +49,7 @@ pub(super) fn run(args: &AblateArgs) -> anyhow::Result<()> {
     }
     variants.push(("all".to_owned(), all.clone()));
     let scenarios = variants.iter().map(|(_, switches)| {
-        let set = [given("--set", &args.how.set), given("--switch", &settings(switches))].concat();
+        let set = [changes_by("--set", &args.how.set), changes_by("--switch", &settings(switches))].concat();
         read(&args.file, &set, args.how.seeds)
     });
     let done = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?, &args.how.report)?;

@@ -10,7 +10,7 @@ use sim::{Planted, Report};
 
 use crate::output::{json, line, program, step_bar, table};
 
-/// How often one who does not watch a terminal hears of the progress, in parts of the whole.
+/// How often progress is printed where there is no terminal, in parts of the whole.
 const PARTS: u64 = 10;
 
 /// Most failed seeds that are shown.
@@ -48,11 +48,11 @@ pub(super) fn run(start: u64, seeds: u64, plant: Option<Planted>, as_json: bool)
     ensure!(seeds > 0, "--seeds 0 checks nothing: ask for at least 1");
     let begin = Instant::now();
     let bar = step_bar("seeds", seeds);
-    let (watched, told) = (std::io::stderr().is_terminal(), AtomicU64::new(0));
+    let (watched, printed) = (std::io::stderr().is_terminal(), AtomicU64::new(0));
     let progress = |done: u64| {
         bar.set_position(done);
         let part = done.saturating_mul(PARTS) / seeds;
-        if !watched && part > told.fetch_max(part, Ordering::Relaxed) {
+        if !watched && part > printed.fetch_max(part, Ordering::Relaxed) {
             crate::output::say!("{done} of {seeds} seeds, {:.1} s", begin.elapsed().as_secs_f64());
         }
     };

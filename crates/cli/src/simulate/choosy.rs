@@ -4,7 +4,7 @@ use protocol::rng::Rng;
 use sim::perf::Estimate;
 use sim::perf::paper::{Cell, Exhibit, Extra, Measured};
 
-use super::paper::{find, with_interval};
+use super::cells::{find, with_interval};
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
 
 /// Puts of the text's plots, and over how many its trend goes.
@@ -67,11 +67,11 @@ fn spikes(m: &Measured) -> f64 {
     100.0 * over as f64 / m.series.len().max(1) as f64
 }
 
-/// What is to be said of the exhibits.
+/// Notes on the exhibits.
 pub(super) fn remarks(exhibits: &[Exhibit], measured: &[Measured]) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut notes = Vec::new();
     if exhibits.iter().any(|e| e.is_choosy()) {
-        said.push(
+        notes.push(
             "Choosy initiators: the text says that the average improvement is 8 to 20 %, and prints neither what its \
              columns are nor their values, nor how long its runs are. Ours are as long as those of the tables and begin \
              with an empty cluster. Its maximum bid wait only grows: each put begins with the mean of what the one before it \
@@ -88,9 +88,9 @@ pub(super) fn remarks(exhibits: &[Exhibit], measured: &[Measured]) -> Vec<String
                 m.most / 1e3
             )
         });
-        said.push(format!("Spikes of 1M at 1000 MB/s: {}.", shares.collect::<Vec<_>>().join("; ")));
+        notes.push(format!("Spikes of 1M at 1000 MB/s: {}.", shares.collect::<Vec<_>>().join("; ")));
     }
-    said
+    notes
 }
 
 /// The plots of an exhibit, each with its name.

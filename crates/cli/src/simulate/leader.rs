@@ -5,7 +5,7 @@ use sim::perf::Scenario;
 
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
 use super::report::Report;
-use super::scenarios::{Done, given, interval, perform, seeded, written};
+use super::scenarios::{Done, changes_by, interval, perform, seeded, written};
 use crate::args::ScenarioArgs;
 use crate::output::{json, table};
 
@@ -34,7 +34,7 @@ const COSTS: [Named; 2] = [
     ),
 ];
 const SIZES: [Named; 2] = [("128K", &[]), ("1M", &["chunk=1MiB", "length=400ms"])];
-/// Who grants windows, and whether neighbouring groups share targets.
+/// Which node grants windows, and whether neighbouring groups share targets.
 const WAYS: [Named; 4] = [
     ("direct", &["protocol=replicast-m", "overlap=true"]),
     ("direct, groups apart", &["protocol=replicast-m"]),
@@ -115,7 +115,7 @@ pub(super) fn run(args: &ScenarioArgs) -> anyhow::Result<()> {
             for (way, of_way) in &WAYS {
                 let own: Vec<String> =
                     [*of_costs, *of_size, *of_way].concat().iter().map(|set| (*set).into()).collect();
-                let changes = [given(way, &own), given("--set", &args.set)].concat();
+                let changes = [changes_by(way, &own), changes_by("--set", &args.set)].concat();
                 scenarios.push(seeded(Scenario::parse(way, SCENARIO, &changes)?, args.seeds)?);
                 which.push([*costs, *size, *way]);
             }

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use anyhow::anyhow;
-use protocol::paper::Protocol;
 use serde::Serialize;
-use sim::perf::paper::{Cell, Exhibit, Measured, reproduce};
-use sim::perf::{Estimate, LATE_FRAMES, Quirks, STAGGERED_START, cores};
+use sim::perf::paper::{Exhibit, Measured, Protocol, reproduce};
+use sim::perf::{LATE_FRAMES, Quirks, STAGGERED_START, cores};
 
+use super::cells::{find, with_interval};
 use super::choosy;
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::progress::Progress;
@@ -148,10 +148,6 @@ fn quirks(args: &[QuirkArg]) -> Quirks {
     quirks
 }
 
-pub(super) fn find(measured: &[Measured], cell: Cell) -> Option<&Measured> {
-    measured.iter().find(|m| m.cell == cell)
-}
-
 fn as_json(exhibit: Exhibit, m: &Measured, measured: &[Measured], seeds: u64) -> CellJson {
     let paper = m.cell.published();
     let gains = choosy::gains(m, measured);
@@ -194,11 +190,6 @@ fn tentative(m: &Measured) -> Option<TentativeJson> {
         measured,
         measured_interarrival_us: measured_apart,
     })
-}
-
-pub(super) fn with_interval(estimate: Estimate, places: usize) -> String {
-    let mean = if places == 0 { grouped(estimate.mean) } else { format!("{:.places$}", estimate.mean) };
-    if estimate.half == 0.0 { mean } else { format!("{mean} ±{:.1} %", 100.0 * estimate.half / estimate.mean) }
 }
 
 /// The rows of an exhibit: ours beside the paper's.
@@ -255,23 +246,23 @@ fn rows(exhibit: Exhibit, measured: &[Measured]) -> (Vec<&'static str>, Vec<Vec<
     (header, rows.collect())
 }
 
-/// What is to be said of cells that are off, and of all.
+/// Notes on cells that are off, and of all.
 fn remarks(exhibits: &[Exhibit], measured: &[Measured]) -> Vec<String> {
-    let mut said = choosy::remarks(exhibits, measured);
+    let mut notes = choosy::remarks(exhibits, measured);
     let compared = measured.iter().filter(|m| m.ratio().is_some()).count();
     let mut off = 0;
     for m in measured {
         if let (Some(ratio), Some(remark)) = (m.ratio(), m.remark()) {
             off += 1;
             let (chunk, disk, name) = (m.cell.chunk_name(), m.cell.disk, m.cell.protocol.name());
-            said.push(format!("{chunk} at {disk} MB/s, {name}: {ratio:.2} of the paper's, because {remark}."));
+            notes.push(format!("{chunk} at {disk} MB/s, {name}: {ratio:.2} of the paper's, because {remark}."));
         }
     }
     if off == 0 && compared > 0 {
-        said.push(format!("None of the {compared} cells that the paper has is more than 10 % off."));
+        notes.push(format!("None of the {compared} cells that the paper has is more than 10 % off."));
     }
     if measured.iter().any(|m| m.cell.disk == 1_000 && m.cell.chunk == 1 << 20 && m.ratio().is_some()) {
-        said.push(
+        notes.push(
             "The cells of 1M at 1000 MB/s are all some 4 % low. A run of 40 ms holds about eight chunks for each initiator, \
              so single runs differ by 1 to 5 % from seed to seed, and the paper has one run of each; and much depends on \
              the first wave, in which all initiators meet on tentative bids because they begin at the same instant. When \
@@ -283,7 +274,7 @@ fn remarks(exhibits: &[Exhibit], measured: &[Measured]) -> Vec<String> {
     if exhibits.contains(&Exhibit::Table5)
         && measured.iter().any(|m| tentative(m).is_some_and(|t| t.measured > 1.3 * t.formula))
     {
-        said.push(
+        notes.push(
             "Table 5's formula supposes requests at random. With one chunk at a time for each initiator and all of them \
              beginning at once, requests come in bursts, most of all for large chunks: more of them meet a tentative \
              bid than the formula says. (Where arrivals are Poisson, the simulator gives what the formula gives; a test \
@@ -291,7 +282,7 @@ fn remarks(exhibits: &[Exhibit], measured: &[Measured]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    said
+    notes
 }
 
 fn fill(report: &mut Report, exhibits: &[Exhibit], measured: &[Measured], args: &PaperArgs) -> anyhow::Result<()> {

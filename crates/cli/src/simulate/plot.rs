@@ -374,7 +374,7 @@ pub(crate) fn lines(
     })
 }
 
-/// The mark of series `s`: its shape tells one series from another.
+/// The mark of series `s`: its shape distinguishes it from other series.
 fn mark<'b, C: Clone + 'static>(s: usize, at: C, size: i32, shade: RGBColor) -> DynElement<'static, SVGBackend<'b>, C> {
     match s % STROKES.len() {
         0 => Circle::new(at, size, shade.filled()).into_dyn(),

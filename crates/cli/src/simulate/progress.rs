@@ -7,20 +7,20 @@ use indicatif::ProgressBar;
 
 use crate::output::share_bar;
 
-/// How often a log, where no bar is shown, is told.
-const TOLD: Duration = Duration::from_secs(10);
-/// Parts of a run that the bar tells apart.
+/// How often progress is logged where no bar is shown.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Parts of a run that the bar distinguishes.
 const PARTS: f64 = 1_000.0;
 
 /// Shows it: on a terminal by a bar, in a log by a line now and then.
 pub(super) struct Progress {
     bar: ProgressBar,
-    told: Mutex<Instant>,
+    logged: Mutex<Instant>,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { bar: share_bar(0), told: Mutex::new(Instant::now()) }
+        Self { bar: share_bar(0), logged: Mutex::new(Instant::now()) }
     }
 }
 
@@ -31,9 +31,9 @@ impl Progress {
         self.bar.set_length((all as f64 * PARTS) as u64);
         self.bar.set_position((done * PARTS) as u64);
         self.bar.set_message(format!("{whole} of {all} runs"));
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.bar.is_hidden() && told.elapsed() >= TOLD && whole < all {
-            *told = Instant::now();
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.bar.is_hidden() && logged.elapsed() >= LOG_INTERVAL && whole < all {
+            *logged = Instant::now();
             let percent = 100.0 * done / all.max(1) as f64;
             crate::output::say!("{whole} of {all} runs are done, {percent:.0} % of everything");
         }

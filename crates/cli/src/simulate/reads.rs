@@ -5,7 +5,7 @@ use sim::perf::Scenario;
 
 use super::plot::{Bar, Group, Words, decades};
 use super::report::Report;
-use super::scenarios::{Done, given, perform, seeded, written};
+use super::scenarios::{Done, changes_by, perform, seeded, written};
 use crate::args::ReadsArgs;
 use crate::output::{json, table};
 
@@ -17,7 +17,7 @@ struct Way {
     set: &'static [&'static str],
 }
 
-/// Without reservation first. Those of the plots, which tell five apart, and two more.
+/// Without reservation first. Those of the plots, which distinguish five, and two more.
 const WAYS: [Way; 7] = [
     Way { name: "random copy", set: &["protocol=hash"] },
     Way { name: "least loaded copy", set: &["protocol=hash", "get_choice=best"] },
@@ -29,7 +29,7 @@ const WAYS: [Way; 7] = [
 ];
 const DRAWN: usize = 5;
 
-/// Who completes less than this share of what is asked for falls behind.
+/// A configuration that completes less than this share of what is asked for falls behind.
 const KEEPS_UP: f64 = 0.97;
 
 /// One run, averaged over its seeds, as JSON.
@@ -98,11 +98,11 @@ pub(super) fn run(args: &ReadsArgs) -> anyhow::Result<()> {
                 for Way { name, set } in &WAYS {
                     let own: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
                     let changes = [
-                        given(name, &own),
-                        given("--load", &[format!("load={load}")]),
-                        given("--slow", &[format!("slow_times={times}")]),
-                        given("--reads", &[format!("reads_percent={reads}")]),
-                        given("--set", &args.how.set),
+                        changes_by(name, &own),
+                        changes_by("--load", &[format!("load={load}")]),
+                        changes_by("--slow", &[format!("slow_times={times}")]),
+                        changes_by("--reads", &[format!("reads_percent={reads}")]),
+                        changes_by("--set", &args.how.set),
                     ];
                     scenarios.push(seeded(Scenario::parse(name, SCENARIO, &changes.concat())?, args.how.seeds)?);
                     which.push((*name, (*load, *times, *reads)));

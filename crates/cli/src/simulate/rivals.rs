@@ -5,7 +5,7 @@ use sim::perf::Scenario;
 
 use super::plot::{Bar, Group, Words, decades};
 use super::report::Report;
-use super::scenarios::{Done, given, perform, seeded, written};
+use super::scenarios::{Done, changes_by, perform, seeded, written};
 use crate::args::{ProfileArg, RivalsArgs};
 use crate::output::{json, table};
 
@@ -19,7 +19,7 @@ const PAPER: &str = include_str!("../../../../scenarios/slow-disks.toml");
 /// The scenario of all where everything costs.
 const COSTLY: &str = include_str!("../../../../scenarios/rivals-realistic.toml");
 
-/// Who is compared.
+/// The protocols that are compared.
 struct Contender {
     name: &'static str,
     scenario: &'static str,
@@ -145,10 +145,10 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
             for Contender { name, scenario, set } in contenders {
                 let own: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
                 let changes = [
-                    given(name, &own),
-                    given("--load", &[format!("load={load}")]),
-                    given("--slow", &[format!("slow_times={times}")]),
-                    given("--set", &args.how.set),
+                    changes_by(name, &own),
+                    changes_by("--load", &[format!("load={load}")]),
+                    changes_by("--slow", &[format!("slow_times={times}")]),
+                    changes_by("--set", &args.how.set),
                 ];
                 scenarios.push(seeded(Scenario::parse(name, scenario, &changes.concat())?, args.how.seeds)?);
                 which.push((*name, *load, *times));
@@ -183,8 +183,8 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         let mut report = Report::new("Slow disks: negotiated windows and their rivals");
         report.text(&format!(
             "One disk in nine is slow, or none. Puts arrive at random; a load of 1 is what the disks could write if all \
-             were equal and did nothing else. {} seeds. Who falls behind completes less than is asked for: its latency \
-             grows with the time that is measured. {}",
+             were equal and did nothing else. {} seeds. A protocol that falls behind completes \
+             less than is asked for: its latency grows with the time that is measured. {}",
             done[0].seeds(),
             match args.profile {
                 ProfileArg::Paper => "The papers' network: nothing but links and disks takes time.",

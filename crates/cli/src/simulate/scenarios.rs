@@ -40,7 +40,7 @@ struct Figure {
 }
 
 /// Changes of a scenario, each as the user gave it to `flag`.
-pub(super) fn given<'a>(flag: &'static str, changes: impl IntoIterator<Item = &'a String>) -> Vec<Change> {
+pub(super) fn changes_by<'a>(flag: &'static str, changes: impl IntoIterator<Item = &'a String>) -> Vec<Change> {
     changes.into_iter().map(|text| Change { flag, text: text.clone() }).collect()
 }
 
@@ -70,7 +70,7 @@ pub(super) fn seeded(mut scenario: Scenario, seeds: Option<u64>) -> anyhow::Resu
 pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::Result<Vec<Done>> {
     make_place(report)?;
     if let Some(chosen) = scenarios.iter().find_map(|scenario| scenario.chosen) {
-        tell(chosen, report)?;
+        print_note(chosen, report)?;
     }
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
@@ -87,8 +87,8 @@ pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::
     Ok(done.collect())
 }
 
-/// Says something beside the results: with JSON, standard output is for these alone.
-fn tell(text: &str, report: &ReportArgs) -> anyhow::Result<()> {
+/// Prints a note beside the results: with JSON, standard output is for these alone.
+fn print_note(text: &str, report: &ReportArgs) -> anyhow::Result<()> {
     if report.json {
         crate::output::say!("reservoir: {text}");
         return Ok(());
@@ -203,7 +203,7 @@ fn latency(series: &[Series]) -> anyhow::Result<String> {
 /// Runs `reservoir sim run`.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let how = &args.how;
-    let scenario = read(&args.file, &given("--set", &how.set), how.seeds)?;
+    let scenario = read(&args.file, &changes_by("--set", &how.set), how.seeds)?;
     let begun = std::time::Instant::now();
     let all = perform(vec![scenario], &how.report)?;
     let done = &all[0];
@@ -220,7 +220,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         report.text(&format!("{}, with {} seeds.", args.file.display(), done.scenario.seeds));
         done.scenario.chosen.into_iter().for_each(|chosen| report.text(chosen));
         report.table(&["", "mean", "95 %"], &done.rows());
-        report.plot("latency", latency(&[done.latency(done.scenario.setup.name())])?);
+        report.plot("latency", latency(&[done.latency(&done.scenario.setup.name())])?);
         if done.outcomes.len() > 1 {
             let words = Words { title: "Spread of load", x: "run", y: "bytes, most loaded target over the mean" };
             let runs: Vec<String> = (1..=done.outcomes.len()).map(|n| n.to_string()).collect();
@@ -237,7 +237,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
 /// Runs `reservoir sim compare`: the same seeds for both, so that differences are paired.
 pub(super) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
     let how = &args.how;
-    let (seeds, set) = (Some(how.seeds.unwrap_or(COMPARED)), given("--set", &how.set));
+    let (seeds, set) = (Some(how.seeds.unwrap_or(COMPARED)), changes_by("--set", &how.set));
     let all = perform(vec![read(&args.a, &set, seeds)?, read(&args.b, &set, seeds)?], &how.report)?;
     let (a, b) = (&all[0], &all[1]);
     let difference =

@@ -6,7 +6,7 @@ use sim::perf::Estimate;
 
 use super::plot::{Axis, Drawn, Series, Words, lines};
 use super::report::Report;
-use super::scenarios::{given, interval, perform, read, written};
+use super::scenarios::{changes_by, interval, perform, read, written};
 use crate::args::SweepArgs;
 use crate::output::{json, line, table};
 
@@ -101,7 +101,7 @@ pub(super) fn run(args: &SweepArgs) -> anyhow::Result<()> {
     };
     let scenarios = settings.iter().map(|set| {
         let changes: Vec<String> = set.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        read(&args.file, &[given("--set", &args.how.set), given("--vary", &changes)].concat(), args.how.seeds)
+        read(&args.file, &[changes_by("--set", &args.how.set), changes_by("--vary", &changes)].concat(), args.how.seeds)
     });
     let all = perform(scenarios.collect::<anyhow::Result<Vec<_>>>()?, &args.how.report)?;
     let metrics = &all[0].metrics;
@@ -130,12 +130,12 @@ fn show(args: &SweepArgs, ranges: &[Range], label: &str, points: &[Point]) -> an
             format!("{percent} % of the best"),
         )
     });
-    let said: Vec<String> = level.iter().flat_map(|(level, name)| kept(&ranges[0], points, *level, name)).collect();
+    let notes: Vec<String> = level.iter().flat_map(|(level, name)| kept(&ranges[0], points, *level, name)).collect();
     if args.how.report.json {
         json(&objects)?;
     } else {
         table(&header, rows.clone())?;
-        said.iter().try_for_each(|text| line(text))?;
+        notes.iter().try_for_each(|text| line(text))?;
     }
     let Some(directory) = &args.how.report.out else { return Ok(()) };
     let (places, name, axis) = ranges[0].axis();
@@ -152,7 +152,7 @@ fn show(args: &SweepArgs, ranges: &[Range], label: &str, points: &[Point]) -> an
     let mut report = Report::new(&title);
     report.text(&format!("{}, with --vary {}.", args.file.display(), args.vary.join(" --vary ")));
     report.plot("sweep", lines(&Words { title: &title, x: &name, y: label }, &axis, &series, Drawn::Line, level)?);
-    said.iter().for_each(|text| report.text(text));
+    notes.iter().for_each(|text| report.text(text));
     report.table(&header, &rows);
     report.file("result.json", serde_json::to_string_pretty(&objects)?);
     crate::output::say!("written: {}", report.write(directory)?.display());

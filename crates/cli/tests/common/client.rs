@@ -77,10 +77,10 @@ pub(crate) struct S3 {
 impl S3 {
     /// With the keys of the first user, at the endpoint that `up` printed.
     pub(crate) fn of(cluster: &Cluster) -> Self {
-        let said = cluster.said();
+        let printed = cluster.output();
         let line = |name: &str| {
-            let found = said.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
-            found.unwrap_or_else(|| panic!("no {name}: {said}")).to_owned()
+            let found = printed.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+            found.unwrap_or_else(|| panic!("no {name}: {printed}")).to_owned()
         };
         let secret = String::from_utf8(cluster.run(&["user", "show", "admin", "--secret"])).unwrap();
         Self::new(&line("endpoint"), &line("access key"), secret.trim_end())

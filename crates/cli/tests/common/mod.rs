@@ -22,7 +22,8 @@ pub(crate) fn reservoir(args: &[&str]) -> Output {
 pub(crate) fn reservoir_with(args: &[&str], input: &[u8]) -> Output {
     let child = command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("the binary starts");
-    child.stdin.take().unwrap().write_all(input).unwrap();
+    // A refused command reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(input);
     finish(child, args)
 }
 
@@ -79,16 +80,16 @@ impl Cluster {
         let child = command(&args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         let mut cluster = Self { child, directory: directory.to_owned() };
         let deadline = Instant::now() + LIMIT;
-        while !cluster.said().contains("Ctrl-C") {
-            assert!(cluster.child.try_wait().unwrap().is_none(), "up ended: {}", cluster.said());
-            assert!(Instant::now() < deadline, "up is not ready: {}", cluster.said());
+        while !cluster.output().contains("Ctrl-C") {
+            assert!(cluster.child.try_wait().unwrap().is_none(), "up ended: {}", cluster.output());
+            assert!(Instant::now() < deadline, "up is not ready: {}", cluster.output());
             std::thread::sleep(Duration::from_millis(20));
         }
         cluster
     }
 
     /// What it printed.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.directory.with_extension("log")).unwrap_or_default()
     }
 
@@ -103,9 +104,10 @@ impl Cluster {
         text.split('"').nth(1).unwrap().to_owned()
     }
 
-    /// What a request for files says in its `Authorization` header.
-    pub(crate) fn leave(&self) -> String {
-        format!("Bearer {}", fs::read_to_string(self.directory.join("gateway.token")).unwrap().trim())
+    /// The keys of objects that `ls` shows.
+    pub(crate) fn keys(&self, what: &str) -> Vec<String> {
+        let list: serde_json::Value = serde_json::from_slice(&self.run(&["ls", what, "--json"])).unwrap();
+        list.as_array().unwrap().iter().map(|object| object["key"].as_str().unwrap().to_owned()).collect()
     }
 
     /// Starts a command against it, with its standard input open.

@@ -2,10 +2,10 @@
 
 use protocol::id::{ChunkId, NodeId};
 
-use crate::catalog::{Catalog, CatalogError, Row};
-use crate::record::{Body, Kind, Record, VersionId};
 use crate::removal::Removals;
 use crate::unanswered::{Begun, contradicts, version};
+use catalog::object_manifest::{Body, Kind, Record, VersionId};
+use catalog::{Catalog, CatalogError, Row};
 
 /// A record that was read.
 pub(super) struct Seen {

@@ -9,10 +9,10 @@ use protocol::initiator::Fetched;
 
 use super::ahead::Share;
 use super::{ObjectError, Objects, failed};
-use crate::catalog::Row;
 use crate::manifest::{self, Entry, Malformed};
-use crate::record::Body;
 use crate::service::{Pending, ServiceError};
+use catalog::Row;
+use catalog::object_manifest::Body;
 
 /// Chunks of an object that are asked for ahead, as far as there is room for them.
 const PIPELINE: usize = 4;

@@ -3,24 +3,28 @@
 
 use std::collections::VecDeque;
 
+use protocol::redundancy::Redundancy;
+
 use super::{ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
-use crate::record::Body;
+use catalog::object_manifest::{Body, Record};
 
 /// Chunks that are asked for at once.
 const PIPELINE: usize = 16;
 
 impl Objects {
-    pub(super) fn renew(&self, body: &Body) -> Result<(), ObjectError> {
-        match body {
-            Body::Chunks(entries) => self.renew_entries(entries.iter().copied()),
+    /// Counts on all chunks of a record, with the redundancy that it has.
+    pub(super) fn renew(&self, record: &Record) -> Result<(), ObjectError> {
+        let redundancy = record.redundancy();
+        match &record.body {
+            Body::Chunks(entries) => self.renew_entries(entries.iter().copied(), redundancy),
             Body::Indexed(indexes) => {
                 for (index, _) in indexes {
-                    self.renew_entries(std::iter::once(*index))?;
+                    self.renew_entries(std::iter::once(*index), redundancy)?;
                     let bytes = self.fetch(index.id)?;
                     let entries = manifest::decode_index(&bytes);
                     let entries = entries.map_err(|why| ObjectError::Manifest { id: index.id, why })?;
-                    self.renew_entries(entries.into_iter())?;
+                    self.renew_entries(entries.into_iter(), redundancy)?;
                 }
                 Ok(())
             }
@@ -28,24 +32,28 @@ impl Objects {
         }
     }
 
-    pub(super) fn renew_entries(&self, entries: impl Iterator<Item = Entry>) -> Result<(), ObjectError> {
+    pub(super) fn renew_entries(
+        &self,
+        entries: impl Iterator<Item = Entry>,
+        redundancy: Option<Redundancy>,
+    ) -> Result<(), ObjectError> {
         let mut flight = VecDeque::new();
         for entry in entries {
             if flight.len() >= PIPELINE {
-                flight.pop_front().into_iter().try_for_each(|flying| self.renewed(flying))?;
+                flight.pop_front().into_iter().try_for_each(|flying| self.renewed(flying, redundancy))?;
             }
-            flight.push_back((entry.id, self.service.renew(entry.id)));
+            flight.push_back((entry.id, self.service.renew(entry.id, redundancy)));
         }
-        flight.into_iter().try_for_each(|flying| self.renewed(flying))
+        flight.into_iter().try_for_each(|flying| self.renewed(flying, redundancy))
     }
 
-    /// Where there are too few copies, the chunk is put again.
-    fn renewed(&self, (id, pending): Renewing) -> Result<(), ObjectError> {
+    /// Where there is too little of the chunk, it is put again.
+    fn renewed(&self, (id, pending): Renewing, redundancy: Option<Redundancy>) -> Result<(), ObjectError> {
         if pending.wait().map_err(failed(id))? {
             return Ok(());
         }
         let bytes = self.fetch(id)?;
-        self.service.put(id, bytes).wait().map(drop).map_err(failed(id))
+        self.service.put(id, bytes, redundancy).wait().map(drop).map_err(failed(id))
     }
 }
 

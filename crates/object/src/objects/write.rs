@@ -6,13 +6,14 @@ use std::error::Error as StdError;
 use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
 use protocol::initiator::Stored;
+use protocol::redundancy::Redundancy;
 
 use super::ahead::{Ahead, Share};
 use super::{ObjectError, Objects, failed};
-use crate::catalog::{Condition, Row};
 use crate::manifest::{self, Entry};
-use crate::record::{Body, ENTRIES, Record};
 use crate::service::{ChunkService, Pending, ServiceError};
+use catalog::object_manifest::{Body, ENTRIES, Record};
+use catalog::{Condition, Row};
 
 /// How hard it is tried to compress: the least, which is the fastest.
 const LEVEL: i32 = 1;
@@ -61,7 +62,7 @@ pub struct Written {
     pub size: u64,
     /// Where.
     pub body: Body,
-    /// What the source said of them.
+    /// What the source declared of them.
     pub sealed: Sealed,
 }
 
@@ -84,7 +85,7 @@ impl Objects {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
             condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
         }
-        let mut writer = Writer::new(self, source.compress());
+        let mut writer = Writer::new(self, source.compress(), record.redundancy());
         let (size, inline) = writer.take(source, self.inline)?;
         // One chunk need not be durable before its manifest is sent: no row names the version before both are.
         let single = inline.is_none() && writer.leaf.len() == 1 && writer.top.is_empty();
@@ -98,13 +99,14 @@ impl Objects {
         self.commit(record, condition, None, begun, || writer.land_all())
     }
 
-    /// Stores what `source` yields as chunks that no manifest names yet: a part of an upload.
+    /// Stores what `source` yields as chunks that no manifest names yet: a part of an upload, with the redundancy that the
+    /// object will have.
     ///
     /// # Errors
     /// When bytes cannot be had or stored.
-    pub fn write(&self, source: &mut dyn Source) -> Result<Written, ObjectError> {
+    pub fn write(&self, source: &mut dyn Source, redundancy: Option<Redundancy>) -> Result<Written, ObjectError> {
         let begun = self.host.elapsed();
-        let mut writer = Writer::new(self, source.compress());
+        let mut writer = Writer::new(self, source.compress(), redundancy);
         // An upload may have more parts than fit one manifest, so that nothing rides in it.
         let (size, _) = writer.take(source, 0)?;
         let sealed = source.seal(size).map_err(ObjectError::Source)?;
@@ -117,12 +119,16 @@ impl Objects {
         Ok(Written { size, body, sealed })
     }
 
-    /// The body of an object that consists of these lists of chunks.
+    /// The body of an object that consists of these lists of chunks, with its redundancy.
     ///
     /// # Errors
     /// As `parts`, or when an index chunk cannot be stored.
-    pub fn join(&self, parts: impl Iterator<Item = Result<Vec<Entry>, ObjectError>>) -> Result<Body, ObjectError> {
-        let mut writer = Writer::new(self, None);
+    pub fn join(
+        &self,
+        parts: impl Iterator<Item = Result<Vec<Entry>, ObjectError>>,
+        redundancy: Option<Redundancy>,
+    ) -> Result<Body, ObjectError> {
+        let mut writer = Writer::new(self, None, redundancy);
         for part in parts {
             part?.into_iter().try_for_each(|entry| writer.name(entry))?;
         }
@@ -136,6 +142,7 @@ impl Objects {
 struct Writer<'a> {
     service: &'a dyn ChunkService,
     compress: bool,
+    redundancy: Option<Redundancy>,
     ahead: &'a Ahead,
     chunk_size: usize,
     flight: VecDeque<Flying>,
@@ -144,10 +151,11 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(objects: &'a Objects, compress: Option<bool>) -> Self {
+    fn new(objects: &'a Objects, compress: Option<bool>, redundancy: Option<Redundancy>) -> Self {
         Self {
             service: &*objects.service,
             compress: compress.unwrap_or(objects.compress),
+            redundancy,
             ahead: &objects.puts,
             chunk_size: objects.chunk_size,
             flight: VecDeque::new(),
@@ -199,7 +207,8 @@ impl<'a> Writer<'a> {
         }
         let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
         let share = self.ahead.share(chunk.len());
-        self.flight.push_back(Flying { id: entry.id, pending: self.service.put(entry.id, chunk), share });
+        let pending = self.service.put(entry.id, chunk, self.redundancy);
+        self.flight.push_back(Flying { id: entry.id, pending, share });
         Ok(entry)
     }
 

@@ -6,8 +6,8 @@ use protocol::id::ChunkId;
 
 use super::known::Known;
 use super::{Manifests, RebuildError, Standing};
-use crate::catalog::{Amends, Catalog, Row};
-use crate::record::{Kind, LEAVING, Record, VersionId};
+use catalog::object_manifest::{Kind, LEAVING, Record, VersionId};
+use catalog::{Amends, Catalog, Row};
 
 /// How a catalog compares with the manifests.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -86,29 +86,29 @@ impl Manifests {
             let [row, right, manifest] = rows[..] else { continue };
             let is_left = |row: &Row| manifests.is_left(row);
             if row != right && !(row.is_none() && right.is_some_and(is_left)) {
-                amendable.push(format!("{}: {}", said_of(&name), said(right, row)));
+                amendable.push(format!("{}: {}", describe(&name), difference(right, row)));
                 continue;
             }
             match (row, manifest) {
                 (Some(row), _) if self.unfinished.contains_key(&row.manifest) => {
                     let chunk = self.unfinished[&row.manifest].1;
                     let version = row.record.version;
-                    lost.push(format!("{}: the bytes of version {version} are lost ({chunk})", said_of(&name)));
+                    lost.push(format!("{}: the bytes of version {version} are lost ({chunk})", describe(&name)));
                 }
                 (row, manifest) if row == manifest => {}
                 (Some(row), _) if !self.has(row) => lost.push(format!(
                     "{}: the manifest of version {} is lost ({})",
-                    said_of(&name),
+                    describe(&name),
                     row.record.version,
                     row.manifest
                 )),
                 (None, Some(manifest)) if is_left(manifest) => {}
                 (None, Some(manifest)) => denies.push(format!(
                     "{}: version {} has a manifest and no row, in a run that the catalog knows",
-                    said_of(&name),
+                    describe(&name),
                     manifest.record.version
                 )),
-                _ => denies.push(format!("{}: {}", said_of(&name), said(manifest, row))),
+                _ => denies.push(format!("{}: {}", describe(&name), difference(manifest, row))),
             }
         }
         let disordered = known.disordered.iter();
@@ -137,12 +137,12 @@ impl Manifests {
             if row == right {
                 continue;
             }
-            let line = said_of_row(&name, right.or(row));
+            let line = describe_row(&name, right.or(row));
             match (row, right) {
                 (None, Some(right)) if known.denies(right) => all.brings_back.push(line),
                 (None, Some(_)) => all.adds.push(line),
                 (Some(_), None) => all.removes.push(line),
-                _ => all.changes.push(format!("{}: {}", said_of(&name), said(right, row))),
+                _ => all.changes.push(format!("{}: {}", describe(&name), difference(right, row))),
             }
             let (bucket, key, version) = name;
             if version.is_none() {
@@ -230,25 +230,25 @@ impl Manifests {
         let unfinished = unfinished.filter(|(row, _)| !is_open(row) && !has_row(row) && !self.is_removed(row));
         let unfinished = unfinished.map(|(row, chunk)| without_bytes(row, *chunk, known.denies(row)));
         let homeless = right.homeless.iter().copied().map(without_bucket);
-        self.unread.iter().cloned().chain(unfinished).chain(homeless).collect()
+        self.unreadable.iter().cloned().chain(unfinished).chain(homeless).collect()
     }
 }
 
-fn said_of((bucket, key, version): &Name) -> String {
+fn describe((bucket, key, version): &Name) -> String {
     if version.is_none() { format!("bucket {bucket}") } else { format!("{bucket}/{key}") }
 }
 
-fn said_of_row(name: &Name, row: Option<&Row>) -> String {
+fn describe_row(name: &Name, row: Option<&Row>) -> String {
     match (row, name.2) {
         (Some(row), Some(version)) => {
             let what = if row.record.kind == Kind::Marker { "delete marker" } else { "version" };
-            format!("{}: {what} {version}", said_of(name))
+            format!("{}: {what} {version}", describe(name))
         }
-        _ => said_of(name),
+        _ => describe(name),
     }
 }
 
-fn said(manifest: Option<&Row>, row: Option<&Row>) -> String {
+fn difference(manifest: Option<&Row>, row: Option<&Row>) -> String {
     let one = |row: Option<&Row>| row.map_or("nothing".to_owned(), |row| row.record.version.to_string());
     if manifest.is_some() && one(manifest) == one(row) {
         return format!("the manifests and the catalog have other attributes of version {}", one(row));

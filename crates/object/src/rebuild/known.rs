@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use crate::catalog::{Catalog, CatalogError, Row, Start, all_buckets};
 use crate::unanswered::{About, Begun, contradicted};
+use catalog::{Catalog, CatalogError, Row, Start, all_buckets};
 
 /// Versions of a catalog that are read at once.
 const PAGE: usize = 1_000;

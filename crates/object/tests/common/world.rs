@@ -5,12 +5,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use catalog::object_manifest::{Kind, Record, VersionId};
+use catalog::{Catalog, Change, Condition, Row, Run, Sqlite, Start};
 use object::ChunkService;
-use object::catalog::{Catalog, Change, Condition, Row, Run, Sqlite, Start};
 use object::clean::Cleaning;
 use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
-use object::record::{Kind, Record, VersionId};
 use protocol::id::ChunkId;
 
 use crate::memory::{All, Memory};
@@ -50,7 +50,7 @@ impl Gateway {
         self.catalog.runs().unwrap().into_iter().find(|run| run.id == id).unwrap()
     }
 
-    /// Ends the run of a gateway that is gone, as others do who find it silent.
+    /// Ends the run of a gateway that is gone, as others do that find it silent.
     pub(crate) fn bury(&self, run: u64) {
         let Run { until, .. } = self.catalog.runs().unwrap().into_iter().find(|known| known.id == run).unwrap();
         self.catalog.change(Change::EndRun { run, until }).unwrap();
@@ -59,14 +59,14 @@ impl Gateway {
     /// Stores a manifest and does not tell the catalog, as a gateway that is killed between.
     pub(crate) fn leave(&self, record: &Record) -> ChunkId {
         let (id, bytes) = record.chunk();
-        self.memory.put(id, bytes).wait().unwrap();
+        self.memory.put(id, bytes, None).wait().unwrap();
         id
     }
 
-    pub(crate) fn looks(&self, count: usize) {
+    pub(crate) fn passes(&self, count: usize) {
         let mut cleaning = Cleaning::new(&*self.memory, &*self.catalog, false);
         for _ in 0..count {
-            assert_eq!(cleaning.look(&mut || true).problem, None);
+            assert_eq!(cleaning.run_pass(&mut || true).problem, None);
         }
     }
 

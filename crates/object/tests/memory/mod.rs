@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use object::objects::{Sealed, Source};
-use object::{ChunkService, Pending, ServiceError};
+use object::{ChunkService, Entry, Manifest, Pending, ServiceError, manifest};
+use protocol::cleaner::{Stamps, Verdict};
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Scope, Stored};
-use protocol::machine::{Stamps, Verdict};
+use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Stored};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 
 /// An object that comes in one piece.
@@ -41,19 +42,11 @@ pub(crate) fn map(domains: &[u16]) -> ClusterMap {
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) chunks: Mutex<BTreeMap<ChunkId, Bytes>>,
-    /// Chunks with fewer copies than three, and their number.
-    pub(crate) few: Mutex<BTreeMap<ChunkId, u32>>,
     /// Whether no copy can be made.
     pub(crate) full: bool,
     pub(crate) silent: Vec<NodeId>,
     /// Four targets in a domain each, if not this.
     pub(crate) map: Option<ClusterMap>,
-    /// Who has the copies, if not the first.
-    pub(crate) holders: Option<Vec<NodeId>>,
-    /// Who of the silent answers after all when all patience is asked for.
-    pub(crate) slow: Vec<NodeId>,
-    /// The scopes of the lists that were asked for.
-    pub(crate) scopes: Mutex<Vec<Scope>>,
     pub(crate) flying: std::sync::Arc<AtomicUsize>,
     pub(crate) most: AtomicUsize,
     /// The targets' marks, and what is known of each chunk by them.
@@ -64,13 +57,46 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// Stores a file as earlier versions did, in chunks of so many bytes, with index chunks of so many entries if the
+    /// manifest shall name those; its manifest.
+    pub(crate) fn put_file(
+        &self,
+        name: &str,
+        created_ms: u64,
+        bytes: &[u8],
+        chunk_size: usize,
+        fanout: Option<usize>,
+    ) -> ChunkId {
+        let send = |chunk: Vec<u8>| {
+            let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
+            self.put(entry.id, chunk.into(), None).wait().unwrap();
+            entry
+        };
+        let mut entries: Vec<Entry> = bytes.chunks(chunk_size).map(|chunk| send(chunk.to_vec())).collect();
+        if let Some(fanout) = fanout {
+            entries = entries.chunks(fanout).map(|leaf| send(manifest::encode_index(leaf))).collect();
+        }
+        let manifest = Manifest {
+            name: name.to_owned(),
+            size: bytes.len() as u64,
+            created_ms,
+            hash: *blake3::hash(bytes).as_bytes(),
+            chunk_size: chunk_size as u32,
+            indirect: fanout.is_some(),
+            entries,
+        };
+        let bytes = Bytes::from(manifest.encode());
+        let id = ChunkId::of_manifest(name, created_ms, &bytes);
+        self.put(id, bytes, None).wait().unwrap();
+        id
+    }
+
     fn store(&self, id: ChunkId, payload: Bytes, full: bool) -> Pending<Result<Stored, ServiceError>> {
         assert!(id.matches([&payload[..]]));
         self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         self.stamps.lock().unwrap().entry(id).or_default().promise(self.marks.load(Ordering::SeqCst) as u32);
         if !full {
             self.chunks.lock().unwrap().insert(id, payload);
-            self.few.lock().unwrap().remove(&id);
         }
         let flying = self.flying.clone();
         Pending::new(move || {
@@ -92,7 +118,7 @@ impl Memory {
 }
 
 impl ChunkService for Memory {
-    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+    fn put(&self, id: ChunkId, payload: Bytes, _: Option<Redundancy>) -> Pending<Result<Stored, ServiceError>> {
         self.store(id, payload, self.full)
     }
 
@@ -110,23 +136,15 @@ impl ChunkService for Memory {
         })
     }
 
-    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+    fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
         let chunks = self.chunks.lock().unwrap();
-        let few = self.few.lock().unwrap();
-        let holders = |id| match &self.holders {
-            Some(holders) => holders.clone(),
-            None => (1..=few.get(id).copied().unwrap_or(3)).map(NodeId).collect(),
-        };
         let ids = chunks.keys().filter(|id| id.encode().starts_with(&prefix));
-        let brief = matches!(scope, Scope::LiveOf(_)) && !self.silent.is_empty();
-        let mut silent = self.silent.clone();
-        silent.retain(|node| brief || !self.slow.contains(node));
-        let found = Found { chunks: ids.map(|id| (*id, holders(id))).collect(), silent, brief };
-        self.scopes.lock().unwrap().push(scope);
+        let holders = || (1..=3).map(NodeId).collect();
+        let found = Found { chunks: ids.map(|id| (*id, holders())).collect(), silent: self.silent.clone() };
         Pending::new(move || Ok(found))
     }
 
-    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>> {
+    fn renew(&self, id: ChunkId, _: Option<Redundancy>) -> Pending<Result<bool, ServiceError>> {
         let there = self.chunks.lock().unwrap().contains_key(&id);
         self.stamps.lock().unwrap().entry(id).or_default().promise(self.marks.load(Ordering::SeqCst) as u32);
         Pending::new(move || Ok(there))

@@ -5,7 +5,9 @@ use core::fmt;
 use bytes::Bytes;
 
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
+use crate::machine::Unused;
 use crate::map::ClusterMap;
+use crate::redundancy::Redundancy;
 use crate::time::Span;
 use crate::wire::{Answer, Usage};
 
@@ -23,6 +25,8 @@ pub enum Request {
         payload: Bytes,
         /// Whether it is a manifest that says that something is removed: targets have room for it when they are full.
         removal: bool,
+        /// How the chunk is kept; `None` is as the map says when it is done.
+        redundancy: Option<Redundancy>,
     },
     /// Fetch a chunk.
     Get {
@@ -31,12 +35,10 @@ pub enum Request {
         /// The chunk's id.
         id: ChunkId,
     },
-    /// The chunks that some targets hold, by prefix of the encoded id.
+    /// The chunks that any target holds, by prefix of the encoded id.
     List {
         /// The caller's name for this request.
         handle: u64,
-        /// Whom to ask.
-        scope: Scope,
         /// First bytes of the encoded ids.
         prefix: Vec<u8>,
     },
@@ -45,12 +47,14 @@ pub enum Request {
         /// The caller's name for this request.
         handle: u64,
     },
-    /// Ask the group of a chunk whether it has enough copies, which are then promised as to a put of it.
+    /// Ask the group of a chunk whether it has all its pieces, which are then promised as to a put of it.
     Renew {
         /// The caller's name for this request.
         handle: u64,
         /// The chunk.
         id: ChunkId,
+        /// How it is kept; `None` is as the map says when the answer is known.
+        redundancy: Option<Redundancy>,
     },
     /// Set a mark on every target (`docs/cleaning.md`).
     Mark {
@@ -71,19 +75,6 @@ pub enum Request {
     },
     /// Use this cluster map from now on (ignored when it is older than the present one).
     Map(ClusterMap),
-}
-
-/// Whom a list asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Every target of the cluster.
-    Cluster,
-    /// The group of the chunks with this id (for a manifest: of its name).
-    GroupOf(ChunkId),
-    /// The same, but who left a whole series of questions unanswered lately, and has said nothing since, is waited for only
-    /// briefly, if the answer counts without it. What was acknowledged is found all the same; an answer that
-    /// is [brief](Found::brief) is no reason to conclude anything else from silence.
-    LiveOf(ChunkId),
 }
 
 /// What an initiator tells.
@@ -167,6 +158,8 @@ pub enum Event {
         /// Whether it does.
         works: bool,
     },
+    /// A datagram was dropped.
+    Dropped(Unused),
     /// A copy did not match its id when it arrived.
     CorruptCopy {
         /// The chunk.
@@ -207,8 +200,6 @@ pub struct Found {
     pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
     /// Who did not answer: what only they hold is not listed.
     pub silent: Vec<NodeId>,
-    /// Whether one of them was waited for only briefly.
-    pub brief: bool,
 }
 
 /// A moment, as the targets remember it, under the cluster map that was in use then.
@@ -398,6 +389,6 @@ pub enum Bug {
     KeepCopies,
     /// Count copies that were made before a newer cluster map, although the chunk is looked for in another group now.
     KeepHolders,
-    /// Weigh silence by the newest map alone, as if nothing had been put under others.
-    ForgetEarlier,
+    /// Puts and renewals are content with what the cluster map says, whatever they were asked for.
+    IgnoreRedundancy,
 }

@@ -5,15 +5,16 @@ use bytes::Bytes;
 mod hedge;
 
 use super::multicast::Rounds;
+use super::round::{LeaderAttempts, Round};
 use super::{
-    ChunkId, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, Instant, NodeId, Shared, Span, Step,
-    TxnId, members,
+    ChunkId, Context, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, GroupId, Instant, NodeId,
+    Span, Step, TxnId, members,
 };
 use crate::calendar::Window;
-use crate::config::{Reads, Transport};
-use crate::id::GroupId;
+use crate::config::Reads;
+use crate::machine::Unused;
 use crate::transfer::Incoming;
-use crate::wire::{Ack, Answer, Bid, Grant, Granted, Leading, Message, Repair, Seek, Slot};
+use crate::wire::{Ack, Answer, Bid, Direction, Grant, Granted, Grants, Leading, Message, OfferedWindow, Repair, Seek};
 
 use hedge::{Hedge, beginning};
 
@@ -28,265 +29,54 @@ const SOON: Span = Span::from_micros(200);
 #[derive(Debug)]
 pub(super) struct Get {
     txn: TxnId,
-    handle: u64,
-    id: ChunkId,
-    asked: Instant,
-    give_up_at: Instant,
-    round: u8,
-    rounds: u32,
-    fruitless: u8,
-    group: GroupId,
-    /// Whether this round asks by multicast. Not after a member was silent: it may listen to the groups of another map.
+    job: Job,
+    progress: Progress,
+    round: Round,
+    offers: Vec<(NodeId, OfferedWindow, Instant)>,
+    leader: LeaderAttempts,
+    /// Whether rounds ask by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
-    heard: Rounds,
+    reachability: Rounds,
     /// The round whose offer was accepted.
     accepted: u8,
     hedge: Hedge,
-    asked_of: Vec<NodeId>,
-    answered: Vec<NodeId>,
-    /// The leader that is to choose a holder in this round.
-    leader: Option<NodeId>,
-    /// Whether the leader may be asked yet.
-    led: bool,
-    asked_leader: Instant,
+    phase: Phase,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) handle: u64,
+    pub(super) id: ChunkId,
+    pub(super) asked: Instant,
+    pub(super) give_up_at: Instant,
+}
+
+/// What is known after all rounds so far.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Targets that said that they have no copy.
     absent: Vec<NodeId>,
-    /// When the first of those who may serve later may, if there are any.
-    busy: Option<Span>,
-    offers: Vec<(NodeId, Slot, Instant)>,
     /// Holders that failed this get; asked again when there is nobody else.
     tried: Vec<NodeId>,
     /// Holders that said themselves that their copy is damaged or cannot be read: not asked again.
     corrupt: Vec<NodeId>,
     /// Holders whose copy arrived damaged. That may have happened on the way.
     suspect: Vec<NodeId>,
-    phase: Phase,
+    rounds: u32,
+    /// Rounds in which nobody offered anything, nobody was busy, and somebody was silent.
+    fruitless: u8,
+    /// Whether those are asked as well who were the chunk's group before. Its own has no copy then.
+    before: bool,
 }
 
-#[derive(Debug)]
-enum Phase {
-    Asking { since: Instant, soft: Instant, hard: Instant },
-    Resting { until: Instant },
-    Receiving { from: NodeId, incoming: Incoming, promised: Instant, due: Instant, repairs: u8 },
-    Verifying { from: NodeId, pieces: Vec<Bytes> },
-}
-
-impl Get {
-    pub(super) fn new(cx: &mut Shared, txn: TxnId, handle: u64, id: ChunkId, asked: Instant) -> Self {
-        let mut get = Self {
-            txn,
-            handle,
-            id,
-            asked,
-            give_up_at: asked + cx.config.give_up,
-            round: 0,
-            rounds: 0,
-            fruitless: 0,
-            group: GroupId(0),
-            multicast: true,
-            heard: Rounds::default(),
-            accepted: 0,
-            hedge: Hedge::Off,
-            asked_of: Vec::new(),
-            answered: Vec::new(),
-            leader: None,
-            led: cx.config.lead_gets,
-            asked_leader: cx.now,
-            absent: Vec::new(),
-            busy: None,
-            offers: Vec::new(),
-            tried: Vec::new(),
-            corrupt: Vec::new(),
-            suspect: Vec::new(),
-            phase: Phase::Resting { until: cx.now },
-        };
-        get.ask(cx);
-        get
+impl Progress {
+    /// Whether a target is not asked now.
+    fn rules_out(&self, target: NodeId) -> bool {
+        [&self.absent, &self.tried, &self.corrupt].iter().any(|list| list.contains(&target))
     }
 
-    fn ask(&mut self, cx: &mut Shared) {
-        cx.downlink.remove(self.txn);
-        self.round = self.round.wrapping_add(1);
-        self.rounds += 1;
-        self.offers.clear();
-        self.hedge = Hedge::Off;
-        // Where a leader answers, its members do not.
-        let leader = self.leader.take();
-        self.multicast &= leader.is_some() || self.asked_of.iter().all(|n| self.answered.contains(n));
-        self.answered.clear();
-        let (group, all) = members(&cx.map, &self.id);
-        self.group = group;
-        if core::mem::take(&mut self.led)
-            && let Some(leader) = cx.leader(&all)
-        {
-            return self.seek(cx, leader, all);
-        }
-        let unreserved = cx.config.transport == Transport::Hash;
-        let usable = |n: &NodeId| !self.tried.contains(n) && !self.corrupt.contains(n) && !self.absent.contains(n);
-        let mut asked = if unreserved { cx.map.ranked(&self.id) } else { all };
-        asked.retain(usable);
-        if unreserved {
-            // The conventional store asks one after the other; those that were silent last come last.
-            asked.sort_by_key(|n| cx.is_suspect(*n));
-            let most = if cx.config.reads == Reads::Best { usize::from(cx.map.copies) } else { 1 };
-            asked.truncate(most);
-        } else if (self.round == 1 || leader.is_some()) && cx.config.remember {
-            let holds = |n: &NodeId| cx.memory.holders(&self.id).contains(n) && !cx.is_suspect(*n);
-            if asked.iter().any(holds) {
-                asked.retain(holds);
-            }
-        }
-        if asked.is_empty() {
-            // Everybody failed once: begin again.
-            self.tried.clear();
-            self.absent.clear();
-            return self.rest(cx);
-        }
-        self.asked_of = asked;
-        // How long the transfer will be only the holders know: behind everything that is coming it fits in any case.
-        let earliest = cx.downlink.hole(cx.now, cx.config.give_up).0.since(cx.now);
-        let request = Message::GetRequest { txn: self.txn, round: self.round, id: self.id, unreserved, earliest };
-        let by_multicast = cx.send_group(group, &self.asked_of, &request, self.multicast);
-        self.heard.ask(cx.now, by_multicast.then_some(&self.asked_of));
-        self.phase =
-            Phase::Asking { since: cx.now, soft: cx.now + cx.patience(), hard: cx.now + cx.config.bid_timeout };
-    }
-
-    /// Asks the group, whose leader is to choose among the holders.
-    fn seek(&mut self, cx: &mut Shared, leader: NodeId, all: Vec<NodeId>) {
-        self.leader = Some(leader);
-        self.asked_of = all;
-        let earliest = cx.downlink.hole(cx.now, cx.config.give_up).0.since(cx.now);
-        let (txn, round, id, group) = (self.txn, self.round, self.id, self.group);
-        let seek = Message::Leading(Leading::Seek(Seek { txn, round, id, group, leader, earliest }));
-        cx.send_group(group, &self.asked_of, &seek, self.multicast);
-        self.asked_leader = cx.now;
-        let until = cx.leader_until();
-        self.phase = Phase::Asking { since: cx.now, soft: until, hard: until };
-    }
-
-    /// The leader chose a holder, which sends in the window.
-    pub(super) fn granted(&mut self, cx: &mut Shared, from: NodeId, grant: &Grant) -> Step {
-        cx.grants.sample(cx.now.since(self.asked_leader));
-        if ![self.round, self.accepted].contains(&grant.round) {
-            cx.give_back(from, grant);
-            return Step::Continue;
-        }
-        let (Phase::Asking { .. }, [turn]) = (&self.phase, &grant.windows[..]) else {
-            return Step::Continue;
-        };
-        if self.leader != Some(from) || grant.round != self.round || !grant.read {
-            return Step::Continue;
-        }
-        self.answered.push(from);
-        let (start, _) = cx.downlink.hole(cx.now + turn.start, grant.transfer);
-        cx.downlink.insert(Window { start, end: start + grant.transfer, txn: self.txn });
-        let late = start.since(cx.now + turn.start);
-        if late > Span::ZERO && grant.size as usize > cx.config.quantum {
-            // What goes out in one piece anyway fits into any queue.
-            let granted = vec![Granted { target: turn.target, offset: late }];
-            let later = Message::Accept { txn: self.txn, round: self.round, granted };
-            cx.send(Destination::Node(turn.target), &later);
-        }
-        self.receive(cx, turn.target, grant.size, start, grant.transfer);
-        Step::Continue
-    }
-
-    fn receive(&mut self, cx: &mut Shared, from: NodeId, size: u32, promised: Instant, transfer: Span) {
-        let due = promised + transfer + cx.lateness.patience(0, cx.config.late);
-        self.fruitless = 0;
-        self.accepted = self.round;
-        self.hedge_later(cx, promised);
-        self.phase = Phase::Receiving { from, incoming: Incoming::new(size), promised, due, repairs: 0 };
-    }
-
-    fn rest(&mut self, cx: &mut Shared) {
-        let span = cx.rest(self.busy.take());
-        let jitter = Span::from_nanos(cx.rng.below(span.as_nanos() / 2 + 1));
-        self.phase = Phase::Resting { until: cx.now + span + jitter };
-    }
-
-    fn fail(&mut self, cx: &mut Shared, error: GetError) -> Step {
-        cx.event(Event::Get { handle: self.handle, result: Err(error) });
-        Step::Over
-    }
-
-    fn unavailable(&mut self, cx: &mut Shared) -> Step {
-        let (_, all) = members(&cx.map, &self.id);
-        let known = |n: &NodeId| self.answered.contains(n) || self.absent.contains(n) || self.corrupt.contains(n);
-        let silent = all.into_iter().filter(|n| !known(n)).collect();
-        let corrupt = self.damaged();
-        self.fail(cx, GetError::Unavailable { silent, corrupt })
-    }
-
-    pub(super) fn bid(&mut self, cx: &mut Shared, from: NodeId, bid: Bid) -> Step {
-        if matches!(self.phase, Phase::Receiving { .. }) {
-            return self.late_bid(cx, from, &bid);
-        }
-        if bid.round != self.round {
-            // Late, but it was heard.
-            self.heard.late();
-            return Step::Continue;
-        }
-        let Phase::Asking { since, .. } = self.phase else {
-            return Step::Continue;
-        };
-        if !self.asked_of.contains(&from) || self.answered.contains(&from) {
-            return Step::Continue;
-        }
-        self.answered.push(from);
-        self.heard.answered(cx, from);
-        if self.leader.is_some() {
-            // It cannot choose.
-            cx.grants.sample(cx.now.since(since));
-            self.ask(cx);
-            return Step::Continue;
-        }
-        cx.bids.sample(cx.now.since(since));
-        match bid.answer {
-            Answer::Window(slot) => self.offers.push((from, slot, cx.now)),
-            Answer::NotHere => self.absent.push(from),
-            Answer::Busy(wait) => {
-                self.busy = Some(self.busy.map_or(wait, |busy| busy.min(wait)));
-                if cx.config.transport == Transport::Hash {
-                    self.tried.push(from);
-                }
-            }
-            // The newer map is on its way here.
-            Answer::Stale => self.busy = Some(Span::ZERO),
-            Answer::NoSpace | Answer::HaveIt => {}
-        }
-        self.choose(cx, false)
-    }
-
-    /// Takes the first offer that is good (soon, by the standard of the transfer itself); at the soft deadline, or when
-    /// everybody has answered, the best one. Deadlines count when woken only, as for a put.
-    fn choose(&mut self, cx: &mut Shared, woken: bool) -> Step {
-        let Phase::Asking { since, soft, hard } = self.phase else {
-            return Step::Continue;
-        };
-        if let Some(leader) = self.leader {
-            if cx.gives_leader_up(leader, since, hard, woken) {
-                self.ask(cx);
-            }
-            return Step::Continue;
-        }
-        let all = self.asked_of.iter().all(|n| self.answered.contains(n));
-        let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
-        if let Some((from, slot, at)) = best {
-            let soon = cx.config.reads == Reads::First && slot.done <= slot.transfer.times(3) + SOON;
-            if soon || all || woken && cx.now >= soft {
-                self.accept(cx, from, slot, at);
-                return Step::Continue;
-            }
-        } else if all || woken && cx.now >= hard {
-            return self.nobody(cx, since);
-        }
-        if woken && cx.now >= soft {
-            self.phase = Phase::Asking { since, soft: hard, hard };
-        }
-        Step::Continue
-    }
-
+    /// Who has, or seems to have, a damaged copy.
     fn damaged(&self) -> Vec<NodeId> {
         let mut damaged = [&self.corrupt[..], &self.suspect[..]].concat();
         damaged.sort_unstable();
@@ -294,7 +84,7 @@ impl Get {
         damaged
     }
 
-    /// Why there is nobody left to ask: every member of the group said that it has no copy, or a damaged one.
+    /// Why there is nobody left to ask: all of them said that they have no copy, or a damaged one.
     fn nowhere(&self, all: &[NodeId]) -> Option<GetError> {
         if !all.iter().all(|n| self.absent.contains(n) || self.corrupt.contains(n)) {
             return None;
@@ -306,187 +96,432 @@ impl Get {
             GetError::Unavailable { silent: Vec::new(), corrupt }
         })
     }
+}
 
-    /// A round without an offer.
-    fn nobody(&mut self, cx: &mut Shared, since: Instant) -> Step {
-        let (_, all) = members(&cx.map, &self.id);
-        let asked_of = self.asked_of.clone();
-        for node in asked_of.iter().filter(|n| !self.answered.contains(n)) {
-            cx.miss(*node, since);
-            if cx.config.transport == Transport::Hash {
-                self.tried.push(*node);
+#[derive(Debug)]
+enum Phase {
+    Asking { since: Instant, soft: Instant, hard: Instant },
+    Resting { until: Instant },
+    Receiving { from: NodeId, incoming: Incoming, promised: Instant, due: Instant, repairs: u8 },
+    Verifying { from: NodeId, pieces: Vec<Bytes> },
+}
+
+impl Get {
+    pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
+        let mut get = Self {
+            txn,
+            job,
+            progress: Progress::default(),
+            round: Round::new(),
+            offers: Vec::new(),
+            leader: LeaderAttempts { asked: None, since: context.now, left: u8::from(context.config.lead_gets) },
+            multicast: true,
+            reachability: Rounds::default(),
+            accepted: 0,
+            hedge: Hedge::Off,
+            phase: Phase::Resting { until: context.now },
+        };
+        get.ask(context);
+        get
+    }
+
+    fn ask(&mut self, context: &mut Context) {
+        context.downlink.remove(self.txn);
+        self.progress.rounds += 1;
+        self.offers.clear();
+        self.hedge = Hedge::Off;
+        // Where a leader answers, its members do not.
+        let leader = self.leader.asked.take();
+        self.multicast &= leader.is_some() || self.round.is_complete();
+        let (group, all) = self.candidates(context);
+        self.round.begin(group);
+        if core::mem::take(&mut self.leader.left) > 0
+            && let Some(leader) = context.leader(&all)
+        {
+            return self.seek(context, leader, all);
+        }
+        let ranked = context.config.transport.is_ranked();
+        let mut asked = if ranked && !self.progress.before { context.map.ranked(&self.job.id) } else { all };
+        asked.retain(|n| !self.progress.rules_out(*n));
+        if ranked {
+            // The conventional store asks one after the other; those that were silent last come last.
+            asked.sort_by_key(|n| context.is_suspect(*n));
+            let most = if context.config.reads == Reads::Best { usize::from(context.map.copies) } else { 1 };
+            asked.truncate(most);
+        } else if (self.round.number == 1 || leader.is_some()) && context.config.remember {
+            let holds = |n: &NodeId| context.memory.holders(&self.job.id).contains(n) && !context.is_suspect(*n);
+            if asked.iter().any(holds) {
+                asked.retain(holds);
             }
         }
-        if let Some(error) = self.nowhere(&all) {
-            return self.fail(cx, error);
+        if asked.is_empty() {
+            // Everybody failed once: begin again.
+            self.progress.tried.clear();
+            self.progress.absent.clear();
+            return self.rest(context);
         }
-        let fresh = |n: &&NodeId| {
-            let known = [&asked_of, &self.absent, &self.tried, &self.corrupt];
-            !known.iter().any(|list| list.contains(n))
+        self.round.asked_of = asked;
+        // How long the transfer will be only the holders know: behind everything that is coming it fits in any case.
+        let earliest = context.downlink.hole(context.now, context.config.give_up).0.since(context.now);
+        let unreserved = !context.config.transport.reserved;
+        let request =
+            Message::GetRequest { txn: self.txn, round: self.round.number, id: self.job.id, unreserved, earliest };
+        let may = self.multicast && !self.progress.before;
+        let by_multicast = context.send_group(group, &self.round.asked_of, &request, may);
+        self.reachability.ask(context.now, by_multicast.then_some(&self.round.asked_of));
+        self.phase = Phase::Asking {
+            since: context.now,
+            soft: context.now + context.patience(),
+            hard: context.now + context.config.bid_timeout,
         };
-        if all.iter().any(|n| fresh(&n)) {
+    }
+
+    /// Who may have the chunk: its group, and when nobody of it has, those who were its group by the layout before, from where data
+    /// may not have moved yet.
+    fn candidates(&self, context: &Context) -> (GroupId, Vec<NodeId>) {
+        let (group, mut all) = members(&context.map, &self.job.id);
+        if self.progress.before {
+            all.extend(self.before(context, &all));
+        }
+        (group, all)
+    }
+
+    /// Who was in the chunk's group by the layout before, beside these.
+    fn before(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
+        let previous = context.map.previous().map(|previous| previous.targets_of(&self.job.id)).unwrap_or_default();
+        let is_left = |id: &NodeId| context.map.target(*id).is_some() && !others.contains(id);
+        previous.into_iter().filter(is_left).collect()
+    }
+
+    /// Fails when there is nobody left to ask, also of those who were the chunk's group before.
+    fn fail_if_nowhere(&mut self, context: &mut Context) -> Option<Step> {
+        let (_, all) = self.candidates(context);
+        let error = self.progress.nowhere(&all)?;
+        if !self.progress.before && !self.before(context, &all).is_empty() {
+            self.progress.before = true;
+            self.ask(context);
+            return Some(Step::Continue);
+        }
+        Some(self.fail(context, error))
+    }
+
+    /// Asks the group, whose leader is to choose among the holders.
+    fn seek(&mut self, context: &mut Context, leader: NodeId, all: Vec<NodeId>) {
+        self.leader.asked = Some(leader);
+        self.round.asked_of = all;
+        let earliest = context.downlink.hole(context.now, context.config.give_up).0.since(context.now);
+        let (txn, round, id, group) = (self.txn, self.round.number, self.job.id, self.round.group);
+        let seek = Message::Leading(Leading::Seek(Seek { txn, round, id, group, leader, earliest }));
+        context.send_group(group, &self.round.asked_of, &seek, self.multicast);
+        self.leader.since = context.now;
+        let until = context.leader_until();
+        self.phase = Phase::Asking { since: context.now, soft: until, hard: until };
+    }
+
+    /// The leader chose a holder, which sends in the window.
+    pub(super) fn granted(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
+        context.grants.sample(context.now.since(self.leader.since));
+        if ![self.round.number, self.accepted].contains(&grant.round) {
+            context.give_back(from, grant);
+            return Step::Continue;
+        }
+        let (Phase::Asking { .. }, [turn]) = (&self.phase, &grant.windows[..]) else {
+            return Step::Continue;
+        };
+        if self.leader.asked != Some(from) || grant.round != self.round.number || grant.direction != Direction::Get {
+            return Step::Continue;
+        }
+        self.round.answered.push(from);
+        let (start, _) = context.downlink.hole(context.now + turn.start, grant.transfer);
+        context.downlink.insert(Window { start, end: start + grant.transfer, txn: self.txn });
+        let late = start.since(context.now + turn.start);
+        if late > Span::ZERO && grant.size as usize > context.config.quantum {
+            // What goes out in one piece anyway fits into any queue.
+            let granted = Grants::from_iter([Granted { target: turn.target, offset: late }]);
+            let later = Message::Accept { txn: self.txn, round: self.round.number, granted };
+            context.send(Destination::Node(turn.target), &later);
+        }
+        self.receive(context, turn.target, grant.size, start, grant.transfer);
+        Step::Continue
+    }
+
+    fn receive(&mut self, context: &mut Context, from: NodeId, size: u32, promised: Instant, transfer: Span) {
+        let due = promised + transfer + context.lateness.patience(0, context.config.late);
+        self.progress.fruitless = 0;
+        self.accepted = self.round.number;
+        self.hedge_later(context, promised);
+        self.phase = Phase::Receiving { from, incoming: Incoming::new(size), promised, due, repairs: 0 };
+    }
+
+    fn rest(&mut self, context: &mut Context) {
+        let span = context.rest(self.round.busy.take());
+        let jitter = Span::from_nanos(context.rng.below(span.as_nanos() / 2 + 1));
+        self.phase = Phase::Resting { until: context.now + span + jitter };
+    }
+
+    fn fail(&mut self, context: &mut Context, error: GetError) -> Step {
+        context.event(Event::Get { handle: self.job.handle, result: Err(error) });
+        Step::Over
+    }
+
+    fn unavailable(&mut self, context: &mut Context) -> Step {
+        let (_, all) = self.candidates(context);
+        let known = |n: &NodeId| {
+            self.round.answered.contains(n) || self.progress.absent.contains(n) || self.progress.corrupt.contains(n)
+        };
+        let silent = all.into_iter().filter(|n| !known(n)).collect();
+        let corrupt = self.progress.damaged();
+        self.fail(context, GetError::Unavailable { silent, corrupt })
+    }
+
+    pub(super) fn bid(&mut self, context: &mut Context, from: NodeId, bid: Bid) -> Step {
+        if matches!(self.phase, Phase::Receiving { .. }) {
+            return self.late_bid(context, from, &bid);
+        }
+        if bid.round != self.round.number {
+            // Late, but it was heard.
+            self.reachability.late();
+            return Step::Continue;
+        }
+        let Phase::Asking { since, .. } = self.phase else {
+            return Step::Continue;
+        };
+        if !self.round.awaits(from) {
+            return Step::Continue;
+        }
+        self.round.answered.push(from);
+        self.reachability.answered(context, from);
+        if self.leader.asked.is_some() {
+            // It cannot choose.
+            context.grants.sample(context.now.since(since));
+            self.ask(context);
+            return Step::Continue;
+        }
+        context.bids.sample(context.now.since(since));
+        match bid.answer {
+            Answer::Window(slot) => self.offers.push((from, slot, context.now)),
+            Answer::NotHere => self.progress.absent.push(from),
+            Answer::Busy(wait) => {
+                self.round.note_busy(wait);
+                if context.config.transport.is_ranked() {
+                    self.progress.tried.push(from);
+                }
+            }
+            // The newer map is on its way here.
+            Answer::Stale => self.round.note_busy(Span::ZERO),
+            Answer::NoSpace | Answer::HaveIt => {}
+        }
+        self.choose(context, false)
+    }
+
+    /// Takes the first offer that is good (soon, by the standard of the transfer itself); at the soft deadline, or when
+    /// everybody has answered, the best one. Deadlines count when woken only, as for a put.
+    fn choose(&mut self, context: &mut Context, woken: bool) -> Step {
+        let Phase::Asking { since, soft, hard } = self.phase else {
+            return Step::Continue;
+        };
+        if let Some(leader) = self.leader.asked {
+            if context.gives_leader_up(leader, since, hard, woken) {
+                self.ask(context);
+            }
+            return Step::Continue;
+        }
+        let all = self.round.is_complete();
+        let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
+        if let Some((from, slot, at)) = best {
+            let soon = context.config.reads == Reads::First && slot.done <= slot.transfer.times(3) + SOON;
+            if soon || all || woken && context.now >= soft {
+                self.accept(context, from, slot, at);
+                return Step::Continue;
+            }
+        } else if all || woken && context.now >= hard {
+            return self.nobody(context, since);
+        }
+        if woken && context.now >= soft {
+            self.phase = Phase::Asking { since, soft: hard, hard };
+        }
+        Step::Continue
+    }
+
+    /// A round without an offer.
+    fn nobody(&mut self, context: &mut Context, since: Instant) -> Step {
+        let (_, all) = self.candidates(context);
+        let asked_of = self.round.asked_of.clone();
+        for node in asked_of.iter().filter(|n| !self.round.answered.contains(n)) {
+            context.miss(*node, since);
+            if context.config.transport.is_ranked() {
+                self.progress.tried.push(*node);
+            }
+        }
+        if let Some(step) = self.fail_if_nowhere(context) {
+            return step;
+        }
+        if all.iter().any(|n| !asked_of.contains(n) && !self.progress.rules_out(*n)) {
             // On to those who were not asked, at once: the next of the ranking, or who is not remembered as a holder.
-            self.ask(cx);
+            self.ask(context);
             return Step::Continue;
         }
         // When not even one member says anything, our own way to all of them is cut: that may heal, so patience is the
         // only bound.
-        let silence = self.answered.is_empty() && self.absent.is_empty() && self.corrupt.is_empty();
-        let busy = self.busy.is_some();
-        self.fruitless = self.fruitless.saturating_add(u8::from(!busy && !silence));
-        if self.fruitless >= FRUITLESS {
-            return self.unavailable(cx);
+        let silence =
+            self.round.answered.is_empty() && self.progress.absent.is_empty() && self.progress.corrupt.is_empty();
+        let busy = self.round.busy.is_some();
+        self.progress.fruitless = self.progress.fruitless.saturating_add(u8::from(!busy && !silence));
+        if self.progress.fruitless >= FRUITLESS {
+            return self.unavailable(context);
         }
         // Those who do not have it now may have it in a moment (a put under way), so everybody is asked again.
-        self.absent.clear();
-        self.tried.clear();
-        self.rest(cx);
+        self.progress.absent.clear();
+        self.progress.tried.clear();
+        self.rest(context);
         Step::Continue
     }
 
-    fn accept(&mut self, cx: &mut Shared, from: NodeId, slot: Slot, at: Instant) {
-        let unreserved = cx.config.transport == Transport::Hash;
+    fn accept(&mut self, context: &mut Context, from: NodeId, slot: OfferedWindow, at: Instant) {
+        let reserved = context.config.transport.reserved;
         let window = at + slot.start;
-        let (start, _) = cx.downlink.hole(window.max(cx.now), slot.transfer);
+        let (start, _) = context.downlink.hole(window.max(context.now), slot.transfer);
         let (offset, most) = (start.since(window), slot.length.less(slot.transfer));
-        let taken = start > window.max(cx.now) && offset > most;
-        if taken && !unreserved && slot.size as usize > cx.config.quantum {
+        let taken = start > window.max(context.now) && offset > most;
+        if taken && reserved && slot.size as usize > context.config.quantum {
             // Others of ours were accepted since we asked, and our port is taken for longer than the offer reaches. The
             // next request replaces this one. (What goes out in one piece anyway fits into any queue.) Those who have not
             // answered yet were not waited for: that says nothing of multicast.
-            self.asked_of.clear();
-            return self.ask(cx);
+            self.round.asked_of.clear();
+            return self.ask(context);
         }
         let offset = offset.min(most);
-        if !unreserved {
-            cx.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
+        if reserved {
+            context.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
         }
         let bidders: Vec<NodeId> = self
+            .round
             .asked_of
             .iter()
             .copied()
-            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || cx.multicast() && self.multicast)
+            .filter(|n| self.offers.iter().any(|(o, ..)| o == n) || context.multicast() && self.multicast)
             .collect();
-        let granted = vec![Granted { target: from, offset }];
-        let accept = Message::Accept { txn: self.txn, round: self.round, granted };
-        cx.send_group(self.group, &bidders, &accept, self.multicast);
-        self.receive(cx, from, slot.size, beginning(start, &slot), slot.transfer);
+        let granted = Grants::from_iter([Granted { target: from, offset }]);
+        let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
+        context.send_group(self.round.group, &bidders, &accept, self.multicast && !self.progress.before);
+        self.receive(context, from, slot.size, beginning(start, &slot), slot.transfer);
     }
 
     /// The holder is still reading.
-    pub(super) fn pending(&mut self, cx: &mut Shared, from: NodeId) -> Step {
+    pub(super) fn pending(&mut self, context: &mut Context, from: NodeId) -> Step {
         if let Phase::Receiving { from: serving, due, repairs, .. } = &mut self.phase
             && *serving == from
         {
             *repairs = 0;
-            *due = cx.now + cx.config.late;
+            *due = context.now + context.config.late;
         }
         Step::Continue
     }
 
     /// The holder cannot read its copy; or it knows nothing of it: the accept came too late for its offer, or the repair
     /// after it forgot.
-    pub(super) fn refused(&mut self, cx: &mut Shared, from: NodeId, ack: Ack) -> Step {
+    pub(super) fn refused(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         if !matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {
             return Step::Continue;
         }
         if matches!(ack, Ack::BadHash | Ack::DiskFailed) {
-            self.corrupt.push(from);
-            let (_, all) = members(&cx.map, &self.id);
-            if let Some(error) = self.nowhere(&all) {
-                return self.fail(cx, error);
+            self.progress.corrupt.push(from);
+            if let Some(step) = self.fail_if_nowhere(context) {
+                return step;
             }
         }
-        if !self.switch(cx) {
-            self.ask(cx);
+        if !self.switch(context) {
+            self.ask(context);
         }
         Step::Continue
     }
 
-    pub(super) fn data(&mut self, cx: &mut Shared, header: &DataHeader, payload: &Bytes) -> Step {
-        if !self.begins(cx, header.from) {
-            return Step::Continue;
-        }
+    pub(super) fn data(&mut self, context: &mut Context, header: &DataHeader, payload: &Bytes) -> Step {
+        let begins = self.begins(context, header.from);
         let Phase::Receiving { from, incoming, promised, due, repairs } = &mut self.phase else {
+            context.event(Event::Dropped(Unused::Late));
             return Step::Continue;
         };
-        if header.from != *from || header.size != incoming.size() {
+        if !begins || header.from != *from || header.size != incoming.size() {
+            context.event(Event::Dropped(Unused::Late));
             return Step::Continue;
         }
         if incoming.is_empty() {
-            cx.lateness.sample(cx.now.since(*promised) + Span::from_nanos(1));
+            context.lateness.sample(context.now.since(*promised) + Span::from_nanos(1));
         }
         if incoming.insert(header.offset, payload) > 0 {
             *repairs = 0;
         }
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
-        let patience = cx.lateness.patience(*repairs, cx.config.late);
+        let patience = context.lateness.patience(*repairs, context.config.late);
         let at_end = header.offset + payload.len() as u32 == header.size;
-        *due = if at_end { cx.now + patience.div(4) } else { (*due).max(cx.now + patience) };
+        *due = if at_end { context.now + patience.div(4) } else { (*due).max(context.now + patience) };
         if incoming.is_complete() {
             let (from, pieces) = (*from, incoming.take());
-            cx.downlink.remove(self.txn);
-            cx.start(self.txn, Effect::Verify { id: self.id, pieces: pieces.clone() });
+            context.downlink.remove(self.txn);
+            context.start(self.txn, Effect::Verify { id: self.job.id, pieces: pieces.clone() });
             self.phase = Phase::Verifying { from, pieces };
         }
         Step::Continue
     }
 
-    pub(super) fn verified(&mut self, cx: &mut Shared, good: bool) -> Step {
+    pub(super) fn verified(&mut self, context: &mut Context, good: bool) -> Step {
         let Phase::Verifying { from, pieces } = &mut self.phase else {
             return Step::Continue;
         };
         let from = *from;
         if good {
             let pieces = core::mem::take(pieces);
-            if cx.config.remember && cx.memory.holders(&self.id).is_empty() {
+            if context.config.remember && context.memory.holders(&self.job.id).is_empty() {
                 // A leader says of one holder only.
                 let mut holders: Vec<NodeId> = self.offers.iter().map(|(holder, ..)| *holder).collect();
                 holders.extend((!holders.contains(&from)).then_some(from));
-                cx.memory.remember(self.id, holders);
+                context.memory.remember(self.job.id, holders);
             }
-            let fetched = Fetched { pieces, from, took: cx.now.since(self.asked), rounds: self.rounds };
-            cx.event(Event::Get { handle: self.handle, result: Ok(fetched) });
+            let fetched =
+                Fetched { pieces, from, took: context.now.since(self.job.asked), rounds: self.progress.rounds };
+            context.event(Event::Get { handle: self.job.handle, result: Ok(fetched) });
             return Step::Over;
         }
-        cx.send(Destination::Node(from), &Message::Suspect { id: self.id });
-        cx.event(Event::CorruptCopy { id: self.id, target: from });
+        context.send(Destination::Node(from), &Message::Suspect { id: self.job.id });
+        context.event(Event::CorruptCopy { id: self.job.id, target: from });
         // Damaged on the way, or on its disk: others first, it once more when there is nobody else.
-        self.tried.push(from);
-        if !self.suspect.contains(&from) {
-            self.suspect.push(from);
+        self.progress.tried.push(from);
+        if !self.progress.suspect.contains(&from) {
+            self.progress.suspect.push(from);
         }
-        self.ask(cx);
+        self.ask(context);
         Step::Continue
     }
 
-    pub(super) fn wake(&mut self, cx: &mut Shared) -> Step {
-        if cx.now >= self.give_up_at && !matches!(self.phase, Phase::Verifying { .. }) {
-            return self.unavailable(cx);
+    pub(super) fn wake(&mut self, context: &mut Context) -> Step {
+        if context.now >= self.job.give_up_at && !matches!(self.phase, Phase::Verifying { .. }) {
+            return self.unavailable(context);
         }
-        if matches!(self.hedge, Hedge::Due(at) if cx.now >= at) {
-            self.hedge(cx);
+        if matches!(self.hedge, Hedge::Due(at) if context.now >= at) {
+            self.hedge(context);
         }
         match &mut self.phase {
-            Phase::Asking { .. } => self.choose(cx, true),
-            Phase::Resting { until } if cx.now >= *until => {
-                self.ask(cx);
+            Phase::Asking { .. } => self.choose(context, true),
+            Phase::Resting { until } if context.now >= *until => {
+                self.ask(context);
                 Step::Continue
             }
-            Phase::Receiving { from, incoming, due, repairs, .. } if cx.now >= *due => {
+            Phase::Receiving { from, incoming, due, repairs, .. } if context.now >= *due => {
                 let from = *from;
                 let give_up = if incoming.is_empty() { REPAIRS / 2 } else { REPAIRS };
                 if *repairs >= give_up {
-                    self.tried.push(from);
-                    cx.miss(from, cx.now);
-                    self.ask(cx);
+                    self.progress.tried.push(from);
+                    context.miss(from, context.now);
+                    self.ask(context);
                     return Step::Continue;
                 }
                 *repairs += 1;
-                *due = cx.now + cx.lateness.patience(*repairs, cx.config.late);
+                *due = context.now + context.lateness.patience(*repairs, context.config.late);
                 let ranges = incoming.missing();
-                cx.send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, rate: u32::MAX, ranges }));
-                cx.event(Event::RepairAsked);
+                context
+                    .send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, rate: u32::MAX, ranges }));
+                context.event(Event::RepairAsked);
                 Step::Continue
             }
             Phase::Resting { .. } | Phase::Receiving { .. } | Phase::Verifying { .. } => Step::Continue,
@@ -505,6 +540,6 @@ impl Get {
                 return Deadline { at: Instant::FAR, why: "hash" };
             }
         };
-        if deadline.at > self.give_up_at { Deadline { at: self.give_up_at, why: "give up" } } else { deadline }
+        if deadline.at > self.job.give_up_at { Deadline { at: self.job.give_up_at, why: "give up" } } else { deadline }
     }
 }

@@ -3,19 +3,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use smallvec::SmallVec;
+
 use crate::id::{ChunkId, NodeId};
 use crate::limits;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    holders: BTreeMap<ChunkId, Vec<NodeId>>,
+    holders: BTreeMap<ChunkId, SmallVec<[NodeId; 3]>>,
     /// Oldest first.
     order: VecDeque<ChunkId>,
 }
 
 impl Memory {
     pub(super) fn remember(&mut self, id: ChunkId, holders: Vec<NodeId>) {
-        if self.holders.insert(id, holders).is_none() {
+        if self.holders.insert(id, holders.into_iter().collect()).is_none() {
             self.order.push_back(id);
             if self.order.len() > limits::REMEMBERED {
                 self.order.pop_front().map(|oldest| self.holders.remove(&oldest));
@@ -24,7 +26,7 @@ impl Memory {
     }
 
     pub(super) fn holders(&self, id: &ChunkId) -> &[NodeId] {
-        self.holders.get(id).map_or(&[], Vec::as_slice)
+        self.holders.get(id).map_or(&[], SmallVec::as_slice)
     }
 }
 

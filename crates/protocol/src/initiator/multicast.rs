@@ -1,13 +1,13 @@
 //! Whether the network carries multicast, as far as this initiator can tell: a switch may stop to, and begin again.
 
-use super::{Deadline, Destination, Event, GroupId, Instant, Message, NodeId, Shared, Span, TxnId};
+use super::{Context, Deadline, Destination, Event, GroupId, Instant, Message, NodeId, Span, TxnId};
 
 /// Questions by multicast in a row that nobody answered who then answered by unicast, before all are asked by unicast.
 const UNHEARD: u8 = 3;
 /// While all are asked by unicast, a ping by multicast looks so often whether that has to be.
-const LOOK: Span = Span::from_secs(2);
+const CHECK_INTERVAL: Span = Span::from_secs(2);
 /// Groups that are pinged at a look: one may have no live members.
-const LOOKED: u32 = 4;
+const CHECKED_GROUPS: usize = 4;
 
 /// What is known of it.
 #[derive(Debug)]
@@ -15,20 +15,20 @@ pub(super) struct Multicast {
     works: bool,
     /// Questions that were not heard, and when the last of them was over.
     unheard: (u8, Instant),
-    look_at: Instant,
-    looked: Option<TxnId>,
+    check_at: Instant,
+    checked: Option<TxnId>,
 }
 
 impl Multicast {
     /// `works` says what the driver found before.
     pub(super) const fn new(works: bool) -> Self {
-        Self { works, unheard: (0, Instant::ZERO), look_at: Instant::ZERO, looked: None }
+        Self { works, unheard: (0, Instant::ZERO), check_at: Instant::ZERO, checked: None }
     }
 }
 
-impl Shared {
+impl Context {
     /// Whether several are told at once.
-    pub(super) const fn multicast(&self) -> bool {
+    pub(super) fn multicast(&self) -> bool {
         self.config.multicast && self.multicast.works
     }
 
@@ -41,35 +41,36 @@ impl Shared {
         }
         self.multicast.unheard = (times + 1, self.now);
         if times + 1 >= UNHEARD {
-            self.multicast = Multicast { look_at: self.now, ..Multicast::new(false) };
+            self.multicast = Multicast { check_at: self.now, ..Multicast::new(false) };
             self.event(Event::Multicast { works: false });
         }
     }
 
     /// Looks whether multicast works again, when it is time.
-    pub(super) fn look(&mut self) {
-        if self.next_look().is_none_or(|look| look.at > self.now) {
+    pub(super) fn check_multicast(&mut self) {
+        if self.next_multicast_check().is_none_or(|check| check.at > self.now) {
             return;
         }
-        let txn = TxnId(self.rng.next_u64());
-        self.multicast.looked = Some(txn);
-        self.multicast.look_at = self.now + LOOK;
+        let txn = TxnId(self.txns.next_u64());
+        self.multicast.checked = Some(txn);
+        self.multicast.check_at = self.now + CHECK_INTERVAL;
         // Others each time: the network may carry what some groups are sent, and not what others are.
-        let (groups, first) = (self.map.groups(), self.rng.below(u64::from(self.map.groups().max(1))) as u32);
-        for group in (0..groups.min(LOOKED)).map(|n| GroupId((first + n) % groups)) {
-            let set = self.map.group_set(group);
+        let first = self.rng.below(u64::from(self.map.groups())) as usize;
+        let groups: Vec<GroupId> = self.map.group_ids().collect();
+        for group in groups.iter().cycle().skip(first).take(groups.len().min(CHECKED_GROUPS)) {
+            let set = self.map.group_set(*group);
             self.send(Destination::Members(set), &Message::Ping { txn });
         }
     }
 
-    pub(super) fn next_look(&self) -> Option<Deadline> {
-        let looks = self.config.multicast && !self.multicast.works;
-        looks.then_some(Deadline { at: self.multicast.look_at, why: "multicast" })
+    pub(super) fn next_multicast_check(&self) -> Option<Deadline> {
+        let is_due = self.config.multicast && !self.multicast.works;
+        is_due.then_some(Deadline { at: self.multicast.check_at, why: "multicast" })
     }
 
     /// Somebody answered a ping: whether it was one by which we look.
     pub(super) fn seen(&mut self, txn: TxnId) -> bool {
-        let seen = self.multicast.looked == Some(txn);
+        let seen = self.multicast.checked == Some(txn);
         if seen {
             self.multicast = Multicast::new(true);
             self.event(Event::Multicast { works: true });
@@ -86,7 +87,7 @@ pub(super) struct Rounds {
     /// The same of the last round that nobody answered.
     unheard: Option<(Instant, Vec<NodeId>)>,
     /// When this round sent to several whom a leader told by multicast of what comes, and how many of them did not know.
-    told: Option<Instant>,
+    announced: Option<Instant>,
     strangers: Vec<NodeId>,
 }
 
@@ -97,7 +98,7 @@ impl Rounds {
             self.unheard = Some(last);
         }
         self.asked = asked.map(|asked| (now, asked.to_vec()));
-        self.told = None;
+        self.announced = None;
         self.strangers.clear();
     }
 
@@ -107,11 +108,11 @@ impl Rounds {
     }
 
     /// An answer to this round.
-    pub(super) fn answered(&mut self, cx: &mut Shared, from: NodeId) {
+    pub(super) fn answered(&mut self, context: &mut Context, from: NodeId) {
         if self.asked.take().is_some() {
-            self.heard(cx);
+            self.has_arrived(context);
         } else if let Some((since, _)) = self.unheard.take_if(|(_, asked)| asked.contains(&from)) {
-            cx.unheard(since);
+            context.unheard(since);
         }
     }
 
@@ -120,20 +121,20 @@ impl Rounds {
         self.unheard = None;
     }
 
-    fn heard(&mut self, cx: &mut Shared) {
+    fn has_arrived(&mut self, context: &mut Context) {
         self.unheard = None;
-        cx.multicast.unheard = (0, cx.now);
+        context.multicast.unheard = (0, context.now);
     }
 
     /// Payload goes to several by multicast, of whom a leader told the others in the same way.
     pub(super) fn send(&mut self, now: Instant) {
-        self.told = Some(now);
+        self.announced = Some(now);
     }
 
     /// A target does not know what it was sent. One may have lost the grant.
     pub(super) fn stranger(&mut self, from: NodeId) {
         self.strangers.push(from);
-        if let (Some(since), 2) = (self.told, self.strangers.len()) {
+        if let (Some(since), 2) = (self.announced, self.strangers.len()) {
             self.unheard = Some((since, self.strangers.clone()));
         }
     }

@@ -5,18 +5,19 @@ use crate::map::ClusterMap;
 
 impl Initiator {
     pub(super) fn new_map(&mut self, mut map: ClusterMap) {
-        let cx = &mut self.shared;
-        if map.epoch <= cx.map.epoch || map.cluster != cx.map.cluster || cx.bug == Some(Bug::KeepMap) {
+        let context = &mut self.context;
+        if map.epoch <= context.map.epoch || map.cluster != context.map.cluster || context.bug == Some(Bug::KeepMap) {
             return;
         }
-        if cx.bug == Some(Bug::KeepCopies) {
-            map.copies = cx.map.copies;
+        if context.bug == Some(Bug::KeepCopies) {
+            map = map.with_copies(context.map.copies);
         }
-        cx.map = map.after(&cx.map);
+        context.map = map.after(&context.map);
         for active in self.active.values_mut() {
-            if let Txn::Put(put) = active {
-                put.regroup(cx);
+            if let Txn::Put(put) = &mut active.txn {
+                put.regroup(context);
             }
+            active.next = active.txn.next_deadline();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a target tells its driver, and how it is set up.
 
 use crate::id::{ChunkId, Epoch, NodeId};
+use crate::machine::Unused;
 use crate::map::ClusterMap;
 use crate::time::Span;
 use crate::wire::Answer;
@@ -76,8 +77,6 @@ pub enum Event {
     RepairAsked,
     /// Missing ranges were sent again.
     RepairSent,
-    /// Payload arrived that belongs to no known transfer.
-    Unsolicited,
     /// A copy on this disk was damaged, and is dropped.
     Corrupt {
         /// Which chunk.
@@ -92,8 +91,8 @@ pub enum Event {
     },
     /// A write failed: from now on puts are answered as by a full disk, and reads are still served. Told once.
     DiskFailed,
-    /// A datagram could not be decoded, or made no sense here.
-    BadDatagram,
+    /// A datagram was dropped.
+    Dropped(Unused),
     /// An initiator uses a newer cluster map.
     NeedMap {
         /// Its epoch.

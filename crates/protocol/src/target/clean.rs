@@ -22,7 +22,7 @@ impl Marks {
         self.newest
     }
 
-    pub(super) fn heard(&mut self, epoch: Epoch) {
+    pub(super) fn note_epoch(&mut self, epoch: Epoch) {
         self.epoch = self.epoch.max(epoch);
     }
 
@@ -75,7 +75,7 @@ impl Target {
             None if self.setup.bug == Some(Bug::ObeyUnknown) => (u32::MAX, u32::MAX),
             None => return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 }),
         };
-        self.look(Effect::Discard { ids, mark, since }, Pending::Discard { from, txn, page });
+        self.begin_effect(Effect::Discard { ids, mark, since }, Pending::Discard { from, txn, page });
     }
 
     pub(super) fn discarded(

@@ -1,38 +1,27 @@
 //! What became of recent transactions, for questions that come late.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::id::TxnId;
 use crate::limits;
 use crate::wire::Ack;
 
-/// The last [`limits::FINISHED`] transactions.
-#[derive(Debug)]
-pub(super) struct Finished<T = Ack> {
-    fates: BTreeMap<TxnId, T>,
-    /// Oldest first.
-    order: VecDeque<TxnId>,
-}
+/// The last [`limits::FINISHED`] ends of transactions, oldest first. One is remembered for each that ends and hardly ever asked
+/// for, so they are only looked through.
+#[derive(Debug, Default)]
+pub(super) struct Finished(VecDeque<(TxnId, Ack)>);
 
-impl<T> Default for Finished<T> {
-    fn default() -> Self {
-        Self { fates: BTreeMap::new(), order: VecDeque::new() }
-    }
-}
-
-impl<T: Copy> Finished<T> {
-    /// The fate of a transaction's last round replaces that of an earlier one.
-    pub(super) fn remember(&mut self, txn: TxnId, fate: T) {
-        if self.fates.insert(txn, fate).is_some() {
-            self.order.retain(|finished| *finished != txn);
-        } else if self.order.len() >= limits::FINISHED {
-            self.order.pop_front().map(|oldest| self.fates.remove(&oldest));
+impl Finished {
+    pub(super) fn remember(&mut self, txn: TxnId, fate: Ack) {
+        if self.0.len() >= limits::FINISHED {
+            self.0.pop_front();
         }
-        self.order.push_back(txn);
+        self.0.push_back((txn, fate));
     }
 
-    pub(super) fn get(&self, txn: TxnId) -> Option<T> {
-        self.fates.get(&txn).copied()
+    /// The fate of a transaction's last round.
+    pub(super) fn get(&self, txn: TxnId) -> Option<Ack> {
+        self.0.iter().rev().find(|(finished, _)| *finished == txn).map(|(_, fate)| *fate)
     }
 }
 
@@ -42,7 +31,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_a_later_fate_is_the_newest() {
-        let mut finished: Finished = Finished::default();
+        let mut finished = Finished::default();
         finished.remember(TxnId(0), Ack::Unknown);
         finished.remember(TxnId(1), Ack::Durable);
         finished.remember(TxnId(0), Ack::Durable);
@@ -50,6 +39,6 @@ mod tests {
             finished.remember(TxnId(n), Ack::Durable);
         }
         assert_eq!((finished.get(TxnId(0)), finished.get(TxnId(1))), (Some(Ack::Durable), None));
-        assert_eq!(finished.fates.len(), finished.order.len());
+        assert_eq!(finished.0.len(), limits::FINISHED);
     }
 }

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::finished::Finished;
+use super::granted::Granted;
 use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Target, TxnId, Window, is_newer, limits};
 use crate::calendar::Calendar;
-use crate::choose::{Offer, windows};
+use crate::choose::{Offer, Offers, windows};
 use crate::id::GroupId;
-use crate::machine::Destination;
+use crate::machine::{Destination, Unused};
 use crate::map::ClusterMap;
-use crate::wire::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
+use crate::wire::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
 
 /// A leader that is asked claims its group again after so many times [`Config::late`](crate::config::Config::late), to hear
 /// from its members.
@@ -33,11 +33,11 @@ struct Group {
     /// Who leads it, and when that was heard last.
     leader: Option<(NodeId, Instant)>,
     /// What we know of its members, while we lead it.
-    led: Option<Led>,
+    leadership: Option<Leadership>,
 }
 
 #[derive(Debug)]
-struct Led {
+struct Leadership {
     views: BTreeMap<NodeId, View>,
     /// When we were asked last.
     asked: Instant,
@@ -47,7 +47,7 @@ struct Led {
 /// A member as its leader sees it.
 #[derive(Debug)]
 struct View {
-    told: Instant,
+    reported: Instant,
     inward: Calendar,
     /// Others than we have the port until then.
     others: Instant,
@@ -73,7 +73,7 @@ pub(super) struct Lead {
     groups: BTreeMap<GroupId, Group>,
     sought: BTreeMap<TxnId, Sought>,
     /// Whom windows were granted lately, and of which round.
-    granted: Finished<(NodeId, u8)>,
+    granted: Granted,
     /// Copies that were received without a report.
     silent: u8,
 }
@@ -81,14 +81,14 @@ pub(super) struct Lead {
 impl Lead {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let claims =
-            self.groups.values().filter_map(|g| Some(g.led.as_ref()?.claim_at)).filter(|at| *at < Instant::FAR);
+            self.groups.values().filter_map(|g| Some(g.leadership.as_ref()?.claim_at)).filter(|at| *at < Instant::FAR);
         claims.chain(self.sought.values().map(|s| s.until)).min()
     }
 
     /// An initiator does not use what was granted.
     pub(super) fn release(&mut self, txn: TxnId) {
-        let led = self.groups.values_mut().filter_map(|group| group.led.as_mut());
-        for view in led.flat_map(|led| led.views.values_mut()) {
+        let leadership = self.groups.values_mut().filter_map(|group| group.leadership.as_mut());
+        for view in leadership.flat_map(|leadership| leadership.views.values_mut()) {
             view.inward.remove(txn);
             view.outward.remove(txn);
         }
@@ -109,7 +109,7 @@ impl Lead {
 impl View {
     fn of(now: Instant, report: &Report) -> Self {
         let mut view = Self {
-            told: now,
+            reported: now,
             inward: Calendar::default(),
             others: now,
             disk_free: now,
@@ -119,12 +119,12 @@ impl View {
             outward: Calendar::default(),
             read_free: now,
         };
-        view.hear(now, report);
+        view.update(now, report);
         view
     }
 
-    fn hear(&mut self, now: Instant, report: &Report) {
-        self.told = now;
+    fn update(&mut self, now: Instant, report: &Report) {
+        self.reported = now;
         self.others = now + report.port;
         self.disk_free = now + report.disk;
         self.writes.insert(report.size.ilog2(), (report.each, report.whole));
@@ -132,11 +132,15 @@ impl View {
         self.free = report.free;
     }
 
-    /// What a write of `size` keeps the disk by, and takes by itself: from the nearest size that was told of.
+    /// What a write of `size` keeps the disk by, and takes by itself: from the nearest size that was told of. A smaller one may take
+    /// so much less, for all that is known: whoever has done none is to be tried.
     fn write(&self, size: u32) -> (Span, Span) {
         let class = size.ilog2();
         let nearest = self.writes.iter().min_by_key(|(known, _)| known.abs_diff(class));
-        nearest.map_or((Span::ZERO, Span::ZERO), |(_, times)| *times)
+        let less = |known: u32| 1 << known.saturating_sub(class);
+        nearest.map_or((Span::ZERO, Span::ZERO), |(known, (each, whole))| {
+            (each.div(less(*known)), whole.div(less(*known)))
+        })
     }
 
     /// When a copy should be durable whose transfer ends at `end`.
@@ -152,13 +156,14 @@ impl Target {
             Leading::Request(request) => self.lead_request(from, &request),
             Leading::Seek(seek) => {
                 let id = seek.id;
-                self.look(Effect::Lookup { id, promise: None }, Pending::Seek { from, seek });
+                self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Seek { from, seek });
             }
             Leading::Holds(holds) => self.holds(from, holds),
             Leading::Grant(grant) => self.granted(from, &grant),
             Leading::Claim { group, term } => self.claimed(from, group, term),
             Leading::Report(report) => self.reported(from, &report),
         }
+        self.lead_due = self.lead.next_deadline();
     }
 
     fn lease(&self) -> Span {
@@ -166,7 +171,7 @@ impl Target {
     }
 
     fn is_member(&self, id: GroupId, node: NodeId) -> bool {
-        id.0 < self.setup.map.groups() && self.setup.map.members(id).any(|t| t.id == node)
+        self.setup.map.is_group(id) && self.setup.map.members(id).any(|t| t.id == node)
     }
 
     /// Makes sure that we lead the group: not when we are no member, or when one with a lower id does.
@@ -176,17 +181,17 @@ impl Target {
             return false;
         }
         let group = self.lead.groups.entry(id).or_default();
-        if group.led.is_none() {
-            if group.leader.is_some_and(|(leader, heard)| leader < own && now.since(heard) < lease) {
+        if group.leadership.is_none() {
+            if group.leader.is_some_and(|(leader, claimed)| leader < own && now.since(claimed) < lease) {
                 return false;
             }
             group.term = group.term.saturating_add(1);
-            group.led = Some(Led { views: BTreeMap::new(), asked: now, claim_at: now });
+            group.leadership = Some(Leadership { views: BTreeMap::new(), asked: now, claim_at: now });
         }
         group.leader = Some((own, now));
-        let Some(led) = &mut group.led else { return false };
-        led.asked = now;
-        if led.claim_at <= now || led.claim_at == Instant::FAR {
+        let Some(leadership) = &mut group.leadership else { return false };
+        leadership.asked = now;
+        if leadership.claim_at <= now || leadership.claim_at == Instant::FAR {
             self.claim(id);
         }
         true
@@ -196,8 +201,8 @@ impl Target {
     fn claim(&mut self, id: GroupId) {
         let next = self.now + self.config.late.times(CLAIM);
         let Some(group) = self.lead.groups.get_mut(&id) else { return };
-        let Some(led) = &mut group.led else { return };
-        led.claim_at = next;
+        let Some(leadership) = &mut group.leadership else { return };
+        leadership.claim_at = next;
         let claim = Message::Leading(Leading::Claim { group: id, term: group.term });
         let own = self.setup.id;
         let others: Vec<NodeId> = self.setup.map.members(id).map(|t| t.id).filter(|member| *member != own).collect();
@@ -207,18 +212,18 @@ impl Target {
 
     fn claimed(&mut self, from: NodeId, id: GroupId, term: u32) {
         if !self.is_member(id, self.setup.id) || !self.is_member(id, from) {
-            return self.event(Event::BadDatagram);
+            return self.event(Event::Dropped(Unused::Invalid));
         }
         let now = self.now;
         let group = self.lead.groups.entry(id).or_default();
-        if group.led.is_some() && self.setup.id < from {
+        if group.leadership.is_some() && self.setup.id < from {
             // The lowest leads; it says so again, in a later term.
             group.term = group.term.max(term).saturating_add(1);
             return self.claim(id);
         }
         if term >= group.term {
             group.term = term;
-            group.led = None;
+            group.leadership = None;
             group.leader = Some((from, now));
         }
         // Whoever claims with a term that is over learns of the later one.
@@ -251,54 +256,55 @@ impl Target {
     fn reported(&mut self, from: NodeId, report: &Report) {
         let (now, id) = (self.now, report.group);
         let member = self.is_member(id, from);
-        let Some(group) = self.lead.groups.get_mut(&id).filter(|group| member && group.led.is_some()) else {
-            return;
+        let Some(group) = self.lead.groups.get_mut(&id).filter(|group| member && group.leadership.is_some()) else {
+            return self.event(Event::Dropped(Unused::Late));
         };
         if report.term > group.term {
             group.term = report.term.saturating_add(1);
             return self.claim(id);
         }
-        if let Some(led) = &mut group.led {
-            led.views.entry(from).or_insert_with(|| View::of(now, report)).hear(now, report);
+        if let Some(leadership) = &mut group.leadership {
+            leadership.views.entry(from).or_insert_with(|| View::of(now, report)).update(now, report);
         }
     }
 
     fn lead_request(&mut self, from: NodeId, request: &LeadRequest) {
-        let (txn, round) = (request.put.txn, request.put.round);
+        let (txn, round) = (request.txn, request.round);
         // The network doubled it, or delayed it: a second answer would be read as somebody's refusal.
         if self.lead.has_granted(from, txn, round) {
-            return;
+            return self.event(Event::Dropped(Unused::Late));
         }
         // What was granted for an earlier round is not used any more.
         if self.lead.granted.get(txn).is_some_and(|(initiator, _)| initiator == from) {
             self.lead.release(txn);
         }
-        let answer = if self.lead(request.put.group) { self.grant_put(from, request) } else { None };
+        let answer = if self.lead(request.group) { self.grant_put(from, request) } else { None };
         match answer {
             Some(grant) => {
-                self.lead.granted.remember(txn, (from, round));
+                self.lead.granted.remember(txn, from, round);
                 self.grant(&grant);
             }
             None => self.bid(from, txn, round, Answer::Busy(Span::ZERO)),
         }
     }
 
-    /// Windows for all copies of a chunk that are missing, or none.
+    /// Windows for all pieces of a chunk that are missing, or none.
     fn grant_put(&mut self, from: NodeId, request: &LeadRequest) -> Option<Grant> {
-        let LeadRequest { put: request, have, avoid } = request;
+        let LeadRequest { have, avoid, .. } = request;
         let (now, size, lease) = (self.now, request.size, self.lease());
-        let mut taken: Vec<u16> = have.iter().filter_map(|id| self.setup.map.domain(*id)).collect();
-        taken.sort_unstable();
-        taken.dedup();
-        let copies = usize::from(self.setup.map.copies).checked_sub(taken.len()).filter(|copies| *copies > 0)?;
+        let goal = Some(self.setup.map.goal(request.redundancy, have)).filter(|goal| !goal.is_met())?;
         let members = self.setup.map.members(request.group).map(|t| t.id).collect();
         let ranked = ClusterMap::ranked_among(&request.id, members);
         let group = self.lead.groups.get_mut(&request.group)?;
         let term = group.term;
-        let led = group.led.as_mut()?;
-        let mut offers = BTreeMap::new();
-        for (id, view) in &mut led.views {
-            if now.since(view.told) > lease || view.free < u64::from(size) || avoid.contains(id) || have.contains(id) {
+        let leadership = group.leadership.as_mut()?;
+        let mut offers = Offers::new();
+        for (id, view) in &mut leadership.views {
+            if now.since(view.reported) > lease
+                || view.free < u64::from(size)
+                || avoid.contains(id)
+                || have.contains(id)
+            {
                 continue;
             }
             view.inward.prune(now);
@@ -313,14 +319,15 @@ impl Target {
         let mut uplink = Calendar::default();
         let txn = request.txn;
         request
-            .taken
+            .busy
             .iter()
             .for_each(|(start, end)| uplink.insert(Window { start: now + *start, end: now + *end, txn }));
-        let choices = windows(self.config.multicast, &offers, &taken, copies, now, &uplink);
+        let most = if self.config.multicast { self.setup.map.most_addressed() } else { 1 };
+        let choices = windows(most, &offers, &goal, now, &uplink);
         let soon = |at: Instant| at.since(now) <= self.config.max_wait;
         let turns: Vec<(Instant, NodeId)> =
             choices.iter().flat_map(|c| c.targets.iter().map(|t| (c.start, *t))).filter(|(at, _)| soon(*at)).collect();
-        if turns.len() < copies {
+        if turns.len() < goal.missing().len() {
             return None;
         }
         let mut grant = Grant {
@@ -331,18 +338,18 @@ impl Target {
             size,
             group: request.group,
             term,
-            read: false,
+            direction: Direction::Put,
             transfer: choices.iter().map(|c| c.length).max()?,
             rate: u32::try_from(choices.iter().map(|c| c.rate).min()?).unwrap_or(u32::MAX),
-            windows: Vec::with_capacity(copies),
+            windows: Vec::with_capacity(turns.len()),
         };
         for (start, target) in turns {
-            let (offer, view) = (offers.get(&target)?, led.views.get_mut(&target)?);
+            let (offer, view) = (offers.get(&target)?, leadership.views.get_mut(&target)?);
             let end = (start + offer.transfer).min(offer.end.max(start));
             view.inward.insert(Window { start, end, txn: request.txn });
             view.free = view.free.saturating_sub(u64::from(size));
             view.disk_free = view.disk_free.max(start + offer.transfer) + view.write(size).0;
-            grant.windows.push(Turn { target, start: start.since(now), done: offer.finish(start).since(now) });
+            grant.windows.push(GrantedWindow { target, start: start.since(now), done: offer.finish(start).since(now) });
         }
         Some(grant)
     }
@@ -353,7 +360,11 @@ impl Target {
         let own = self.setup.id;
         let others = |id: NodeId| id != own && grant.windows.iter().any(|turn| turn.target == id);
         match self.setup.map.set_of(grant.group, others) {
-            Some(set) if self.config.multicast && set.mask.count_ones() > 1 => {
+            // Nobody listens to larger sets, but for whole groups.
+            Some(set)
+                if self.config.multicast
+                    && (2..=self.setup.map.most_addressed()).contains(&(set.mask.count_ones() as usize)) =>
+            {
                 self.send_to(Destination::Members(set), &message);
             }
             _ => grant
@@ -372,10 +383,10 @@ impl Target {
     fn granted(&mut self, from: NodeId, grant: &Grant) {
         let own = self.setup.id;
         let Some(turn) = grant.windows.iter().find(|turn| turn.target == own).copied() else {
-            return self.event(Event::BadDatagram);
+            return self.event(Event::Dropped(Unused::Invalid));
         };
         if !self.is_member(grant.group, from) || !self.is_member(grant.group, own) {
-            return self.event(Event::BadDatagram);
+            return self.event(Event::Dropped(Unused::Invalid));
         }
         let group = self.lead.groups.entry(grant.group).or_default();
         let old = group.term > grant.term;
@@ -383,7 +394,7 @@ impl Target {
             group.term = grant.term;
             group.leader = Some((from, self.now));
         }
-        if grant.read {
+        if grant.direction == Direction::Get {
             return self.get_granted(grant, turn);
         }
         let kept = if old { Err(Answer::Busy(Span::ZERO)) } else { self.put_granted(from, grant, turn) };
@@ -401,6 +412,7 @@ impl Target {
         self.lead.silent += 1;
         if off > each.max(whole).div(ABOUT) || self.lead.silent > SILENT || leader == self.setup.id {
             self.report(group, leader, size);
+            self.lead_due = self.lead.next_deadline();
         }
     }
 
@@ -422,6 +434,7 @@ impl Target {
         };
         if seek.leader == self.setup.id {
             self.holds(self.setup.id, holds);
+            self.lead_due = self.lead.next_deadline();
         } else {
             self.send(seek.leader, &Message::Leading(Leading::Holds(holds)));
         }
@@ -432,7 +445,7 @@ impl Target {
         let txn = holds.txn;
         // Another was chosen before this one said so.
         if self.lead.has_granted(holds.initiator, txn, holds.round) {
-            return;
+            return self.event(Event::Dropped(Unused::Late));
         }
         if !self.lead(holds.group) || self.lead.sought.len() >= limits::SERVINGS && !self.lead.sought.contains_key(&txn)
         {
@@ -454,13 +467,13 @@ impl Target {
         let (id, now) = (first.group, self.now);
         let Some(group) = self.lead.groups.get_mut(&id) else { return };
         let term = group.term;
-        let Some(led) = &mut group.led else { return };
+        let Some(leadership) = &mut group.leadership else { return };
         let mut best: Option<(Instant, NodeId, Instant, Instant, Span, &Holds)> = None;
         for (holder, at, holds) in &sought.holders {
             let transfer = Span::of_transfer(u64::from(holds.size), u64::from(holds.rate)) + self.config.guard;
             let (port, mut read) = ((*at + holds.port).max(now), *at + holds.read);
             let mut start = port.max(read);
-            if let Some(view) = led.views.get_mut(holder) {
+            if let Some(view) = leadership.views.get_mut(holder) {
                 view.outward.prune(now);
                 read = read.max(view.read_free + holds.alone);
                 start = view.outward.hole(port.max(read), transfer).0;
@@ -471,11 +484,11 @@ impl Target {
             }
         }
         let Some((done, target, start, read, transfer, holds)) = best else { return };
-        if let Some(view) = led.views.get_mut(&target) {
+        if let Some(view) = leadership.views.get_mut(&target) {
             view.read_free = read;
             view.outward.insert(Window { start, end: start + transfer, txn });
         }
-        let turn = Turn { target, start: start.since(now), done: done.since(now) };
+        let turn = GrantedWindow { target, start: start.since(now), done: done.since(now) };
         let grant = Grant {
             initiator: holds.initiator,
             txn,
@@ -484,30 +497,34 @@ impl Target {
             size: holds.size,
             group: id,
             term,
-            read: true,
+            direction: Direction::Get,
             transfer,
             rate: holds.rate,
             windows: vec![turn],
         };
-        self.lead.granted.remember(txn, (grant.initiator, grant.round));
+        self.lead.granted.remember(txn, grant.initiator, grant.round);
         self.grant(&grant);
     }
 
     /// Claims again what we are asked for; chooses among those who answered in time.
     pub(super) fn wake_leader(&mut self) {
         let (now, lease) = (self.now, self.lease());
-        let due = |group: &Group| group.led.as_ref().is_some_and(|led| led.claim_at <= now);
+        if self.lead_due.is_none_or(|at| at > now) {
+            return;
+        }
+        let due = |group: &Group| group.leadership.as_ref().is_some_and(|leadership| leadership.claim_at <= now);
         let due: Vec<GroupId> = self.lead.groups.iter().filter(|(_, group)| due(group)).map(|(id, _)| *id).collect();
         for id in due {
-            let asked = self.lead.groups.get(&id).and_then(|group| Some(group.led.as_ref()?.asked));
+            let asked = self.lead.groups.get(&id).and_then(|group| Some(group.leadership.as_ref()?.asked));
             if asked.is_some_and(|asked| now.since(asked) < lease) {
                 self.claim(id);
-            } else if let Some(led) = self.lead.groups.get_mut(&id).and_then(|group| group.led.as_mut()) {
-                led.claim_at = Instant::FAR;
+            } else if let Some(leadership) = self.lead.groups.get_mut(&id).and_then(|group| group.leadership.as_mut()) {
+                leadership.claim_at = Instant::FAR;
             }
         }
         let late: Vec<TxnId> = self.lead.sought.iter().filter(|(_, s)| s.until <= now).map(|(txn, _)| *txn).collect();
         late.into_iter().for_each(|txn| self.grant_get(txn));
+        self.lead_due = self.lead.next_deadline();
     }
 
     /// Whether a grant replaces what is here of a transaction: not one that is as new, or another's.

@@ -6,11 +6,13 @@
 mod api;
 mod clean;
 mod finished;
+mod granted;
 mod lead;
 mod receive;
 mod serve;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -23,18 +25,20 @@ use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::estimate::{DiskQueue, Rate, Share, Typical};
+use crate::estimate::{DiskQueue, FIRST_READS, FIRST_WRITES, LatencyEstimate, Rate, Share};
+use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
-    Body, Completion, Deadline, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
+    Body, Completion, Deadline, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, Unused,
+    WriteFailure,
 };
 use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
 use crate::wire::{
-    Ack, Answer, Bid, DataHeader, Granted, Head, Leading, Message, PutRequest, Repair, Seek, Slot, decode_message,
-    encode_message, is_data,
+    Ack, Answer, Bid, DataHeader, Granted, Head, Leading, Message, OfferedWindow, PutRequest, Repair, Seek,
+    decode_message, encode_message, is_data,
 };
 
 /// What an effect under way was started for.
@@ -53,58 +57,63 @@ enum Pending {
     Usage { from: NodeId, txn: TxnId },
 }
 
-/// The target machine.
+/// The target machine. What every input needs comes first, then what a copy on its way in needs: where there are many thousands,
+/// as in a simulation, none is in a cache, and each line of memory that is touched is waited for.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Target {
-    setup: Setup,
-    config: Config,
-    out: VecDeque<Output<Event>>,
     now: Instant,
+    out: VecDeque<Output<Event>>,
+    config: Arc<Config>,
+    scrub_at: Instant,
+    /// When there is something to do for who leads or is led.
+    lead_due: Option<Instant>,
     next_op: u64,
-    pending: BTreeMap<OpId, Pending>,
-    /// Copies on their way in.
-    reservations: BTreeMap<TxnId, Reservation>,
+    setup: Setup,
+    /// Whether a write failed: then the disk takes no more, but what it can still read is served.
+    disk_failed: bool,
+    marks: Marks,
     /// Copies on their way out.
-    servings: BTreeMap<TxnId, Serving>,
-    /// The port, inwards and outwards.
+    servings: FlatMap<TxnId, Serving, 0>,
+    pending: FlatMap<OpId, Pending, 3>,
+    /// Copies on their way in.
+    reservations: FlatMap<TxnId, Reservation, 4>,
+    /// The port inwards.
     inward: Calendar,
-    outward: Calendar,
+    lateness: LatencyEstimate,
     link: Rate,
-    /// What the port is sending.
-    port: Port,
     /// What arrives just now.
     busy: Option<Busy>,
-    writes: DiskQueue,
-    reads: DiskQueue,
     /// Of the windows offered.
     accepted: Share,
-    lateness: Typical,
+    scrub_until: Instant,
+    writes: DiskQueue,
     /// How recent transactions ended.
     finished: Finished,
-    marks: Marks,
+    /// The port outwards, and what it is sending.
+    outward: Calendar,
+    port: Port,
+    reads: DiskQueue,
     lead: Lead,
-    scrub_at: Instant,
     scrub_cursor: Option<ChunkId>,
     /// Looks for a quiet moment that were in vain.
     scrub_looks: u8,
-    /// What the last stretch of a scrub took, and when the one under way should be over.
+    /// What the last stretch of a scrub took; [`Self::scrub_until`] is when the one under way should be over.
     scrub_took: Span,
-    scrub_until: Instant,
-    /// Whether a write failed: then the disk takes no more, but what it can still read is served.
-    disk_failed: bool,
 }
 
 impl Target {
-    /// A target as `setup` says.
+    /// A target as `setup` says. Targets may share a configuration.
     #[must_use]
-    pub fn new(setup: Setup, config: Config) -> Self {
+    pub fn new(setup: Setup, config: impl Into<Arc<Config>>) -> Self {
+        let config = config.into();
         let scrub_at = if config.scrub_interval == Span::ZERO { Instant::FAR } else { Instant::ZERO };
         Self {
             link: Rate::new(config.link_rate),
             port: Port::new(config.link_rate),
-            writes: DiskQueue::new(config.disk_rate),
-            reads: DiskQueue::new(config.disk_rate),
-            scrub_took: Span::of_transfer(config.scrub_bytes, config.disk_rate.max(1)),
+            writes: DiskQueue::new(FIRST_WRITES),
+            reads: DiskQueue::new(FIRST_READS),
+            scrub_took: Span::of_transfer(config.scrub_bytes, FIRST_READS),
             busy: None,
             accepted: Share::default(),
             setup,
@@ -112,21 +121,28 @@ impl Target {
             out: VecDeque::new(),
             now: Instant::ZERO,
             next_op: 0,
-            pending: BTreeMap::new(),
-            reservations: BTreeMap::new(),
-            servings: BTreeMap::new(),
+            pending: FlatMap::new(),
+            reservations: FlatMap::new(),
+            servings: FlatMap::new(),
             inward: Calendar::default(),
             outward: Calendar::default(),
-            lateness: Typical::default(),
+            lateness: LatencyEstimate::default(),
             finished: Finished::default(),
             marks: Marks::default(),
             lead: Lead::default(),
+            lead_due: None,
             scrub_at,
             scrub_cursor: None,
             scrub_looks: 0,
             scrub_until: Instant::ZERO,
             disk_failed: false,
         }
+    }
+
+    /// How long the disk has been at the oldest operation of a kind: it is not sooner through the next one, or a disk that stands
+    /// still would look as fast as one that nobody has tried.
+    fn oldest(&self, begun: impl Fn(&Pending) -> Option<Instant>) -> Span {
+        self.pending.values().find_map(begun).map_or(Span::ZERO, |begun| self.now.since(begun))
     }
 
     /// Copies on their way in or out: none when the cluster is quiet.
@@ -166,7 +182,7 @@ impl Target {
     }
 
     /// Starts a question to the index. When too many are open, whoever asked is told so, and asks again.
-    fn look(&mut self, effect: Effect, pending: Pending) {
+    fn begin_effect(&mut self, effect: Effect, pending: Pending) {
         if self.pending.len() < limits::LOOKUPS {
             self.start(effect, pending);
             return;
@@ -185,24 +201,24 @@ impl Target {
             | Pending::Seek { .. }
             | Pending::Write { .. }
             | Pending::Read { .. }
-            | Pending::Scrub { .. } => {}
+            | Pending::Scrub { .. } => self.event(Event::Dropped(Unused::Busy)),
         }
     }
 
     /// Lets the disk look at one copy, which drops it if it is damaged: until then it counts as one.
     fn suspect(&mut self, id: &ChunkId) {
         let effect = Effect::Scrub { after: predecessor(id), max_bytes: 1 };
-        self.look(effect, Pending::Scrub { background: false, begun: self.now });
+        self.begin_effect(effect, Pending::Scrub { background: false, begun: self.now });
     }
 
     fn message(&mut self, datagram: &Bytes) {
         let Some((head, message)) = decode_message(datagram) else {
-            return self.event(Event::BadDatagram);
+            return self.event(Event::Dropped(Unused::Invalid));
         };
         if head.epoch > self.setup.map.epoch {
             self.event(Event::NeedMap { epoch: head.epoch });
         }
-        self.marks.heard(head.epoch);
+        self.marks.note_epoch(head.epoch);
         let from = head.from;
         match message {
             Message::PutRequest(request)
@@ -214,7 +230,7 @@ impl Target {
                 self.bid(from, txn, round, Answer::Stale);
             }
             Message::Leading(Leading::Request(request)) if head.epoch < self.setup.map.epoch => {
-                self.bid(from, request.put.txn, request.put.round, Answer::Stale);
+                self.bid(from, request.txn, request.round, Answer::Stale);
             }
             // Whoever asks counts on the copy where its map looks for it.
             Message::Probe { txn, .. }
@@ -223,12 +239,12 @@ impl Target {
                 self.bid(from, txn, 0, Answer::Stale);
             }
             // With another map others may be in the group, or other groups.
-            Message::Leading(_) if head.epoch != self.setup.map.epoch => {}
+            Message::Leading(_) if head.epoch != self.setup.map.epoch => self.event(Event::Dropped(Unused::OtherMap)),
             Message::Leading(message) => self.leading(from, message),
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
                 let pending = Pending::Get { from, txn, round, id, unreserved, earliest };
-                self.look(Effect::Lookup { id, promise: None }, pending);
+                self.begin_effect(Effect::Lookup { id, promise: None }, pending);
             }
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
             Message::Repair(repair) => self.repair_asked(from, &repair),
@@ -236,7 +252,7 @@ impl Target {
             Message::Suspect { id } => self.suspect(&id),
             Message::List { txn, prefix, after } => {
                 let effect = Effect::List { prefix, after, limit: limits::LISTED };
-                self.look(effect, Pending::List { from, txn });
+                self.begin_effect(effect, Pending::List { from, txn });
             }
             Message::Ping { txn } => {
                 let pong = Message::Pong { txn, free: self.free(), chunks: self.setup.chunks };
@@ -244,7 +260,7 @@ impl Target {
             }
             Message::Mark { txn } => self.mark(from, head.epoch, txn),
             Message::Discard(discard) => self.discard(from, head.epoch, discard),
-            Message::Usage { txn } => self.look(Effect::Usage, Pending::Usage { from, txn }),
+            Message::Usage { txn } => self.begin_effect(Effect::Usage, Pending::Usage { from, txn }),
             Message::Bid(_)
             | Message::Ack { .. }
             | Message::Listed { .. }
@@ -252,7 +268,7 @@ impl Target {
             | Message::Marked { .. }
             | Message::Discarded { .. }
             | Message::Used { .. } => {
-                self.event(Event::BadDatagram);
+                self.event(Event::Dropped(Unused::Invalid));
             }
         }
     }
@@ -331,6 +347,7 @@ impl Target {
         if map.epoch > self.setup.map.epoch && map.cluster == self.setup.map.cluster {
             self.setup.map = map;
             self.lead.forget();
+            self.lead_due = None;
         }
     }
 
@@ -375,16 +392,6 @@ impl Target {
         let effect = Effect::Scrub { after: self.scrub_cursor, max_bytes: self.config.scrub_bytes };
         self.start(effect, Pending::Scrub { background: true, begun: self.now });
     }
-
-    fn next_deadline(&self) -> Option<Deadline> {
-        let receive = self.reservations.values().filter_map(Reservation::next_deadline).min();
-        let serve = self.servings.values().filter_map(Serving::next_deadline).min();
-        let scrub = (self.scrub_at < Instant::FAR).then_some(self.scrub_at);
-        [(receive, "reservation"), (serve, "serving"), (self.lead.next_deadline(), "leader"), (scrub, "scrub")]
-            .into_iter()
-            .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))
-            .min_by_key(|deadline| deadline.at)
-    }
 }
 
 impl Machine for Target {
@@ -398,7 +405,7 @@ impl Machine for Target {
             Input::Wake => self.wake(),
             Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
                 Some((header, payload)) => self.data(&header, &payload),
-                None => self.event(Event::BadDatagram),
+                None => self.event(Event::Dropped(Unused::Invalid)),
             },
             Input::Datagram(datagram) => self.message(&datagram),
             Input::Payload { header, payload } => self.data(&header, &payload),
@@ -408,8 +415,19 @@ impl Machine for Target {
         }
     }
 
-    fn poll_output(&mut self) -> Output<Event> {
-        self.out.pop_front().unwrap_or_else(|| Output::Idle(self.next_deadline()))
+    fn outputs(&mut self) -> &mut VecDeque<Output<Event>> {
+        &mut self.out
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
+        debug_assert_eq!(self.lead_due, self.lead.next_deadline());
+        let receive = self.reservations.values().filter_map(Reservation::next_deadline).min();
+        let serve = self.servings.values().filter_map(Serving::next_deadline).min();
+        let scrub = (self.scrub_at < Instant::FAR).then_some(self.scrub_at);
+        [(receive, "reservation"), (serve, "serving"), (self.lead_due, "leader"), (scrub, "scrub")]
+            .into_iter()
+            .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))
+            .min_by_key(|deadline| deadline.at)
     }
 }
 

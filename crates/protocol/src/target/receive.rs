@@ -5,12 +5,13 @@ mod port;
 use bytes::Bytes;
 
 use super::{
-    Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Pending, PutRequest, Repair, Slot,
-    Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
+    Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Pending, PutRequest,
+    Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
 use crate::id::{ChunkKind, GroupId};
+use crate::machine::Unused;
 use crate::transfer::Incoming;
-use crate::wire::{Grant, Turn};
+use crate::wire::{Grant, GrantedWindow};
 
 pub(super) use port::Busy;
 
@@ -23,24 +24,51 @@ pub(super) struct Reservation {
     from: NodeId,
     id: ChunkId,
     round: u8,
-    answer: Slot,
+    answer: OfferedWindow,
     /// When the answer was sent; its spans count from here.
     bid_at: Instant,
     window: (Instant, Instant),
-    reserved: bool,
+    basis: Basis,
     removal: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
-    /// Whether some of it is here.
-    begun: bool,
-    /// The leader that granted it, for which group, and when it expects the copy to be durable.
-    granted: Option<(NodeId, GroupId, Instant)>,
-    /// When to expire (tentative) or to ask for what is missing.
-    timer: Instant,
+    /// When to expire (tentative) or to ask for what is missing; never without one.
+    timer: Option<Instant>,
     /// Since when there was nothing new of it although there should be. `None` once its end is here: what is missing then does
     /// not wait in a queue.
     silent: Option<Instant>,
     repairs: u8,
+}
+
+/// What a copy may count on.
+#[derive(Clone, Copy, Debug)]
+enum Basis {
+    /// Nothing is kept for it but room in memory.
+    Share,
+    /// The window that was offered.
+    Offer,
+    /// The window that a leader granted.
+    Grant {
+        leader: NodeId,
+        group: GroupId,
+        /// When the leader expects the copy to be durable.
+        expected: Instant,
+    },
+}
+
+impl Basis {
+    /// Whether the port is kept for it.
+    const fn is_reserved(self) -> bool {
+        !matches!(self, Self::Share)
+    }
+
+    /// The leader that granted it.
+    const fn leader(self) -> Option<NodeId> {
+        match self {
+            Self::Grant { leader, .. } => Some(leader),
+            Self::Share | Self::Offer => None,
+        }
+    }
 }
 
 /// How far it is.
@@ -48,23 +76,32 @@ pub(super) struct Reservation {
 pub(super) enum Stage {
     /// Offered.
     Tentative,
-    /// The window is ours; payload may be arriving.
+    /// The window is the initiator's; nothing is here yet.
     Accepted,
+    /// Some of it is here.
+    Arriving,
     /// With the disk.
     Writing,
 }
 
+impl Stage {
+    /// Whether payload may come.
+    pub(super) const fn is_open(self) -> bool {
+        matches!(self, Self::Accepted | Self::Arriving)
+    }
+}
+
 impl Reservation {
     /// What was offered, with its spans counted from `now`.
-    fn answer_at(&self, now: Instant) -> Slot {
+    fn answer_at(&self, now: Instant) -> OfferedWindow {
         let since = now.since(self.bid_at);
         let start = self.answer.start.less(since);
         let length = self.answer.length.less(since.less(self.answer.start));
-        Slot { start, length, done: self.answer.done.less(since), ..self.answer }
+        OfferedWindow { start, length, done: self.answer.done.less(since), ..self.answer }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        (self.stage != Stage::Writing && self.timer < Instant::FAR).then_some(self.timer)
+        self.timer.filter(|_| self.stage != Stage::Writing)
     }
 }
 
@@ -78,7 +115,7 @@ impl Target {
         let (txn, round) = (request.txn, request.round);
         match self.reservations.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.
-            Some(r) if r.from != from || is_newer(r.round, round) => return,
+            Some(r) if r.from != from || is_newer(r.round, round) => return self.event(Event::Dropped(Unused::Late)),
             Some(r) if r.stage == Stage::Writing => return self.bid(from, txn, round, Answer::Busy(self.config.late)),
             // The same request again: the same answer, as it stands now.
             Some(r) if r.round == round => return self.bid(from, txn, round, Answer::Window(r.answer_at(self.now))),
@@ -86,7 +123,7 @@ impl Target {
             None => {}
         }
         let promise = self.promise();
-        self.look(Effect::Lookup { id: request.id, promise }, Pending::Put { from, request });
+        self.begin_effect(Effect::Lookup { id: request.id, promise }, Pending::Put { from, request });
     }
 
     pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, found: Option<u32>) {
@@ -111,13 +148,12 @@ impl Target {
             Ok(offer) => offer,
             Err(wait) => return self.bid(from, txn, round, Answer::Busy(wait)),
         };
-        let reserved = !request.unreserved;
-        let (stage, timer) = if reserved {
-            (Stage::Tentative, self.now + self.config.tentative)
+        let (basis, stage, timer) = if request.unreserved {
+            (Basis::Share, Stage::Accepted, Some(window.1 + self.config.late))
         } else {
-            (Stage::Accepted, window.1 + self.config.late)
+            let never = self.setup.bug == Some(Bug::NeverExpire);
+            (Basis::Offer, Stage::Tentative, (!never).then_some(self.now + self.config.tentative))
         };
-        let never = self.setup.bug == Some(Bug::NeverExpire) && reserved;
         self.reservations.insert(
             txn,
             Reservation {
@@ -127,13 +163,11 @@ impl Target {
                 answer: slot,
                 bid_at: self.now,
                 window,
-                reserved,
+                basis,
                 removal,
                 stage,
                 incoming: Incoming::new(request.size),
-                begun: false,
-                granted: None,
-                timer: if never { Instant::FAR } else { timer },
+                timer,
                 silent: Some(window.1),
                 repairs: 0,
             },
@@ -142,7 +176,7 @@ impl Target {
     }
 
     /// The conventional answer: start when you can, with a share of the link.
-    fn offer_share(&self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
+    fn offer_share(&self, request: &PutRequest) -> Result<(OfferedWindow, (Instant, Instant)), Span> {
         let size = u64::from(request.size);
         if self.held() + size > self.config.receive_buffer || request.earliest > self.config.max_wait {
             return Err(self.config.late);
@@ -153,12 +187,13 @@ impl Target {
         let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
         let transfer = Span::of_transfer(size, u64::from(rate));
         let done = self.disk_done(start + transfer, request.size).since(self.now);
-        let slot = Slot { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
+        let slot =
+            OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
         Ok((slot, (start, start + transfer)))
     }
 
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
-    fn offer_window(&mut self, request: &PutRequest) -> Result<(Slot, (Instant, Instant)), Span> {
+    fn offer_window(&mut self, request: &PutRequest) -> Result<(OfferedWindow, (Instant, Instant)), Span> {
         let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
         let transfer = self.link.span(self.now, u64::from(request.size)) + self.config.guard;
         let mut earliest = (self.now + request.earliest).max(self.behind());
@@ -183,7 +218,7 @@ impl Target {
         } else {
             self.inward.insert(window);
         }
-        Ok((Slot { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
+        Ok((OfferedWindow { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
     }
 
     /// From when on `size` bytes more fit into the receive buffer; `None` when they never do.
@@ -209,7 +244,8 @@ impl Target {
     fn disk_done(&self, at: Instant, size: u32) -> Instant {
         // Chunks are mostly of one size, and what one takes is the same for all of it.
         let (mut of, mut each) = (size, self.writes.each(self.now, size));
-        let (mut sure, mut tentative) = (self.scrub_until.since(self.now), Span::ZERO);
+        let mut sure = self.scrub_until.since(self.now);
+        let mut tentative = Span::ZERO;
         for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
             let own = r.incoming.size();
@@ -218,11 +254,13 @@ impl Target {
             }
             *sum = *sum + each;
         }
+        let begun = |pending: &Pending| if let Pending::Write { begun, .. } = pending { Some(*begun) } else { None };
+        let sure = sure.max(self.oldest(begun));
         self.writes.done(self.now, at, sure + self.accepted.of(tentative), size)
     }
 
     /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
-    pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, turn: Turn) -> Result<(), Answer> {
+    pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, turn: GrantedWindow) -> Result<(), Answer> {
         let (txn, size) = (grant.txn, u64::from(grant.size));
         match self.reservations.get(&txn) {
             Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => return Ok(()),
@@ -252,9 +290,15 @@ impl Target {
         } else {
             self.inward.insert(reserved);
         }
-        let Turn { start, done, .. } = turn;
-        let answer =
-            Slot { start, length: grant.transfer, transfer: grant.transfer, done, rate: grant.rate, size: grant.size };
+        let GrantedWindow { start, done, .. } = turn;
+        let answer = OfferedWindow {
+            start,
+            length: grant.transfer,
+            transfer: grant.transfer,
+            done,
+            rate: grant.rate,
+            size: grant.size,
+        };
         let reservation = Reservation {
             from: grant.initiator,
             id: grant.id,
@@ -262,33 +306,31 @@ impl Target {
             answer,
             bid_at: self.now,
             window,
-            reserved: true,
+            basis: Basis::Grant { leader: from, group: grant.group, expected: self.now + done },
             removal: false,
             stage: Stage::Tentative,
             incoming: Incoming::new(grant.size),
-            begun: false,
-            granted: Some((from, grant.group, self.now + done)),
-            timer: self.now,
+            timer: Some(self.now),
             silent: Some(window.1),
             repairs: 0,
         };
         self.reservations.insert(txn, reservation);
         self.accepted(txn);
         match (self.setup.bug, self.reservations.get_mut(&txn)) {
-            (Some(Bug::KeepGrants), Some(r)) => r.timer = Instant::FAR,
+            (Some(Bug::KeepGrants), Some(r)) => r.timer = None,
             (Some(Bug::ClaimGranted), _) => self.bid(grant.initiator, txn, grant.round, Answer::HaveIt),
             _ => {}
         }
         // It may be here already. The payload does not wait for the answer.
         let promise = self.promise();
         let pending = Pending::Granted { from: grant.initiator, txn, round: grant.round };
-        self.look(Effect::Lookup { id: grant.id, promise }, pending);
+        self.begin_effect(Effect::Lookup { id: grant.id, promise }, pending);
         Ok(())
     }
 
     /// The copy that was granted a window is here already.
     pub(super) fn granted_and_held(&mut self, from: NodeId, txn: TxnId, round: u8) {
-        let expected = self.reservations.get(&txn).filter(|r| r.round == round && r.stage == Stage::Accepted);
+        let expected = self.reservations.get(&txn).filter(|r| r.round == round && r.stage.is_open());
         if expected.is_some() && !self.disk_failed {
             self.drop_reservation(txn);
             self.bid(from, txn, round, Answer::HaveIt);
@@ -321,11 +363,11 @@ impl Target {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        if r.round == round && r.granted.is_some() && offset.is_none() && r.stage == Stage::Accepted && !r.begun {
+        if r.round == round && r.basis.leader().is_some() && offset.is_none() && r.stage == Stage::Accepted {
             return self.drop_reservation(txn);
         }
-        if r.round != round || !r.reserved || r.stage != Stage::Tentative {
-            return;
+        if r.round != round || r.stage != Stage::Tentative {
+            return self.event(Event::Dropped(Unused::Late));
         }
         self.accepted.sample(offset.is_some());
         let Some(offset) = offset else {
@@ -354,7 +396,7 @@ impl Target {
         let (start, end) = r.window;
         let silent = end.max(self.now);
         r.stage = Stage::Accepted;
-        (r.silent, r.timer) = (Some(silent), silent + patience);
+        (r.silent, r.timer) = (Some(silent), Some(silent + patience));
         let accepted = Event::Accepted { id: r.id, start, length: end.since(start) };
         self.inward.trim(txn, start, end);
         self.event(accepted);
@@ -363,29 +405,29 @@ impl Target {
     pub(super) fn data(&mut self, header: &DataHeader, payload: &Bytes) {
         let txn = header.txn;
         match self.reservations.get(&txn) {
-            Some(r) if header.size != r.incoming.size() => return self.event(Event::BadDatagram),
+            Some(r) if header.size != r.incoming.size() => return self.event(Event::Dropped(Unused::Invalid)),
             // Payload that comes on an offer says that the acceptance was lost on the way.
             Some(r) if r.stage == Stage::Tentative => self.accepted(txn),
             Some(_) => {}
-            None if self.finished.get(txn).is_some() => return,
-            None => return self.event(Event::Unsolicited),
+            None if self.finished.get(txn).is_some() => return self.event(Event::Dropped(Unused::Late)),
+            None => return self.event(Event::Dropped(Unused::Unsolicited)),
         }
         let patience = self.patience(0);
-        let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Accepted) else {
-            return;
+        let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage.is_open()) else {
+            return self.event(Event::Dropped(Unused::Late));
         };
         let news = r.incoming.insert(header.offset, payload) > 0;
-        let first = !core::mem::replace(&mut r.begun, true);
+        let first = core::mem::replace(&mut r.stage, Stage::Arriving) == Stage::Accepted;
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
         if news {
             r.repairs = 0;
             (r.silent, r.timer) = if header.offset + payload.len() as u32 == header.size {
-                (None, self.now + self.lateness.patience(0, self.config.late).div(4))
+                (None, Some(self.now + self.lateness.patience(0, self.config.late).div(4)))
             } else {
-                (r.silent.map(|since| since.max(self.now)), r.timer.max(self.now + patience))
+                (r.silent.map(|since| since.max(self.now)), r.timer.map(|at| at.max(self.now + patience)))
             };
         }
-        let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.reserved);
+        let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.basis.is_reserved());
         let size = r.incoming.size();
         let alone = first && !self.others_arrive(txn);
         match self.busy.as_mut().filter(|_| !alone) {
@@ -412,12 +454,12 @@ impl Target {
             return;
         };
         r.stage = Stage::Writing;
-        let (id, from, pieces, granted, removal) = (r.id, r.from, r.incoming.take(), r.granted, r.removal);
+        let (id, from, pieces, basis, removal) = (r.id, r.from, r.incoming.take(), r.basis, r.removal);
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
         let pending = Pending::Write { txn, id, size, begun: self.now };
         let promise = self.marks.newest();
         self.start(Effect::Write { id, pieces, verify, promise, removal }, pending);
-        if let Some((leader, group, expected)) = granted {
+        if let Basis::Grant { leader, group, expected } = basis {
             self.report_unless_right(leader, group, expected, size);
         }
         if self.setup.bug == Some(Bug::AckBeforeDurable) {
@@ -452,8 +494,7 @@ impl Target {
             Err(WriteFailure::BadHash) => {
                 // The initiator sends it again into the same place.
                 r.stage = Stage::Accepted;
-                r.begun = false;
-                (r.silent, r.timer) = (Some(self.now), self.now + self.config.late);
+                (r.silent, r.timer) = (Some(self.now), Some(self.now + self.config.late));
                 return self.send(from, &Message::Ack { txn, ack: Ack::BadHash });
             }
         };
@@ -488,7 +529,7 @@ impl Target {
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
                 _ => {
                     let promise = self.promise();
-                    self.look(Effect::Lookup { id, promise }, Pending::Probe { from, txn });
+                    self.begin_effect(Effect::Lookup { id, promise }, Pending::Probe { from, txn });
                 }
             },
         }
@@ -499,13 +540,13 @@ impl Target {
             return;
         };
         // What a slow port lost of a copy may be more than what came.
-        let (reserved, repairs, size) = (r.reserved, r.repairs, r.incoming.size());
+        let (reserved, repairs, size) = (r.basis.is_reserved(), r.repairs, r.incoming.size());
         let rate = self.repair_rate(reserved, size);
         let patience = self.patience(repairs);
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        (r.silent, r.timer) = (Some(self.now), self.now + patience);
+        (r.silent, r.timer) = (Some(self.now), Some(self.now + patience));
         let (from, ranges) = (r.from, r.incoming.missing());
         self.send(from, &Message::Repair(Repair { txn, rate, ranges }));
         self.event(Event::RepairAsked);
@@ -514,7 +555,7 @@ impl Target {
     pub(super) fn drop_reservation(&mut self, txn: TxnId) {
         let dropped = self.reservations.remove(&txn);
         self.inward.remove(txn);
-        if let Some(r) = dropped.filter(|r| r.stage == Stage::Accepted) {
+        if let Some(r) = dropped.filter(|r| r.stage.is_open()) {
             self.event(Event::Released { id: r.id });
         }
     }
@@ -534,8 +575,8 @@ impl Target {
             let Some(r) = self.reservations.get_mut(&txn) else {
                 continue;
             };
-            if let (Stage::Accepted, Some(until)) = (r.stage, queued) {
-                r.timer = until;
+            if let (true, Some(until)) = (r.stage.is_open(), queued) {
+                r.timer = Some(until);
             } else if r.stage == Stage::Tentative {
                 self.event(Event::Expired);
                 self.accepted.sample(false);

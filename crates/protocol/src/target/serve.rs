@@ -5,12 +5,12 @@ use core::ops::Add;
 use bytes::Bytes;
 
 use super::{
-    Ack, Answer, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, Output, Pending, ReadFailure, Repair,
-    Slot, Span, Target, TxnId, Window, is_newer, limits,
+    Ack, Answer, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Output, Pending,
+    ReadFailure, Repair, Span, Target, TxnId, Window, is_newer, limits,
 };
-use crate::machine::Destination;
+use crate::machine::{Destination, Unused};
 use crate::transfer::{Outgoing, SLOWEST};
-use crate::wire::{Grant, Turn};
+use crate::wire::{Grant, GrantedWindow};
 
 /// One copy on its way out.
 #[derive(Debug)]
@@ -23,10 +23,8 @@ pub(super) struct Serving {
     /// When it may be sent: what was offered, then what was accepted of it.
     window: (Instant, Instant),
     transfer: Span,
-    /// Whether a leader granted it, and its initiator has not moved it yet.
-    granted: bool,
-    /// Whether nobody waits for it any more. The disk reads it all the same.
-    is_stopped: bool,
+    /// Whether its initiator may still move it: a leader granted it, which does not know the initiator's port.
+    movable: bool,
     state: State,
     /// When it is forgotten.
     until: Instant,
@@ -36,7 +34,19 @@ pub(super) struct Serving {
 enum State {
     Tentative,
     Reading,
-    Sending { payload: Bytes, outgoing: Outgoing },
+    /// The disk reads it, and nobody waits for it any more.
+    Stopped,
+    Sending {
+        payload: Bytes,
+        outgoing: Outgoing,
+    },
+}
+
+impl State {
+    /// Whether the disk reads it.
+    const fn is_reading(&self) -> bool {
+        matches!(self, Self::Reading | Self::Stopped)
+    }
 }
 
 impl Serving {
@@ -49,7 +59,7 @@ impl Serving {
         match &self.state {
             State::Sending { outgoing, .. } => Some(outgoing.next_deadline().unwrap_or(self.until)),
             State::Tentative => Some(self.until),
-            State::Reading => None,
+            State::Reading | State::Stopped => None,
         }
     }
 }
@@ -78,7 +88,7 @@ impl Target {
                 return self.bid(from, txn, round, Answer::Busy(self.config.late));
             }
             // One read at a time: a second one would make a slow disk slower, and impatience must not queue reads.
-            Some(serving) if matches!(serving.state, State::Reading) => {
+            Some(serving) if serving.state.is_reading() => {
                 return self.bid(from, txn, round, Answer::Busy(self.config.late));
             }
             Some(_) => self.drop_serving(txn),
@@ -117,8 +127,7 @@ impl Target {
             rate,
             window: (start, end),
             transfer,
-            granted: false,
-            is_stopped: false,
+            movable: false,
             state: State::Tentative,
             until,
         };
@@ -128,14 +137,14 @@ impl Target {
     }
 
     /// What is offered, as it stands now.
-    fn slot(&self, serving: &Serving) -> Slot {
+    fn slot(&self, serving: &Serving) -> OfferedWindow {
         let (size, transfer, (start, end)) = (serving.size, serving.transfer, serving.window);
         let wait = start.since(self.now);
         let length = end.since(start.max(self.now));
         let rate = u32::try_from(serving.rate).unwrap_or(u32::MAX);
         // The disk reads once the window is accepted, which may be long before it begins.
         let read = self.read_times(size).0.min(self.config.max_wait);
-        Slot { start: wait, length, transfer, done: wait.max(read) + transfer, rate, size }
+        OfferedWindow { start: wait, length, transfer, done: wait.max(read) + transfer, rate, size }
     }
 
     /// Makes room for one more copy on its way out, by forgetting the oldest of those that are only kept for repairs. How
@@ -166,24 +175,24 @@ impl Target {
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
-        if let (true, true, Some(offset)) = (serving.granted, serving.round == round, offset) {
+        if let (true, true, Some(offset)) = (serving.movable, serving.round == round, offset) {
             return self.move_serving(txn, offset);
         }
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
         if serving.round != round {
-            return;
+            return self.event(Event::Dropped(Unused::Late));
         }
         let Some(offset) = offset else {
-            if matches!(serving.state, State::Reading) {
-                serving.is_stopped = true;
+            if serving.state.is_reading() {
+                serving.state = State::Stopped;
                 return self.outward.remove(txn);
             }
             return self.drop_serving(txn);
         };
         if !matches!(serving.state, State::Tentative) {
-            return;
+            return self.event(Event::Dropped(Unused::Late));
         }
         let start = (serving.window.0 + offset).min(serving.window.1);
         serving.window = (start, serving.window.1.min(start + serving.transfer));
@@ -194,10 +203,10 @@ impl Target {
     }
 
     /// Takes a read that a leader granted. What the port has no room for then goes out as soon as it has.
-    pub(super) fn get_granted(&mut self, grant: &Grant, turn: Turn) {
+    pub(super) fn get_granted(&mut self, grant: &Grant, turn: GrantedWindow) {
         let txn = grant.txn;
         match self.servings.get(&txn) {
-            Some(s) if !Self::is_replaced(s.from, s.round, grant) || matches!(s.state, State::Reading) => return,
+            Some(s) if !Self::is_replaced(s.from, s.round, grant) || s.state.is_reading() => return,
             Some(_) => self.drop_serving(txn),
             None => {}
         }
@@ -215,8 +224,7 @@ impl Target {
             rate: u64::from(grant.rate),
             window,
             transfer: grant.transfer,
-            granted: true,
-            is_stopped: false,
+            movable: true,
             state: State::Reading,
             until: window.1,
         };
@@ -231,7 +239,7 @@ impl Target {
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
-        serving.granted = false;
+        serving.movable = false;
         let (start, _) = self.outward.hole((serving.window.0 + by).max(now), serving.transfer);
         serving.window = (start, start + serving.transfer);
         serving.until = serving.until.max(start + serving.transfer.times(2) + self.config.late.times(4));
@@ -249,8 +257,10 @@ impl Target {
 
     /// When the disk would have read `size` bytes from now, and what it takes for that by itself.
     pub(super) fn read_times(&self, size: u32) -> (Span, Span) {
-        let reading = self.servings.values().filter(|s| matches!(s.state, State::Reading));
+        let reading = self.servings.values().filter(|s| s.state.is_reading());
         let ahead = reading.map(|s| self.reads.each(self.now, s.size)).fold(self.scrub_until.since(self.now), Add::add);
+        let begun = |pending: &Pending| if let Pending::Read { begun, .. } = pending { Some(*begun) } else { None };
+        let ahead = ahead.max(self.oldest(begun));
         (self.reads.done(self.now, self.now, ahead, size).since(self.now), self.reads.each(self.now, size))
     }
 
@@ -264,7 +274,7 @@ impl Target {
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
-        if serving.is_stopped {
+        if matches!(serving.state, State::Stopped) {
             return self.drop_serving(txn);
         }
         match result {
@@ -339,7 +349,7 @@ impl Target {
                     self.out.push_back(Output::Transmit(transmit));
                 }
             }
-            let waits = matches!(serving.state, State::Reading) || serving.next_deadline().is_some_and(|at| at > now);
+            let waits = serving.state.is_reading() || serving.next_deadline().is_some_and(|at| at > now);
             if now >= serving.until && !waits {
                 over.push(txn);
             }

@@ -6,7 +6,6 @@ use super::codec::Reader;
 use super::{DATA_HEADER, MAGIC, VERSION};
 use crate::id::{ClusterId, NodeId, TxnId};
 use crate::limits;
-use crate::machine::DataRun;
 
 /// The type byte of a data datagram.
 pub(super) const DATA_TYPE: u8 = 0x80;
@@ -65,6 +64,18 @@ impl DataHeader {
         let fits = header.size <= limits::CHUNK_BYTES && end <= u64::from(header.size) && !payload.is_empty();
         fits.then_some((header, payload))
     }
+}
+
+/// Consecutive payload of one transfer: the driver sends it as datagrams of at most `per_datagram` payload bytes, each
+/// behind its own header (see [`DataHeader`]).
+#[derive(Clone, Debug)]
+pub struct DataRun {
+    /// The header of the first datagram; the offset of the others follows.
+    pub header: DataHeader,
+    /// The bytes.
+    pub payload: Bytes,
+    /// Payload bytes per datagram, at least 1.
+    pub per_datagram: usize,
 }
 
 /// The datagrams of a run: header and payload of each.

@@ -1,19 +1,21 @@
 //! The control messages as bytes.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
-use super::codec::Reader;
+use super::codec::{Reader, put_windows, take_windows, wire_span};
 use super::lead::Leading;
-use super::message::{Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage};
-use super::{CONTROL_HEADER, Head, MAGIC, VERSION};
+use super::message::{
+    Ack, Answer, Bid, ByteRange, Discard, Granted, Message, OfferedWindow, PutRequest, Repair, Usage,
+};
+use super::{CONTROL_HEADER, Head, MAGIC, MAX_CONTROL, VERSION};
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
-use crate::time::Span;
 
 /// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
 pub fn encode_message(head: Head, message: &Message) -> Bytes {
-    let mut out = BytesMut::with_capacity(128);
+    let mut room = [0; MAX_CONTROL];
+    let mut out = &mut room[..];
     out.put_u8(MAGIC);
     out.put_u8(VERSION);
     out.put_u8(message.code());
@@ -21,10 +23,12 @@ pub fn encode_message(head: Head, message: &Message) -> Bytes {
     out.put_u32_le(head.cluster.0);
     out.put_u32_le(head.epoch.0);
     out.put_u32_le(head.from.0);
+    // Of its session.
     out.put_bytes(0, 16);
-    debug_assert_eq!(out.len(), CONTROL_HEADER);
+    debug_assert_eq!(MAX_CONTROL - out.len(), CONTROL_HEADER);
     message.put(&mut out);
-    out.freeze()
+    let free = out.len();
+    Bytes::copy_from_slice(&room[..MAX_CONTROL - free])
 }
 
 /// Decodes an opened control datagram (header and message, no tag). `None` for anything malformed, trailing bytes
@@ -41,10 +45,6 @@ pub fn decode_message(datagram: &[u8]) -> Option<(Head, Message)> {
     let (_session, _sequence) = (r.u64()?, r.u64()?);
     let message = Message::take(code, &mut r)?;
     r.at_end().then_some((head, message))
-}
-
-pub(super) fn wire_span(span: Span) -> u32 {
-    span.to_wire().unwrap_or(u32::MAX)
 }
 
 impl Message {
@@ -72,18 +72,14 @@ impl Message {
         }
     }
 
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut impl BufMut) {
         match self {
             Self::PutRequest(request) => put_request(request, out),
             Self::Bid(bid) => put_bid(bid, out),
             Self::Accept { txn, round, granted } => {
                 out.put_u64_le(txn.0);
                 out.put_u8(*round);
-                out.put_u8(granted.len() as u8);
-                for g in granted {
-                    out.put_u32_le(g.target.0);
-                    out.put_u32_le(wire_span(g.offset));
-                }
+                put_granted(granted, out);
             }
             Self::GetRequest { txn, round, id, unreserved, earliest } => {
                 out.put_u64_le(txn.0);
@@ -96,15 +92,7 @@ impl Message {
                 out.put_u64_le(txn.0);
                 out.put_u8(*ack as u8);
             }
-            Self::Repair(repair) => {
-                out.put_u64_le(repair.txn.0);
-                out.put_u32_le(repair.rate);
-                out.put_u8(repair.ranges.len() as u8);
-                for leg in &repair.ranges {
-                    out.put_u32_le(leg.offset);
-                    out.put_u32_le(leg.len);
-                }
-            }
+            Self::Repair(repair) => put_repair(repair, out),
             Self::Probe { txn, id } => {
                 out.put_u64_le(txn.0);
                 out.put_slice(&id.encode());
@@ -153,6 +141,7 @@ impl Message {
         }
     }
 
+    #[inline]
     fn take(code: u8, r: &mut Reader<'_>) -> Option<Self> {
         Some(match code {
             1 => Self::PutRequest(take_request(r)?),
@@ -175,7 +164,7 @@ impl Message {
             6 => {
                 let (txn, rate, count) = (TxnId(r.u64()?), r.u32()?, r.count(limits::RANGES)?);
                 let ranges =
-                    (0..count).map(|_| Some(Leg { offset: r.u32()?, len: r.u32()? })).collect::<Option<_>>()?;
+                    (0..count).map(|_| Some(ByteRange { offset: r.u32()?, len: r.u32()? })).collect::<Option<_>>()?;
                 Self::Repair(Repair { txn, rate, ranges })
             }
             7 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()? },
@@ -216,7 +205,7 @@ impl Message {
     }
 }
 
-fn put_discard(discard: &Discard, out: &mut BytesMut) {
+fn put_discard(discard: &Discard, out: &mut impl BufMut) {
     out.put_u64_le(discard.txn.0);
     out.put_u16_le(discard.page);
     out.put_u64_le(discard.mark.0);
@@ -234,7 +223,25 @@ fn take_discard(r: &mut Reader<'_>) -> Option<Discard> {
     Some(Discard { txn, page, mark, since, ids })
 }
 
-pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
+fn put_granted(granted: &[Granted], out: &mut impl BufMut) {
+    out.put_u8(granted.len() as u8);
+    for granted in granted {
+        out.put_u32_le(granted.target.0);
+        out.put_u32_le(wire_span(granted.offset));
+    }
+}
+
+fn put_repair(repair: &Repair, out: &mut impl BufMut) {
+    out.put_u64_le(repair.txn.0);
+    out.put_u32_le(repair.rate);
+    out.put_u8(repair.ranges.len() as u8);
+    for range in &repair.ranges {
+        out.put_u32_le(range.offset);
+        out.put_u32_le(range.len);
+    }
+}
+
+fn put_request(request: &PutRequest, out: &mut impl BufMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
     out.put_u8(u8::from(request.unreserved) | u8::from(request.removal) << 1);
@@ -243,25 +250,21 @@ pub(super) fn put_request(request: &PutRequest, out: &mut BytesMut) {
     out.put_u32_le(request.size);
     out.put_u32_le(request.group.0);
     out.put_u32_le(wire_span(request.earliest));
-    out.put_u8(request.taken.len() as u8);
-    for (start, end) in &request.taken {
-        out.put_u32_le(wire_span(*start));
-        out.put_u32_le(wire_span(*end));
-    }
+    put_windows(&request.busy, out);
 }
 
-pub(super) fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
+/// Windows in which a port is taken.
+#[inline]
+fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let (txn, round, flags, stretch) = (TxnId(r.u64()?), r.u8()?, r.u8()?, r.u16()?);
     let (unreserved, removal) = (flags & 1 > 0, flags & 2 > 0);
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
-    let window = |r: &mut Reader<'_>| Some((r.span()?, r.span()?));
-    let taken: Vec<(Span, Span)> = (0..r.count(limits::RANGES)?).map(|_| window(r)).collect::<Option<_>>()?;
-    let ends = taken.iter().flat_map(|(start, end)| [*start, *end]);
-    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && ends.is_sorted() && flags < 4;
-    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, taken })
+    let busy = take_windows(r)?;
+    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && flags < 4;
+    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, busy })
 }
 
-fn put_bid(bid: &Bid, out: &mut BytesMut) {
+fn put_bid(bid: &Bid, out: &mut impl BufMut) {
     out.put_u64_le(bid.txn.0);
     out.put_u8(bid.round);
     match bid.answer {
@@ -284,10 +287,11 @@ fn put_bid(bid: &Bid, out: &mut BytesMut) {
     }
 }
 
+#[inline]
 fn take_bid(r: &mut Reader<'_>) -> Option<Bid> {
     let (txn, round) = (TxnId(r.u64()?), r.u8()?);
     let answer = match r.u8()? {
-        0 => Answer::Window(Slot {
+        0 => Answer::Window(OfferedWindow {
             start: r.span()?,
             length: r.span()?,
             transfer: r.span()?,

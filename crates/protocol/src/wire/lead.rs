@@ -1,12 +1,12 @@
 //! What a group's leader says and hears (`docs/leader.md`).
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
-use super::codec::Reader;
-use super::encoding::{put_request, take_request, wire_span};
-use super::message::PutRequest;
+use super::codec::{Reader, chunk_size, put_windows, take_windows, wire_span};
+use super::message::BusyWindows;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
+use crate::redundancy::Redundancy;
 use crate::time::Span;
 
 /// What a leader, its group and its initiators say to each other.
@@ -54,7 +54,7 @@ impl Leading {
         }
     }
 
-    pub(super) fn put(&self, out: &mut BytesMut) {
+    pub(super) fn put(&self, out: &mut impl BufMut) {
         match self {
             Self::Request(request) => request.put(out),
             Self::Seek(seek) => seek.put(out),
@@ -81,11 +81,25 @@ impl Leading {
     }
 }
 
-/// Initiator to leader: grant me windows for the copies of this chunk that are missing.
+/// Initiator to leader: grant me windows for the pieces of this chunk that are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeadRequest {
-    /// The chunk; `unreserved` and `stretch` mean nothing here.
-    pub put: PutRequest,
+    /// Which transaction.
+    pub txn: TxnId,
+    /// Which round of it.
+    pub round: u8,
+    /// How the chunk is kept.
+    pub redundancy: Redundancy,
+    /// The chunk.
+    pub id: ChunkId,
+    /// Its bytes.
+    pub size: u32,
+    /// Its group.
+    pub group: GroupId,
+    /// The initiator cannot send before this, from now.
+    pub earliest: Span,
+    /// When the initiator's port is taken, as in a put request.
+    pub busy: BusyWindows,
     /// Who has a copy; at most [`limits::COPIES`].
     pub have: Vec<NodeId>,
     /// Who is not to be chosen; at most [`limits::GROUP_MEMBERS`].
@@ -151,19 +165,28 @@ pub struct Grant {
     pub group: GroupId,
     /// How often the group has changed its leader: what an earlier leader grants is refused.
     pub term: u32,
-    /// Whether the chosen member is to send the chunk, and not to receive it.
-    pub read: bool,
+    /// What the chosen are to do.
+    pub direction: Direction,
     /// What the transfer takes.
     pub transfer: Span,
     /// Bytes per second at which to send.
     pub rate: u32,
     /// The chosen, at most [`limits::COPIES`].
-    pub windows: Vec<Turn>,
+    pub windows: Vec<GrantedWindow>,
+}
+
+/// Which way a granted transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The chosen receive a copy.
+    Put,
+    /// The chosen one sends its copy.
+    Get,
 }
 
 /// One chosen member in a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct GrantedWindow {
     /// Who.
     pub target: NodeId,
     /// When its transfer begins, from the moment at which the grant was sent.
@@ -196,8 +219,15 @@ pub struct Report {
 }
 
 impl LeadRequest {
-    fn put(&self, out: &mut BytesMut) {
-        put_request(&self.put, out);
+    fn put(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.txn.0);
+        out.put_u8(self.round);
+        out.put_u8(self.redundancy.pieces() as u8);
+        out.put_slice(&self.id.encode());
+        out.put_u32_le(self.size);
+        out.put_u32_le(self.group.0);
+        out.put_u32_le(wire_span(self.earliest));
+        put_windows(&self.busy, out);
         for list in [&self.have, &self.avoid] {
             out.put_u8(list.len() as u8);
             list.iter().for_each(|node| out.put_u32_le(node.0));
@@ -205,15 +235,17 @@ impl LeadRequest {
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        let put = take_request(r)?;
+        let (txn, round, redundancy) = (TxnId(r.u64()?), r.u8()?, Redundancy::copies(r.u8()?)?);
+        let (id, size, group, earliest) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.span()?);
+        let busy = take_windows(r)?;
         let list = |r: &mut Reader<'_>, most| (0..r.count(most)?).map(|_| r.u32().map(NodeId)).collect::<Option<_>>();
         let (have, avoid) = (list(r, limits::COPIES)?, list(r, limits::GROUP_MEMBERS)?);
-        Some(Self { put, have, avoid })
+        Some(Self { txn, round, redundancy, id, size, group, earliest, busy, have, avoid })
     }
 }
 
 impl Seek {
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut impl BufMut) {
         out.put_u64_le(self.txn.0);
         out.put_u8(self.round);
         out.put_slice(&self.id.encode());
@@ -235,7 +267,7 @@ impl Seek {
 }
 
 impl Holds {
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.initiator.0);
         out.put_u64_le(self.txn.0);
         out.put_u8(self.round);
@@ -263,11 +295,11 @@ impl Holds {
 }
 
 impl Grant {
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.initiator.0);
         out.put_u64_le(self.txn.0);
         out.put_u8(self.round);
-        out.put_u8(u8::from(self.read));
+        out.put_u8(u8::from(self.direction == Direction::Get));
         out.put_slice(&self.id.encode());
         out.put_u32_le(self.size);
         out.put_u32_le(self.group.0);
@@ -283,17 +315,19 @@ impl Grant {
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        let (initiator, txn, round, read) = (NodeId(r.u32()?), TxnId(r.u64()?), r.u8()?, r.flag()?);
+        let (initiator, txn, round) = (NodeId(r.u32()?), TxnId(r.u64()?), r.u8()?);
+        let direction = if r.flag()? { Direction::Get } else { Direction::Put };
         let (id, size, group, term) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.u32()?);
         let (transfer, rate, count) = (r.span()?, r.u32()?, r.count(limits::COPIES)?);
-        let turn = |r: &mut Reader<'_>| Some(Turn { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
+        let turn =
+            |r: &mut Reader<'_>| Some(GrantedWindow { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
         let windows = (0..count).map(|_| turn(r)).collect::<Option<_>>()?;
-        Some(Self { initiator, txn, round, id, size, group, term, read, transfer, rate, windows })
+        Some(Self { initiator, txn, round, id, size, group, term, direction, transfer, rate, windows })
     }
 }
 
 impl Report {
-    fn put(&self, out: &mut BytesMut) {
+    fn put(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.group.0);
         out.put_u32_le(self.term);
         out.put_u32_le(wire_span(self.port));
@@ -318,8 +352,4 @@ impl Report {
             free: r.u64()?,
         })
     }
-}
-
-fn chunk_size(r: &mut Reader<'_>) -> Option<u32> {
-    r.u32().filter(|size| (1..=limits::CHUNK_BYTES).contains(size))
 }

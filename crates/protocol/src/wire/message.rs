@@ -1,5 +1,7 @@
 //! The control messages: what nodes say to each other.
 
+use smallvec::SmallVec;
+
 use super::lead::Leading;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::time::Span;
@@ -18,7 +20,7 @@ pub enum Message {
         /// Which round of it the windows belong to.
         round: u8,
         /// The chosen, each with the part of its bid's window that will be used.
-        granted: Vec<Granted>,
+        granted: Grants,
     },
     /// Initiator to group: who has this chunk, and when could it send it?
     GetRequest {
@@ -67,7 +69,7 @@ pub enum Message {
     Listed {
         /// Which transaction.
         txn: TxnId,
-        /// In ascending order; at most [`limits::LISTED`].
+        /// In ascending order; at most [`LISTED`](crate::limits::LISTED).
         ids: Vec<ChunkId>,
         /// Whether there are more.
         more: bool,
@@ -137,7 +139,7 @@ pub struct Discard {
     pub mark: TxnId,
     /// The mark with which they must have been condemned to go now; 0 when none was set before.
     pub since: TxnId,
-    /// The chunks; at most [`limits::LISTED`].
+    /// The chunks; at most [`LISTED`](crate::limits::LISTED).
     pub ids: Vec<ChunkId>,
 }
 
@@ -179,8 +181,8 @@ pub struct PutRequest {
     /// for a payload chunk.
     pub removal: bool,
     /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
-    /// [`limits::RANGES`], the first ones.
-    pub taken: Vec<(Span, Span)>,
+    /// [`RANGES`](crate::limits::RANGES), the first ones.
+    pub busy: BusyWindows,
 }
 
 /// What a target answers to a request.
@@ -198,7 +200,7 @@ pub struct Bid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A window, tentatively reserved.
-    Window(Slot),
+    Window(OfferedWindow),
     /// The copy is durable here already: it counts.
     HaveIt,
     /// (To a get.) Not here.
@@ -214,7 +216,7 @@ pub enum Answer {
 /// A window of time in which a target's port and disk are free for one transfer. All spans count from the moment at
 /// which the bid was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct OfferedWindow {
     /// Begin.
     pub start: Span,
     /// Length of the window. It may be shorter than the transfer, which then begins with it and runs on a little.
@@ -228,6 +230,12 @@ pub struct Slot {
     /// The chunk's size: for a get, the initiator does not know it.
     pub size: u32,
 }
+
+/// When a port is taken: from and until, from now on. Mostly there is one window.
+pub type BusyWindows = SmallVec<[(Span, Span); 1]>;
+
+/// The chosen: mostly as many as a chunk has copies.
+pub type Grants = SmallVec<[Granted; 3]>;
 
 /// One chosen target in an accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,13 +271,13 @@ pub struct Repair {
     pub txn: TxnId,
     /// Not faster than this, in bytes per second: what came faster was lost.
     pub rate: u32,
-    /// Offset and length of each; at most [`limits::RANGES`].
-    pub ranges: Vec<Leg>,
+    /// Offset and length of each; at most [`RANGES`](crate::limits::RANGES).
+    pub ranges: Vec<ByteRange>,
 }
 
 /// Some bytes of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leg {
+pub struct ByteRange {
     /// First byte.
     pub offset: u32,
     /// How many.

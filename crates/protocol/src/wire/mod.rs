@@ -5,23 +5,28 @@
 
 mod codec;
 mod data;
+mod drop_reason;
 mod encoding;
 mod lead;
 mod message;
 mod peers;
 mod session;
 
-pub use data::{DataHeader, datagrams};
+pub use data::{DataHeader, DataRun, datagrams};
+pub use drop_reason::DropReason;
 pub use encoding::{decode_message, encode_message};
-pub use lead::{Grant, Holds, LeadRequest, Leading, Report, Seek, Turn};
-pub use message::{Ack, Answer, Bid, Discard, Granted, Leg, Message, PutRequest, Repair, Slot, Usage};
-pub use peers::ASK_AGAIN;
-pub use session::{Bug, DropReason, KEY_LEN, Opened, Session, is_answerable};
+pub use lead::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
+pub use message::{
+    Ack, Answer, Bid, BusyWindows, ByteRange, Discard, Granted, Grants, Message, OfferedWindow, PutRequest, Repair,
+    Usage,
+};
+pub use peers::{ASK_AGAIN, Bug};
+pub use session::{KEY_LEN, Opened, Session, is_answerable};
 
 use crate::id::{ClusterId, Epoch, NodeId};
 
 /// Version of the wire format; another one is refused.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// First byte of every datagram.
 pub const MAGIC: u8 = 0x52;
 /// Length of the header of a control datagram.
@@ -30,7 +35,7 @@ pub const CONTROL_HEADER: usize = 32;
 pub const TAG: usize = 16;
 /// Length of the header of a data datagram.
 pub const DATA_HEADER: usize = 32;
-/// Longest control datagram: it fits any path that carries IPv4 without fragments.
+/// Longest control datagram: it fits any path that carries IPv6 (1,280 bytes) without fragments.
 pub const MAX_CONTROL: usize = 1_200;
 
 /// What stands at the head of every control message.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::session::{Bug, DropReason};
+use super::drop_reason::DropReason;
 use crate::limits;
 use crate::rng::Rng;
 use crate::time::{Instant, Span};
@@ -16,6 +16,17 @@ const PATIENCE: Span = Span::from_secs(2);
 /// How long a session that is asked has its place to itself: long enough to be asked twice. It is not counted from the last
 /// question, as those who play back a session that is over would hold its place for as long as they like.
 const TURN: Span = Span::from_millis(20);
+
+/// A defect that is planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Sequence numbers are judged without their session: the highest counts, over restarts too.
+    TrustSequences,
+    /// A session counts from its first datagram on, proven or not.
+    BelieveSessions,
+    /// What was sealed before the proof of a session counts, too, if this life has not heard it.
+    BelieveBefore,
+}
 
 /// What is known of the sessions of other nodes.
 #[derive(Clone, Debug)]

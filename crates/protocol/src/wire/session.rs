@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::codec::Reader;
-use super::peers::{Peers, Question};
+use super::drop_reason::DropReason;
+use super::peers::{Bug, Peers, Question};
 use super::{CONTROL_HEADER, MAGIC, MAX_CONTROL, TAG, VERSION, is_data};
 use crate::id::{ClusterId, NodeId};
 use crate::limits;
@@ -25,52 +26,6 @@ const PROOF: u8 = 0x41;
 const REFUSAL: u8 = 0x42;
 const AGAIN: u8 = 0x43;
 
-/// Why a datagram was dropped before a machine saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DropReason {
-    /// Too short, too long, or not ours.
-    Malformed,
-    /// A version that this build does not speak.
-    Version,
-    /// Of another cluster.
-    OtherCluster,
-    /// The tag is wrong: forged, or sealed with another key.
-    Forged,
-    /// Seen before, or too old to tell, or an answer to what was not asked.
-    Replayed,
-    /// Of a session that its sender has not proven.
-    Unproven,
-    /// A node of this cluster says that it cannot take what came to it from here.
-    Refused,
-}
-
-impl DropReason {
-    /// Every reason.
-    pub const ALL: [Self; 7] = [
-        Self::Malformed,
-        Self::Version,
-        Self::OtherCluster,
-        Self::Forged,
-        Self::Replayed,
-        Self::Unproven,
-        Self::Refused,
-    ];
-
-    /// A short name, for counters.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Version => "version",
-            Self::OtherCluster => "other_cluster",
-            Self::Forged => "forged",
-            Self::Replayed => "replayed",
-            Self::Unproven => "unproven",
-            Self::Refused => "refused",
-        }
-    }
-}
-
 /// What an arrived datagram is good for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
@@ -78,17 +33,6 @@ pub enum Opened {
     Good(Bytes),
     /// Between the two sessions: what to send to where the datagram came from.
     Between(Vec<Bytes>),
-}
-
-/// A defect that is planted to prove that the simulator's checkers bite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// Sequence numbers are judged without their session: the highest counts, over restarts too.
-    TrustSequences,
-    /// A session counts from its first datagram on, proven or not.
-    BelieveSessions,
-    /// What was sealed before the proof of a session counts, too, if this life has not heard it.
-    BelieveBefore,
 }
 
 /// One life of a node.
@@ -100,7 +44,7 @@ pub struct Session {
     id: u64,
     sequence: u64,
     /// The last messages, as they were sealed.
-    said: VecDeque<Bytes>,
+    recent: VecDeque<Bytes>,
     /// By node.
     answered: BTreeMap<u32, Answered>,
     peers: Peers,
@@ -129,13 +73,13 @@ impl Session {
     pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64) -> Self {
         let rng = Rng::new(seed);
         let (id, peers) = (rng.fork(1).next_u64(), Peers::new(rng.fork(2)));
-        let (said, answered) = (VecDeque::with_capacity(limits::SAID), BTreeMap::new());
-        Self { key, cluster, node, id, sequence: 0, said, answered, peers }
+        let (recent, answered) = (VecDeque::with_capacity(limits::RECENT_MESSAGES), BTreeMap::new());
+        Self { key, cluster, node, id, sequence: 0, recent, answered, peers }
     }
 
     /// The same with a planted defect.
     #[must_use]
-    pub const fn planted(mut self, bug: Option<Bug>) -> Self {
+    pub const fn with_bug(mut self, bug: Option<Bug>) -> Self {
         self.peers.bug = bug;
         self
     }
@@ -143,16 +87,16 @@ impl Session {
     /// The datagram to send for an encoded control message.
     #[must_use]
     pub fn seal(&mut self, message: &[u8]) -> Bytes {
-        let sealed = self.seal_unsaid(message);
-        if self.said.len() >= limits::SAID {
-            self.said.pop_front();
+        let sealed = self.seal_unrepeated(message);
+        if self.recent.len() >= limits::RECENT_MESSAGES {
+            self.recent.pop_front();
         }
-        self.said.push_back(sealed.slice(..message.len()));
+        self.recent.push_back(sealed.slice(..message.len()));
         sealed
     }
 
     /// The same for what is never said again.
-    fn seal_unsaid(&mut self, message: &[u8]) -> Bytes {
+    fn seal_unrepeated(&mut self, message: &[u8]) -> Bytes {
         self.sequence += 1;
         let mut out = BytesMut::with_capacity(message.len() + TAG);
         out.put_slice(message);
@@ -168,7 +112,7 @@ impl Session {
     #[must_use]
     pub fn refusal(&mut self) -> Bytes {
         let refusal = self.between(REFUSAL);
-        self.seal_unsaid(&refusal)
+        self.seal_unrepeated(&refusal)
     }
 
     /// What arrived `now`.
@@ -242,7 +186,7 @@ impl Session {
         out.put_u64_le(question.nonce);
         out.put_u8(question.missed.len() as u8);
         question.missed.iter().for_each(|sequence| out.put_u64_le(*sequence));
-        self.seal_unsaid(&out)
+        self.seal_unrepeated(&out)
     }
 
     /// Answers a challenge. Whose session is not known yet is challenged first, so that its proof is here before what it
@@ -263,7 +207,7 @@ impl Session {
         let mut out = self.between(PROOF);
         out.put_u32_le(header.from);
         out.put_u64_le(nonce);
-        replies.push(self.seal_unsaid(&out));
+        replies.push(self.seal_unrepeated(&out));
         let says = self.says_again(header.from, nonce, missed.len());
         let again = missed.into_iter().take(says).filter_map(|sequence| self.say_again(header.from, nonce, sequence));
         replies.extend(again);
@@ -287,12 +231,12 @@ impl Session {
     }
 
     fn say_again(&mut self, to: u32, nonce: u64, sequence: u64) -> Option<Bytes> {
-        let message = self.said.iter().find(|message| long(message, 24) == sequence)?.clone();
+        let message = self.recent.iter().find(|message| long(message, 24) == sequence)?.clone();
         let mut out = self.between(AGAIN);
         out.put_u32_le(to);
         out.put_u64_le(nonce);
         out.put_slice(&message);
-        (out.len() + TAG <= MAX_CONTROL).then(|| self.seal_unsaid(&out))
+        (out.len() + TAG <= MAX_CONTROL).then(|| self.seal_unrepeated(&out))
     }
 
     fn proven(&mut self, now: Instant, header: &Header, body: &[u8]) -> Result<Opened, DropReason> {
@@ -314,8 +258,8 @@ impl Session {
         if message.len() < CONTROL_HEADER {
             return Err(DropReason::Malformed);
         }
-        let said = (word(&message, 12), long(&message, 16));
-        if NodeId(to) != self.node || said != (header.from, header.session) {
+        let claimed = (word(&message, 12), long(&message, 16));
+        if NodeId(to) != self.node || claimed != (header.from, header.session) {
             return Err(DropReason::Replayed);
         }
         self.peers.again(header.from, header.session, nonce, long(&message, 24))?;

@@ -10,7 +10,9 @@ use protocol::machine::{Body, Completion, Effect, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{Answer, Bid, Granted, Head, Message, PutRequest, Slot, decode_message, encode_message};
+use protocol::wire::{
+    Answer, Bid, BusyWindows, Granted, Grants, Head, Message, OfferedWindow, PutRequest, decode_message, encode_message,
+};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(1);
 pub(crate) const INITIATOR: NodeId = NodeId(NodeId::FIRST_INITIATOR);
@@ -95,11 +97,11 @@ pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
         stretch: 100,
         unreserved: false,
         removal: false,
-        taken: Vec::new(),
+        busy: BusyWindows::new(),
     })
 }
 
-pub(crate) fn window(messages: &[Message]) -> Slot {
+pub(crate) fn window(messages: &[Message]) -> OfferedWindow {
     match messages {
         [Message::Bid(Bid { answer: Answer::Window(slot), .. })] => *slot,
         other => panic!("no window: {other:?}"),
@@ -121,11 +123,11 @@ pub(crate) fn get(txn: u64, round: u8, id: ChunkId) -> Message {
 
 /// An answer to bids in which others were chosen.
 pub(crate) fn refused(txn: u64, round: u8) -> Message {
-    Message::Accept { txn: TxnId(txn), round, granted: Vec::new() }
+    Message::Accept { txn: TxnId(txn), round, granted: Grants::new() }
 }
 
 /// The acceptance of what target 1 offered.
 pub(crate) fn get_accepted<R>(txn: u64, round: u8) -> Input<R> {
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
-    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(txn), round, granted }))
+    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(txn), round, granted: granted.into() }))
 }

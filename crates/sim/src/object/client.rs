@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use object::catalog::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Start, Upload};
+use catalog::object_manifest::{Body, Kind, Record, VersionId, decode_entries, encode_entries};
+use catalog::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Start, Upload};
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
-use object::record::{Body, Kind, Record, VersionId, decode_entries, encode_entries};
-use object::{ChunkService, Host, Pace, PutOptions, ServiceError, get_file, put_file};
+use object::{ChunkService, Host, Pace, ServiceError};
 use protocol::id::ChunkId;
 use protocol::time::Span;
 
@@ -18,7 +18,7 @@ use super::Objects as Settings;
 use super::gateway::Gateway;
 use super::history::{Call, History, Name};
 use crate::linear::Did;
-use crate::swarm::Planted;
+use crate::planted::Planted;
 
 /// A bucket that keeps no versions, and one that does.
 pub(crate) const PLAIN: &str = "plain";
@@ -27,11 +27,6 @@ pub(crate) const KEPT: &str = "kept";
 pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
 /// The key of which versions are removed by their ids.
 const PRUNED: &str = "c";
-/// Names of files.
-pub(crate) const FILES: [&str; 2] = ["f", "g"];
-/// Of 100 operations, those from here on are puts of files, and reads of them.
-const FILE_PUT: u64 = 80;
-const FILE_READ: u64 = 87;
 /// Chunks that many objects share.
 const SHARED: u64 = 4;
 /// Before something that failed is tried again.
@@ -64,16 +59,6 @@ impl From<ObjectError> for Ended {
             ObjectError::Catalog(error) => error.into(),
             ObjectError::TooSlow(_) => Self::Refused,
             ObjectError::Chunk { id, .. } => Self::Wanting(id, error.to_string()),
-            other => Self::Failed(other.to_string()),
-        }
-    }
-}
-
-impl From<object::Error> for Ended {
-    fn from(error: object::Error) -> Self {
-        match error {
-            object::Error::TooSlow(..) => Self::Refused,
-            object::Error::Put { id, .. } | object::Error::Get { id, .. } => Self::Wanting(id, error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -128,8 +113,11 @@ pub(crate) fn objects(gateway: &Gateway, settings: &Settings) -> Objects {
         Some(Planted::Object(bug)) => Some(bug),
         _ => None,
     };
-    let pace =
-        Pace { lease: time(settings.beat.times(2)), silent: time(settings.beat.times(6)), doubt: time(settings.grace) };
+    let pace = Pace {
+        lease: time(settings.heartbeat.times(2)),
+        silent: time(settings.heartbeat.times(6)),
+        doubt: time(settings.grace),
+    };
     let host: Arc<dyn Host> = Arc::new(gateway.clone());
     let service: Arc<dyn ChunkService + Send + Sync> = Arc::new(gateway.clone());
     Objects::new(service, Arc::new(gateway.clone()))
@@ -137,10 +125,10 @@ pub(crate) fn objects(gateway: &Gateway, settings: &Settings) -> Objects {
         .with_limit(time(settings.grace.div(2)))
         .with_inline(settings.inline)
         .with_chunk_size(settings.chunk)
-        .planted(bug)
+        .with_bug(bug)
 }
 
-/// The number that tells what an object has.
+/// The number that identifies an object's contents.
 fn number(row: &Row) -> u64 {
     row.record.etag.parse().unwrap_or(0)
 }
@@ -167,10 +155,10 @@ impl Client {
             let outcome = if healed { self.insist(|| self.work_on(name, what)) } else { self.work_on(name, what) };
             match outcome {
                 Err(ended) if healed && !self.is_excused(&ended) => {
-                    self.gateway.hands.tell(|history, _| history.fail(format!("failed after the heal: {ended}")));
+                    self.gateway.hands.record(|history, _| history.fail(format!("failed after the heal: {ended}")));
                 }
                 Err(_) => {}
-                Ok(()) => self.gateway.hands.tell(|history, _| history.done += 1),
+                Ok(()) => self.gateway.hands.record(|history, _| history.done += 1),
             }
             done();
         }
@@ -198,7 +186,7 @@ impl Client {
     pub(crate) fn is_excused(&self, ended: &Ended) -> bool {
         match ended {
             Ended::Refused => true,
-            Ended::Wanting(id, _) => self.gateway.hands.tell(|history, _| {
+            Ended::Wanting(id, _) => self.gateway.hands.record(|history, _| {
                 let History { elsewhere, without_room, .. } = history;
                 elsewhere.contains(id) || without_room.contains(id)
             }),
@@ -207,9 +195,6 @@ impl Client {
     }
 
     fn draw_work(&self) -> u64 {
-        if self.settings.files && self.below(2) == 0 {
-            return if self.below(3) == 0 { FILE_PUT } else { FILE_READ };
-        }
         self.below(100)
     }
 
@@ -224,8 +209,8 @@ impl Client {
             61..71 => self.copy(name),
             71..75 => self.revise(name),
             75..80 => self.upload(name),
-            FILE_PUT..FILE_READ => self.put_file(),
-            _ => self.read_file(self.draw_file()),
+            80..87 => self.put(name),
+            _ => self.read(name).map(drop),
         }
     }
 
@@ -264,9 +249,9 @@ impl Client {
     fn source(&self) -> (u64, Pieces<'_>) {
         // What was put before may be gone by now, or about to go.
         let (again, nth) = (self.below(2) == 0, self.below(1 << 20));
-        let again = again.then(|| self.gateway.hands.tell(|history, _| history.earlier(nth))).flatten();
+        let again = again.then(|| self.gateway.hands.record(|history, _| history.earlier(nth))).flatten();
         let left = again.map_or_else(|| self.draw(), |bytes| vec![bytes]);
-        let number = self.gateway.hands.tell(|history, _| history.number(left.concat().into()));
+        let number = self.gateway.hands.record(|history, _| history.number(left.concat().into()));
         // Some clients are as slow as a put may be, and some much slower.
         let slow = self.below(2) == 0;
         let much = if self.below(2) == 0 && !self.gateway.hands.local().healed { 8 } else { 1 };
@@ -279,13 +264,15 @@ impl Client {
     fn record(&self, name: Name) -> Record {
         let mut record = Record::new(Kind::Object, name.0, name.1, VersionId::default());
         record.null = name.0 == PLAIN;
+        let own = self.settings.redundancy;
+        record.set_redundancy(own.filter(|_| self.below(2) == 0));
         record
     }
 
     /// How a change of the register ended; `mismatch` is what a refused condition says.
     fn close<T, E: Into<Ended>>(&self, call: Call, outcome: Result<T, E>, mismatch: Option<Did>) -> Result<T, Ended> {
         let outcome = outcome.map_err(Into::into);
-        self.gateway.hands.tell(|history, now| match &outcome {
+        self.gateway.hands.record(|history, now| match &outcome {
             Ok(_) => history.answer(call, None, now),
             Err(Ended::Refused) if mismatch.is_some() => history.answer(call, mismatch, now),
             Err(Ended::Refused | Ended::Failed(_) | Ended::Wanting(..)) => history.not_made(call),
@@ -295,11 +282,11 @@ impl Client {
     }
 
     fn call(&self, name: Name, did: Did) -> (Call, u64) {
-        self.gateway.hands.tell(|history, now| (history.call(name, did, now), now))
+        self.gateway.hands.record(|history, now| (history.call(name, did, now), now))
     }
 
     fn is_put(&self, name: Name, row: &Row, called: u64) {
-        self.gateway.hands.tell(|history, now| history.put(name, row.record.version.0, called, now));
+        self.gateway.hands.record(|history, now| history.put(name, row.record.version.0, called, now));
     }
 
     fn put(&self, name: Name) -> Result<(), Ended> {
@@ -335,7 +322,7 @@ impl Client {
         let called = self.now();
         let row = self.gateway.newest(name.0, name.1)?;
         let object = row.as_ref().filter(|row| row.record.kind == Kind::Object);
-        self.gateway.hands.tell(|history, now| {
+        self.gateway.hands.record(|history, now| {
             history.read(name, object.map(number), called, now);
             if name.0 == KEPT {
                 history.newest(name, row.as_ref().map(|row| row.record.version.0), called, now);
@@ -359,7 +346,7 @@ impl Client {
         };
         match read() {
             Ok(bytes) => {
-                self.gateway.hands.tell(|history, _| {
+                self.gateway.hands.record(|history, _| {
                     if history.contents(number(row)).is_none_or(|put| *put != bytes) {
                         history.fail(format!("{}/{}: wrong bytes in {}", name.0, name.1, row.record.version));
                     }
@@ -384,7 +371,7 @@ impl Client {
             self.is_put(name, &row, called);
             return Ok(());
         }
-        // As the S3 face does.
+        // As the S3 API does.
         let erase = || {
             while let Some(row) = self.gateway.version(name.0, name.1, None)? {
                 if self.objects.erase(&row)? {
@@ -398,27 +385,27 @@ impl Client {
 
     fn delete_version(&self, name: Name) -> Result<(), Ended> {
         let nth = self.below(1 << 20);
-        let Some(version) = self.gateway.hands.tell(|history, _| history.known_version(name, nth)) else {
+        let Some(version) = self.gateway.hands.record(|history, _| history.known_version(name, nth)) else {
             return Ok(());
         };
-        let call = self.gateway.hands.tell(|history, now| history.erase(name, version, now));
+        let call = self.gateway.hands.record(|history, now| history.erase(name, version, now));
         while let Some(row) = self.gateway.version(name.0, name.1, Some(VersionId(version)))? {
             if self.objects.erase(&row)? {
                 break;
             }
         }
-        self.gateway.hands.tell(|history, now| history.erased(call, now));
+        self.gateway.hands.record(|history, now| history.erased(call, now));
         Ok(())
     }
 
     fn read_version(&self, name: Name) -> Result<(), Ended> {
         let nth = self.below(1 << 20);
-        let Some(version) = self.gateway.hands.tell(|history, _| history.known_version(name, nth)) else {
+        let Some(version) = self.gateway.hands.record(|history, _| history.known_version(name, nth)) else {
             return Ok(());
         };
         let called = self.now();
         let row = self.gateway.version(name.0, name.1, Some(VersionId(version)))?;
-        self.gateway.hands.tell(|history, now| history.there(name, version, row.is_some(), called, now));
+        self.gateway.hands.record(|history, now| history.there(name, version, row.is_some(), called, now));
         match row.filter(|row| row.record.kind == Kind::Object) {
             Some(row) => self.bytes(name, &row),
             None => Ok(()),
@@ -428,7 +415,7 @@ impl Client {
     pub(crate) fn list(&self, bucket: &'static str) -> Result<(), Ended> {
         let called = self.now();
         let rows = self.gateway.objects(bucket, &Start::Key(vec![]), 100)?;
-        self.gateway.hands.tell(|history, now| {
+        self.gateway.hands.record(|history, now| {
             for key in KEYS {
                 let found = rows.iter().find(|row| row.record.key == key).map(number);
                 history.read((bucket, key), found, called, now);
@@ -450,8 +437,8 @@ impl Client {
             }
             self.gateway.hands.sleep(Span::from_nanos(self.below(self.settings.grace.as_nanos() * 3)));
         }
-        let contents = self.gateway.hands.tell(|history, _| history.contents(number(&row)).cloned());
-        let value = self.gateway.hands.tell(|history, _| history.number(contents.unwrap_or_default()));
+        let contents = self.gateway.hands.record(|history, _| history.contents(number(&row)).cloned());
+        let value = self.gateway.hands.record(|history, _| history.number(contents.unwrap_or_default()));
         let record = Record { size: whole.size, body: whole.body, etag: value.to_string(), ..self.record(name) };
         let (call, called) = self.call(name, Did::Write(Some(value)));
         let outcome = self.objects.publish(record, &Condition::Always).map_err(|error| match error {
@@ -464,7 +451,7 @@ impl Client {
         Ok(())
     }
 
-    /// Other attributes for the newest version. In a bucket that keeps versions that may be the newest no more: what is told of
+    /// Other attributes for the newest version. In a bucket that keeps versions that may be the newest no more: what is recorded of
     /// those does not change.
     fn revise(&self, name: Name) -> Result<(), Ended> {
         let row = self.gateway.newest(name.0, name.1)?.filter(|row| row.record.kind == Kind::Object);
@@ -480,8 +467,8 @@ impl Client {
         if name.0 == KEPT {
             return revise(number(&row)).map(drop);
         }
-        let contents = self.gateway.hands.tell(|history, _| history.contents(number(&row)).cloned());
-        let value = self.gateway.hands.tell(|history, _| history.number(contents.unwrap_or_default()));
+        let contents = self.gateway.hands.record(|history, _| history.contents(number(&row)).cloned());
+        let value = self.gateway.hands.record(|history, _| history.number(contents.unwrap_or_default()));
         let (call, _) = self.call(name, Did::Swap { from: Some(number(&row)), value });
         self.close(call, revise(value), None).map(drop)
     }
@@ -497,7 +484,7 @@ impl Client {
             let bytes = pieces.concat();
             let mut source =
                 Pieces { gateway: &self.gateway, left: pieces.into(), pause: Span::ZERO, etag: String::new() };
-            let written = self.objects.write(&mut source)?;
+            let written = self.objects.write(&mut source, record.redundancy())?;
             let Body::Chunks(entries) = written.body else { return Err(Ended::Refused) };
             let entries = encode_entries(&entries);
             let (etag, checksums) = (number.to_string(), String::new());
@@ -515,68 +502,12 @@ impl Client {
             let whole = self.gateway.part(id, part.number)?.ok_or(Refused::NoUpload)?;
             decode_entries(&whole.entries).map_err(|why| CatalogError::Engine(why.to_string()).into())
         });
-        let body = self.objects.join(entries)?;
-        let value = self.gateway.hands.tell(|history, _| history.number(all.freeze()));
+        let body = self.objects.join(entries, record.redundancy())?;
+        let value = self.gateway.hands.record(|history, _| history.number(all.freeze()));
         let record = Record { size: sizes.iter().sum(), body, etag: value.to_string(), parts: sizes, ..record };
         let (call, called) = self.call(name, Did::Write(Some(value)));
         let row = self.close(call, self.objects.complete(record, &Condition::Always, id), None)?;
         self.is_put(name, &row, called);
         Ok(())
     }
-
-    fn draw_file(&self) -> &'static str {
-        FILES[if self.settings.files { 0 } else { self.below(FILES.len() as u64) as usize }]
-    }
-
-    fn options(&self) -> PutOptions {
-        let bug = match self.gateway.planted {
-            Some(Planted::Object(bug)) => Some(bug),
-            _ => None,
-        };
-        let limit = Duration::from_nanos(self.settings.grace.as_nanos() / 2);
-        let host = Arc::new(self.gateway.clone());
-        PutOptions { chunk_size: self.settings.chunk, limit, host, bug, ..PutOptions::default() }
-    }
-
-    fn put_file(&self) -> Result<(), Ended> {
-        let name = self.draw_file();
-        let bytes = self.draw().concat();
-        self.gateway.hands.tell(|history, _| history.file(Bytes::copy_from_slice(&bytes)));
-        let called = self.now();
-        let put = put_file(&self.gateway, name, &mut &bytes[..], &self.options(), &mut |_| ());
-        match put {
-            Ok(version) => {
-                self.gateway.hands.tell(|history, now| history.put(("", name), version_of(version.id), called, now));
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    pub(crate) fn read_file(&self, name: &'static str) -> Result<(), Ended> {
-        let called = self.now();
-        let mut bytes = vec![];
-        match get_file(&self.gateway, name, &mut bytes, 4) {
-            Ok(version) => {
-                self.gateway.hands.tell(|history, now| {
-                    history.newest_file(("", name), Some(version_of(version.id)), called, now);
-                    if !history.is_file(&bytes) {
-                        history.fail(format!("wrong bytes in the file {name}"));
-                    }
-                });
-                Ok(())
-            }
-            Err(object::Error::NotFound(_)) => {
-                self.gateway.hands.tell(|history, now| history.newest_file(("", name), None, called, now));
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// What orders the versions of a file.
-pub(crate) fn version_of(id: ChunkId) -> u128 {
-    let bytes = id.bytes();
-    bytes[ChunkId::NAME_LEN..].iter().fold(0, |version, byte| version << 8 | u128::from(*byte))
 }

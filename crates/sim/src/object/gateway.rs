@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object::catalog::{Catalog, CatalogError, Change, Part, Row, Run, Start, Transient, Upload};
-use object::record::VersionId;
+use catalog::object_manifest::VersionId;
+use catalog::{Catalog, CatalogError, Change, Part, Row, Run, Start, Transient, Upload};
 use object::{ChunkService, Host, Pending, ServiceError};
-use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Scope, Stored};
+use protocol::id::ChunkId;
+use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Stored};
 use protocol::map::ClusterMap;
+use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 
-use super::stage::{Answer, Ask, Hands, lock};
-use crate::swarm::Planted;
+use super::stage::{Answer, Hands, TaskRequest, lock};
+use crate::planted::Planted;
 
-/// How long who finds a lock taken lets others run.
+/// How long a task that finds a lock taken lets others run.
 const GIVE_WAY: Span = Span::from_micros(50);
 
 /// The surroundings of one gateway, from its start to its end.
@@ -65,8 +66,8 @@ impl Gateway {
         &self.maps[self.hands.local().map]
     }
 
-    fn start_put(&self, id: ChunkId, payload: Bytes, removal: bool) -> Pending<Result<Stored, ServiceError>> {
-        self.pending(Ask::Put(id, payload, removal), |answer| match answer {
+    fn start_put(&self, request: TaskRequest) -> Pending<Result<Stored, ServiceError>> {
+        self.pending(request, |answer| match answer {
             Answer::Put(result) => Ok(result?),
             _ => astray(),
         })
@@ -74,69 +75,58 @@ impl Gateway {
 
     fn pending<T: 'static>(
         &self,
-        ask: Ask,
+        request: TaskRequest,
         take: impl FnOnce(Answer) -> Result<T, ServiceError> + Send + 'static,
     ) -> Pending<Result<T, ServiceError>> {
-        let (hands, ticket) = (self.hands.clone(), self.hands.ask(ask));
+        let (hands, ticket) = (self.hands.clone(), self.hands.submit(request));
         Pending::new(move || take(hands.wait(ticket)))
     }
 }
 
 impl ChunkService for Gateway {
-    fn put(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        self.start_put(id, payload, false)
+    fn put(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>> {
+        self.start_put(TaskRequest::Put { id, payload, removal: false, redundancy })
     }
 
     fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        self.start_put(id, payload, true)
+        self.start_put(TaskRequest::Put { id, payload, removal: true, redundancy: None })
     }
 
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
-        self.pending(Ask::Get(id), |answer| match answer {
+        self.pending(TaskRequest::Get(id), |answer| match answer {
             Answer::Get(result) => Ok(result?),
             _ => astray(),
         })
     }
 
-    fn list(&self, scope: Scope, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
-        let of_name = scope != Scope::Cluster;
-        let (hides, many) = (self.planted == Some(Planted::HideSilence), self.planted == Some(Planted::ManyHolders));
-        let (hides, many) = (hides && of_name, many && of_name);
-        let all: Vec<NodeId> = self.current_map().targets().map(|target| target.id).collect();
-        self.pending(Ask::List(scope, prefix), move |answer| match answer {
-            Answer::List(result) => {
-                let mut found = result?;
-                if hides {
-                    found.silent.clear();
-                    found.brief = false;
-                }
-                if many {
-                    for (_, holders) in &mut found.chunks {
-                        holders.extend(&all);
-                    }
-                }
-                Ok(found)
-            }
+    fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
+        self.pending(TaskRequest::List(prefix), |answer| match answer {
+            Answer::List(result) => Ok(result?),
             _ => astray(),
         })
     }
 
-    fn renew(&self, id: ChunkId) -> Pending<Result<bool, ServiceError>> {
-        self.pending(Ask::Renew(id), |answer| match answer {
+    fn renew(&self, id: ChunkId, redundancy: Option<Redundancy>) -> Pending<Result<bool, ServiceError>> {
+        self.pending(TaskRequest::Renew(id, redundancy), |answer| match answer {
             Answer::Renew(result) => Ok(result?),
             _ => astray(),
         })
     }
 
     fn mark(&self) -> Pending<Result<Marked, ServiceError>> {
-        self.pending(Ask::Mark, |answer| match answer {
+        self.pending(TaskRequest::Mark, |answer| match answer {
             Answer::Mark(result) => Ok(result?),
             _ => astray(),
         })
     }
 
     fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>> {
-        self.pending(Ask::Discard(discard), |answer| match answer {
+        self.pending(TaskRequest::Discard(discard), |answer| match answer {
             Answer::Discard(result) => Ok(result?),
             _ => astray(),
         })
@@ -149,10 +139,10 @@ impl ChunkService for Gateway {
 
 impl Gateway {
     /// Asks the catalog, once the question has reached it.
-    fn question<T>(&self, ask: impl FnOnce(&Transient) -> Result<T, CatalogError>) -> Result<T, CatalogError> {
-        let ticket = self.hands.ask(Ask::Question);
+    fn question<T>(&self, query: impl FnOnce(&Transient) -> Result<T, CatalogError>) -> Result<T, CatalogError> {
+        let ticket = self.hands.submit(TaskRequest::Question);
         match self.hands.wait(ticket) {
-            Answer::Catalog(result) => result.and_then(|()| ask(&self.catalog)),
+            Answer::Catalog(result) => result.and_then(|()| query(&self.catalog)),
             _ => Err(CatalogError::Engine("an answer to another question".to_owned())),
         }
     }
@@ -160,7 +150,7 @@ impl Gateway {
 
 impl Catalog for Gateway {
     fn change(&self, change: Change) -> Result<(), CatalogError> {
-        let ticket = self.hands.ask(Ask::Change(Box::new(change)));
+        let ticket = self.hands.submit(TaskRequest::Change(Box::new(change)));
         match self.hands.wait(ticket) {
             Answer::Catalog(result) => result,
             _ => Err(CatalogError::Engine("an answer to another question".to_owned())),

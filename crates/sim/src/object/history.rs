@@ -1,18 +1,19 @@
-//! What clients asked and were told, and whether one store could have told them so.
+//! What clients asked and what they were answered, and whether one store could have answered so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
+use protocol::redundancy::Redundancy;
 
 use crate::linear::{Did, Operation, linearizable};
 
-/// A bucket and a key; a file has no bucket.
+/// A bucket and a key.
 pub(crate) type Name = (&'static str, &'static str);
 
-/// Something that a client was told of one version.
+/// Something that a client observed of one version.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Observation {
     /// It was put.
     Put(u128),
     /// It was removed for good, or its removal has begun.
@@ -25,7 +26,7 @@ enum Told {
 
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    told: Told,
+    observation: Observation,
     called: u64,
     answered: Option<u64>,
 }
@@ -34,23 +35,6 @@ impl Event {
     fn is_before(&self, moment: u64) -> bool {
         self.answered.is_some_and(|answered| answered < moment)
     }
-}
-
-/// When gateways heard less of a file's versions than there is, by version.
-#[derive(Clone, Debug, Default)]
-struct Lists {
-    /// One was rightly missing from a list: its copies are lost, or with others than those who were asked.
-    lacked: BTreeMap<u128, Vec<u64>>,
-    /// Those of which as many copies as there should be were heard of.
-    whole: BTreeSet<u128>,
-    /// One was listed that has too few copies, and those who were silent may have the rest.
-    doubted: BTreeMap<u128, Vec<u64>>,
-}
-
-/// Whether this happened to a version between call and answer.
-fn happened(times: &BTreeMap<u128, Vec<u64>>, version: u128, event: &Event) -> bool {
-    let during = event.called..=event.answered.unwrap_or(u64::MAX);
-    times.get(&version).is_some_and(|times| times.iter().any(|at| during.contains(at)))
 }
 
 #[derive(Clone, Debug, Default)]
@@ -66,23 +50,20 @@ struct Key {
 #[derive(Clone, Copy)]
 pub(crate) struct Call(Name, usize);
 
-/// Everything that clients were told.
+/// Everything that clients observed.
 #[derive(Clone, Default)]
 pub(crate) struct History {
     keys: BTreeMap<Name, Key>,
     /// What was put, by a number that is its entity tag.
     contents: BTreeMap<u64, Bytes>,
     next: u64,
-    /// What was put as a file.
-    files: BTreeSet<Bytes>,
-    /// Chunks that the catalog and files referred to at the end.
-    pub(crate) referenced: BTreeSet<ChunkId>,
-    lists: Lists,
+    /// Chunks that the catalog referred to at the end, and the redundancy that was asked for.
+    pub(crate) referenced: BTreeSet<(ChunkId, Option<Redundancy>)>,
     /// Chunks that could not be had when they were asked for last, as they are where nobody looks for them.
     pub(crate) elsewhere: BTreeSet<ChunkId>,
     /// Chunks that could not be put last, as there was no room.
     pub(crate) without_room: BTreeSet<ChunkId>,
-    /// The first thing that nobody should have been told.
+    /// The first observation that is impossible.
     pub(crate) wrong: Option<String>,
     /// Operations that ended as they should.
     pub(crate) done: u32,
@@ -103,14 +84,6 @@ impl History {
 
     pub(crate) fn contents(&self, number: u64) -> Option<&Bytes> {
         self.contents.get(&number)
-    }
-
-    pub(crate) fn file(&mut self, contents: Bytes) {
-        self.files.insert(contents);
-    }
-
-    pub(crate) fn is_file(&self, contents: &[u8]) -> bool {
-        self.files.contains(contents)
     }
 
     pub(crate) fn fail(&mut self, why: String) {
@@ -149,27 +122,27 @@ impl History {
         self.key(name).register.push(Some(Operation { did, called, answered: Some(now) }));
     }
 
-    fn told(&mut self, name: Name, told: Told, called: u64, answered: Option<u64>) {
-        self.key(name).events.push(Event { told, called, answered });
+    fn observe(&mut self, name: Name, observation: Observation, called: u64, answered: Option<u64>) {
+        self.key(name).events.push(Event { observation, called, answered });
     }
 
     pub(crate) fn put(&mut self, name: Name, version: u128, called: u64, now: u64) {
-        self.told(name, Told::Put(version), called, Some(now));
+        self.observe(name, Observation::Put(version), called, Some(now));
     }
 
     pub(crate) fn newest(&mut self, name: Name, version: Option<u128>, called: u64, now: u64) {
-        self.told(name, Told::Newest(version), called, Some(now));
+        self.observe(name, Observation::Newest(version), called, Some(now));
     }
 
     pub(crate) fn there(&mut self, name: Name, version: u128, is: bool, called: u64, now: u64) {
-        self.told(name, Told::There(version, is), called, Some(now));
+        self.observe(name, Observation::There(version, is), called, Some(now));
     }
 
     /// The removal of a version is asked for.
     pub(crate) fn erase(&mut self, name: Name, version: u128, called: u64) -> Call {
         let key = self.key(name);
         key.goes_back = true;
-        key.events.push(Event { told: Told::Erased(version), called, answered: None });
+        key.events.push(Event { observation: Observation::Erased(version), called, answered: None });
         Call(name, key.events.len() - 1)
     }
 
@@ -180,41 +153,12 @@ impl History {
         }
     }
 
-    /// A version that is known of this name, by its number in the order in which they were told.
+    /// A version that is known of this name, by its number in the order in which they were observed.
     pub(crate) fn known_version(&self, name: Name, nth: u64) -> Option<u128> {
         let events = self.keys.get(&name)?.events.iter();
-        let puts: Vec<u128> = events.filter_map(|e| if let Told::Put(v) = e.told { Some(v) } else { None }).collect();
+        let puts: Vec<u128> =
+            events.filter_map(|e| if let Observation::Put(v) = e.observation { Some(v) } else { None }).collect();
         puts.get(nth as usize % puts.len().max(1)).copied()
-    }
-
-    /// All copies of this version of a file were heard of, or acknowledged.
-    pub(crate) fn whole(&mut self, version: u128) {
-        self.lists.whole.insert(version);
-    }
-
-    /// A file's newest version was read. By then it has its copies: who finds too few makes them, unless those who are silent
-    /// may have them.
-    pub(crate) fn newest_file(&mut self, name: Name, version: Option<u128>, called: u64, now: u64) {
-        let told = Event { told: Told::Newest(version), called, answered: Some(now) };
-        let is_thin =
-            |version: &u128| !self.lists.whole.contains(version) && !happened(&self.lists.doubted, *version, &told);
-        if let Some(thin) = version.filter(is_thin) {
-            self.fail(format!(
-                "/{}: {thin:032x} was read as the newest, and too few copies of it were heard of",
-                name.1
-            ));
-        }
-        self.key(name).events.push(told);
-    }
-
-    /// A list of a file's versions rightly lacked this one.
-    pub(crate) fn lacked(&mut self, version: u128, now: u64) {
-        self.lists.lacked.entry(version).or_default().push(now);
-    }
-
-    /// A list named this version of a file with too few copies, and the silent may have the rest.
-    pub(crate) fn doubted(&mut self, version: u128, now: u64) {
-        self.lists.doubted.entry(version).or_default().push(now);
     }
 
     /// What is wrong with it all, if anything.
@@ -223,61 +167,61 @@ impl History {
             return self.wrong.clone();
         }
         self.keys.iter().find_map(|(name, all)| {
-            let why = all.judge(&self.lists)?;
+            let why = all.judge()?;
             Some(format!("{}/{}: {why}", name.0, name.1))
         })
     }
 }
 
 impl Key {
-    fn judge(&self, lists: &Lists) -> Option<String> {
+    fn judge(&self) -> Option<String> {
         let register: Vec<Operation> = self.register.iter().flatten().copied().collect();
         if !self.goes_back && !linearizable(None, &register) {
             return Some(format!("no order of these explains what was answered: {register:?}"));
         }
-        self.events.iter().find_map(|event| self.judge_event(event, lists))
+        self.events.iter().find_map(|event| self.judge_event(event))
     }
 
-    fn judge_event(&self, event: &Event, lists: &Lists) -> Option<String> {
+    fn judge_event(&self, event: &Event) -> Option<String> {
         let before = || self.events.iter().filter(|other| other.is_before(event.called));
         // What was read as the newest stays, also when its put failed.
-        let stays = |other: &Event| match other.told {
-            Told::Put(version) => Some(version),
-            Told::Newest(version) => version.filter(|version| !happened(&lists.doubted, *version, other)),
-            Told::Erased(_) | Told::There(..) => None,
+        let stays = |other: &Event| match other.observation {
+            Observation::Put(version) => Some(version),
+            Observation::Newest(version) => version,
+            Observation::Erased(_) | Observation::There(..) => None,
         };
         let known_before = || before().filter_map(stays);
-        let put_before = || before().filter_map(|other| if let Told::Put(v) = other.told { Some(v) } else { None });
-        let gone_before = |version| before().any(|other| matches!(other.told, Told::Erased(gone) if gone == version));
+        let put_before =
+            || before().filter_map(|other| if let Observation::Put(v) = other.observation { Some(v) } else { None });
+        let gone_before =
+            |version| before().any(|other| matches!(other.observation, Observation::Erased(gone) if gone == version));
         let until = event.answered.unwrap_or(u64::MAX);
         let going = |version| {
-            let asked = |other: &Event| matches!(other.told, Told::Erased(gone) if gone == version);
+            let asked = |other: &Event| matches!(other.observation, Observation::Erased(gone) if gone == version);
             self.events.iter().any(|other| asked(other) && other.called < until)
         };
-        match event.told {
-            Told::Put(version) => {
+        match event.observation {
+            Observation::Put(version) => {
                 // One that was removed is not there to be seen.
-                let hidden = |other: u128| going(other) || happened(&lists.lacked, other, event);
-                let later = known_before().find(|other| *other >= version && !hidden(*other))?;
+                let later = known_before().find(|other| *other >= version && !going(*other))?;
                 Some(format!("{version:032x} was put after {later:032x}, and is not later"))
             }
-            Told::Newest(newest) => {
+            Observation::Newest(newest) => {
                 if let Some(gone) = newest.filter(|version| gone_before(*version)) {
                     return Some(format!("{gone:032x} was removed, and was the newest again"));
                 }
-                let hidden = |other: u128| going(other) || happened(&lists.lacked, other, event);
                 let is_later = |other: &u128| newest.is_none_or(|newest| *other > newest);
-                let later = known_before().find(|other| is_later(other) && !hidden(*other))?;
-                let said = newest.map_or("nothing".to_owned(), |version| format!("{version:032x}"));
-                Some(format!("{later:032x} was acknowledged or read, and then {said} was the newest"))
+                let later = known_before().find(|other| is_later(other) && !going(*other))?;
+                let shown = newest.map_or("nothing".to_owned(), |version| format!("{version:032x}"));
+                Some(format!("{later:032x} was acknowledged or read, and then {shown} was the newest"))
             }
-            Told::There(version, true) if gone_before(version) => {
+            Observation::There(version, true) if gone_before(version) => {
                 Some(format!("{version:032x} was removed, and was there again"))
             }
-            Told::There(version, false) if put_before().any(|other| other == version) && !going(version) => {
+            Observation::There(version, false) if put_before().any(|other| other == version) && !going(version) => {
                 Some(format!("{version:032x} was acknowledged, and was not there"))
             }
-            Told::There(..) | Told::Erased(_) => None,
+            Observation::There(..) | Observation::Erased(_) => None,
         }
     }
 }
@@ -315,18 +259,8 @@ mod tests {
         let mut history = History::default();
         history.put(NAME, 5, 0, 1);
         history.newest(NAME, Some(7), 2, 4);
-        let mut doubted = history.clone();
-        doubted.doubted(7, 3);
         history.newest(NAME, Some(5), 5, 9);
         assert!(history.judge().is_some());
-        // Not when nobody could make its copies, or where it was not to be found.
-        doubted.newest(NAME, Some(5), 5, 9);
-        assert_eq!(doubted.judge(), None);
-        let mut elsewhere = history.clone();
-        elsewhere.lacked(7, 4);
-        assert!(elsewhere.judge().is_some());
-        history.lacked(7, 6);
-        assert_eq!(history.judge(), None);
     }
 
     #[test]

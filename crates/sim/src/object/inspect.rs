@@ -1,15 +1,15 @@
-//! What is looked at when all is over: every name is read once more, by a gateway that has just begun, and the manifests say
+//! What is checked when all is over: every name is read once more, by a gateway that has just begun, and the manifests say
 //! what the catalog says.
 
+use catalog::object_manifest::{Body, Record};
+use catalog::{Catalog, CatalogError, Start, Transient};
 use object::ChunkService;
-use object::catalog::{Catalog, CatalogError, Start, Transient};
 use object::rebuild::Manifests;
-use object::record::{Body, Record};
 use protocol::id::{ChunkId, ChunkKind};
-use protocol::initiator::Scope;
+use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 
-use super::client::{Client, Ended, FILES, KEPT, KEYS, PLAIN};
+use super::client::{Client, Ended, KEPT, KEYS, PLAIN};
 
 /// Times that something is tried which is waited for only briefly, and what is between two.
 const TRIES: u32 = 20;
@@ -18,10 +18,10 @@ const AGAIN: Span = Span::from_millis(20);
 const PAGE: usize = 10_000;
 
 impl Client {
-    /// Looks at everything, and tells the history what is wrong.
+    /// Checks everything, and records in the history what is wrong.
     pub(crate) fn inspect(&self) {
-        if let Err(why) = self.look() {
-            self.gateway.hands.tell(|history, _| history.fail(format!("at the end: {why}")));
+        if let Err(why) = self.check() {
+            self.gateway.hands.record(|history, _| history.fail(format!("at the end: {why}")));
         }
     }
 
@@ -47,20 +47,17 @@ impl Client {
         }
     }
 
-    fn look(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         for bucket in [PLAIN, KEPT] {
             for key in KEYS {
                 self.insist_on(&format!("reading {bucket}/{key}"), || self.read((bucket, key)))?;
             }
             self.insist_on(&format!("listing {bucket}"), || self.list(bucket))?;
         }
-        for file in FILES {
-            self.insist_on(&format!("reading the file {file}"), || self.read_file(file))?;
-        }
         self.compare()?;
         let referenced = self.references()?;
         self.check_listed(&referenced)?;
-        self.gateway.hands.tell(|history, _| history.referenced.extend(referenced));
+        self.gateway.hands.record(|history, _| history.referenced.extend(referenced));
         Ok(())
     }
 
@@ -68,7 +65,7 @@ impl Client {
     fn compare(&self) -> Result<(), String> {
         let manifests = Manifests::read(&self.gateway).map_err(|error| error.to_string())?;
         let is_manifest = |id: &ChunkId| id.kind() == ChunkKind::Manifest;
-        if self.gateway.hands.tell(|history, _| history.elsewhere.iter().any(is_manifest)) {
+        if self.gateway.hands.record(|history, _| history.elsewhere.iter().any(is_manifest)) {
             // Nobody knows what those say that cannot be read.
             return Ok(());
         }
@@ -77,7 +74,7 @@ impl Client {
             return Err(format!("catalog and manifests differ: {first}"));
         }
         if !comparison.harmless.is_empty() {
-            // What was begun and never answered comes back, as nobody was told that it was not made.
+            // What was begun and never answered comes back, as nobody got an answer that it was not made.
             return Ok(());
         }
         let again = || {
@@ -97,40 +94,32 @@ impl Client {
         }
     }
 
-    /// The chunks that rows, parts and files name.
-    fn references(&self) -> Result<Vec<ChunkId>, String> {
+    /// The chunks that rows refer to, with the redundancy of the objects.
+    fn references(&self) -> Result<Vec<(ChunkId, Option<Redundancy>)>, String> {
         let mut all = vec![];
         for bucket in [PLAIN, KEPT] {
             let rows = self.gateway.versions(bucket, &Start::Key(vec![]), PAGE).map_err(|error| error.to_string())?;
             for (row, _) in rows {
-                all.push(row.manifest);
+                all.push((row.manifest, None));
                 let whole = self.insist_on(&format!("what is in {bucket}"), || Ok(self.objects.whole(&row)?))?;
-                all.extend(whole.iter().flat_map(named));
-            }
-        }
-        for file in FILES {
-            let newest = || match object::newest(&self.gateway, file) {
-                Err(object::Error::NotFound(_)) => Ok(None),
-                other => Ok(Some(other?)),
-            };
-            if let Some(Some(version)) = self.insist_on(&format!("the newest version of {file}"), newest)? {
-                all.push(version.id);
-                all.extend(version.manifest.entries.iter().map(|entry| entry.id));
+                let of = |record: &Record| {
+                    referenced(record).into_iter().map(|id| (id, record.redundancy())).collect::<Vec<_>>()
+                };
+                all.extend(whole.iter().flat_map(of));
             }
         }
         Ok(all)
     }
 
     /// All that is referred to is in a list of all targets.
-    fn check_listed(&self, referenced: &[ChunkId]) -> Result<(), String> {
+    fn check_listed(&self, referenced: &[(ChunkId, Option<Redundancy>)]) -> Result<(), String> {
         for kind in [ChunkKind::Manifest, ChunkKind::Payload] {
-            let found =
-                self.gateway.list(Scope::Cluster, vec![kind as u8]).wait().map_err(|error| error.to_string())?;
+            let found = self.gateway.list(vec![kind as u8]).wait().map_err(|error| error.to_string())?;
             if !found.silent.is_empty() {
                 return Err(format!("{:?} are silent to a list", found.silent));
             }
             let listed = |id: &ChunkId| found.chunks.iter().any(|(other, _)| other == id);
-            let mut of_kind = referenced.iter().filter(|id| id.kind() == kind);
+            let mut of_kind = referenced.iter().map(|(id, _)| id).filter(|id| id.kind() == kind);
             if let Some(id) = of_kind.find(|id| !listed(id)) {
                 return Err(format!("{id:?} is referred to, and in no list"));
             }
@@ -139,8 +128,8 @@ impl Client {
     }
 }
 
-/// The chunks that a record names; objects here are too small for index chunks.
-pub(crate) fn named(record: &Record) -> Vec<ChunkId> {
+/// The chunks that a record refers to; objects here are too small for index chunks.
+pub(crate) fn referenced(record: &Record) -> Vec<ChunkId> {
     match &record.body {
         Body::Chunks(entries) => entries.iter().map(|entry| entry.id).collect(),
         Body::Indexed(indexes) => indexes.iter().map(|(entry, _)| entry.id).collect(),

@@ -1,6 +1,6 @@
 //! Stacks for the blocking code of gateways, on the thread of their world.
 //!
-//! A task runs until it waits for an answer; then the world goes on, and gives the task its turn when the answer is there.
+//! A task runs until it waits for an answer; then the world goes on, and resumes the task when the answer is there.
 //! What a task asks for is taken in the order in which it asked, so that a run repeats. A task whose gateway dies is unwound
 //! from where it waits.
 
@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use catalog::{CatalogError, Change};
 use generator::{Generator, Gn};
-use object::catalog::{CatalogError, Change};
 use object::clean::Report;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Busy, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Scope, Stored};
+use protocol::initiator::{Busy, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
+use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;
 use protocol::time::Span;
 
@@ -31,12 +32,16 @@ type Job = Box<dyn FnOnce() + Send>;
 const STACK: usize = 1 << 20;
 
 /// What a task asks of the world.
-pub(crate) enum Ask {
-    /// With whether it is a removal.
-    Put(ChunkId, Bytes, bool),
+pub(crate) enum TaskRequest {
+    Put {
+        id: ChunkId,
+        payload: Bytes,
+        removal: bool,
+        redundancy: Option<Redundancy>,
+    },
     Get(ChunkId),
-    List(Scope, Vec<u8>),
-    Renew(ChunkId),
+    List(Vec<u8>),
+    Renew(ChunkId, Option<Redundancy>),
     Mark,
     Discard(Discard),
     /// A change of the catalog.
@@ -44,8 +49,8 @@ pub(crate) enum Ask {
     /// The way to the catalog for a question.
     Question,
     Sleep(Span),
-    /// Nothing: a look of a cleaner is over.
-    Looked(Report),
+    /// Nothing: a pass of a cleaner is over.
+    PassOver(Report),
 }
 
 /// What the world answers.
@@ -76,7 +81,7 @@ pub(crate) struct Local {
 /// What tasks and world share.
 pub(crate) struct Desk {
     next: Ticket,
-    pub(crate) asked: Vec<(Ticket, NodeId, Ask)>,
+    pub(crate) submitted: Vec<(Ticket, NodeId, TaskRequest)>,
     answered: BTreeMap<Ticket, Answer>,
     /// Of the task that runs.
     pub(crate) local: Local,
@@ -87,17 +92,17 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn new(rng: Rng) -> Self {
         let (local, history) = (Local::default(), History::default());
-        Self { next: 0, asked: Vec::new(), answered: BTreeMap::new(), local, rng, history }
+        Self { next: 0, submitted: Vec::new(), answered: BTreeMap::new(), local, rng, history }
     }
 }
 
-enum Turn {
+enum Resume {
     Work(Job),
-    GoOn,
+    Continue,
     Die,
 }
 
-enum Back {
+enum Yield {
     Waits(Ticket),
     Ended,
     Panicked(String),
@@ -107,37 +112,39 @@ enum Back {
 struct Killed;
 
 /// A stack that does one task after the other.
-struct Worker(Generator<'static, Turn, Back>);
+struct Worker(Generator<'static, Resume, Yield>);
 
 thread_local! {
     /// Idle workers of the thread that drives worlds, one after the other.
     static CREW: RefCell<Vec<Worker>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A worker gives its turn back, and waits for the next one.
+/// Suspends a worker until it is resumed.
 #[allow(deprecated, reason = "what replaces it must be handed down to where a task waits, through the product's code")]
-fn give_back(back: Back) -> Option<Turn> {
+fn suspend(back: Yield) -> Option<Resume> {
     generator::yield_(back)
 }
 
-#[allow(deprecated, reason = "the other side of `give_back`")]
-fn first_turn() -> Option<Turn> {
+#[allow(deprecated, reason = "the other side of `suspend`")]
+fn first_resume() -> Option<Resume> {
     generator::get_yield()
 }
 
-fn work() -> Back {
-    let mut turn = first_turn();
-    while let Some(Turn::Work(job)) = turn {
-        turn = give_back(match catch_unwind(AssertUnwindSafe(job)) {
-            Ok(()) => Back::Ended,
-            Err(panic) if panic.is::<Killed>() => Back::Ended,
+fn work() -> Yield {
+    let mut next = first_resume();
+    while let Some(Resume::Work(job)) = next {
+        next = suspend(match catch_unwind(AssertUnwindSafe(job)) {
+            Ok(()) => Yield::Ended,
+            Err(panic) if panic.is::<Killed>() => Yield::Ended,
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
-                Back::Panicked(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_owned())
+                Yield::Panicked(
+                    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_owned(),
+                )
             }
         });
     }
-    Back::Ended
+    Yield::Ended
 }
 
 impl Worker {
@@ -145,8 +152,8 @@ impl Worker {
         CREW.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self(Gn::new_opt(STACK / size_of::<usize>(), work)))
     }
 
-    fn turn(&mut self, turn: Turn) -> Back {
-        self.0.raw_send(Some(turn)).unwrap_or_else(|| Back::Panicked("its stack is gone".to_owned()))
+    fn resume(&mut self, with: Resume) -> Yield {
+        self.0.raw_send(Some(with)).unwrap_or_else(|| Yield::Panicked("its stack is gone".to_owned()))
     }
 
     fn release(self) {
@@ -157,19 +164,19 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.turn(Turn::Die);
+        self.resume(Resume::Die);
     }
 }
 
 struct Task {
     worker: Worker,
     node: NodeId,
-    /// Before its first turn.
+    /// Before it runs first.
     job: Option<Job>,
 }
 
-/// How a turn ended.
-pub(crate) enum Went {
+/// How a task stands after it ran.
+pub(crate) enum Progress {
     Waits,
     Ended,
     Panicked(String),
@@ -193,7 +200,7 @@ impl Stage {
         Self { desk, tasks: BTreeMap::new(), waiting: BTreeMap::new(), next: 0 }
     }
 
-    /// A task of this gateway; it waits for its first turn.
+    /// A task of this gateway; it waits until it is resumed first.
     pub(crate) fn start(&mut self, node: NodeId, job: Job) -> TaskId {
         self.next += 1;
         self.tasks.insert(self.next, Task { worker: Worker::hire(), node, job: Some(job) });
@@ -206,25 +213,25 @@ impl Stage {
     }
 
     /// Lets a task run until it waits or ends.
-    pub(crate) fn turn(&mut self, id: TaskId, local: Local) -> Option<Went> {
+    pub(crate) fn resume(&mut self, id: TaskId, local: Local) -> Option<Progress> {
         let task = self.tasks.get_mut(&id)?;
         lock(&self.desk).local = local;
         let back = match task.job.take() {
-            Some(job) => task.worker.turn(Turn::Work(job)),
-            None => task.worker.turn(Turn::GoOn),
+            Some(job) => task.worker.resume(Resume::Work(job)),
+            None => task.worker.resume(Resume::Continue),
         };
         Some(match back {
-            Back::Waits(ticket) => {
+            Yield::Waits(ticket) => {
                 self.waiting.insert(ticket, id);
-                Went::Waits
+                Progress::Waits
             }
-            Back::Ended => {
+            Yield::Ended => {
                 self.tasks.remove(&id)?.worker.release();
-                Went::Ended
+                Progress::Ended
             }
-            Back::Panicked(why) => {
+            Yield::Panicked(why) => {
                 self.tasks.remove(&id)?.worker.release();
-                Went::Panicked(why)
+                Progress::Panicked(why)
             }
         })
     }
@@ -241,7 +248,7 @@ impl Stage {
         self.waiting.retain(|_, waits| *waits != id);
         // One that has not begun needs no unwinding.
         if task.job.is_none() {
-            let _ = task.worker.turn(Turn::Die);
+            let _ = task.worker.resume(Resume::Die);
         }
         task.worker.release();
     }
@@ -268,11 +275,11 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
-    pub(crate) fn ask(&self, ask: Ask) -> Ticket {
+    pub(crate) fn submit(&self, request: TaskRequest) -> Ticket {
         let mut desk = lock(&self.desk);
         desk.next += 1;
         let ticket = desk.next;
-        desk.asked.push((ticket, self.node, ask));
+        desk.submitted.push((ticket, self.node, request));
         ticket
     }
 
@@ -282,8 +289,8 @@ impl Hands {
             if let Some(answer) = lock(&self.desk).answered.remove(&ticket) {
                 return answer;
             }
-            match give_back(Back::Waits(ticket)) {
-                Some(Turn::GoOn) => {}
+            match suspend(Yield::Waits(ticket)) {
+                Some(Resume::Continue) => {}
                 // Without the hook that prints panics: this is how a process dies.
                 _ => resume_unwind(Box::new(Killed)),
             }
@@ -291,7 +298,7 @@ impl Hands {
     }
 
     pub(crate) fn sleep(&self, span: Span) {
-        let ticket = self.ask(Ask::Sleep(span));
+        let ticket = self.submit(TaskRequest::Sleep(span));
         let _ = self.wait(ticket);
     }
 
@@ -303,10 +310,10 @@ impl Hands {
         lock(&self.desk).rng.below(bound)
     }
 
-    /// Says something to the history.
-    pub(crate) fn tell<T>(&self, tell: impl FnOnce(&mut History, u64) -> T) -> T {
+    /// Records something in the history.
+    pub(crate) fn record<T>(&self, record: impl FnOnce(&mut History, u64) -> T) -> T {
         let mut desk = lock(&self.desk);
         let now = desk.local.now;
-        tell(&mut desk.history, now)
+        record(&mut desk.history, now)
     }
 }

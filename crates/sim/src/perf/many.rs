@@ -1,9 +1,10 @@
-//! Many runs on all cores. Each run is a thread's own, so the results do not depend on how many threads there are.
+//! Many runs on all cores. When there are fewer runs than cores, those of large clusters have several each. The results do not
+//! depend on how many threads there are.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::cluster::run_telling;
+use super::driver::run_on;
 use super::setup::Setup;
 use super::stats::Outcome;
 
@@ -28,16 +29,16 @@ pub fn run_all(
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(setup) = setups.get(at) else { return };
-                    let mut told = 0;
-                    let mut tell = |share: f64| {
-                        let parts = ((share * PARTS) as u64).max(told);
-                        let more = parts - told;
-                        told = parts;
+                    let mut reported = 0;
+                    let mut report = |share: f64| {
+                        let parts = ((share * PARTS) as u64).max(reported);
+                        let more = parts - reported;
+                        reported = parts;
                         progress((done.fetch_add(more, Ordering::Relaxed) + more) as f64 / PARTS);
                     };
-                    let outcome = run_telling(setup, &mut tell);
+                    let outcome = run_on(setup, threads / setups.len(), &mut report);
                     outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(outcome);
-                    tell(1.0);
+                    report(1.0);
                 }
             });
         }

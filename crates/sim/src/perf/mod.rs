@@ -5,19 +5,21 @@
 //! [`Scenario`] reads a setup from a file, and [`paper`] has those of the papers' tables and figures.
 
 mod chance;
-mod cluster;
+mod disk;
+mod driver;
 mod many;
+mod node;
 pub mod paper;
-pub mod product;
 mod queue;
 mod scenario;
 mod setup;
 mod stats;
 mod summary;
 
-pub use cluster::run;
+pub use driver::run;
 pub use many::{cores, run_all};
 pub use scenario::{Change, LATE_FRAMES, STAGGERED_START, Scenario, ScenarioError};
-pub use setup::{Bounds, Costs, Load, Mode, Quirks, Setup, Slow};
+pub use setup::profile::{Crashes, Measured, Profile};
+pub use setup::{Bounds, Costs, Cpu, DiskTimes, Load, Machines, Mode, Paper, Quirks, Setup, Slow};
 pub use stats::{Estimate, Load as LoadSpread, Outcome};
 pub use summary::{Metric, summary};

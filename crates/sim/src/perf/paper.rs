@@ -1,11 +1,12 @@
 //! The papers' tables and figures: what was run for each, and what was published. The figures of the text on choosy
 //! initiators are among them.
 
-use protocol::paper::{Config, Protocol};
+use paper::Config;
+pub use paper::Protocol;
 use protocol::time::Span;
 
 use super::many::run_all;
-use super::setup::{Quirks, Setup};
+use super::setup::{Machines, Paper, Quirks, Setup};
 use super::stats::{Estimate, Outcome};
 
 /// A table or figure of the paper.
@@ -270,7 +271,9 @@ impl Cell {
         let mut config = Config::paper(self.protocol, self.disk << 20);
         config.choosy = matches!(self.extra, Extra::Choosy | Extra::Both);
         config.double_booking = matches!(self.extra, Extra::DoubleBooking | Extra::Both);
-        Setup { seed, quirks, ..Setup::paper(config, self.initiators, self.chunk, self.length()) }
+        let paper = Paper { config, costs: None, quirks };
+        let machines = Machines::Paper(Box::new(paper));
+        Setup { seed, ..Setup::new(machines, self.initiators, self.chunk, self.length()) }
     }
 
     /// Table 5's formula, as it should be: microseconds between requests, and the probability in percent; and the
@@ -278,8 +281,8 @@ impl Cell {
     #[must_use]
     pub fn tentative(&self) -> Option<(f64, f64, f64)> {
         let (_, chunk) = self.place()?;
-        let (apart, printed) = TABLE_5[chunk];
-        Some((apart, 100.0 * (1.0 - (-TENTATIVE_US / apart).exp()), printed))
+        let (spacing, printed) = TABLE_5[chunk];
+        Some((spacing, 100.0 * (1.0 - (-TENTATIVE_US / spacing).exp()), printed))
     }
 }
 
@@ -368,8 +371,8 @@ fn measured(cell: Cell, outcomes: &[Outcome]) -> Measured {
         most: outcomes.iter().map(|o| o.attempt.max() as f64 / 1e3).fold(0.0, f64::max),
         given_back: (100.0 * sum(&|o| o.cancelled) / puts, 100.0 * sum(&|o| o.rejected) / puts),
         requests: (requests > 0.0).then(|| {
-            let apart = sum(&|o| o.measured) / 1e3 * 90.0 / requests;
-            (apart, 100.0 * sum(&|o| o.requests.1) / requests)
+            let spacing = sum(&|o| o.measured) / 1e3 * 90.0 / requests;
+            (spacing, 100.0 * sum(&|o| o.requests.1) / requests)
         }),
         series: outcomes.first().map(|o| o.series.iter().map(|ns| *ns as f64 / 1e3).collect()).unwrap_or_default(),
         events: outcomes.iter().map(|o| o.events).sum(),

@@ -1,46 +1,156 @@
 //! The event queue of a run.
+//!
+//! Most events come within milliseconds of the present, and none before it. So time is cut into short stretches: what comes in
+//! one of the next few thousand lies in a list of its own, which is sorted when it becomes the present one, what is added to
+//! the present one in a small heap, and only what comes later than all lists in a large one.
 
-use crate::heap::{self, Heap};
+use crate::heap::{self, Key as _, Keys, Slab};
 
-/// A key: when, in which order among equals, and where the event lies.
+/// A stretch is 2^9 nanoseconds, and there are so many lists.
+const STRETCH: u32 = 9;
+const LISTS: usize = 1 << 13;
+
+/// Bits of a key's first number that say whose an event is; those above them say when.
+const SOURCE: u32 = 20;
+/// Most sources.
+pub(super) const SOURCES: u32 = 1 << SOURCE;
+/// The last moment that a key can say: 4.8 hours.
+pub(super) const LAST: u64 = u64::MAX >> SOURCE;
+
+/// What decides between events at one moment: who added them, a number below [`SOURCES`], and how many it had added before.
+/// That does not depend on what others do meanwhile, so that a run can be cut into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) source: u32,
+    pub(super) count: u32,
+}
+
+/// When and whose, in which order among its own, and where the event lies: one number, so that one comparison is enough.
 #[derive(Clone, Copy, Debug)]
-struct Key {
-    at: u64,
-    /// Wraps: only the order of events at one moment is read from it, and no moment has 2^31 of them.
-    sequence: u32,
-    slot: u32,
+struct Key(u128);
+
+impl Key {
+    fn new(at: u64, Order { source, count }: Order, slot: u32) -> Self {
+        let when = at.min(LAST) << SOURCE | u64::from(source);
+        Self(u128::from(when) << 64 | u128::from(count) << 32 | u128::from(slot))
+    }
+
+    const fn at(self) -> u64 {
+        (self.0 >> (64 + SOURCE)) as u64
+    }
+
+    const fn stretch(self) -> u64 {
+        self.at() >> STRETCH
+    }
 }
 
 impl heap::Key for Key {
     fn is_before(self, other: Self) -> bool {
-        self.at < other.at || self.at == other.at && (self.sequence.wrapping_sub(other.sequence) as i32) < 0
+        self.0 < other.0
     }
 
     fn slot(self) -> u32 {
-        self.slot
+        self.0 as u32
     }
 }
 
-/// Events in the order of their time in nanoseconds, and among equals of their insertion.
+/// Events in the order of their time in nanoseconds, and among equals of [`Order`].
 #[derive(Debug)]
 pub(super) struct Queue<E> {
-    heap: Heap<Key, E>,
-    sequence: u32,
+    slab: Slab<E>,
+    /// The present stretch, what was known to come in it when it began, the first one last, and what was added since.
+    stretch: u64,
+    present: Vec<Key>,
+    added: Keys<Key>,
+    /// What comes in each of the [`LISTS`] stretches that begin with the present one, in no order, and how much that is.
+    lists: Vec<Vec<Key>>,
+    listed: usize,
+    /// Lists that were emptied: memory that was used just now is at hand sooner than that of the list's last turn.
+    spare: Vec<Vec<Key>>,
+    /// What comes later.
+    later: Keys<Key>,
 }
 
 impl<E> Queue<E> {
-    pub(super) const fn new() -> Self {
-        Self { heap: Heap::new(), sequence: 0 }
+    pub(super) fn new() -> Self {
+        Self {
+            slab: Slab::new(),
+            stretch: 0,
+            present: Vec::new(),
+            added: Keys::new(),
+            lists: vec![Vec::new(); LISTS],
+            listed: 0,
+            spare: Vec::new(),
+            later: Keys::new(),
+        }
     }
 
-    pub(super) fn push(&mut self, at: u64, event: E) {
-        self.sequence = self.sequence.wrapping_add(1);
-        let sequence = self.sequence;
-        self.heap.push(event, |slot| Key { at, sequence, slot });
+    /// Adds an event. What is later than [`LAST`] comes then.
+    pub(super) fn push(&mut self, at: u64, order: Order, event: E) {
+        let slot = self.slab.put(event);
+        self.place(Key::new(at, order, slot));
     }
 
-    pub(super) fn pop(&mut self) -> Option<(u64, E)> {
-        self.heap.pop().map(|(key, event)| (key.at, event))
+    fn place(&mut self, key: Key) {
+        let stretch = key.stretch();
+        if stretch <= self.stretch {
+            self.added.push(key);
+        } else if stretch - self.stretch < LISTS as u64 {
+            let list = &mut self.lists[stretch as usize % LISTS];
+            if list.capacity() == 0 {
+                *list = self.spare.pop().unwrap_or_default();
+            }
+            list.push(key);
+            self.listed += 1;
+        } else {
+            self.later.push(key);
+        }
+    }
+
+    /// When the first event comes.
+    pub(super) fn first(&mut self) -> Option<u64> {
+        loop {
+            let first = match (self.present.last(), self.added.first()) {
+                (Some(known), Some(added)) => Some(known.at().min(added.at())),
+                (known, added) => known.copied().or(added).map(Key::at),
+            };
+            if first.is_some() {
+                return first;
+            }
+            self.advance()?;
+        }
+    }
+
+    /// The first event, if it comes before `end`.
+    pub(super) fn pop(&mut self, end: u64) -> Option<(u64, E)> {
+        let at = self.first().filter(|at| *at < end)?;
+        let key = match (self.present.last(), self.added.first()) {
+            (Some(known), Some(added)) if added.is_before(*known) => self.added.pop(),
+            (None, _) => self.added.pop(),
+            _ => self.present.pop(),
+        };
+        self.slab.take(key?.slot()).map(|event| (at, event))
+    }
+
+    /// The present becomes the next stretch in which something comes. `None` when nothing does.
+    fn advance(&mut self) -> Option<()> {
+        if self.listed == 0 {
+            self.stretch = self.later.first()?.stretch();
+        } else {
+            self.stretch += 1;
+        }
+        let list = &mut self.lists[self.stretch as usize % LISTS];
+        if list.capacity() > 0 {
+            self.listed -= list.len();
+            list.sort_unstable_by_key(|key| core::cmp::Reverse(key.0));
+            self.spare.push(core::mem::replace(&mut self.present, core::mem::take(list)));
+        }
+        // What was too late for the lists before, and is not any more.
+        while let Some(key) = self.later.first().filter(|key| key.stretch() - self.stretch < LISTS as u64) {
+            self.later.pop();
+            self.place(key);
+        }
+        Some(())
     }
 }
 
@@ -50,26 +160,42 @@ mod tests {
     use protocol::rng::Rng;
 
     #[test]
-    fn events_come_in_order_of_time_then_insertion() {
-        let mut rng = Rng::new(7);
-        let mut queue = Queue::new();
-        // Just before the sequence wraps: the order of equals must survive it.
-        queue.sequence = u32::MAX - 500;
-        let mut model = std::collections::BTreeMap::new();
-        let mut popped = 0;
-        for n in 0..5_000_u64 {
-            let at = popped + rng.below(40);
-            queue.push(at, n);
-            model.insert((at, n), ());
-            if rng.chance(45, 100) {
-                let (at, event) = queue.pop().unwrap();
-                assert_eq!(model.pop_first().unwrap().0, (at, event));
-                popped = at;
+    fn events_come_in_order_of_time_then_of_who_added_them() {
+        for reach in [40, 5_000, 20_000_000] {
+            let mut rng = Rng::new(7);
+            let mut queue = Queue::new();
+            let mut model = std::collections::BTreeMap::new();
+            let (mut popped, mut counts) = (0, [0_u32; 3]);
+            for n in 0..5_000_u64 {
+                let most = rng.below(reach) + 1;
+                let at = popped + rng.below(most);
+                let source = rng.below(3) as u32;
+                counts[source as usize] += 1;
+                let count = counts[source as usize];
+                queue.push(at, Order { source, count }, n);
+                model.insert((at, source, count), n);
+                if rng.chance(45, 100) {
+                    let (first, _) = model.first_key_value().unwrap();
+                    assert_eq!((queue.first(), queue.pop(first.0)), (Some(first.0), None));
+                    let ((at, ..), event) = model.pop_first().unwrap();
+                    assert_eq!(queue.pop(at + 1), Some((at, event)));
+                    popped = at;
+                }
             }
+            while let Some((at, event)) = queue.pop(u64::MAX) {
+                let ((should, ..), n) = model.pop_first().unwrap();
+                assert_eq!((at, event), (should, n));
+            }
+            assert!(model.is_empty());
         }
-        while let Some((at, event)) = queue.pop() {
-            assert_eq!(model.pop_first().unwrap().0, (at, event));
-        }
-        assert!(model.is_empty());
+    }
+
+    #[test]
+    fn what_comes_from_elsewhere_may_come_before_what_was_looked_at() {
+        let mut queue = Queue::new();
+        queue.push(1_000_000, Order { source: 1, count: 1 }, 1);
+        assert_eq!(queue.first(), Some(1_000_000));
+        queue.push(10_000, Order { source: 0, count: 1 }, 0);
+        assert_eq!((queue.pop(u64::MAX), queue.pop(u64::MAX)), (Some((10_000, 0)), Some((1_000_000, 1))));
     }
 }

@@ -2,16 +2,17 @@
 
 use std::fmt;
 
-use protocol::paper::{Choice, Config, Placement, Protocol};
 use protocol::time::Span;
 use serde::Deserialize;
 use serde::de::{Deserializer, Unexpected, Visitor};
 
-use super::setup::{Load, Mode, Quirks, Setup, Slow};
+use super::setup::{Load, Machines, Mode, Setup, Slow};
 
+mod paper;
 mod product;
 
-use product::{GetChoice, ProfileName};
+use self::paper::{ChoiceName, PlacementName, QuirkName};
+use self::product::{GetChoice, ProfileName};
 
 /// A number of bytes, written `16KiB`.
 #[derive(Clone, Copy, Debug)]
@@ -106,34 +107,9 @@ enum Named {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum PlacementName {
-    Behind,
-    Hole,
-    Fit,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum ChoiceName {
-    Neighbours,
-    Any,
-    Soonest,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 enum ModeName {
     Transfer,
     Frame,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum QuirkName {
-    LastHundredth,
-    ScheduledWork,
-    LateFrames,
-    StaggeredStart,
 }
 
 /// How late a frame may leave when the quirk is switched on without saying.
@@ -287,60 +263,36 @@ fn within<T: PartialOrd + fmt::Display>(key: &'static str, value: T, least: T, m
 }
 
 impl File {
-    fn config(&self) -> Result<Config, Wrong> {
-        let protocol = match self.protocol.unwrap_or(Named::ReplicastM) {
-            Named::UchCcp => Protocol::UchCcp,
-            Named::UchAimd => Protocol::UchAimd,
-            Named::ReplicastM => Protocol::ReplicastM,
-            // The product's hashing shares no constants with the papers'.
-            Named::ReplicastH | Named::Hash | Named::Leader => Protocol::ReplicastH,
-            Named::LeastOfTwo => Protocol::LeastOfTwo,
-            Named::C3Like => Protocol::C3Like,
-            Named::PrequalLike => Protocol::PrequalLike,
-            Named::PrequalSync => Protocol::PrequalSync,
-        };
-        let disk = within("disk_mb_per_s", self.disk_mb_per_s.unwrap_or(400), 1, 1_000_000)? << 20;
-        let mut config = Config::paper(protocol, disk);
-        config.copies = within("copies", self.copies.unwrap_or(3), 1, 8)?;
-        config.link = within("link_mbit_per_s", self.link_mbit_per_s.unwrap_or(9_900), 1, 10_000_000)? * 1_000_000;
-        let least = if protocol.negotiates() { (1, 99) } else { (100, 100) };
-        let percent = self.data_percent.unwrap_or(config.data_percent);
-        config.data_percent = within("data_percent", percent, least.0, least.1)?;
-        config.frame = within("frame", self.frame.unwrap_or(config.frame), 64, 8 << 20)?;
-        config.trip = self.trip.map_or(config.trip, |time| time.0);
-        config.control = within("control_bytes", self.control_bytes.unwrap_or(config.control), 1, 9_000)?;
-        let queue = self.disk_queue.map_or(u64::from(config.disk_queue), |size| size.0);
-        config.disk_queue = within("disk_queue", queue, 1, u64::from(u32::MAX))? as u32;
-        config.stretch = within("stretch_percent", self.stretch_percent.unwrap_or(config.stretch), 100, 2_000)?;
-        if let Some(placement) = self.placement {
-            config.placement = match placement {
-                PlacementName::Behind => Placement::Behind,
-                PlacementName::Hole => Placement::Hole,
-                PlacementName::Fit => Placement::Fit,
-            };
+    /// The machines, and what they are set to.
+    fn machines(&self) -> Result<Machines, Wrong> {
+        let profile = self.profile.unwrap_or_default();
+        self.check_profile(profile)?;
+        match profile {
+            ProfileName::Product if !self.is_unicast() => Ok(Machines::Product(Box::new(self.product()?))),
+            ProfileName::Product | ProfileName::Paper => Ok(Machines::Paper(Box::new(self.paper(profile)?))),
         }
-        if let Some(choice) = self.choice {
-            config.choice = match choice {
-                ChoiceName::Neighbours => Choice::Neighbours,
-                ChoiceName::Any => Choice::Any,
-                ChoiceName::Soonest => Choice::Soonest,
-            };
-        }
-        config.guard = self.guard.map(|time| time.0);
-        config.widen_idle = self.widen_idle.unwrap_or(config.widen_idle);
-        config.least_backlog = self.least_backlog.unwrap_or(config.least_backlog);
-        config.overlap = self.overlap.unwrap_or(config.overlap);
-        config.choosy = self.choosy.unwrap_or(false);
-        if config.choosy && !matches!(self.protocol, None | Some(Named::ReplicastM | Named::ReplicastH | Named::Leader))
-        {
+    }
+
+    fn copies(&self) -> Result<u8, Wrong> {
+        within("copies", self.copies.unwrap_or(3), 1, 8)
+    }
+
+    /// Bytes per second.
+    fn disk(&self) -> Result<u64, Wrong> {
+        Ok(within("disk_mb_per_s", self.disk_mb_per_s.unwrap_or(400), 1, 1_000_000)? << 20)
+    }
+
+    /// Bits per second.
+    fn link(&self) -> Result<u64, Wrong> {
+        Ok(within("link_mbit_per_s", self.link_mbit_per_s.unwrap_or(9_900), 1, 10_000_000)? * 1_000_000)
+    }
+
+    fn choosy(&self) -> Result<bool, Wrong> {
+        let choosy = self.choosy.unwrap_or(false);
+        if choosy && !matches!(self.protocol, None | Some(Named::ReplicastM | Named::ReplicastH | Named::Leader)) {
             return Err(("choosy", "choosy is for `replicast-m`, `replicast-h` and `leader`".to_owned()));
         }
-        config.double_booking = self.double_booking.unwrap_or(false);
-        if config.double_booking && (protocol != Protocol::ReplicastH || config.placement != Placement::Hole) {
-            let why = "double_booking is for `replicast-h` with placement = \"hole\"";
-            return Err(("double_booking", why.to_owned()));
-        }
-        Ok(config)
+        Ok(choosy)
     }
 
     fn sizes(&self) -> Result<Vec<(u32, u32)>, Wrong> {
@@ -360,13 +312,13 @@ impl File {
 
     fn load(&self, mut setup: Setup) -> Result<Setup, Wrong> {
         let depth = within("depth", self.depth.unwrap_or(1), 1, 64)?;
-        setup.protocol.depth = depth as usize;
+        setup.machines.set_depth(depth as usize);
         setup.load = match self.load {
             None => Load::Closed { depth },
             Some(share) => {
                 let share = within("load", share, 0.001, 10.0)?;
                 if self.depth.is_none() {
-                    setup.protocol.depth = 16;
+                    setup.machines.set_depth(16);
                 }
                 Load::Open { chunks_per_second: share * setup.bounds().lowest().0 }
             }
@@ -374,23 +326,8 @@ impl File {
         Ok(setup)
     }
 
-    fn quirks(&self) -> Quirks {
-        let mut quirks = Quirks::default();
-        for quirk in self.quirks.iter().flatten() {
-            match quirk {
-                QuirkName::LastHundredth => quirks.last_hundredth = true,
-                QuirkName::ScheduledWork => quirks.scheduled_work = true,
-                QuirkName::LateFrames => quirks.late_frames = LATE_FRAMES,
-                QuirkName::StaggeredStart => quirks.staggered_start = STAGGERED_START,
-            }
-        }
-        quirks
-    }
-
     fn scenario(&self) -> Result<Scenario, Wrong> {
-        let mut config = self.config()?;
-        let product = self.product(&config)?;
-        let costs = self.unicast_costs(&mut config)?;
+        let machines = self.machines()?;
         let length = self.length.map_or(Span::from_millis(10), |time| time.0);
         if length == Span::ZERO {
             return Err(("length", "length = 0: measure for at least 1ns".to_owned()));
@@ -403,7 +340,7 @@ impl File {
             }
         }
         let initiators = within("initiators", self.initiators.unwrap_or(90), 1, 1 << 20)?;
-        let copies = u32::from(config.copies);
+        let copies = u32::from(machines.copies());
         let targets = within("targets", self.targets.unwrap_or(90), copies, 1 << 20)?;
         if !targets.is_multiple_of(copies) {
             return Err(("targets", format!("targets = {targets}: a multiple of the {copies} copies is possible")));
@@ -420,17 +357,14 @@ impl File {
         let times = within("slow_times", self.slow_times.unwrap_or(10), 1, 10_000)?;
         let slow = Slow { one_in: self.slow_one_in.unwrap_or(0), times };
         let setup = Setup {
-            product,
-            costs,
             targets,
             group,
             sizes: self.sizes()?,
             slow,
             warm_up: self.warm_up.map_or(Span::ZERO, |time| time.0),
             mode: if matches!(self.mode, Some(ModeName::Frame)) { Mode::Frame } else { Mode::Transfer },
-            quirks: self.quirks(),
             seed: self.seed.unwrap_or(1),
-            ..Setup::paper(config, initiators, 1, length)
+            ..Setup::new(machines, initiators, 1, length)
         };
         let title = self.title.clone().unwrap_or_else(|| "a scenario".to_owned());
         let seeds = within("seeds", self.seeds.unwrap_or(1), 1, 10_000)?;
@@ -485,7 +419,7 @@ mod tests {
         let scenario = Scenario::parse("x.toml", "targets = 90 # many\nchunk = \"1MiB\"\n", &set).unwrap();
         assert_eq!(scenario.setup.targets, 180);
         assert_eq!(scenario.setup.sizes, [(16 << 10, 1)]);
-        assert_eq!(scenario.setup.protocol.protocol, Protocol::UchCcp);
+        assert_eq!(scenario.setup.name(), "uch-ccp");
         let half = 0.5 * scenario.setup.bounds().lowest().0;
         assert_eq!(scenario.setup.load, Load::Open { chunks_per_second: half });
     }

@@ -1,19 +1,17 @@
 //! What a run consists of.
 
-use protocol::paper::Config;
+pub(super) mod profile;
+
+use paper::{Config, Protocol};
 use protocol::time::Span;
 
-use super::product::{Cpu, DiskTimes, Profile};
+use self::profile::Profile;
 
 /// One cluster, its load, and how it is measured.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Protocol and constants.
-    pub protocol: Config,
-    /// The product's own machines instead of the papers'.
-    pub product: Option<Box<Profile>>,
-    /// Processors and disks as the product's machines have them, for those of the papers that send by unicast.
-    pub costs: Option<Costs>,
+    /// The machines, and what they are set to.
+    pub machines: Machines,
     /// Initiators.
     pub initiators: u32,
     /// Targets; a multiple of the copies.
@@ -32,12 +30,30 @@ pub struct Setup {
     pub length: Span,
     /// How payload is carried.
     pub mode: Mode,
-    /// What the papers' simulator did that a simulator should not.
-    pub quirks: Quirks,
     /// Keep the latency of every chunk in order.
     pub keep_series: bool,
     /// Decides everything that is left to chance.
     pub seed: u64,
+}
+
+/// Whose machines are run, and on what.
+#[derive(Clone, Debug)]
+pub enum Machines {
+    /// The papers' and the rivals', on the papers' network.
+    Paper(Box<Paper>),
+    /// The product's own, on a network with queues.
+    Product(Box<Profile>),
+}
+
+/// A run of the papers' machines.
+#[derive(Clone, Debug)]
+pub struct Paper {
+    /// Protocol and constants.
+    pub config: Config,
+    /// Processors and disks as the product's machines have them, for those that send by unicast.
+    pub costs: Option<Costs>,
+    /// What the papers' simulator did that a simulator should not.
+    pub quirks: Quirks,
 }
 
 /// What nodes need beside the network and the rate of their disks.
@@ -47,6 +63,41 @@ pub struct Costs {
     pub cpu: Cpu,
     /// Time of disks.
     pub disk: DiskTimes,
+}
+
+/// Processor time that a node needs. One thread handles its messages and payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cpu {
+    /// For one control message, sent or received.
+    pub message: Span,
+    /// For 1,024 bytes of payload, sent or received.
+    pub kib: Span,
+    /// Bytes hashed in a second; 0 is no time.
+    pub hash: u64,
+}
+
+impl Cpu {
+    /// Nanoseconds for so many bytes of payload.
+    pub(super) const fn payload(&self, bytes: u64) -> u64 {
+        self.kib.as_nanos() * bytes / 1024
+    }
+
+    /// Nanoseconds for so many bytes of payload, or for a control message.
+    pub(super) fn takes(&self, payload: Option<u64>) -> u64 {
+        payload.map_or(self.message.as_nanos(), |bytes| self.payload(bytes))
+    }
+}
+
+/// What disks need beside the time that their rate makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskTimes {
+    /// For each read or write.
+    pub operation: Span,
+    /// For each sync, which all writes that wait share.
+    pub sync: Span,
+    /// Whether chunks are hashed while the disk works on those before them, as in the daemon, instead of by the thread that
+    /// writes.
+    pub hash_ahead: bool,
 }
 
 /// How chunks come to the initiators.
@@ -102,14 +153,61 @@ pub struct Quirks {
     pub staggered_start: Span,
 }
 
+impl Machines {
+    /// Copies of a chunk.
+    #[must_use]
+    pub fn copies(&self) -> u8 {
+        match self {
+            Self::Paper(paper) => paper.config.copies,
+            Self::Product(profile) => profile.copies,
+        }
+    }
+
+    /// Bytes per second of a disk.
+    #[must_use]
+    pub fn disk(&self) -> u64 {
+        match self {
+            Self::Paper(paper) => paper.config.disk,
+            Self::Product(profile) => profile.disk,
+        }
+    }
+
+    /// Bits per second of a port.
+    pub(super) fn link(&self) -> u64 {
+        match self {
+            Self::Paper(paper) => paper.config.link,
+            Self::Product(profile) => profile.link,
+        }
+    }
+
+    /// Puts and gets that an initiator works on at once.
+    pub(super) fn set_depth(&mut self, depth: usize) {
+        match self {
+            Self::Paper(paper) => paper.config.depth = depth,
+            Self::Product(profile) => profile.config.depth = depth,
+        }
+    }
+
+    pub(super) fn costs(&self) -> Option<&Costs> {
+        match self {
+            Self::Paper(paper) => paper.costs.as_ref(),
+            Self::Product(profile) => Some(&profile.costs),
+        }
+    }
+}
+
 impl Setup {
     /// The papers' run of `protocol`: depth one, from an empty cluster, three copies in groups of nine.
     #[must_use]
-    pub fn paper(protocol: Config, initiators: u32, chunk: u32, length: Span) -> Self {
+    pub fn paper(config: Config, initiators: u32, chunk: u32, length: Span) -> Self {
+        let paper = Paper { config, costs: None, quirks: Quirks::default() };
+        Self::new(Machines::Paper(Box::new(paper)), initiators, chunk, length)
+    }
+
+    /// These machines in the papers' cluster.
+    pub(super) fn new(machines: Machines, initiators: u32, chunk: u32, length: Span) -> Self {
         Self {
-            protocol,
-            product: None,
-            costs: None,
+            machines,
             initiators,
             targets: 90,
             group: 9,
@@ -119,22 +217,45 @@ impl Setup {
             warm_up: Span::ZERO,
             length,
             mode: Mode::Transfer,
-            quirks: Quirks::default(),
             keep_series: false,
             seed: 1,
         }
     }
 
+    /// What the papers' machines are set to; `None` when the run is of the product's.
+    #[must_use]
+    pub fn papers(&self) -> Option<&Paper> {
+        match &self.machines {
+            Machines::Paper(paper) => Some(paper),
+            Machines::Product(_) => None,
+        }
+    }
+
+    /// What the product's machines are set to; `None` when the run is of the papers'.
+    #[must_use]
+    pub fn product(&self) -> Option<&Profile> {
+        match &self.machines {
+            Machines::Paper(_) => None,
+            Machines::Product(profile) => Some(profile),
+        }
+    }
+
     /// How the protocol is called.
     #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.product.as_ref().map_or_else(|| self.protocol.protocol.name(), |profile| profile.name())
+    pub fn name(&self) -> String {
+        match &self.machines {
+            Machines::Paper(paper) => paper.config.protocol.name().to_owned(),
+            Machines::Product(profile) => profile.name(),
+        }
     }
 
     /// Whether neighbouring groups share targets.
     #[must_use]
     pub fn shares_targets(&self) -> bool {
-        self.product.as_ref().map_or(self.protocol.overlap, |profile| profile.overlap)
+        match &self.machines {
+            Machines::Paper(paper) => paper.config.overlap,
+            Machines::Product(profile) => profile.overlap,
+        }
     }
 
     /// The mean chunk size in bytes.
@@ -148,15 +269,16 @@ impl Setup {
     /// links could send.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
-        if let Some(profile) = &self.product {
-            return profile.bounds(self);
-        }
-        let (copies, size) = (f64::from(self.protocol.copies), self.mean_size());
+        let config = match &self.machines {
+            Machines::Paper(paper) => &paper.config,
+            Machines::Product(profile) => return profile.bounds(self),
+        };
+        let (copies, size) = (f64::from(config.copies), self.mean_size());
         let targets = f64::from(self.targets);
-        let sent = if self.protocol.protocol == protocol::paper::Protocol::ReplicastM { 1.0 } else { copies };
-        let bytes = self.protocol.data_rate() as f64 / 8.0;
+        let sent = if config.protocol == Protocol::ReplicastM { 1.0 } else { copies };
+        let bytes = config.data_rate() as f64 / 8.0;
         Bounds {
-            disk: targets / copies * self.protocol.disk as f64 / size,
+            disk: targets / copies * config.disk as f64 / size,
             link: targets / copies * bytes / size,
             uplink: f64::from(self.initiators) / sent * bytes / size,
         }

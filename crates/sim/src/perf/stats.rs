@@ -47,7 +47,7 @@ pub struct Outcome {
     /// Latencies of the attempts in the order of completion, in nanoseconds; empty unless asked for.
     pub series: Vec<u64>,
     /// What is measured of the product's machines only.
-    pub product: Option<Box<super::product::Measured>>,
+    pub product: Option<Box<super::setup::profile::Measured>>,
 }
 
 /// How evenly targets are loaded.

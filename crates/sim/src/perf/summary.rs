@@ -1,7 +1,7 @@
 //! The figures that a scenario's runs come to, each a mean over seeds with its confidence interval.
 
-use super::product::Measured;
 use super::setup::Setup;
+use super::setup::profile::Measured;
 use super::stats::{Estimate, Outcome};
 
 /// One figure.
@@ -37,7 +37,7 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("share_of_bound", &format!("share of the bound ({which}, {bound:.0} chunks/s), %"), &|o| {
         100.0 * o.chunks_per_second / bound
     });
-    if let Some(profile) = &setup.product {
+    if let Some(profile) = setup.product() {
         let most = profile.disks_at_best(setup);
         let label = format!("share of what disks can do with their syncs and the like ({most:.0} chunks/s), %");
         add("share_of_disks", &label, &|o| 100.0 * o.chunks_per_second / most);
@@ -61,17 +61,16 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("control_per_payload", "control bytes per payload byte", &|o| {
         o.control_bytes as f64 / o.payload_bytes.max(1) as f64
     });
-    if setup.product.is_some() {
-        return [metrics, of_product(outcomes)].concat();
-    }
-    let weight = f64::from(setup.protocol.control);
+    let Some(paper) = setup.papers() else { return [metrics, of_product(outcomes)].concat() };
+    let config = &paper.config;
+    let weight = f64::from(config.control);
     add("control_messages", "control messages for a put", &|o| o.control_bytes as f64 / weight / puts(o));
     add("aborted", "attempts aborted, % of the puts", &|o| 100.0 * o.aborted as f64 / puts(o));
     add("more_rounds", "further rounds of bids, % of the puts", &|o| 100.0 * o.more_rounds as f64 / puts(o));
-    if setup.protocol.choosy {
+    if config.choosy {
         add("cancelled", "windows given back as too late, % of the puts", &|o| 100.0 * o.cancelled as f64 / puts(o));
     }
-    if setup.protocol.double_booking {
+    if config.double_booking {
         add("rejected", "windows offered twice and lost, % of the puts", &|o| 100.0 * o.rejected as f64 / puts(o));
     }
     metrics

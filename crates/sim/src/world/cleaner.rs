@@ -7,32 +7,31 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::cleaner::{Cleaner, Unfinished, Want};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator::{self, Busy, Found, Scope};
+use protocol::initiator::{self, Busy, Found};
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
-use super::workload::Asked;
-use super::{Happening, Machinery, World};
+use super::{NodeMachine, Scheduled, World};
 use crate::cleaning::Cleaning;
 use crate::disk::Disk;
-use crate::swarm::Planted;
-use crate::tell;
+use crate::planted::Planted;
+use crate::trace;
 
-/// Looks without any work beside them, after which nothing may be left to clean: the first condemns, the second drops. One
+/// Passes without any work beside them, after which nothing may be left to clean: the first condemns, the second drops. One
 /// during which a target had no room to forget is not counted.
-const LOOKS: u32 = 2;
+const PASSES: u32 = 2;
 /// Chunks that were forgotten last.
 const FORGOTTEN: usize = 32;
-/// Between one look and the next.
+/// Between one pass and the next.
 const PAUSE: Span = Span::from_millis(1);
 
 /// What happens around cleaners.
 pub(super) enum Event {
     /// A cleaner does what it wants next.
     GoOn(NodeId, Done),
-    /// It is said what refers to a chunk that an initiator has put: a row, or a manifest that it puts.
-    Name(NodeId, Named, bool),
+    /// Something refers to a chunk that an initiator has put: a row, or a manifest that it puts.
+    Refer(NodeId, Reference, bool),
     /// An initiator is asked for something more.
     Feed(NodeId),
     /// All targets but so many are cut off.
@@ -47,9 +46,9 @@ pub(super) enum Done {
     Read,
 }
 
-/// A chunk that a manifest names.
+/// A chunk that a row or a manifest refers to.
 #[derive(Clone)]
-pub(super) struct Named {
+pub(super) struct Reference {
     chunk: ChunkId,
     bytes: Bytes,
     promise: Arc<Promise>,
@@ -59,10 +58,10 @@ pub(super) struct Named {
 
 struct Worker {
     machine: Cleaner,
-    /// What this look found to be referred to, and the manifests that may go.
+    /// What this pass found to be referred to, and the manifests that may go.
     referenced: BTreeSet<ChunkId>,
     garbage: Vec<(ChunkId, Vec<NodeId>)>,
-    /// When the look began.
+    /// When the pass began.
     began: Instant,
 }
 
@@ -73,10 +72,10 @@ pub(super) struct State {
     /// Chunks that the catalog has.
     rows: BTreeSet<ChunkId>,
     /// By their manifests.
-    named: BTreeMap<ChunkId, Named>,
+    references: BTreeMap<ChunkId, Reference>,
     /// Manifests that count no more.
     removed: BTreeSet<ChunkId>,
-    /// Payload chunks that are counted on, in the order in which that was said.
+    /// Payload chunks that are counted on, in the order in which that began.
     counted_on: VecDeque<ChunkId>,
     /// The newest first, and when.
     forgotten: VecDeque<(ChunkId, Instant)>,
@@ -84,16 +83,16 @@ pub(super) struct State {
     coming: u32,
     /// Since when nothing is asked for any more.
     quiet: Option<Instant>,
-    quiet_looks: u32,
+    quiet_passes: u32,
 }
 
 impl State {
     pub(super) fn new(settings: Cleaning, seed: u64) -> Self {
         let rng = Rng::new(seed).fork(61);
-        let (workers, rows, named, removed) = Default::default();
+        let (workers, rows, references, removed) = Default::default();
         let (counted_on, forgotten) = Default::default();
-        let (coming, quiet, quiet_looks) = (0, None, 0);
-        Self { settings, rng, workers, rows, named, removed, counted_on, forgotten, coming, quiet, quiet_looks }
+        let (coming, quiet, quiet_passes) = (0, None, 0);
+        Self { settings, rng, workers, rows, references, removed, counted_on, forgotten, coming, quiet, quiet_passes }
     }
 
     pub(super) fn storm(&self) -> Option<Span> {
@@ -102,12 +101,12 @@ impl State {
 
     /// Whether all that goes should be gone.
     pub(super) fn is_done(&self) -> bool {
-        self.quiet_looks >= LOOKS
+        self.quiet_passes >= PASSES
     }
 
     /// Whether this is a manifest that names another chunk: only whoever put that puts it.
     pub(super) fn names(&self, id: &ChunkId) -> bool {
-        self.named.contains_key(id)
+        self.references.contains_key(id)
     }
 }
 
@@ -122,7 +121,7 @@ impl World<'_> {
         for _ in 0..settings.cleaners {
             self.add_initiator();
             let (Some(node), Some(cleaning)) = (self.initiators.pop(), &mut self.cleaning) else { return };
-            let machine = Cleaner::new(false).planted(bug);
+            let machine = Cleaner::new(false).with_bug(bug);
             let worker = Worker { machine, referenced: BTreeSet::new(), garbage: vec![], began: self.now };
             cleaning.workers.insert(node, worker);
             self.go_on_after(node, Span::ZERO, Done::Began);
@@ -133,16 +132,16 @@ impl World<'_> {
             let node = NodeId(1 + rng.below(u64::from(self.scenario.targets)) as u32);
             let at = self.now + Span::from_nanos(rng.below(storm));
             let back = at + Span::from_micros(rng.below(2_000));
-            self.push(at, Happening::Crash(node));
-            self.push(back, Happening::Restart(node));
+            self.push(at, Scheduled::Crash(node));
+            self.push(back, Scheduled::Restart(node));
         }
         if let Some((at, left)) = settings.outage {
-            self.push(self.now + at, Happening::Cleaner(Event::Outage(left)));
+            self.push(self.now + at, Scheduled::Cleaner(Event::Outage(left)));
         }
     }
 
     fn go_on_after(&mut self, node: NodeId, span: Span, done: Done) {
-        self.push(self.now + span, Happening::Cleaner(Event::GoOn(node, done)));
+        self.push(self.now + span, Scheduled::Cleaner(Event::GoOn(node, done)));
     }
 
     pub(super) fn cleaner_happens(&mut self, event: Event) {
@@ -157,8 +156,8 @@ impl World<'_> {
                     self.go_on_cleaning(node);
                 }
             }
-            Event::Name(_, named, true) => self.add_row(named),
-            Event::Name(initiator, named, false) => self.put_manifest(initiator, named),
+            Event::Refer(_, reference, true) => self.add_row(reference),
+            Event::Refer(initiator, reference, false) => self.put_manifest(initiator, reference),
             Event::Feed(initiator) if self.initiators.contains(&initiator) => self.feed_some(initiator, 1),
             Event::Feed(_) => {}
             Event::Outage(left) => self.outage(left),
@@ -186,7 +185,7 @@ impl World<'_> {
         for _ in 0..left.min(targets.len() as u32) {
             targets.swap_remove(cleaning.rng.below(targets.len() as u64) as usize);
         }
-        self.net.apart.extend(targets);
+        self.net.isolated.extend(targets);
         self.note(51, NodeId(0), left as usize, || format!("all targets but {left} are cut off"));
     }
 
@@ -206,24 +205,24 @@ impl World<'_> {
                 // Then all manifests.
                 worker.referenced.clone_from(rows);
                 let prefix = vec![ChunkKind::Manifest as u8];
-                initiator::Request::List { handle, scope: Scope::Cluster, prefix }
+                initiator::Request::List { handle, prefix }
             }
-            Want::List { prefix } => initiator::Request::List { handle, scope: Scope::Cluster, prefix },
+            Want::List { prefix } => initiator::Request::List { handle, prefix },
             Want::Discard(discard) => initiator::Request::Discard { handle, discard },
-            Want::Over(look) => {
+            Want::Over(pass) => {
                 worker.machine.again();
                 let began = std::mem::replace(&mut worker.began, self.now + PAUSE);
-                let report = object::clean::Report { look, problem: None };
-                self.note(49, node, report.look.copies as usize, || tell::objects::looked(&report));
+                let report = object::clean::Report { pass, problem: None };
+                self.note(49, node, report.pass.copies as usize, || trace::objects::pass_over(&report));
                 self.go_on_after(node, PAUSE, Done::Began);
-                return self.looked_quietly(node, began, report.look.unfinished.is_none());
+                return self.quiet_pass_over(node, began, report.pass.unfinished.is_none());
             }
         };
         self.input(node, None, Some(request));
     }
 
     /// When nothing is asked for any more, one cleaner goes on for a while.
-    fn looked_quietly(&mut self, node: NodeId, began: Instant, finished: bool) {
+    fn quiet_pass_over(&mut self, node: NodeId, began: Instant, finished: bool) {
         let working = !self.healed || !self.open.is_empty() || self.puts_left + self.gets_left > 0;
         let finished = !self.was_cramped() && finished;
         let Some(cleaning) = &mut self.cleaning else { return };
@@ -231,17 +230,19 @@ impl World<'_> {
             return;
         }
         if let Some(quiet) = cleaning.quiet {
-            cleaning.quiet_looks += u32::from(finished && began >= quiet);
+            cleaning.quiet_passes += u32::from(finished && began >= quiet);
             return;
         }
         cleaning.quiet = Some(self.now);
         cleaning.workers.retain(|other, _| *other == node);
+        // So that much is condemned and dropped while segments are emptied.
+        (0..cleaning.counted_on.len() / 2).for_each(|_| self.forget_one());
     }
 
     /// Whether any target had no room to forget what may go, since this was asked last.
     pub(super) fn was_cramped(&mut self) -> bool {
-        let targets = self.nodes.values_mut().filter_map(|node| match &mut node.machinery {
-            Machinery::Target(_, disk) => Some(disk),
+        let targets = self.nodes.values_mut().filter_map(|node| match &mut node.machine {
+            NodeMachine::Target(_, disk) => Some(disk),
             _ => None,
         });
         // Each of them is asked, or what one had to say now would count the next time.
@@ -253,15 +254,15 @@ impl World<'_> {
         use initiator::Event;
         match event {
             Event::Mark { result, .. } => {
-                self.note(47, id, 0, || tell::objects::marked(&result));
+                self.note(47, id, 0, || trace::objects::marked(&result));
                 self.worker(id).into_iter().for_each(|worker| worker.machine.marked(result.clone()));
             }
             Event::Discard { result, .. } => {
-                self.note(48, id, 0, || tell::objects::discarded(&result));
+                self.note(48, id, 0, || trace::objects::discarded(&result));
                 self.worker(id).into_iter().for_each(|worker| worker.machine.discarded(result.clone()));
             }
             Event::List { result, .. } => {
-                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || tell::list(&result));
+                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || trace::list(&result));
                 let Some(worker) = self.worker(id) else { return };
                 if matches!(worker.machine.want(), Want::Read { .. }) {
                     return self.read_manifests(id, result);
@@ -277,15 +278,15 @@ impl World<'_> {
 
     /// The manifests are listed: what they name is referred to.
     fn read_manifests(&mut self, id: NodeId, result: Result<Found, Busy>) {
-        let Some(State { settings, named, removed, workers, .. }) = &mut self.cleaning else { return };
+        let Some(State { settings, references, removed, workers, .. }) = &mut self.cleaning else { return };
         let Some(worker) = workers.get_mut(&id) else { return };
         match result {
             Ok(found) if !worker.machine.lacks(&found.silent) => {
                 for (manifest, holders) in found.chunks {
                     if removed.contains(&manifest) {
                         worker.garbage.push((manifest, holders));
-                    } else if let Some(named) = named.get(&manifest) {
-                        worker.referenced.insert(named.chunk);
+                    } else if let Some(reference) = references.get(&manifest) {
+                        worker.referenced.insert(reference.chunk);
                     }
                 }
                 let reading = settings.reading;
@@ -308,11 +309,11 @@ impl World<'_> {
         begun: Instant,
     ) -> bool {
         let now = self.now;
-        let Some(State { settings, rng, named, forgotten, coming, .. }) = &mut self.cleaning else { return true };
-        if let Some(named) = named.get(&id).cloned() {
-            let in_time = now.since(named.begun) < settings.limit();
+        let Some(State { settings, rng, references, forgotten, coming, .. }) = &mut self.cleaning else { return true };
+        if let Some(reference) = references.get(&id).cloned() {
+            let in_time = now.since(reference.begun) < settings.limit();
             if in_time {
-                self.count_on(named);
+                self.count_on(reference);
             }
             return in_time;
         }
@@ -328,27 +329,27 @@ impl World<'_> {
         *coming += 1;
         let after = if rng.chance(2, 3) { Span::from_nanos(rng.below(left.as_nanos())) } else { Span::ZERO };
         let is_row = rng.chance(1, 3);
-        let named = Named { chunk: id, bytes: bytes.clone(), promise: promise.clone(), begun };
-        self.push(now + after, Happening::Cleaner(Event::Name(by, named, is_row)));
+        let reference = Reference { chunk: id, bytes: bytes.clone(), promise: promise.clone(), begun };
+        self.push(now + after, Scheduled::Cleaner(Event::Refer(by, reference, is_row)));
         false
     }
 
-    fn add_row(&mut self, named: Named) {
+    fn add_row(&mut self, reference: Reference) {
         let Some(State { rows, coming, .. }) = &mut self.cleaning else { return };
         *coming -= 1;
-        rows.insert(named.chunk);
-        self.count_on(named);
+        rows.insert(reference.chunk);
+        self.count_on(reference);
     }
 
-    /// What refers to a chunk is there, and its initiator is told.
-    fn count_on(&mut self, Named { chunk, bytes, promise, .. }: Named) {
+    /// What refers to a chunk is there, and its put is acknowledged.
+    fn count_on(&mut self, Reference { chunk, bytes, promise, .. }: Reference) {
         self.acknowledged.insert(chunk, bytes);
-        self.promises.insert(chunk, promise);
+        self.promise(chunk, promise);
         self.cleaning.iter_mut().for_each(|cleaning| cleaning.counted_on.push_back(chunk));
     }
 
-    fn put_manifest(&mut self, initiator: NodeId, what: Named) {
-        let Some(State { named, coming, .. }) = &mut self.cleaning else { return };
+    fn put_manifest(&mut self, initiator: NodeId, what: Reference) {
+        let Some(State { references, coming, .. }) = &mut self.cleaning else { return };
         *coming -= 1;
         if !self.initiators.contains(&initiator) {
             return;
@@ -357,20 +358,25 @@ impl World<'_> {
         let handle = self.next_handle;
         let payload = Bytes::from([&what.chunk.encode()[..], &handle.to_le_bytes()].concat());
         let id = ChunkId::of_manifest("named", handle, &payload);
-        named.insert(id, what);
-        self.contents.insert(id, payload.clone());
-        let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
-        let asked = Asked::Put(id, payload.clone(), self.healed, true, begun);
+        references.insert(id, what);
+        let (asked, request) = self.ask_put(initiator, handle, (id, payload), None, true);
         self.open.insert((initiator, handle), asked);
-        self.input(initiator, None, Some(initiator::Request::Put { handle, id, payload, removal: false }));
+        self.input(initiator, None, Some(request));
     }
 
     /// Sometimes nobody counts on a chunk any more.
     pub(super) fn forget_some(&mut self) {
-        let Some(State { settings, rng, rows, named, removed, counted_on, forgotten, .. }) = &mut self.cleaning else {
+        let Some(State { settings, rng, .. }) = &mut self.cleaning else { return };
+        if rng.chance(settings.forgets, 1_000) {
+            self.forget_one();
+        }
+    }
+
+    fn forget_one(&mut self) {
+        let Some(State { rng, rows, references, removed, counted_on, forgotten, .. }) = &mut self.cleaning else {
             return;
         };
-        if !rng.chance(settings.forgets, 1_000) || counted_on.is_empty() {
+        if counted_on.is_empty() {
             return;
         }
         // Rather old ones: they are in segments together.
@@ -380,7 +386,8 @@ impl World<'_> {
         rows.remove(&chunk);
         forgotten.truncate(FORGOTTEN - 1);
         forgotten.push_front((chunk, self.now));
-        let of = named.iter().filter(|(id, named)| named.chunk == chunk && self.acknowledged.contains_key(id));
+        let of =
+            references.iter().filter(|(id, reference)| reference.chunk == chunk && self.acknowledged.contains_key(id));
         let mut gone: Vec<ChunkId> = of.map(|(id, _)| *id).collect();
         removed.extend(&gone);
         gone.push(chunk);
@@ -409,11 +416,12 @@ impl World<'_> {
 
     /// Whether all copies were harmed of all manifests that name a chunk: cleaners rightly take it for unreferenced.
     pub(super) fn lost_its_references(&self, id: &ChunkId) -> bool {
-        let Some(State { rows, named, removed, .. }) = &self.cleaning else { return false };
+        let Some(State { rows, references, removed, .. }) = &self.cleaning else { return false };
         if rows.contains(id) {
             return false;
         }
-        let of = named.iter().filter(|(manifest, named)| named.chunk == *id && !removed.contains(manifest));
+        let of =
+            references.iter().filter(|(manifest, reference)| reference.chunk == *id && !removed.contains(manifest));
         let mut manifests = of.filter_map(|(manifest, _)| Some((*manifest, self.promises.get(manifest)?))).peekable();
         let is_lost = |(manifest, promise): (ChunkId, &Arc<Promise>)| {
             promise.holders.iter().all(|holder| self.harmed(manifest, *holder).is_some())
@@ -426,9 +434,9 @@ impl World<'_> {
         let Some(cleaning) = &self.cleaning else { return };
         let names = |_: &Disk, id: &ChunkId| {
             let stays = id.kind() != ChunkKind::Payload && !cleaning.removed.contains(id);
-            stays.then(|| cleaning.named.get(id).map(|named| named.chunk).into_iter().collect())
+            stays.then(|| cleaning.references.get(id).map(|reference| reference.chunk).into_iter().collect())
         };
-        if let Some(why) = self.left_over(cleaning.rows.clone(), LOOKS, names) {
+        if let Some(why) = self.left_over(cleaning.rows.clone(), PASSES, names) {
             self.fail(why);
         }
     }

@@ -10,11 +10,11 @@ use protocol::time::{Instant, Span};
 use store::StoreError;
 use store::backend::{Backend, Spot};
 
-use super::{Happening, Machinery, STORM, World};
+use super::{NodeMachine, STORM, Scheduled, World};
 use crate::disk::Disk;
 use crate::disks::Spoil;
 use crate::excuse::Excuse;
-use crate::tell;
+use crate::trace;
 
 /// Most changes to a disk after which a machine stops.
 const CHANGES: u64 = 40;
@@ -23,7 +23,7 @@ const RECOVERING: u64 = 10;
 
 /// What happens to disks.
 pub(super) enum Event {
-    /// A target looks for room in its store, unless it was called to do so since.
+    /// A target checks for room in its store, unless it was called to do so since.
     Keep(NodeId, u64),
     /// A machine stops after so many changes to its disk.
     Stop(NodeId, u64),
@@ -35,8 +35,8 @@ pub(super) struct State {
     rng: Rng,
     /// The target that stops again and again, and how often it still does while it recovers.
     restless: Option<(NodeId, u32)>,
-    /// Counts the looks for room.
-    looks: BTreeMap<NodeId, u64>,
+    /// Counts the checks for room.
+    checks: BTreeMap<NodeId, u64>,
     /// Targets some of whose bytes were spoiled.
     spoiled: BTreeSet<NodeId>,
     /// Those of them whose next start may overlook records: what was dropped may be back.
@@ -48,8 +48,8 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(seed: u64) -> Self {
         let rng = Rng::new(seed).fork(21);
-        let (looks, full, spoiled, forgetful) = Default::default();
-        Self { rng, restless: None, looks, spoiled, forgetful, full }
+        let (checks, full, spoiled, forgetful) = Default::default();
+        Self { rng, restless: None, checks, spoiled, forgetful, full }
     }
 }
 
@@ -74,14 +74,14 @@ impl World<'_> {
 
     fn push_disks(&mut self, within: Span, event: Event) {
         let at = self.now + Span::from_nanos(self.disks.rng.below(within.as_nanos()));
-        self.push(at, Happening::Disks(event));
+        self.push(at, Scheduled::Disks(event));
     }
 
     pub(super) fn disks(&mut self, event: Event) {
         match event {
-            Event::Keep(id, look) => self.keep(id, look),
+            Event::Keep(id, check) => self.keep(id, check),
             Event::Stop(id, changes) => {
-                if let Some(Machinery::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machinery)
+                if let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machine)
                     && !self.healed
                 {
                     disk.backend.stop_after(changes);
@@ -104,16 +104,16 @@ impl World<'_> {
         let mut at = self.now;
         for _ in 0..2 {
             at += Span::from_micros(1 + self.disks.rng.below(30_000));
-            self.push(at, Happening::Crash(id));
+            self.push(at, Scheduled::Crash(id));
             let back = at + Span::from_micros(self.disks.rng.below(2_000));
-            self.push(back, Happening::Restart(id));
+            self.push(back, Scheduled::Restart(id));
         }
     }
 
     /// What the operator does about sectors that cannot be read, as a manifest that nobody can read stops all cleaning.
     pub(super) fn give_up_sectors(&mut self) {
         for node in self.nodes.values() {
-            if let Machinery::Target(_, disk) = &node.machinery {
+            if let NodeMachine::Target(_, disk) = &node.machine {
                 disk.backend.give_up_unreadable();
             }
         }
@@ -121,13 +121,13 @@ impl World<'_> {
 
     fn restart_soon(&mut self, id: NodeId) {
         let at = self.now + Span::from_nanos(self.disks.rng.below(STORM.as_nanos() / 8));
-        self.push(at, Happening::Restart(id));
+        self.push(at, Scheduled::Restart(id));
     }
 
     pub(super) fn spoil(&mut self, id: NodeId, seed: u64, spoil: Spoil) {
-        let Some(Machinery::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machinery) else { return };
+        let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machine) else { return };
         if let Some((hit, forgets)) = disk.spoil(seed, spoil) {
-            self.note(9, id, hit.len(), || format!("{}: it damages {}", tell::spoil(spoil), tell::chunks(&hit)));
+            self.note(9, id, hit.len(), || format!("{}: it damages {}", trace::spoil(spoil), trace::chunks(&hit)));
             self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
             self.outcome.disks.spoiled += 1;
             self.disks.spoiled.insert(id);
@@ -137,18 +137,18 @@ impl World<'_> {
         }
     }
 
-    /// A target has its store looked after, from now on.
+    /// A target has its store maintained, from now on.
     pub(super) fn keep_room(&mut self, id: NodeId) {
-        let look = self.disks.looks.entry(id).or_default();
-        *look += 1;
-        let look = *look;
-        self.push(self.now, Happening::Disks(Event::Keep(id, look)));
+        let check = self.disks.checks.entry(id).or_default();
+        *check += 1;
+        let check = *check;
+        self.push(self.now, Scheduled::Disks(Event::Keep(id, check)));
     }
 
-    fn keep(&mut self, id: NodeId, look: u64) {
+    fn keep(&mut self, id: NodeId, check: u64) {
         let now = self.now;
-        let Some(Machinery::Target(_, disk)) = self.nodes.get_mut(&id).map(|n| &mut n.machinery) else { return };
-        if self.disks.looks.get(&id) != Some(&look) {
+        let Some(NodeMachine::Target(_, disk)) = self.nodes.get_mut(&id).map(|n| &mut n.machine) else { return };
+        if self.disks.checks.get(&id) != Some(&check) {
             return;
         }
         let before = disk.space().free;
@@ -157,15 +157,15 @@ impl World<'_> {
         self.outcome.disks.emptied += disk.emptied - emptied;
         self.note_room(id, before.min(free));
         if !self.has_stopped(id) {
-            self.push(next, Happening::Disks(Event::Keep(id, look)));
-            self.tell_free(id, free);
+            self.push(next, Scheduled::Disks(Event::Keep(id, check)));
+            self.report_free(id, free);
         }
     }
 
     /// Whether the target's machine stopped in the midst of what its disk was asked last. Then the power has failed, or only
     /// the process has ended.
     pub(super) fn has_stopped(&mut self, id: NodeId) -> bool {
-        let Some(Machinery::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machinery) else { return false };
+        let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machine) else { return false };
         if !disk.backend.has_stopped() {
             return false;
         }
@@ -200,7 +200,7 @@ impl World<'_> {
                 true
             }
             Ok(found) => {
-                let (chunks, places) = (tell::chunks(&found.damaged), found.gaps.len());
+                let (chunks, places) = (trace::chunks(&found.damaged), found.gaps.len());
                 self.fail(format!("{id} takes {chunks} and {places} places for damaged, and nothing was"));
                 false
             }
@@ -220,7 +220,7 @@ impl World<'_> {
         self.outcome.disks.refused += 1;
         match (self.healed, given_up) {
             (false, _) => self.restart_soon(id),
-            (true, true) => self.push(self.now, Happening::Restart(id)),
+            (true, true) => self.push(self.now, Scheduled::Restart(id)),
             (true, false) => self.fail(format!("the store of {id} does not open: {error}")),
         }
     }
@@ -239,7 +239,7 @@ impl World<'_> {
     /// Keeps in mind when a target has no room, besides what it holds for others. A rest of a segment that is shorter than a
     /// chunk is of no use.
     pub(super) fn note_room(&mut self, id: NodeId, free: u64) {
-        let Some(Machinery::Target(machine, _)) = self.nodes.get(&id).map(|n| &n.machinery) else { return };
+        let Some(NodeMachine::Target(machine, _)) = self.nodes.get(&id).map(|n| &n.machine) else { return };
         let chunks = machine.in_progress() as u64 + 1;
         if free < chunks * self.scenario.largest + 2 * self.scenario.disks.segment {
             self.disks.full.insert(id, self.now);
@@ -247,8 +247,8 @@ impl World<'_> {
     }
 
     fn free(&self, id: NodeId) -> u64 {
-        match self.nodes.get(&id).map(|node| &node.machinery) {
-            Some(Machinery::Target(_, disk)) => disk.space().free,
+        match self.nodes.get(&id).map(|node| &node.machine) {
+            Some(NodeMachine::Target(_, disk)) => disk.space().free,
             _ => u64::MAX,
         }
     }
@@ -259,14 +259,15 @@ impl World<'_> {
         Instant::from_nanos(self.now.as_nanos().saturating_sub(taken.as_nanos()))
     }
 
-    /// Whether a put that `by` began then may fail for want of room: all those that said so had none.
+    /// Whether a put that `by` began then may fail for want of room: all those that reported so had none.
     pub(super) fn was_full(&mut self, id: ChunkId, error: &PutError, by: NodeId, since: Instant) -> bool {
         let PutError::TooFewCopies { full, .. } = error else { return false };
         for id in full {
             self.note_room(*id, self.free(*id));
         }
-        // Looked at after every group of writes, and this long apart otherwise.
-        let had_none = |id: &NodeId| self.disks.full.get(id).is_some_and(|at| *at + self.scenario.disks.look >= since);
+        // Checked after every group of writes, and in this interval otherwise.
+        let had_none =
+            |id: &NodeId| self.disks.full.get(id).is_some_and(|at| *at + self.scenario.disks.check_interval >= since);
         let excused = !full.is_empty() && full.iter().all(had_none);
         if excused {
             self.excuse(Excuse::Full, by, id);
@@ -278,7 +279,7 @@ impl World<'_> {
     pub(super) fn check_stores(&mut self) {
         let mut failure = None;
         for (id, node) in &mut self.nodes {
-            let Machinery::Target(_, disk) = &mut node.machinery else { continue };
+            let NodeMachine::Target(_, disk) = &mut node.machine else { continue };
             let is_known = |chunk: &ChunkId| self.damaged.contains(&(*chunk, *id));
             let forgetful = self.disks.forgetful.contains(id);
             let found = check_store(disk, self.disks.rng.next_u64(), forgetful, is_known);

@@ -5,9 +5,10 @@ use protocol::time::Span;
 use protocol::wire;
 
 use super::gateways::Gateways;
-use super::{Happening, Machinery, Node, STORM, World, cleaner};
-use crate::swarm::{Planted, Trouble};
-use crate::tell;
+use super::{Node, NodeMachine, STORM, Scheduled, World, cleaner};
+use crate::planted::Planted;
+use crate::swarm::Trouble;
+use crate::trace;
 
 impl World<'_> {
     /// Schedules the faults, and the end of all faults.
@@ -20,19 +21,19 @@ impl World<'_> {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let at = draw(self);
             let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Happening::Crash(node));
-            self.push(back, Happening::Restart(node));
+            self.push(at, Scheduled::Crash(node));
+            self.push(back, Scheduled::Restart(node));
         }
         for _ in 0..self.scenario.initiator_crashes {
             let at = draw(self);
-            self.push(at, Happening::InitiatorCrash);
+            self.push(at, Scheduled::InitiatorCrash);
         }
         for _ in 0..self.scenario.partitions {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let (at, way) = (draw(self), self.rng.below(3));
             let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Happening::Cut(vec![node], way != 0, way != 1));
-            self.push(back, Happening::Mend);
+            self.push(at, Scheduled::Cut(vec![node], way != 0, way != 1));
+            self.push(back, Scheduled::Mend);
         }
         let victim = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
         self.storm_disks(victim);
@@ -40,15 +41,15 @@ impl World<'_> {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let at = draw(self);
             let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Happening::Trouble(node, trouble));
-            self.push(back, Happening::Well(node));
+            self.push(at, Scheduled::Trouble(node, trouble));
+            self.push(back, Scheduled::Well(node));
         }
         if let Some((begins, ends)) = self.scenario.mute {
-            self.push(self.now + begins, Happening::Mute(true));
-            self.push(self.now + ends, Happening::Mute(false));
+            self.push(self.now + begins, Scheduled::Mute(true));
+            self.push(self.now + ends, Scheduled::Mute(false));
         }
         self.storm_by_domains();
-        self.push(self.now + length, Happening::Heal);
+        self.push(self.now + length, Scheduled::Heal);
     }
 
     pub(super) fn heal(&mut self) {
@@ -86,18 +87,18 @@ impl World<'_> {
 
     pub(super) fn take_down(&mut self, id: NodeId, power: Option<u64>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        if matches!(node.machinery, Machinery::Down(_)) {
+        if matches!(node.machine, NodeMachine::Down(_)) {
             return;
         }
         node.life += 1;
         node.wake += 1;
         node.sleeps = None;
-        if let Machinery::Target(_, mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) {
+        if let NodeMachine::Target(_, mut disk) = std::mem::replace(&mut node.machine, NodeMachine::Gone) {
             match power {
                 Some(seed) => disk.crash(seed),
                 None => disk.kill(),
             }
-            node.machinery = Machinery::Down(disk);
+            node.machine = NodeMachine::Down(disk);
         }
         self.windows.crashed(id);
         self.note(1, id, 0, || if power.is_some() { "loses power" } else { "is killed" }.to_owned());
@@ -105,16 +106,16 @@ impl World<'_> {
 
     /// From now on a target's disk fails in this way.
     pub(super) fn trouble(&mut self, id: NodeId, trouble: Trouble) {
-        let Some(Node { machinery: Machinery::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
+        let Some(Node { machine: NodeMachine::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
         if !self.healed {
             disk.trouble(trouble);
-            self.note(13, id, 0, || format!("its disk is in trouble: {}", tell::trouble(trouble)));
+            self.note(13, id, 0, || format!("its disk is in trouble: {}", trace::trouble(trouble)));
         }
     }
 
     /// A target's disk is well again. When its store has failed meanwhile, somebody restarts it.
     pub(super) fn well(&mut self, id: NodeId) {
-        let Some(Node { machinery: Machinery::Target(_, disk) | Machinery::Down(disk), .. }) = self.nodes.get(&id)
+        let Some(Node { machine: NodeMachine::Target(_, disk) | NodeMachine::Down(disk), .. }) = self.nodes.get(&id)
         else {
             return;
         };
@@ -131,13 +132,13 @@ impl World<'_> {
     pub(super) fn restart(&mut self, id: NodeId) {
         let forget = self.scenario.planted == Some(Planted::LoseIndexTail);
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        if !matches!(node.machinery, Machinery::Down(_)) {
+        if !matches!(node.machine, NodeMachine::Down(_)) {
             return;
         }
-        let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Gone) else { return };
+        let NodeMachine::Down(mut disk) = std::mem::replace(&mut node.machine, NodeMachine::Gone) else { return };
         if !self.open(id, &mut disk, forget) {
             if let Some(node) = self.nodes.get_mut(&id) {
-                node.machinery = Machinery::Down(disk);
+                node.machine = NodeMachine::Down(disk);
             }
             return;
         }
@@ -149,11 +150,11 @@ impl World<'_> {
         let target = self.target(id, &disk, map);
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.map, node.offset, node.session) = (map, offset, session);
-            node.machinery = Machinery::Target(Box::new(target), disk);
+            node.machine = NodeMachine::Target(Box::new(target), disk);
         }
         if !self.healed {
             for (at, to, again) in self.recorder.restarted(self.now, id) {
-                self.push(at, Happening::Datagram(to, again));
+                self.push(at, Scheduled::Datagram(to, again));
             }
         }
         self.note(2, id, 0, || "restarts".to_owned());

@@ -5,28 +5,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use object::catalog::{Catalog, CatalogError, Change, Transient};
+use catalog::{Catalog, CatalogError, Change, Transient};
 use object::clean::{Cleaning, Report};
 use protocol::cleaner::Unfinished;
-use protocol::id::{ChunkId, NodeId};
+use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
-use super::told::{Told, is_of_file};
-use super::{Happening, World};
+use super::replies::Replies;
+use super::workload::Putting;
+use super::{Scheduled, World};
 use crate::object::Objects;
 use crate::object::client::{self, Client};
 use crate::object::gateway::Gateway;
-use crate::object::stage::{Answer, Ask, Hands, Local, Stage, TaskId, Ticket, Went, lock};
-use crate::swarm::Planted;
-use crate::tell;
+use crate::object::stage::{Answer, Hands, Local, Progress, Stage, TaskId, TaskRequest, Ticket, lock};
+use crate::planted::Planted;
+use crate::trace;
 
-/// Looks without any work beside them, after which nothing may be left to clean: what was never answered goes in two, and in
-/// two more what only that named.
-pub(super) const LOOKS: u32 = 4;
-/// Between one look and the next.
+/// Passes without any work beside them, after which nothing may be left to clean: what was never answered goes in two, and in
+/// two more what only that referred to.
+pub(super) const PASSES: u32 = 4;
+/// Between one pass and the next.
 const PAUSE: Span = Span::from_millis(1);
 /// Gateways that clean.
 const CLEANERS: usize = 2;
@@ -35,7 +35,7 @@ const EPOCH: Span = Span::from_secs(1_700_000_000);
 
 /// What happens to gateways.
 pub(super) enum Event {
-    Turn(TaskId),
+    Resume(TaskId),
     Answer(Ticket, Box<Answer>),
     /// A change reaches the catalog.
     Apply(Ticket, NodeId, Box<Change>),
@@ -43,7 +43,7 @@ pub(super) enum Event {
     Start(usize),
     Stall(usize, Span),
     /// A target is cut off from all others, or no more.
-    Apart(NodeId, bool),
+    Isolate(NodeId, bool),
     /// A wall clock steps to so far from the epoch.
     Step(usize, Span),
 }
@@ -51,7 +51,7 @@ pub(super) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Client,
-    Beat,
+    Heartbeat,
     Cleaner,
     Inspector,
 }
@@ -76,13 +76,13 @@ pub(super) struct Gateways {
     hosts: Vec<Host>,
     roles: BTreeMap<TaskId, Role>,
     /// Puts of chunks under way.
-    puts: BTreeMap<Ticket, (ChunkId, Bytes, Instant)>,
-    pub(super) told: Told,
-    /// When the look under way began.
-    looking: BTreeMap<NodeId, Instant>,
+    puts: BTreeMap<Ticket, Putting>,
+    pub(super) replies: Replies,
+    /// When the pass under way began.
+    pass_began: BTreeMap<NodeId, Instant>,
     /// Since when nothing is asked for any more.
     quiet: Option<Instant>,
-    quiet_looks: u32,
+    quiet_passes: u32,
     inspecting: bool,
     done: bool,
 }
@@ -116,7 +116,9 @@ impl World<'_> {
             Some(Planted::Object(bug)) => Some(bug),
             _ => None,
         };
-        let catalog = Transient::new().unwrap_or_else(|error| panic!("{error}")).planted(bug);
+        let catalog = Transient::new()
+            .unwrap_or_else(|error| panic!("{error}"))
+            .trusting_ended_runs(bug == Some(object::Bug::TrustEnded));
         let host = |rng: &mut Rng| Host {
             wall: EPOCH + Span::from_nanos(rng.below(settings.off.as_nanos() + 1)),
             left: (0..settings.clients).map(|_| Arc::new(AtomicU32::new(settings.operations))).collect(),
@@ -131,10 +133,10 @@ impl World<'_> {
             hosts,
             roles: BTreeMap::new(),
             puts: BTreeMap::new(),
-            told: Told::default(),
-            looking: BTreeMap::new(),
+            replies: Replies::default(),
+            pass_began: BTreeMap::new(),
             quiet: None,
-            quiet_looks: 0,
+            quiet_passes: 0,
             inspecting: false,
             done: false,
         });
@@ -166,9 +168,9 @@ impl World<'_> {
             for target in (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect::<Vec<_>>() {
                 let back = at + Span::from_nanos(1 + rng.below(length));
                 if cut {
-                    events.extend([(at, Event::Apart(target, true)), (back, Event::Apart(target, false))]);
+                    events.extend([(at, Event::Isolate(target, true)), (back, Event::Isolate(target, false))]);
                 } else {
-                    outages.extend([(at, Happening::Crash(target)), (back, Happening::Restart(target))]);
+                    outages.extend([(at, Scheduled::Crash(target)), (back, Scheduled::Restart(target))]);
                 }
             }
         }
@@ -180,7 +182,8 @@ impl World<'_> {
             let mut at = moment(rng);
             while at < now + settings.storm {
                 let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));
-                let both = |target: &NodeId| [(at, Event::Apart(*target, true)), (back, Event::Apart(*target, false))];
+                let both =
+                    |target: &NodeId| [(at, Event::Isolate(*target, true)), (back, Event::Isolate(*target, false))];
                 let first = rng.below(domains.len() as u64) as usize;
                 let some = domains.iter().cycle().skip(first).take(most).flatten();
                 let flapping: Vec<NodeId> = if few { some.copied().collect() } else { half.clone() };
@@ -192,11 +195,11 @@ impl World<'_> {
             let off = Span::from_nanos(rng.below(settings.off.as_nanos() + 1));
             events.push((moment(rng), Event::Step(any(rng), EPOCH + off)));
         }
-        outages.into_iter().for_each(|(at, happening)| self.push(at, happening));
-        events.into_iter().for_each(|(at, event)| self.push(at, Happening::Gateway(event)));
+        outages.into_iter().for_each(|(at, event)| self.push(at, event));
+        events.into_iter().for_each(|(at, event)| self.push(at, Scheduled::Gateway(event)));
     }
 
-    /// A process of a gateway, with its clients, its beat and its cleaner.
+    /// A process of a gateway, with its clients, its heartbeat and its cleaner.
     fn start_gateway(&mut self, n: usize) {
         let is_down = |gateways: &Gateways| gateways.hosts.get(n).is_some_and(|host| host.node.is_none());
         if !self.gateways.as_ref().is_some_and(is_down) {
@@ -220,18 +223,18 @@ impl World<'_> {
             };
             jobs.push((Role::Client, Box::new(work)));
         }
-        let (beating, looking) = (client.clone(), client);
-        let beat = move || {
+        let (living, cleaning) = (client.clone(), client);
+        let heartbeat = move || {
             loop {
-                beating.gateway.hands.sleep(settings.beat);
+                living.gateway.hands.sleep(settings.heartbeat);
                 // The next one makes up for it.
-                let _ = beating.objects.beat();
+                let _ = living.objects.heartbeat();
             }
         };
-        jobs.push((Role::Beat, Box::new(beat)));
+        jobs.push((Role::Heartbeat, Box::new(heartbeat)));
         if settings.cleans && n < CLEANERS && !gateways.inspecting {
-            gateways.looking.insert(node, self.now);
-            jobs.push((Role::Cleaner, Box::new(move || look(&looking.gateway, settings))));
+            gateways.pass_began.insert(node, self.now);
+            jobs.push((Role::Cleaner, Box::new(move || clean(&cleaning.gateway, settings))));
         }
         for (role, job) in jobs {
             self.start_task(node, role, job);
@@ -256,12 +259,12 @@ impl World<'_> {
         let task = gateways.stage.start(node, job);
         gateways.roles.insert(task, role);
         let at = self.now + Span::from_nanos(gateways.rng.below(1_000_000));
-        self.push(at, Happening::Gateway(Event::Turn(task)));
+        self.push(at, Scheduled::Gateway(Event::Resume(task)));
     }
 
     pub(super) fn gateway_happens(&mut self, event: Event) {
         match event {
-            Event::Turn(task) => self.turn(task),
+            Event::Resume(task) => self.resume(task),
             Event::Answer(ticket, answer) => self.answer(ticket, *answer),
             Event::Apply(ticket, node, change) => self.apply(ticket, node, *change),
             Event::Crash(host) if !self.healed => self.crash_gateway(host),
@@ -277,8 +280,8 @@ impl World<'_> {
                     host.wall = wall;
                 }
             }
-            Event::Apart(target, true) if !self.healed => drop(self.net.apart.insert(target)),
-            Event::Apart(target, _) => drop(self.net.apart.remove(&target)),
+            Event::Isolate(target, true) if !self.healed => drop(self.net.isolated.insert(target)),
+            Event::Isolate(target, _) => drop(self.net.isolated.remove(&target)),
             Event::Crash(_) | Event::Stall(..) => {}
         }
     }
@@ -287,7 +290,7 @@ impl World<'_> {
         let Some(gateways) = &mut self.gateways else { return };
         let Some(node) = gateways.hosts.get_mut(n).and_then(|host| host.node.take()) else { return };
         gateways.stage.kill_all(node);
-        gateways.looking.remove(&node);
+        gateways.pass_began.remove(&node);
         self.nodes.remove(&node);
         self.note(41, node, n, || "a gateway crashes".to_owned());
     }
@@ -315,30 +318,30 @@ impl World<'_> {
     }
 
     /// Lets a task run, and takes what it asks for.
-    fn turn(&mut self, task: TaskId) {
+    fn resume(&mut self, task: TaskId) {
         let Some(gateways) = &self.gateways else { return };
         let Some(node) = gateways.stage.node_of(task) else { return };
         let stalled = gateways.host_of(node).map_or(Instant::ZERO, |host| gateways.hosts[host].stalled);
         if stalled > self.now && !self.healed {
-            return self.push(stalled, Happening::Gateway(Event::Turn(task)));
+            return self.push(stalled, Scheduled::Gateway(Event::Resume(task)));
         }
         let Some(local) = self.local(node) else { return };
         let Some(gateways) = &mut self.gateways else { return };
-        let Some(went) = gateways.stage.turn(task, local) else { return };
-        let (asked, wrong) = {
+        let Some(went) = gateways.stage.resume(task, local) else { return };
+        let (submitted, wrong) = {
             let mut desk = lock(&gateways.stage.desk);
-            (std::mem::take(&mut desk.asked), desk.history.wrong.clone())
+            (std::mem::take(&mut desk.submitted), desk.history.wrong.clone())
         };
         let role = match went {
-            Went::Waits => None,
-            Went::Ended => gateways.roles.remove(&task),
-            Went::Panicked(why) => return self.fail(format!("{node} panicked: {why}")),
+            Progress::Waits => None,
+            Progress::Ended => gateways.roles.remove(&task),
+            Progress::Panicked(why) => return self.fail(format!("{node} panicked: {why}")),
         };
         if let Some(why) = wrong {
             return self.fail(why);
         }
-        for (ticket, by, ask) in asked {
-            self.ask(ticket, by, ask);
+        for (ticket, by, request) in submitted {
+            self.take_request(ticket, by, request);
         }
         match role {
             Some(Role::Inspector) => {
@@ -349,70 +352,69 @@ impl World<'_> {
         }
     }
 
-    fn ask(&mut self, handle: Ticket, node: NodeId, ask: Ask) {
+    fn take_request(&mut self, handle: Ticket, node: NodeId, request: TaskRequest) {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
         let calm = self.healed;
         let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
-        let request = match ask {
-            Ask::Put(id, payload, removal) => {
-                gateways.puts.insert(handle, (id, payload.clone(), now));
+        let request = match request {
+            TaskRequest::Put { id, payload, removal, redundancy } => {
+                let (payload, begun) = (payload.clone(), (now, now));
+                let put = Putting { id, payload: payload.clone(), redundancy, healed: calm, alone: false, begun };
+                gateways.puts.insert(handle, put);
                 self.may_fall(node, &id);
-                initiator::Request::Put { handle, id, payload, removal }
+                initiator::Request::Put { handle, id, payload, removal, redundancy }
             }
-            Ask::Get(id) => {
-                gateways.told.gets.insert(handle, id);
+            TaskRequest::Get(id) => {
+                gateways.replies.gets.insert(handle, id);
                 initiator::Request::Get { handle, id }
             }
-            Ask::List(scope, prefix) => {
-                self.lists(node, handle, &scope, &prefix);
-                initiator::Request::List { handle, scope, prefix }
+            TaskRequest::List(prefix) => initiator::Request::List { handle, prefix },
+            TaskRequest::Renew(id, redundancy) => {
+                gateways.replies.renewals.insert(handle, (id, redundancy));
+                initiator::Request::Renew { handle, id, redundancy }
             }
-            Ask::Renew(id) => {
-                gateways.told.renewals.insert(handle, id);
-                initiator::Request::Renew { handle, id }
-            }
-            Ask::Mark => initiator::Request::Mark { handle },
-            Ask::Discard(discard) => initiator::Request::Discard { handle, discard },
-            Ask::Change(change) if !calm && gateways.freezes(node, &change) => {
+            TaskRequest::Mark => initiator::Request::Mark { handle },
+            TaskRequest::Discard(discard) => initiator::Request::Discard { handle, discard },
+            TaskRequest::Change(change) if !calm && gateways.freezes(node, &change) => {
                 // The whole gateway stands still, with its change on the way: by then others took it for dead.
                 let at =
                     later(gateways, gateways.settings.grace.times(4).as_nanos()) + gateways.settings.grace.times(3);
                 if let Some(host) = gateways.host_of(node) {
                     gateways.hosts[host].stalled = at;
                 }
-                return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
+                return self.push(at, Scheduled::Gateway(Event::Apply(handle, node, change)));
             }
-            Ask::Change(change) => {
+            TaskRequest::Change(change) => {
                 // Sometimes it is long under way.
                 let at = later(gateways, if calm { 200_000 } else { 1_000_000 });
                 let at = if !calm && gateways.rng.chance(1, 20) { at + Span::from_millis(5) } else { at };
-                return self.push(at, Happening::Gateway(Event::Apply(handle, node, change)));
+                return self.push(at, Scheduled::Gateway(Event::Apply(handle, node, change)));
             }
-            Ask::Question => {
+            TaskRequest::Question => {
                 let (at, answer) = (later(gateways, 200_000), Answer::Catalog(Ok(())));
-                return self.push(at, Happening::Gateway(Event::Answer(handle, Box::new(answer))));
+                return self.push(at, Scheduled::Gateway(Event::Answer(handle, Box::new(answer))));
             }
-            Ask::Sleep(span) => {
-                return self.push(now + span, Happening::Gateway(Event::Answer(handle, Box::new(Answer::Slept))));
+            TaskRequest::Sleep(span) => {
+                return self.push(now + span, Scheduled::Gateway(Event::Answer(handle, Box::new(Answer::Slept))));
             }
-            Ask::Looked(report) => return self.looked(node, &report),
+            TaskRequest::PassOver(report) => return self.pass_over(node, &report),
         };
         self.input(node, None, Some(request));
     }
 
-    /// Sometimes a gateway crashes while the manifest of a file is on its way.
+    /// Sometimes a gateway crashes while a manifest is on its way.
     fn may_fall(&mut self, node: NodeId, id: &ChunkId) {
         let (now, healed) = (self.now, self.healed);
         let Some(gateways) = &mut self.gateways else { return };
         let Some(host) = gateways.host_of(node) else { return };
-        if healed || gateways.settings.crashes == 0 || !is_of_file(id) || !gateways.rng.chance(1, 4) {
+        if healed || gateways.settings.crashes == 0 || id.kind() != ChunkKind::Manifest || !gateways.rng.chance(1, 32) {
             return;
         }
         let at = now + Span::from_nanos(gateways.rng.below(1_000_000));
         let back = at + Span::from_nanos(gateways.rng.below(gateways.settings.storm.as_nanos() / 8));
-        self.push(at, Happening::Gateway(Event::Crash(host)));
-        self.push(back, Happening::Gateway(Event::Start(host)));
+        self.push(at, Scheduled::Gateway(Event::Crash(host)));
+        self.push(back, Scheduled::Gateway(Event::Start(host)));
     }
 
     /// A change reaches the catalog, also when whoever asked for it is dead by now.
@@ -425,10 +427,10 @@ impl World<'_> {
             let error = CatalogError::Unavailable("was not reached".to_owned());
             return self.answer(ticket, Answer::Catalog(Err(error)));
         }
-        let told = self.trace.is_some().then(|| change.clone());
+        let traced = self.trace.is_some().then(|| change.clone());
         if matches!(change, Change::EndRun { .. }) && gateways.quiet.is_some() {
             // From now on there may be more garbage.
-            (gateways.quiet, gateways.quiet_looks) = (Some(self.now), 0);
+            (gateways.quiet, gateways.quiet_passes) = (Some(self.now), 0);
         }
         let outcome = gateways.catalog.change(change);
         let lost = gateways.rng.chance(trouble, 1_000);
@@ -439,9 +441,9 @@ impl World<'_> {
             outcome.clone()
         };
         self.note(42, node, usize::from(outcome.is_ok()), || {
-            told.map_or_else(String::new, |change| tell::objects::change(&change, &outcome))
+            traced.map_or_else(String::new, |change| trace::objects::change(&change, &outcome))
         });
-        self.push(at, Happening::Gateway(Event::Answer(ticket, Box::new(Answer::Catalog(answer)))));
+        self.push(at, Scheduled::Gateway(Event::Answer(ticket, Box::new(Answer::Catalog(answer)))));
     }
 
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
@@ -449,11 +451,11 @@ impl World<'_> {
         let Some(gateways) = &mut self.gateways else { return };
         if let Some(task) = gateways.stage.answer(ticket, answer) {
             let at = now + Span::from_nanos(gateways.rng.below(20_000));
-            self.push(at, Happening::Gateway(Event::Turn(task)));
+            self.push(at, Scheduled::Gateway(Event::Resume(task)));
         }
     }
 
-    /// What a gateway's initiator says; whether it is one.
+    /// An event of a gateway's initiator.
     pub(super) fn gateway_event(&mut self, id: NodeId, event: initiator::Event) {
         use initiator::Event;
         match event {
@@ -461,39 +463,38 @@ impl World<'_> {
                 let Some(put) = self.gateways.as_mut().and_then(|gateways| gateways.puts.remove(&handle)) else {
                     return;
                 };
-                self.note(43, id, put.1.len(), || tell::put(put.0, &result));
+                self.note(43, id, put.payload.len(), || trace::put(put.id, &result));
                 if let Ok(stored) = &result {
                     self.check_stored(id, &put, &stored.holders);
                 }
-                self.judge_put(id, put.0, result.as_ref().err(), put.2);
+                self.judge_put(id, put.id, result.as_ref().err(), put.begun.1);
                 self.answer(handle, Answer::Put(result));
             }
             Event::Get { handle, result } => {
-                self.note(44, id, 0, || tell::objects::got(&result));
+                self.note(44, id, 0, || trace::objects::got(&result));
                 self.outcome.gets += u32::from(result.is_ok());
-                if let Some(chunk) = self.gateways.as_mut().and_then(|gateways| gateways.told.gets.remove(&handle)) {
+                if let Some(chunk) = self.gateways.as_mut().and_then(|gateways| gateways.replies.gets.remove(&handle)) {
                     self.judge_get(id, chunk, result.as_ref().err());
                 }
                 self.answer(handle, Answer::Get(result));
             }
             Event::List { handle, result } => {
-                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || tell::list(&result));
-                self.listed(id, handle, &result);
+                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || trace::list(&result));
                 self.answer(handle, Answer::List(result));
             }
             Event::Renew { handle, result } => {
-                self.note(46, id, 0, || tell::objects::renewed(&result));
+                self.note(46, id, 0, || trace::objects::renewed(&result));
                 if result == Ok(true) {
                     self.renewed(id, handle);
                 }
                 self.answer(handle, Answer::Renew(result));
             }
             Event::Mark { handle, result } => {
-                self.note(47, id, 0, || tell::objects::marked(&result));
+                self.note(47, id, 0, || trace::objects::marked(&result));
                 self.answer(handle, Answer::Mark(result));
             }
             Event::Discard { handle, result } => {
-                self.note(48, id, 0, || tell::objects::discarded(&result));
+                self.note(48, id, 0, || trace::objects::discarded(&result));
                 self.answer(handle, Answer::Discard(result));
             }
             Event::NeedMap { .. } => self.need_map(id),
@@ -503,36 +504,35 @@ impl World<'_> {
 
     /// At the moment of an acknowledgement the copies must be durable, unless it comes so late that they may have been cleaned
     /// away.
-    fn check_stored(&mut self, by: NodeId, (id, bytes, begun): &(ChunkId, Bytes, Instant), holders: &[NodeId]) {
+    fn check_stored(&mut self, by: NodeId, put: &Putting, holders: &[NodeId]) {
         let grace = self.gateways.as_ref().map_or(Span::ZERO, |gateways| gateways.settings.grace);
-        let in_time = self.now.since(*begun) < grace.div(2);
+        let in_time = self.now.since(put.begun.1) < grace.div(2);
         if in_time {
-            self.check_copies(by, *id, bytes, holders, *begun);
-        }
-        if in_time || is_of_file(id) {
-            self.promised(self.nodes.get(&by).map_or(0, |node| node.map), *id, holders);
+            self.check_copies(by, put, holders);
+            let map = self.nodes.get(&by).map_or(0, |node| node.map);
+            self.promised(map, put.id, put.redundancy);
         }
         self.outcome.puts += 1;
     }
 
-    fn looked(&mut self, node: NodeId, report: &Report) {
-        self.note(49, node, report.look.copies as usize, || tell::objects::looked(report));
+    fn pass_over(&mut self, node: NodeId, report: &Report) {
+        self.note(49, node, report.pass.copies as usize, || trace::objects::pass_over(report));
         let now = self.now;
         let cramped = self.was_cramped();
         let Some(gateways) = &mut self.gateways else { return };
-        let began = gateways.looking.insert(node, now);
+        let began = gateways.pass_began.insert(node, now);
         // What is referred to cannot be read: nothing goes any more.
-        let stuck = report.look.unfinished == Some(Unfinished::Unread)
-            && gateways.told.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
-        let over = report.look.unfinished.is_none() && !cramped || stuck;
+        let stuck = report.pass.unfinished == Some(Unfinished::Unread)
+            && gateways.replies.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
+        let over = report.pass.unfinished.is_none() && !cramped || stuck;
         if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && over {
-            gateways.quiet_looks += 1;
-            gateways.told.stuck |= stuck;
+            gateways.quiet_passes += 1;
+            gateways.replies.stuck |= stuck;
             self.go_on();
         }
     }
 
-    /// When the clients have done everything the cleaners go on for a while, and then everything is looked at.
+    /// When the clients have done everything the cleaners go on for a while, and then everything is checked.
     fn go_on(&mut self) {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
@@ -551,7 +551,7 @@ impl World<'_> {
                 let others: Vec<TaskId> = cleaners.map(|(task, _)| *task).skip(1).collect();
                 others.into_iter().for_each(|task| gateways.stage.kill(task));
             }
-            if gateways.quiet_looks < LOOKS {
+            if gateways.quiet_passes < PASSES {
                 return;
             }
         }
@@ -567,7 +567,7 @@ impl World<'_> {
 }
 
 /// A gateway's cleaner.
-fn look(gateway: &Gateway, settings: Objects) {
+fn clean(gateway: &Gateway, settings: Objects) {
     let bug = match gateway.planted {
         Some(Planted::Object(bug)) => Some(bug),
         _ => None,
@@ -577,13 +577,13 @@ fn look(gateway: &Gateway, settings: Objects) {
         Some(Planted::Cleaner(bug)) => Some(bug),
         _ => None,
     };
-    let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().planted(bug, machine);
+    let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().with_bug(bug, machine);
     loop {
-        let report = cleaning.look(&mut || {
+        let report = cleaning.run_pass(&mut || {
             gateway.hands.sleep(if hurries { Span::ZERO } else { settings.grace });
             true
         });
-        gateway.hands.ask(Ask::Looked(report));
+        gateway.hands.submit(TaskRequest::PassOver(report));
         gateway.hands.sleep(PAUSE);
     }
 }

@@ -1,4 +1,4 @@
-//! Which cluster map a node uses, and who comes and goes with a newer one.
+//! Which cluster map a node uses, and which targets come and go with a newer one.
 
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator;
@@ -6,10 +6,10 @@ use protocol::map::MemberSet;
 use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
-use super::{Happening, Machinery, World};
-use crate::swarm::Planted;
+use super::{NodeMachine, Scheduled, World};
+use crate::planted::Planted;
 
-/// Until a node that heard of a newer map has read it.
+/// Until a node that learned of a newer map has read it.
 const READ: Span = Span::from_micros(100);
 /// Until a target is switched off that a newer map does not have.
 const RETIRE: u64 = 100_000_000;
@@ -31,16 +31,16 @@ impl World<'_> {
         }
         let there = |nth: &usize| {
             let map = &self.scenario.layout.maps[*nth];
-            let since = if self.is_late(node, *nth) { map.found } else { map.told };
+            let since = if self.is_late(node, *nth) { map.found } else { map.notified };
             self.healed || self.now >= Instant::ZERO + since
         };
         (first..self.maps.len()).rev().filter(|nth| has(*nth)).find(there).unwrap_or(first)
     }
 
-    /// A node heard of a newer map, and reads its file.
+    /// A node learned of a newer map, and reads its file.
     pub(super) fn need_map(&mut self, id: NodeId) {
         if self.nodes.get(&id).is_some_and(|node| self.file(id) > node.map) {
-            self.push(self.now + READ, Happening::Reload(id));
+            self.push(self.now + READ, Scheduled::Reload(id));
         }
     }
 
@@ -66,10 +66,10 @@ impl World<'_> {
         }
         for id in self.more(nth - 1, nth) {
             let at = self.now + Span::from_nanos(self.rng.below(RETIRE));
-            self.push(at, Happening::Retire(id));
+            self.push(at, Scheduled::Retire(id));
         }
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        nodes.into_iter().for_each(|id| self.push(self.now, Happening::Reload(id)));
+        nodes.into_iter().for_each(|id| self.push(self.now, Scheduled::Reload(id)));
     }
 
     /// The targets of one map that another does not have.
@@ -81,7 +81,7 @@ impl World<'_> {
     /// A target that no newer map has is switched off for ever.
     pub(super) fn retire(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.remove(&id) {
-            if let Machinery::Target(_, mut disk) | Machinery::Down(mut disk) = node.machinery {
+            if let NodeMachine::Target(_, mut disk) | NodeMachine::Down(mut disk) = node.machine {
                 self.loses(id, &mut disk);
             }
             self.windows.crashed(id);
@@ -89,7 +89,7 @@ impl World<'_> {
         }
     }
 
-    /// Who gets what `from` sends to a set: the address is of its own map, and each target listens to those of its own.
+    /// Which targets get what `from` sends to a set: the address is of its own map, and each target listens to those of its own.
     pub(super) fn listening(&self, from: NodeId, set: MemberSet) -> Vec<NodeId> {
         let map = &self.maps[self.nodes.get(&from).map_or(0, |node| node.map)];
         let Some(number) = map.number(set) else { return Vec::new() };

@@ -1,26 +1,45 @@
 //! What an acknowledgement promises, and what has taken some of it away since.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use protocol::id::{ChunkId, NodeId};
+use protocol::redundancy::Redundancy;
 use protocol::time::Instant;
 
 use super::World;
 use crate::excuse::Excuse;
 
-/// The copies that an acknowledged put named.
+/// The holders that the acknowledgement of a put listed.
 #[derive(Clone, Debug)]
 pub(super) struct Promise {
     /// The map that its initiator used then.
     pub(super) map: usize,
+    /// Other than the map's.
+    pub(super) redundancy: Option<Redundancy>,
     pub(super) holders: Vec<NodeId>,
 }
 
 impl World<'_> {
     /// Something is missing that would be a failure but for this.
     pub(super) fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
+        if excuse == Excuse::Regrouped && !self.scenario.layout.regroups() {
+            self.fail(format!("{id:?} is missing at {at}, and no map moved it to another group"));
+        }
         self.outcome.excuses.used(excuse);
         self.note(17, at, excuse as usize, || format!("excused: {id:?}: {}", excuse.name()));
+    }
+
+    /// An acknowledgement counts from now on. One for fewer copies takes nothing from one for more.
+    pub(super) fn promise(&mut self, id: ChunkId, promise: Arc<Promise>) {
+        let goal = |promise: &Promise| self.goal(promise.map, promise.redundancy);
+        let more = self.promises.get(&id).filter(|before| goal(before) > goal(&promise));
+        let promise = more.map_or(promise.clone(), |before| {
+            let others = promise.holders.iter().filter(|holder| !before.holders.contains(holder));
+            let holders = before.holders.iter().chain(others).copied().collect();
+            Arc::new(Promise { holders, ..**before })
+        });
+        self.promises.insert(id, promise);
     }
 
     /// What the simulated world did to a copy, if that is why it is missing.
@@ -66,12 +85,17 @@ impl World<'_> {
         (left, excuses)
     }
 
+    /// What a put reaches under a map.
+    pub(super) fn goal(&self, map: usize, redundancy: Option<Redundancy>) -> Redundancy {
+        redundancy.unwrap_or(self.maps[map].redundancy())
+    }
+
     /// Distinct failure domains of these under a map.
     pub(super) fn spread<'n>(&self, map: usize, nodes: impl IntoIterator<Item = &'n NodeId>) -> usize {
         nodes.into_iter().filter_map(|node| self.maps[map].domain(*node)).collect::<BTreeSet<u16>>().len()
     }
 
-    /// A put may count on nobody who refuses its map: who used a newer one since before the put began.
+    /// A put may count on no target that refuses its map: one that used a newer map since before the put began.
     pub(super) fn check_epochs(&mut self, id: ChunkId, map: usize, holders: &[NodeId], since: Instant) {
         let newer = |holder: &&NodeId| {
             let known = self.first_used.range((**holder, map + 1)..=(**holder, usize::MAX));

@@ -1,4 +1,4 @@
-//! Somebody who records datagrams and plays them back, also those of earlier lives; and the check that nobody falls for it.
+//! An attacker who records datagrams and replays them, also those of earlier lives; and the check that no node falls for it.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn word(datagram: &[u8], at: usize) -> u64 {
     datagram.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Who sent a control datagram, as it says.
+/// The sender of a control datagram, as it declares.
 pub(super) fn sender(datagram: &[u8]) -> NodeId {
     NodeId((word(datagram, 8) >> 32) as u32)
 }
@@ -65,7 +65,7 @@ impl Recorder {
         (at + Span::from_nanos(self.rng.below(SOON)), *to, datagram.clone())
     }
 
-    /// `node` begins a new life: what it said and heard in earlier ones is played back.
+    /// `node` begins a new life: what it sent and received in earlier ones is replayed.
     pub(super) fn restarted(&mut self, now: Instant, node: NodeId) -> Vec<(Instant, NodeId, Bytes)> {
         let of_node = |(to, datagram): &(NodeId, Bytes)| *to == node || sender(datagram) == node;
         let old: Vec<usize> = (0..self.recorded.len()).filter(|n| of_node(&self.recorded[*n])).collect();
@@ -82,7 +82,7 @@ impl Recorder {
         match lives.iter().position(|life| *life == session) {
             None => lives.push(session),
             Some(life) if life + 1 < lives.len() => {
-                return Some(format!("{to} took what {from} said in an earlier life"));
+                return Some(format!("{to} accepted what {from} sent in an earlier life"));
             }
             Some(_) => {}
         }

@@ -4,7 +4,7 @@ use protocol::id::NodeId;
 use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
-use super::{Happening, Machinery, STORM, World};
+use super::{NodeMachine, STORM, Scheduled, World};
 use crate::disk::Disk;
 use crate::layout::{Blackout, Lost};
 
@@ -19,11 +19,11 @@ impl World<'_> {
             let all = blackout == Blackout::All;
             let hit: Vec<NodeId> = domains.iter().filter(|_| all || rng.chance(3, 4)).flatten().copied().collect();
             let at = start + Span::from_nanos(rng.below(storm / 2));
-            self.push(at, Happening::DomainCrash(hit.clone(), rng.next_u64() & !u64::from(all)));
+            self.push(at, Scheduled::DomainCrash(hit.clone(), rng.next_u64() & !u64::from(all)));
             self.outcome.disks.blackouts += u32::from(all);
             let back = at + Span::from_nanos(storm / 8 + rng.below(storm / 4));
             for node in hit {
-                self.push(back + Span::from_nanos(rng.below(storm / 16)), Happening::Restart(node));
+                self.push(back + Span::from_nanos(rng.below(storm / 16)), Scheduled::Restart(node));
             }
         }
         for nth in 0..layout.domain_crashes + layout.domain_cuts {
@@ -31,21 +31,21 @@ impl World<'_> {
             let at = start + Span::from_nanos(rng.below(storm));
             let back = at + Span::from_nanos(rng.below(storm / 4));
             if nth < layout.domain_crashes {
-                self.push(at, Happening::DomainCrash(domain.clone(), rng.next_u64()));
+                self.push(at, Scheduled::DomainCrash(domain.clone(), rng.next_u64()));
                 for node in domain {
-                    self.push(back + Span::from_nanos(rng.below(storm / 16)), Happening::Restart(node));
+                    self.push(back + Span::from_nanos(rng.below(storm / 16)), Scheduled::Restart(node));
                 }
             } else {
                 let way = rng.below(3);
-                self.push(at, Happening::Cut(domain, way != 0, way != 1));
-                self.push(back, Happening::Mend);
+                self.push(at, Scheduled::Cut(domain, way != 0, way != 1));
+                self.push(back, Scheduled::Mend);
             }
         }
         for lost in &layout.lost {
-            self.push(Instant::ZERO + lost.at, Happening::LoseDisk(*lost));
+            self.push(Instant::ZERO + lost.at, Scheduled::LoseDisk(*lost));
         }
         for nth in 1..layout.maps.len() {
-            self.push(Instant::ZERO + layout.maps[nth].told, Happening::NewMap(nth));
+            self.push(Instant::ZERO + layout.maps[nth].notified, Scheduled::NewMap(nth));
         }
         for _ in 0..layout.sleeps {
             let initiators = rng.chance(2, 3) && !self.initiators.is_empty();
@@ -57,7 +57,7 @@ impl World<'_> {
             let at = start + Span::from_nanos(rng.below(storm));
             let until = (at + Span::from_nanos(storm / 8 + rng.below(storm * 5 / 8))).min(heal);
             let jump = if rng.chance(1, 2) { Span::from_nanos(rng.below(storm / 2)) } else { Span::ZERO };
-            self.push(at, Happening::Sleep(node, until, jump));
+            self.push(at, Scheduled::Sleep(node, until, jump));
         }
     }
 
@@ -78,12 +78,12 @@ impl World<'_> {
         self.take_down(id, None);
         let fresh = self.fresh_disk(id);
         if let Some(node) = self.nodes.get_mut(&id)
-            && let Machinery::Down(mut disk) = std::mem::replace(&mut node.machinery, Machinery::Down(fresh))
+            && let NodeMachine::Down(mut disk) = std::mem::replace(&mut node.machine, NodeMachine::Down(fresh))
         {
             self.loses(id, &mut disk);
         }
         self.note(19, id, 0, || "its disk is lost".to_owned());
-        self.push(self.now + lost.replaced, Happening::Restart(id));
+        self.push(self.now + lost.replaced, Scheduled::Restart(id));
     }
 
     /// What is on this disk is lost. Its store says what that was.
@@ -100,13 +100,13 @@ impl World<'_> {
     /// A node does nothing for a while. What is meant for it waits.
     pub(super) fn sleep(&mut self, id: NodeId, until: Instant, jump: Span) {
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.sleeps.is_none()) else { return };
-        if self.healed || matches!(node.machinery, Machinery::Down(_)) {
+        if self.healed || matches!(node.machine, NodeMachine::Down(_)) {
             return;
         }
         node.sleeps = Some(until);
         node.offset += jump.as_nanos();
         self.note(20, id, 0, || format!("sleeps until {until}"));
-        self.push(until, Happening::Awake(id));
+        self.push(until, Scheduled::Awake(id));
     }
 
     pub(super) fn awake(&mut self, id: NodeId) {
@@ -118,13 +118,13 @@ impl World<'_> {
     }
 
     /// Until when whoever this happens to sleeps.
-    pub(super) fn sleeper(&self, happening: &Happening) -> Option<Instant> {
-        let node = match happening {
-            Happening::Datagram(node, _)
-            | Happening::Done(node, ..)
-            | Happening::Commit(node, _)
-            | Happening::Wake(node, _)
-            | Happening::Reload(node) => node,
+    pub(super) fn sleeper(&self, event: &Scheduled) -> Option<Instant> {
+        let node = match event {
+            Scheduled::Datagram(node, _)
+            | Scheduled::Done(node, ..)
+            | Scheduled::Commit(node, _)
+            | Scheduled::Wake(node, _)
+            | Scheduled::Reload(node) => node,
             _ => return None,
         };
         self.nodes.get(node)?.sleeps.filter(|until| *until > self.now)

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{self, Found, GetError};
+use protocol::initiator::{self, Found, GetError, PutError, Stored};
+use protocol::machine::Unused;
 use protocol::target;
 use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
-use super::workload::{Asked, Looked};
-use super::{END, Machinery, World};
+use super::workload::{Asked, Listing, Putting};
+use super::{END, NodeMachine, World};
 use crate::excuse::Excuse;
-use crate::tell;
+use crate::trace;
 
 impl World<'_> {
     /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
@@ -36,14 +37,14 @@ impl World<'_> {
         self.cleaning = None;
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
-        while let Some((at, happening)) = self.queue.pop().filter(|(at, _)| *at < until) {
+        while let Some((at, event)) = self.queue.pop().filter(|(at, _)| *at < until) {
             self.now = at;
-            self.happen(happening);
+            self.happen(event);
         }
         let held: Vec<NodeId> = self
             .nodes
             .iter()
-            .filter(|(_, node)| matches!(&node.machinery, Machinery::Target(t, _) if t.in_progress() > 0))
+            .filter(|(_, node)| matches!(&node.machine, NodeMachine::Target(t, _) if t.in_progress() > 0))
             .map(|(id, _)| *id)
             .collect();
         if !held.is_empty() {
@@ -74,7 +75,9 @@ impl World<'_> {
                     self.lost.remove(&(chunk, id));
                 }
             }
-            other => self.note(7, id, 0, || tell::target_event(&other)),
+            // Nothing follows from them.
+            target::Event::Dropped(Unused::Late | Unused::OtherMap | Unused::Busy) => {}
+            other => self.note(7, id, 0, || trace::target_event(&other)),
         }
     }
 
@@ -87,28 +90,13 @@ impl World<'_> {
         }
         match event {
             initiator::Event::Put { handle, result } => {
-                let Some(Asked::Put(chunk, payload, healed, fresh, begun)) = self.open.remove(&(id, handle)) else {
-                    return;
-                };
-                let len = payload.len();
-                self.note(8, id, len, || tell::put(chunk, &result));
-                match result {
-                    Ok(stored) => {
-                        if begun.1 >= self.settled && fresh {
-                            self.check_prompt(chunk, &stored.holders);
-                        }
-                        self.acknowledge(id, chunk, payload, &stored.holders, begun.1);
-                    }
-                    Err(error) if healed && !self.was_full(chunk, &error, id, self.began(id, begun.0)) => {
-                        self.fail(format!("a put failed after the heal: {error}"))
-                    }
-                    Err(_) => {}
-                }
+                let Some(Asked::Put(put)) = self.open.remove(&(id, handle)) else { return };
+                self.put_ended(id, put, result);
                 self.feed_next(id);
             }
             initiator::Event::Get { handle, result } => {
                 let Some(Asked::Get(chunk, healed, promise, since)) = self.open.remove(&(id, handle)) else { return };
-                self.note(10, id, 0, || tell::get(chunk, &result));
+                self.note(10, id, 0, || trace::get(chunk, &result));
                 match (promise, result) {
                     (_, Ok(fetched)) if self.contents.get(&chunk).is_some_and(|b| fetched.pieces.concat() == *b) => {
                         self.outcome.gets += 1;
@@ -121,18 +109,18 @@ impl World<'_> {
             }
             initiator::Event::NeedMap { .. } => self.need_map(id),
             initiator::Event::List { handle, result } => {
-                let Some(Asked::List(looked)) = self.open.remove(&(id, handle)) else { return };
-                self.note(14, id, looked.known.len(), || tell::list(&result));
+                let Some(Asked::List(listing)) = self.open.remove(&(id, handle)) else { return };
+                self.note(14, id, listing.known.len(), || trace::list(&result));
                 match result {
-                    Ok(found) => drop(self.check_list(id, &looked, &found)),
-                    Err(_) if looked.healed => self.fail("a list was refused after the heal".to_owned()),
+                    Ok(found) => self.check_list(id, &listing, &found),
+                    Err(_) if listing.healed => self.fail("a list was refused after the heal".to_owned()),
                     Err(_) => {}
                 }
                 self.feed_next(id);
             }
             initiator::Event::Ping { handle, result } => {
                 let Some(Asked::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
-                self.note(15, id, result.as_ref().map_or(0, Vec::len), || tell::ping(&result));
+                self.note(15, id, result.as_ref().map_or(0, Vec::len), || trace::ping(&result));
                 match result {
                     Ok(targets) if healed && targets.iter().any(|target| target.answer.is_none()) => {
                         self.fail(format!("a target was silent to a ping after the heal: {targets:?}"));
@@ -151,45 +139,68 @@ impl World<'_> {
             | initiator::Event::RepairSent
             | initiator::Event::Hedged
             | initiator::Event::Multicast { .. }
+            | initiator::Event::Dropped(_)
             | initiator::Event::CorruptCopy { .. } => {}
         }
     }
 
+    fn put_ended(&mut self, id: NodeId, put: Putting, result: Result<Stored, PutError>) {
+        self.note(8, id, put.payload.len(), || trace::put(put.id, &result));
+        match result {
+            Ok(stored) => {
+                if put.begun.1 >= self.settled && put.alone {
+                    self.check_prompt(&put, &stored.holders);
+                }
+                self.acknowledge(id, put, &stored.holders);
+            }
+            Err(error) if put.healed && !self.was_full(put.id, &error, id, self.began(id, put.begun.0)) => {
+                self.fail(format!("a put failed after the heal: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+
     /// On a healthy network, whoever waits for copies hears of them when they are durable, not by asking in vain.
-    fn check_prompt(&mut self, id: ChunkId, holders: &[NodeId]) {
+    fn check_prompt(&mut self, put: &Putting, holders: &[NodeId]) {
+        let id = put.id;
         let Some(durable) = self.durable_at.get(&id) else { return };
         let Some(last) = holders.iter().filter_map(|holder| durable.get(holder)).max().copied() else { return };
-        let waited = self.now.since(last);
+        // Short contents are drawn more than once: what was durable before a put began, it waits for from then on.
+        let waited = self.now.since(last.max(put.begun.1));
         if waited > self.scenario.config.late.times(6) {
-            self.fail(format!("{id:?} was durable at all its holders {waited} before its put heard of it"));
+            self.fail(format!("{id:?} was durable at all its holders {waited} before its put learned of it"));
         }
     }
 
-    fn acknowledge(&mut self, by: NodeId, id: ChunkId, bytes: Bytes, holders: &[NodeId], since: Instant) {
+    fn acknowledge(&mut self, by: NodeId, put: Putting, holders: &[NodeId]) {
         self.outcome.puts += 1;
         let limit = self.scenario.cleaning.map_or(END, |cleaning| cleaning.limit());
-        if self.now.since(since) < limit {
-            self.check_copies(by, id, &bytes, holders, since);
+        if self.now.since(put.begun.1) < limit {
+            self.check_copies(by, &put, holders);
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let promise = Arc::new(Promise { map, holders: holders.to_vec() });
-        if self.is_counted_on(by, id, &bytes, &promise, since) {
-            self.acknowledged.insert(id, bytes);
-            self.promises.insert(id, promise);
+        let Putting { id, payload, redundancy, begun, .. } = put;
+        let promise = Arc::new(Promise { map, redundancy, holders: holders.to_vec() });
+        if self.is_counted_on(by, id, &payload, &promise, begun.1) {
+            self.acknowledged.insert(id, payload);
+            self.promise(id, promise);
         }
     }
 
-    /// At the moment of the acknowledgement the copies must be durable, where they are looked for, apart, and right. The put
-    /// began at `since`.
-    pub(super) fn check_copies(&mut self, by: NodeId, id: ChunkId, bytes: &Bytes, holders: &[NodeId], since: Instant) {
+    /// At the moment of the acknowledgement the copies must be durable, where they are looked for, in different failure domains, and right.
+    pub(super) fn check_copies(&mut self, by: NodeId, put: &Putting, holders: &[NodeId]) {
+        let Putting { id, payload: bytes, begun: (_, since), .. } = put;
+        let (id, since) = (*id, *since);
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        let (copies, apart) = (self.maps[map].copies, self.spread(map, holders.iter().filter(|h| group.contains(h))));
-        if apart < usize::from(copies) {
+        let goal = self.goal(map, put.redundancy);
+        let domains = self.spread(map, holders.iter().filter(|h| group.contains(h)));
+        if !goal.is_met(domains) {
+            let copies = goal.pieces();
             let of = holders.iter().map(|holder| format!("{holder} in {:?}", self.maps[map].domain(*holder)));
             let of: Vec<String> = of.collect();
             self.fail(format!(
-                "{id:?} was acknowledged with {copies} copies, but only {apart} failure domains of its group under map {} \
+                "{id:?} was acknowledged with {copies} copies, but only {domains} failure domains of its group under map {} \
                  have one: {}",
                 map + 1,
                 of.join(", ")
@@ -197,8 +208,8 @@ impl World<'_> {
         }
         self.check_epochs(id, map, holders, since);
         for holder in holders.iter().copied() {
-            // A holder that is down is looked at when it is back; what harmed a copy is known.
-            let down = matches!(self.nodes.get(&holder).map(|n| &n.machinery), Some(Machinery::Down(_)));
+            // A holder that is down is checked when it is back; what harmed a copy is known.
+            let down = matches!(self.nodes.get(&holder).map(|n| &n.machine), Some(NodeMachine::Down(_)));
             let good = down || self.holds(holder, &id).as_ref() == Some(bytes);
             if !good {
                 match self.harmed(id, holder) {
@@ -211,9 +222,9 @@ impl World<'_> {
 
     /// What a running target has of a chunk, if it is good.
     pub(super) fn holds(&self, target: NodeId, id: &ChunkId) -> Option<Bytes> {
-        match &self.nodes.get(&target)?.machinery {
-            Machinery::Target(_, disk) => disk.durable(id),
-            Machinery::Initiator(_) | Machinery::Down(_) | Machinery::Gone => None,
+        match &self.nodes.get(&target)?.machine {
+            NodeMachine::Target(_, disk) => disk.durable(id),
+            NodeMachine::Initiator(_) | NodeMachine::Down(_) | NodeMachine::Gone => None,
         }
     }
 
@@ -248,24 +259,22 @@ impl World<'_> {
     }
 
     /// A list names nothing else, and every version acknowledged before of which somebody who answered has a copy. When those
-    /// who were silent hide nothing by the map, or it did not wait for them, that is every version. Those that it rightly lacks.
-    pub(super) fn check_list(&mut self, by: NodeId, looked: &Looked, found: &Found) -> Vec<ChunkId> {
-        let mut lacked = Vec::new();
-        if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(&looked.prefix)) {
+    /// who were silent hide nothing by the map, that is every version.
+    pub(super) fn check_list(&mut self, by: NodeId, listing: &Listing, found: &Found) {
+        if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(&listing.prefix)) {
             self.fail(format!("a list named {other:?}, which it was not asked for"));
         }
-        if looked.healed && !found.silent.is_empty() && !found.brief {
+        if listing.healed && !found.silent.is_empty() {
             self.fail(format!("{:?} were silent to a list after the heal", found.silent));
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let known_now = !self.maps[map].may_hide(&found.silent);
-        // A list that did not wait for all is as good as complete; one that did is where few enough were silent.
-        let complete = found.brief || known_now && !self.maps[looked.map].may_hide(&found.silent);
-        for (id, promise) in &looked.known {
+        let complete = known_now && !self.maps[listing.map].may_hide(&found.silent);
+        for (id, promise) in &listing.known {
             if found.chunks.iter().any(|(other, _)| other == id) {
                 continue;
             }
-            let (left, excuses) = self.left(*id, promise, looked.map, &looked.asked, looked.since);
+            let (left, excuses) = self.left(*id, promise, listing.map, &listing.asked, listing.since);
             if let Some(holder) = left.iter().find(|holder| !found.silent.contains(holder)) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed, though {holder} has it and answered"));
             } else if complete {
@@ -273,13 +282,10 @@ impl World<'_> {
                     self.fail(format!("{id:?} was acknowledged, and is not listed: {:?} were silent", found.silent));
                 }
                 excuses.into_iter().for_each(|excuse| self.excuse(excuse, by, *id));
-                lacked.push(*id);
             } else if known_now {
                 // By the map that it has meanwhile the silent hide nothing.
                 self.excuse(Excuse::Regrouped, by, *id);
-                lacked.push(*id);
             }
         }
-        lacked
     }
 }

@@ -3,31 +3,44 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{self, Scope};
+use protocol::id::{ChunkId, ChunkKind, NodeId};
+use protocol::initiator;
+use protocol::redundancy::Redundancy;
 use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
-use super::{Happening, World, cleaner};
+use super::{Node, NodeMachine, Scheduled, World, cleaner};
 
 /// Names whose manifests are put and listed.
 const NAMES: u64 = 5;
 
 pub(super) enum Asked {
-    /// Chunk, bytes, whether it was asked after the heal, whether nobody else puts it, and when it was asked, by the clock of
-    /// the initiator, and really.
-    Put(ChunkId, Bytes, bool, bool, (Instant, Instant)),
+    Put(Putting),
     /// Chunk, whether it was asked after the heal, what was promised of it, if it must be found: it was referred to all the
     /// time; and when it was asked.
     Get(ChunkId, bool, Option<Arc<Promise>>, Instant),
     /// A list of a name's versions.
-    List(Looked),
+    List(Listing),
     /// Whether it was asked after the heal.
     Ping(bool),
 }
 
+/// A put that was asked for.
+pub(super) struct Putting {
+    pub(super) id: ChunkId,
+    pub(super) payload: Bytes,
+    /// Other than the map's.
+    pub(super) redundancy: Option<Redundancy>,
+    /// Whether it was asked after the heal.
+    pub(super) healed: bool,
+    /// Whether nobody else puts the chunk.
+    pub(super) alone: bool,
+    /// When it was asked, by the clock of the initiator, and really.
+    pub(super) begun: (Instant, Instant),
+}
+
 /// What is known of a list when it is asked for.
-pub(super) struct Looked {
+pub(super) struct Listing {
     pub(super) prefix: Vec<u8>,
     /// The versions that were acknowledged before.
     pub(super) known: Vec<(ChunkId, Arc<Promise>)>,
@@ -41,8 +54,8 @@ pub(super) struct Looked {
 impl Asked {
     /// Another put of this chunk begins.
     fn share(&mut self, id: ChunkId) {
-        if let Self::Put(chunk, _, _, alone, _) = self {
-            *alone &= *chunk != id;
+        if let Self::Put(put) = self {
+            put.alone &= put.id != id;
         }
     }
 
@@ -50,14 +63,14 @@ impl Asked {
     pub(super) fn forget(&mut self, id: &ChunkId) {
         match self {
             Self::Get(chunk, _, promise, _) if chunk == id => *promise = None,
-            Self::List(looked) => looked.known.retain(|(known, _)| known != id),
+            Self::List(listing) => listing.known.retain(|(known, _)| known != id),
             _ => {}
         }
     }
 
     fn chunk(&self) -> Option<(ChunkId, Bytes)> {
         match self {
-            Self::Put(id, payload, ..) => Some((*id, payload.clone())),
+            Self::Put(put) => Some((put.id, put.payload.clone())),
             Self::Get(..) | Self::List(_) | Self::Ping(_) => None,
         }
     }
@@ -69,7 +82,7 @@ impl World<'_> {
         match self.scenario.cleaning {
             Some(cleaning) => {
                 let at = self.now + Span::from_nanos(self.rng.below(cleaning.pause.as_nanos()));
-                self.push(at, Happening::Cleaner(cleaner::Event::Feed(id)));
+                self.push(at, Scheduled::Cleaner(cleaner::Event::Feed(id)));
             }
             None => self.feed(id),
         }
@@ -82,21 +95,21 @@ impl World<'_> {
 
     /// The same, but no more than so much at once.
     pub(super) fn feed_some(&mut self, id: NodeId, most: usize) {
-        let mut given = 0;
-        while given < most && self.open.range((id, 0)..=(id, u64::MAX)).count() < self.scenario.config.depth + 1 {
+        let mut started = 0;
+        while started < most && self.open.range((id, 0)..=(id, u64::MAX)).count() < self.scenario.config.depth + 1 {
             let put =
                 self.puts_left > 0 && (self.gets_left == 0 || self.acknowledged.is_empty() || self.rng.chance(1, 2));
             if !put && self.gets_left == 0 {
                 return;
             }
-            given += 1;
+            started += 1;
             self.forget_some();
             self.next_handle += 1;
             let handle = self.next_handle;
             let (asked, request) = if put {
                 self.draw_put(id, handle)
-            } else if self.rng.chance(1, 16) {
-                self.draw_look(id, handle)
+            } else if self.rng.chance(if self.is_dark(id) { 6 } else { 1 }, 16) {
+                self.draw_read(id, handle)
             } else {
                 self.draw_get(handle)
             };
@@ -105,10 +118,18 @@ impl World<'_> {
         }
     }
 
+    /// Whether targets that are down or asleep may be all that hold something: what a list says then is worth most.
+    fn is_dark(&self, initiator: NodeId) -> bool {
+        let map = &self.maps[self.nodes.get(&initiator).map_or(0, |node| node.map)];
+        let rests = |node: &Node| node.sleeps.is_some() || matches!(node.machine, NodeMachine::Down(_));
+        let is_silent = |id: &NodeId| self.nodes.get(id).is_none_or(rests);
+        map.may_hide(&map.targets().map(|target| target.id).filter(is_silent).collect::<Vec<NodeId>>())
+    }
+
     fn draw_put(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
         self.puts_left -= 1;
         let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Asked::chunk)).flatten();
-        let again = again.or_else(|| self.draw_forgotten()).or_else(|| self.draw_again());
+        let again = again.or_else(|| self.draw_forgotten()).or_else(|| self.draw_again(initiator));
         let names = |id: &ChunkId| self.cleaning.as_ref().is_some_and(|cleaning| cleaning.names(id));
         let again = again.filter(|(id, _)| !names(id));
         let fresh = again.is_none();
@@ -123,20 +144,34 @@ impl World<'_> {
             (id, payload)
         });
         if !fresh {
-            // Copies that the one put makes are not told to the other.
+            // The one put does not know of the copies that the other makes.
             self.open.values_mut().for_each(|asked| asked.share(id));
         }
-        self.contents.insert(id, payload.clone());
-        let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
-        (
-            Asked::Put(id, payload.clone(), self.healed, fresh, begun),
-            initiator::Request::Put { handle, id, payload, removal: false },
-        )
+        let own = self.scenario.redundancy.filter(|_| id.kind() == ChunkKind::Payload);
+        let redundancy = own.filter(|_| self.rng.chance(1, 2));
+        self.ask_put(initiator, handle, (id, payload), redundancy, fresh)
     }
 
-    /// A chunk that was put before.
-    fn draw_again(&mut self) -> Option<(ChunkId, Bytes)> {
-        if self.contents.is_empty() || !self.rng.chance(1, 6) {
+    /// A put from now on.
+    pub(super) fn ask_put(
+        &mut self,
+        initiator: NodeId,
+        handle: u64,
+        (id, payload): (ChunkId, Bytes),
+        redundancy: Option<Redundancy>,
+        alone: bool,
+    ) -> (Asked, initiator::Request) {
+        self.contents.insert(id, payload.clone());
+        let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
+        let putting = Putting { id, payload: payload.clone(), redundancy, healed: self.healed, alone, begun };
+        (Asked::Put(putting), initiator::Request::Put { handle, id, payload, removal: false, redundancy })
+    }
+
+    /// A chunk that was put before: more often by whoever uses an older map than others do, as copies may count for less now.
+    fn draw_again(&mut self, initiator: NodeId) -> Option<(ChunkId, Bytes)> {
+        let is_newer = |map: usize| self.nodes.get(&initiator).is_some_and(|node| node.map < map);
+        let old = self.nodes.values().any(|node| is_newer(node.map));
+        if self.contents.is_empty() || !self.rng.chance(if old { 5 } else { 1 }, 6) {
             return None;
         }
         let nth = self.rng.below(self.contents.len() as u64) as usize;
@@ -156,7 +191,7 @@ impl World<'_> {
     }
 
     /// A list of a name's versions, or a ping.
-    fn draw_look(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_read(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
         self.gets_left -= 1;
         if self.rng.chance(1, 3) {
             return (Asked::Ping(self.healed), initiator::Request::Ping { handle });
@@ -165,18 +200,10 @@ impl World<'_> {
         let prefix = name.encode()[..=ChunkId::NAME_LEN].to_vec();
         let known = self.promises.iter().filter(|(id, _)| id.encode().starts_with(&prefix));
         let known = known.map(|(id, promise)| (*id, promise.clone())).collect();
-        let scope = match self.rng.below(4) {
-            0 => Scope::GroupOf(name),
-            1 => Scope::LiveOf(name),
-            _ => Scope::Cluster,
-        };
         let map = self.nodes.get(&initiator).map_or(0, |node| node.map);
-        let asked = match scope {
-            Scope::Cluster => self.maps[map].targets().map(|t| t.id).collect(),
-            Scope::GroupOf(id) | Scope::LiveOf(id) => self.group(map, &id),
-        };
-        let looked = Looked { prefix: prefix.clone(), known, healed: self.healed, map, asked, since: self.now };
-        (Asked::List(looked), initiator::Request::List { handle, scope, prefix })
+        let asked = self.maps[map].targets().map(|t| t.id).collect();
+        let listing = Listing { prefix: prefix.clone(), known, healed: self.healed, map, asked, since: self.now };
+        (Asked::List(listing), initiator::Request::List { handle, prefix })
     }
 
     fn draw_name(&mut self) -> String {

@@ -118,10 +118,10 @@ impl CrashBackend {
         }
     }
 
-    /// Looks at what is on the medium: reads of `look` pass the page cache, and no passing trouble is in their way.
-    pub fn inspect<T>(&self, look: impl FnOnce() -> T) -> T {
+    /// Inspects what is on the medium: the reads of `read` bypass the page cache, and no transient fault fails them.
+    pub fn inspect<T>(&self, read: impl FnOnce() -> T) -> T {
         self.disk().inspected = true;
-        let seen = look();
+        let seen = read();
         self.disk().inspected = false;
         seen
     }

@@ -77,7 +77,7 @@ fn open_direct(path: &Path) -> io::Result<Option<File>> {
     let past = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
     match OpenOptions::new().write(true).custom_flags(past).open(path) {
         Ok(file) => Ok(Some(file)),
-        Err(error) if limit::told(&error).is_some() => Err(error),
+        Err(error) if limit::exceeded(&error).is_some() => Err(error),
         Err(_) => Ok(None),
     }
 }

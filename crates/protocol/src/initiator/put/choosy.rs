@@ -1,6 +1,6 @@
 //! Windows that begin too late are given back ([`choosy`](crate::choosy)).
 
-use super::{Choice, Put, Shared, Transport};
+use super::{Choice, Context, Put};
 use crate::choosy::MaxBidWait;
 use crate::initiator::Bug;
 use crate::limits;
@@ -13,23 +13,23 @@ impl Put {
     ///
     /// The wait counts from the moment for which windows were asked: our own port may be taken until then. Four times what
     /// was waited in the end is averaged in, so that the value follows the load down as well as up.
-    pub(super) fn gives_back(&mut self, cx: &mut Shared, choices: &[Choice]) -> bool {
-        if !cx.config.choosy || cx.config.transport == Transport::Hash {
+    pub(super) fn gives_back(&mut self, context: &mut Context, choices: &[Choice]) -> bool {
+        if !context.config.choosy || !context.config.transport.reserved {
             return false;
         }
         let Some(first) = choices.iter().map(|choice| choice.start).min() else { return false };
         let wait = first.since(self.earliest);
-        let least = MaxBidWait::first(cx.bids.usual());
-        self.wait.begin(cx.max_bid_wait.max(least));
-        let never = cx.bug == Some(Bug::NeverContent);
+        let least = MaxBidWait::first(context.bids.usual());
+        self.wait.begin(context.max_bid_wait.max(least));
+        let never = context.bug == Some(Bug::NeverContent);
         match self.wait.reconsiders(wait, limits::CANCELS).or(never.then_some(least)) {
-            Some(rest) if cx.now + rest.times(2) < self.give_up_at => {
-                self.cancel(cx);
-                self.rest(cx, rest.min(cx.config.late));
+            Some(rest) if context.now + rest.times(2) < self.job.give_up_at => {
+                self.cancel(context);
+                self.rest(context, rest.min(context.config.late));
                 true
             }
             _ => {
-                cx.max_bid_wait = (cx.max_bid_wait + wait.times(LATE).min(cx.config.max_wait)).div(2);
+                context.max_bid_wait = (context.max_bid_wait + wait.times(LATE).min(context.config.max_wait)).div(2);
                 false
             }
         }

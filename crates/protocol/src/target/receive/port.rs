@@ -16,7 +16,7 @@ pub(in crate::target) struct Busy {
 impl Target {
     /// The earliest place for a `transfer` at or after `earliest` when the initiator has its port, too.
     pub(super) fn both_free(&self, mut earliest: Instant, transfer: Span, request: &PutRequest) -> (Instant, Instant) {
-        for (from, until) in &request.taken {
+        for (from, until) in &request.busy {
             let (start, _) = self.inward.place(earliest, transfer);
             if start + least(transfer) <= self.now + *from {
                 break;
@@ -28,7 +28,7 @@ impl Target {
 
     /// When the port is through with what should be here by now, and with the windows that this delays.
     pub(in crate::target) fn behind(&self) -> Instant {
-        let late = |r: &&Reservation| r.stage == Stage::Accepted && r.window.1 <= self.now && r.repairs < 2;
+        let late = |r: &&Reservation| r.stage.is_open() && r.window.1 <= self.now && r.repairs < 2;
         let owed = self.reservations.values().filter(late).map(|r| u64::from(r.incoming.outstanding())).sum();
         if owed == 0 {
             return self.now;
@@ -46,18 +46,22 @@ impl Target {
     /// Whether the port is taken for more than a quarter of the time from `start` to `end` by what others than the leader
     /// `from` reserved.
     pub(super) fn promised_to_others(&self, from: NodeId, start: Instant, end: Instant) -> bool {
-        let others = self.inward.windows().filter(|w| {
-            let granted = self.reservations.get(&w.txn).and_then(|r| r.granted);
-            granted.is_none_or(|(leader, ..)| leader != from)
-        });
+        let others = self
+            .inward
+            .windows()
+            .filter(|w| self.reservations.get(&w.txn).and_then(|r| r.basis.leader()) != Some(from));
         let taken = others.map(|w| w.end.min(end).since(w.start.max(start))).fold(Span::ZERO, |sum, one| sum + one);
         taken > end.since(start).div(4)
     }
 
     /// When the port is through with what others than the leader `from` reserved.
     pub(in crate::target) fn others_end(&self, from: NodeId) -> Instant {
-        let others = self.reservations.values().filter(|r| r.granted.is_none_or(|(leader, ..)| leader != from));
-        others.filter(|r| r.reserved && r.stage != Stage::Writing).map(|r| r.window.1).max().unwrap_or(self.now)
+        let others = self.reservations.values().filter(|r| r.basis.leader() != Some(from));
+        others
+            .filter(|r| r.basis.is_reserved() && r.stage != Stage::Writing)
+            .map(|r| r.window.1)
+            .max()
+            .unwrap_or(self.now)
     }
 
     pub(super) fn note_start(&mut self, promised: Instant) {
@@ -69,9 +73,8 @@ impl Target {
     /// Whether another copy arrives: has begun, is not complete, and does not wait for what was lost.
     pub(super) fn others_arrive(&self, txn: TxnId) -> bool {
         let pause = self.link.span(self.now, self.config.quantum as u64);
-        let arrives = |r: &Reservation| {
-            r.stage == Stage::Accepted && r.begun && r.silent.is_some_and(|since| self.now.since(since) < pause)
-        };
+        let arrives =
+            |r: &Reservation| r.stage == Stage::Arriving && r.silent.is_some_and(|since| self.now.since(since) < pause);
         self.reservations.iter().any(|(other, r)| *other != txn && arrives(r))
     }
 
@@ -84,7 +87,7 @@ impl Target {
         });
         self.learn_rate(reserved, size);
         let rate = self.link.get(self.now).min(seen.unwrap_or(u64::MAX));
-        let incomplete = self.reservations.values().filter(|r| r.stage == Stage::Accepted && r.repairs > 0).count();
+        let incomplete = self.reservations.values().filter(|r| r.stage.is_open() && r.repairs > 0).count();
         u32::try_from(rate / incomplete.max(1) as u64).unwrap_or(u32::MAX).max(1)
     }
 
@@ -107,7 +110,7 @@ impl Target {
     /// when it was asked for is in no queue.
     pub(super) fn queued_until(&self, txn: TxnId, r: &Reservation) -> Option<Instant> {
         let others = self.reservations.iter().filter(|(other, r)| {
-            let expected = r.stage == Stage::Accepted && r.window.0 <= self.now && r.silent.is_some();
+            let expected = r.stage.is_open() && r.window.0 <= self.now && r.silent.is_some();
             **other != txn && expected && r.repairs == 0
         });
         let owed = others.map(|(_, r)| u64::from(r.incoming.outstanding())).sum();

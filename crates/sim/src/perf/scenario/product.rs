@@ -1,16 +1,13 @@
 //! The keys of the product's own machines.
 
-use protocol::config::{Config, Reads, Transport};
+use protocol::config::{Config, Reads};
 use protocol::time::Span;
-use protocol::wire::TAG;
+use protocol::transport::{Selection, Transport};
 use serde::Deserialize;
 
-use super::super::product::{Cpu, Crashes, DiskTimes, HEADERS, Profile, per_datagram};
-use super::super::setup::Costs;
+use super::super::setup::profile::{Crashes, Profile, per_datagram};
+use super::super::setup::{Costs, Cpu, DiskTimes};
 use super::{File, Named, Time, Wrong, within};
-
-/// Bytes of the longest control message of those that send without windows.
-const LONGEST_OF_RIVALS: u64 = 30;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -32,17 +29,16 @@ pub(super) enum GetChoice {
 }
 
 impl File {
-    /// The profile, when the scenario asks for the product's machines. `config` is what the keys that both have say.
-    pub(super) fn product(&self, config: &protocol::paper::Config) -> Result<Option<Box<Profile>>, Wrong> {
-        let is_product = self.profile.unwrap_or_default() == ProfileName::Product;
-        self.check_profile(is_product)?;
-        if !is_product || self.is_unicast() {
-            return Ok(None);
-        }
-        let machines = self.machines(config)?;
+    /// A run of the product's machines.
+    pub(super) fn product(&self) -> Result<Profile, Wrong> {
+        let (copies, link, disk) = (self.copies()?, self.link()?, self.disk()?);
+        let machines = self.config_of_product(link)?;
         let skew = within("zipf", self.zipf.unwrap_or(0.0), 0.0, 4.0)? * 100.0;
-        let Costs { cpu, disk } = self.costs()?;
-        Ok(Some(Box::new(Profile {
+        Ok(Profile {
+            copies,
+            link,
+            disk,
+            trip: self.trip.map_or(Span::from_micros(1), |time| time.0),
             reads: within("reads_percent", self.reads_percent.unwrap_or(0), 0, 100)?,
             objects: within("objects", self.objects.unwrap_or(100_000), 1, 10_000_000)?,
             skew: skew.round() as u32,
@@ -50,13 +46,12 @@ impl File {
             loss_ppm: within("loss_ppm", self.loss_ppm.unwrap_or(0), 0, 500_000)?,
             drift_ppm: within("drift_ppm", self.drift_ppm.unwrap_or(0), 0, 100_000)?,
             wake_jitter: self.wake_jitter.map_or(Span::ZERO, |time| time.0),
-            cpu,
-            disk,
-            overlap: self.overlap.unwrap_or(machines.transport != Transport::Leader),
+            costs: self.costs()?,
+            overlap: self.overlap.unwrap_or(machines.transport.selection != Selection::Leader),
             drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
             crashes: self.crashes()?,
             config: machines,
-        })))
+        })
     }
 
     /// What is chosen with the protocol where the scenario does not say it, in words. Two leaders that share members refuse
@@ -81,7 +76,7 @@ impl File {
         Ok(Some(Crashes { every, down: self.crash_down.map_or(Span::from_millis(100), |time| time.0) }))
     }
 
-    fn costs(&self) -> Result<Costs, Wrong> {
+    pub(super) fn costs(&self) -> Result<Costs, Wrong> {
         let cpu = Cpu {
             message: self.cpu_message.map_or(Span::ZERO, |time| time.0),
             kib: self.cpu_kib.map_or(Span::ZERO, |time| time.0),
@@ -96,38 +91,19 @@ impl File {
     }
 
     /// Whether the protocol is one of the papers' machines that may have the product's costs.
-    const fn is_unicast(&self) -> bool {
+    pub(super) const fn is_unicast(&self) -> bool {
         matches!(
             self.protocol,
             Some(Named::UchCcp | Named::LeastOfTwo | Named::C3Like | Named::PrequalLike | Named::PrequalSync)
         )
     }
 
-    /// The costs of those that send by unicast without windows, and their constants, where the scenario asks for the
-    /// product's: payload has the wire less the headers, control weighs its encoding with tag and headers, any member of
-    /// the overlapping groups may be chosen, and nobody is held back for a disk's queue.
-    pub(super) fn unicast_costs(&self, config: &mut protocol::paper::Config) -> Result<Option<Costs>, Wrong> {
-        if self.profile.unwrap_or_default() == ProfileName::Paper || !self.is_unicast() {
-            return Ok(None);
-        }
-        if self.reads_percent.unwrap_or(0) > 0 {
-            return Err(("reads_percent", "reads_percent: the papers' machines and the rivals only put".to_owned()));
-        }
-        let full = per_datagram(within("frame", self.frame.unwrap_or(9_000), 576, 65_000)?);
-        config.frame = full as u32;
-        config.link = Profile::payload_rate(config.link, full) * 8;
-        config.control = (LONGEST_OF_RIVALS + TAG as u64 + HEADERS) as u32;
-        config.disk_queue = u32::MAX;
-        config.overlap = true;
-        Ok(Some(self.costs()?))
-    }
-
-    fn machines(&self, config: &protocol::paper::Config) -> Result<Config, Wrong> {
+    fn config_of_product(&self, link: u64) -> Result<Config, Wrong> {
         let transport = match self.protocol.unwrap_or(Named::ReplicastM) {
-            Named::Hash => Transport::Hash,
-            Named::ReplicastM => Transport::ReplicastM,
-            Named::ReplicastH => Transport::ReplicastH,
-            Named::Leader => Transport::Leader,
+            Named::Hash => Transport::HASH,
+            Named::ReplicastM => Transport::REPLICAST_M,
+            Named::ReplicastH => Transport::REPLICAST_H,
+            Named::Leader => Transport::LEADER,
             Named::UchCcp
             | Named::UchAimd
             | Named::LeastOfTwo
@@ -142,7 +118,7 @@ impl File {
         let mtu = within("frame", self.frame.unwrap_or(9_000), 576, 65_000)?;
         let percent = within("data_percent", self.data_percent.unwrap_or(100), 1, 100)?;
         let plain = Config::default();
-        let rate = Profile::payload_rate(config.link, per_datagram(mtu));
+        let rate = Profile::payload_rate(link, per_datagram(mtu));
         let stretch = |given: u16| -> Result<u16, Wrong> {
             within("stretch_percent", self.stretch_percent.unwrap_or(u64::from(given)), 100, 2_000).map(|s| s as u16)
         };
@@ -164,13 +140,13 @@ impl File {
             remember: self.remember.unwrap_or(plain.remember),
             hedge_percent: within("hedge_percent", self.hedge_percent.unwrap_or(0), 0, 100)?,
             scrub_interval: Span::ZERO,
-            choosy: config.choosy,
+            choosy: self.choosy()?,
             ..plain
         })
     }
 
     /// No key is taken that the profile makes nothing of.
-    fn check_profile(&self, is_product: bool) -> Result<(), Wrong> {
+    pub(super) fn check_profile(&self, profile: ProfileName) -> Result<(), Wrong> {
         let product = [
             ("reads_percent", self.reads_percent.is_some()),
             ("objects", self.objects.is_some()),
@@ -206,13 +182,12 @@ impl File {
             ("double_booking", self.double_booking.is_some()),
             ("quirks", self.quirks.is_some()),
         ];
-        let (wrong, other): (&[(&'static str, bool)], &str) =
-            if is_product { (&paper, "paper") } else { (&product, "product") };
+        let (wrong, other): (&[(&'static str, bool)], &str) = match profile {
+            ProfileName::Product => (&paper, "paper"),
+            ProfileName::Paper => (&product, "product"),
+        };
         match wrong.iter().find(|(_, given)| *given) {
             Some((key, _)) => Err((key, format!("{key} is for profile = \"{other}\" only"))),
-            None if !is_product && matches!(self.protocol, Some(Named::Hash | Named::Leader)) => {
-                Err(("protocol", "protocol: `hash` and `leader` are for profile = \"product\" only".to_owned()))
-            }
             None => Ok(()),
         }
     }

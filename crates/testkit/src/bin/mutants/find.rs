@@ -46,9 +46,9 @@ pub(crate) fn mutants(path: &str, text: &str) -> anyhow::Result<Vec<Mutant>> {
     finder.visit_file(&file);
     let mut found = finder.found;
     found.sort_by_key(|mutant| (mutant.range.start, std::cmp::Reverse(mutant.range.end)));
-    let mut named: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for mutant in &mut found {
-        let count = named.entry(mutant.name.clone()).or_default();
+        let count = counts.entry(mutant.name.clone()).or_default();
         *count += 1;
         if *count > 1 {
             mutant.name = format!("{} ({count})", mutant.name);
@@ -253,9 +253,9 @@ impl Finder<'_> {
         }
     }
 
-    fn inside(&mut self, name: String, look: impl FnOnce(&mut Self)) {
+    fn inside(&mut self, name: String, visit: impl FnOnce(&mut Self)) {
         self.within.push(name);
-        look(self);
+        visit(self);
         self.within.pop();
     }
 }

@@ -43,7 +43,7 @@ struct Arguments {
     /// Seeds of `reservoir sim check` to run against each.
     #[arg(long, value_name = "N", default_value_t = 100)]
     seeds: u64,
-    /// Leave out tests that take longer than so many seconds: for a quick look.
+    /// Leave out tests that take longer than so many seconds: for a quick run.
     #[arg(long, value_name = "SECONDS")]
     longest: Option<u64>,
     /// How many to try at a time.

@@ -13,11 +13,9 @@ use crate::find::{self, Form, Mutant};
 /// The crates whose sources are changed; the first has the switch.
 const CHANGED: [(&str, &str); 2] = [("protocol", "crate"), ("store", "protocol")];
 /// The crates that are only copied: the runner of seeds, and what cargo wants to see with it.
-const COPIED: [&str; 3] = ["sim", "object", "testkit"];
-/// What is left out: rivals that are only measured.
-const LEFT_OUT: &str = "crates/protocol/src/paper";
-/// Most times that the compiler is asked; each time it tells of more that cannot be.
-const ASKED: usize = 30;
+const COPIED: [&str; 4] = ["sim", "object", "paper", "testkit"];
+/// Most runs of the compiler; each reports more mutants that do not compile.
+const CHECKS: usize = 30;
 
 /// A mutant and its file.
 #[derive(Debug)]
@@ -103,7 +101,7 @@ impl Copy {
         files(&self.from.join("crates").join(name).join("src"), &mut found)?;
         let relative = |path: PathBuf| path.strip_prefix(&self.from).ok().map(|path| path.display().to_string());
         let mut found: Vec<String> = found.into_iter().filter_map(relative).collect();
-        found.retain(|file| file.ends_with(".rs") && !file.starts_with(LEFT_OUT));
+        found.retain(|file| file.ends_with(".rs"));
         found.sort();
         Ok(found)
     }
@@ -190,14 +188,14 @@ impl Copy {
     /// Runs cargo; whether it went well, and its messages.
     fn ask(&self, words: &[&str]) -> anyhow::Result<(bool, Vec<Value>, String)> {
         let output = self.cargo(words).output().context("cargo cannot be started")?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let messages = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let messages = printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         Ok((output.status.success(), messages, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
     /// Writes the copy, asking the compiler until nothing is left that it refuses.
     pub(crate) fn write_what_compiles(&mut self) -> anyhow::Result<()> {
-        for _ in 0..ASKED {
+        for _ in 0..CHECKS {
             self.write()?;
             let (well, messages, errors) = self.ask(&["check", "--package", "reservoir-store"])?;
             if well {
@@ -215,7 +213,7 @@ impl Copy {
             eprintln!("  {after} mutants do not compile");
             ensure!(after > before, "the copy in {} does not compile:\n{errors}", self.tree.display());
         }
-        bail!("the copy in {} still does not compile after {ASKED} times", self.tree.display())
+        bail!("the copy in {} still does not compile after {CHECKS} times", self.tree.display())
     }
 
     /// The mutants that an error of the compiler stands in.

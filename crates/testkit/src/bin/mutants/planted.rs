@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Not read from the environment yet.
-const UNREAD: u32 = u32::MAX;
-/// None is on, and which are come by is written down.
+const UNSET: u32 = u32::MAX;
+/// None is on, and those that are reached are recorded.
 const WATCHING: u32 = u32::MAX - 1;
 /// None is on.
 const NONE: u32 = u32::MAX - 2;
 /// Most mutants.
 const MOST: usize = 65_536;
 
-static ON: AtomicU32 = AtomicU32::new(UNREAD);
+static ON: AtomicU32 = AtomicU32::new(UNSET);
 static SEEN: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 static LIST: OnceLock<Option<Mutex<File>>> = OnceLock::new();
 
@@ -22,12 +22,12 @@ static LIST: OnceLock<Option<Mutex<File>>> = OnceLock::new();
 #[inline]
 pub fn is(number: u32) -> bool {
     let on = ON.load(Ordering::Relaxed);
-    on == number || on >= WATCHING && look(number)
+    on == number || on >= WATCHING && record(number)
 }
 
 #[cold]
-fn look(number: u32) -> bool {
-    if ON.load(Ordering::Relaxed) == UNREAD {
+fn record(number: u32) -> bool {
+    if ON.load(Ordering::Relaxed) == UNSET {
         let wanted = std::env::var("MUTANT").ok().and_then(|number| number.parse().ok());
         let idle = if std::env::var_os("MUTANTS_SEEN").is_some() { WATCHING } else { NONE };
         ON.store(wanted.unwrap_or(idle), Ordering::Relaxed);

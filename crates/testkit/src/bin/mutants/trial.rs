@@ -114,11 +114,11 @@ fn run(mut command: Command, most: Duration) -> anyhow::Result<Ended> {
         .spawn()
         .with_context(|| format!("{command:?} cannot be started"))?;
     let Some(status) = wait(&mut child, most)? else { return Ok(Ended::Late) };
-    let mut said = String::new();
+    let mut printed = String::new();
     std::io::Seek::rewind(&mut output).context("a trial's output cannot be read")?;
     let bytes = read_all(&mut output)?;
-    said.push_str(&String::from_utf8_lossy(&bytes));
-    Ok(if status.success() { Ended::Well(said) } else { Ended::Badly(said) })
+    printed.push_str(&String::from_utf8_lossy(&bytes));
+    Ok(if status.success() { Ended::Well(printed) } else { Ended::Badly(printed) })
 }
 
 fn read_all(file: &mut File) -> anyhow::Result<Vec<u8>> {
@@ -140,10 +140,10 @@ impl Trial {
         command.args(words).env("MUTANTS_SEEN", &list);
         let begun = Instant::now();
         let ended = run(command, Duration::from_secs(WITHOUT))?;
-        let Ended::Well(said) = ended else {
+        let Ended::Well(printed) = ended else {
             anyhow::bail!("{} fails without a mutant: {} {}", name, program.display(), words.join(" "));
         };
-        let digest = said.strip_prefix(&format!("{name} ")).map(|digest| digest.trim().to_owned());
+        let digest = printed.strip_prefix(&format!("{name} ")).map(|digest| digest.trim().to_owned());
         let seen = std::fs::read_to_string(&list).unwrap_or_default();
         let seen = seen.lines().filter_map(|line| line.parse().ok()).collect();
         let millis = begun.elapsed().as_millis() as u64;
@@ -203,13 +203,13 @@ impl Trials {
                 command.args(["--exact", "--test-threads", "1"]);
             }
             command.args(group.iter().map(|trial| &trial.name)).env("MUTANT", mutant.to_string());
-            let said = match run(command, Duration::from_millis(millis * SLOWER + GRACE * 1_000) * WAITING)? {
-                Ended::Well(said) => said,
-                Ended::Badly(said) => return Ok(Fate::Caught(first.blame(&said))),
+            let printed = match run(command, Duration::from_millis(millis * SLOWER + GRACE * 1_000) * WAITING)? {
+                Ended::Well(printed) => printed,
+                Ended::Badly(printed) => return Ok(Fate::Caught(first.blame(&printed))),
                 Ended::Late => return Ok(Fate::Caught(format!("late: {}", first.place()))),
             };
             let lines = group.iter().filter_map(|seed| Some(format!("{} {}", seed.name, seed.digest.as_ref()?)));
-            changed += lines.filter(|line| !said.lines().any(|said| said == line)).count();
+            changed += lines.filter(|line| !printed.lines().any(|other| other == line)).count();
         }
         let fate = Fate::Survived { tests: tests.len(), seeds: seeds.len(), changed };
         Ok(if tests.is_empty() && seeds.is_empty() { Fate::Unreached } else { fate })
@@ -241,12 +241,12 @@ impl Trial {
     }
 
     /// Which of a program's tests or seeds failed.
-    fn blame(&self, said: &str) -> String {
+    fn blame(&self, printed: &str) -> String {
         if self.is_seed() {
-            let seed = said.lines().find(|line| line.contains(" failed: "));
+            let seed = printed.lines().find(|line| line.contains(" failed: "));
             return seed.map_or_else(|| "a seed ended".to_owned(), |line| format!("seed {line}"));
         }
-        let test = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        let test = printed.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
         test.map_or_else(|| format!("{} ended", self.place()), |test| format!("{}: {test}", self.place()))
     }
 }

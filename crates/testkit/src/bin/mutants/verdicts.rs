@@ -1,4 +1,4 @@
-//! What is kept: the results of earlier runs, and what people said of those that survived.
+//! What is kept: the results of earlier runs, and the verdicts of people on those that survived.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::trial::Fate;
 /// What a verdict begins with.
 const KINDS: [&str; 3] = ["equivalent", "slow", "open"];
 
-/// What people said of survivors, by file and name.
+/// The verdicts of people on survivors, by file and name.
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts {
     files: BTreeMap<String, BTreeMap<String, String>>,

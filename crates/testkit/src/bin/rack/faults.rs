@@ -88,7 +88,7 @@ impl Fault {
         }
     }
 
-    /// Who is away meanwhile.
+    /// The target that is away meanwhile.
     const fn away(self) -> Option<u32> {
         match self {
             Self::Cut | Self::Freeze => Some(VICTIM as u32),
@@ -108,7 +108,7 @@ struct Report {
     rows: Vec<Row>,
     /// What the status says of multicast when a gateway is started on a switch without it.
     multicast_without_it: Option<bool>,
-    /// Files that were acknowledged in all, and read back at the end.
+    /// Objects that were acknowledged in all, and read back at the end.
     acknowledged: usize,
     read_back: usize,
 }
@@ -197,7 +197,7 @@ pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
     } else {
         print(&report);
     }
-    ensure!(acknowledged == read_back, "{} of {acknowledged} acknowledged files are lost", acknowledged - read_back);
+    ensure!(acknowledged == read_back, "{} of {acknowledged} acknowledged objects are lost", acknowledged - read_back);
     Ok(())
 }
 
@@ -209,14 +209,25 @@ fn one(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, time: Duratio
     std::thread::sleep(time);
     let mended = Instant::now();
     fault.end(cluster)?;
-    std::thread::sleep(time);
+    let used_again = fault.away().map(|id| used_again(cluster, id, mended, time)).transpose()?.flatten();
+    std::thread::sleep(time.saturating_sub(mended.elapsed()));
     let ops = clients.stop();
-    let used_again = fault.away().and_then(|id| {
-        let again = ops.iter().find(|op| op.begun >= mended && op.holders.contains(&id))?;
-        Some((again.ended - mended).as_secs_f64() * 1e3)
-    });
     let course = |kind| Course::of(&ops, kind, begun, mended);
     Ok(Row { fault, put: course(Kind::Put), get: course(Kind::Get), used_again_ms: used_again })
+}
+
+/// How long it took from mending, within so much time, until a target had one more chunk than it reported first: milliseconds.
+fn used_again(cluster: &Cluster, id: u32, mended: Instant, time: Duration) -> anyhow::Result<Option<f64>> {
+    let mut first = None;
+    while mended.elapsed() < time {
+        let chunks = cluster.chunks()?.get(&u64::from(id)).copied();
+        match (first, chunks) {
+            (Some(first), Some(chunks)) if chunks > first => return Ok(Some(mended.elapsed().as_secs_f64() * 1e3)),
+            (None, chunks) => first = chunks,
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 /// A gateway that is started where there is no multicast: what its status says. It must put and get.
@@ -235,7 +246,7 @@ fn without_multicast(cluster: &mut Cluster, clients: &mut Clients, transport: &s
 
 fn print(report: &Report) {
     println!(
-        "{}, {} targets, cables of {} Mb/s; one client puts files of 1 MiB, one gets them; {} s each before, broken, and \
+        "{}, {} targets, cables of {} Mb/s; one client puts objects of 1 MiB, one gets them; {} s each before, broken, and \
          mended; {:.1} runnable threads on the machine; times in ms",
         report.transport, report.targets, report.rate_mbit, report.seconds, report.machine_load
     );
@@ -271,5 +282,5 @@ fn print(report: &Report) {
             "started on a switch without multicast, a gateway puts and gets, and its status says multicast: {multicast}"
         );
     }
-    println!("{} of {} acknowledged files read back whole", report.read_back, report.acknowledged);
+    println!("{} of {} acknowledged objects read back whole", report.read_back, report.acknowledged);
 }

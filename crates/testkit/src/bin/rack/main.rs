@@ -56,6 +56,9 @@ struct RackArgs {
     /// MTU of every interface, bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 9_000, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     mtu: u32,
+    /// Cables of IPv6.
+    #[arg(long)]
+    ipv6: bool,
     /// Directory under which the targets' data are: of memory, so that nine targets do not wait for one disk.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     data: PathBuf,
@@ -78,26 +81,33 @@ impl RackArgs {
 
     /// Builds the rack and starts the targets.
     fn start(&self, gateways: usize) -> anyhow::Result<Cluster> {
-        if let Some(reason) = Rack::obstacle() {
+        if let Some(reason) = Rack::obstacle(self.ipv6) {
             anyhow::bail!("no rack can be built: {reason}");
         }
+        ensure!(!self.ipv6 || self.mtu >= 1_280, "IPv6 has no MTU of {}: choose 1280 or more", self.mtu);
         stop_in_order(self.data.clone())?;
         Cluster::start(Plan {
             program: self.program()?,
             place: self.data.clone(),
             targets: self.targets.into(),
             gateways,
-            shape: Shape { mtu: self.mtu, rate_mbit: Some(self.rate), queue_ms: self.queue, ..Shape::default() },
+            shape: Shape {
+                mtu: self.mtu,
+                rate_mbit: Some(self.rate),
+                queue_ms: self.queue,
+                ipv6: self.ipv6,
+                ..Shape::default()
+            },
             capacity: "2GiB".to_owned(),
             log: "warn,node=info".to_owned(),
         })
     }
 }
 
-/// Takes everything down when the program is told to stop: by Ctrl-C, or to end.
+/// Takes everything down when the program is asked to stop: by Ctrl-C, or to end.
 fn stop_in_order(place: PathBuf) -> anyhow::Result<()> {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    if ASKED.swap(true, Ordering::Relaxed) {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if STARTED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -120,7 +130,7 @@ fn stop_in_order(place: PathBuf) -> anyhow::Result<()> {
 }
 
 fn clean(data: &Path) -> anyhow::Result<()> {
-    if let Some(reason) = Rack::obstacle() {
+    if let Some(reason) = Rack::obstacle(false) {
         anyhow::bail!("nothing can be removed: {reason}");
     }
     ensure!(data.is_dir(), "{} is no directory: --data says where the targets' data were", data.display());

@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use serde_json::Value;
-use testkit::{Cluster, Door};
-use ureq::http::header::AUTHORIZATION;
-use ureq::http::{HeaderValue, Request};
-use ureq::middleware::MiddlewareNext;
-use ureq::{Agent, SendBody};
+use anyhow::{Context, ensure};
+use jiff::Timestamp;
+use rusty_s3::actions::S3Action;
+use rusty_s3::{Bucket, Credentials, UrlStyle};
+use testkit::{Cluster, Namespace};
+use ureq::Agent;
 
-/// Bytes of a file.
-const FILE: usize = 1 << 20;
+/// Bytes of an object.
+const SIZE: usize = 1 << 20;
+const BUCKET: &str = "rack";
+/// How long a signed address is good: longer than all of this takes.
+const GOOD: Duration = Duration::from_secs(24 * 3_600);
 /// How long an operation may take.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Pause after one that failed.
@@ -34,8 +36,6 @@ pub(crate) struct Op {
     pub(crate) begun: Instant,
     pub(crate) ended: Instant,
     pub(crate) good: bool,
-    /// (Of a put.) Targets that took copies.
-    pub(crate) holders: Vec<u32>,
 }
 
 impl Op {
@@ -46,7 +46,7 @@ impl Op {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Files are numbered.
+    /// Objects are numbered.
     next: AtomicU64,
     acknowledged: Mutex<Vec<u64>>,
     ops: Mutex<Vec<Op>>,
@@ -56,10 +56,8 @@ struct Shared {
 /// The clients; they stand still until they are started.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    door: Arc<Door>,
-    base: String,
-    /// What shows that they may have files.
-    leave: HeaderValue,
+    namespace: Arc<Namespace>,
+    endpoint: Arc<Endpoint>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
 }
@@ -68,37 +66,95 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The bytes of a file: those of no two are alike.
+/// Where objects are, for whoever has the keys.
+#[derive(Debug)]
+struct Endpoint {
+    bucket: Bucket,
+    keys: Credentials,
+}
+
+impl Endpoint {
+    fn of(cluster: &Cluster) -> anyhow::Result<Self> {
+        let (access, secret) = cluster.keys();
+        let endpoint = cluster.s3().parse().context("the S3 address is none")?;
+        let bucket = Bucket::new(endpoint, UrlStyle::Path, BUCKET, "us-east-1").context("the bucket is none")?;
+        Ok(Self { bucket, keys: Credentials::new(access, secret) })
+    }
+
+    /// The address of an object, for what `action` asks.
+    fn signed<'a>(&self, action: &impl S3Action<'a>) -> String {
+        action.sign_with_time(GOOD, &Timestamp::now()).to_string()
+    }
+
+    fn make_bucket(&self, agent: &Agent) -> anyhow::Result<()> {
+        let address = self.signed(&self.bucket.create_bucket(&self.keys));
+        let answer = agent.put(address).config().http_status_as_error(false).build().send_empty()?;
+        ensure!(
+            answer.status().is_success() || answer.status() == 409,
+            "the bucket cannot be made: {}",
+            answer.status()
+        );
+        Ok(())
+    }
+
+    fn put(&self, agent: &Agent, number: u64, bytes: &[u8]) -> Result<(), ureq::Error> {
+        let address = self.signed(&self.bucket.put_object(Some(&self.keys), &format!("o{number}")));
+        agent.put(address).send(bytes).map(drop)
+    }
+
+    /// Whether an object is as it was put.
+    fn holds(&self, agent: &Agent, number: u64) -> bool {
+        let address = self.signed(&self.bucket.get_object(Some(&self.keys), &format!("o{number}")));
+        let read = || -> Result<Vec<u8>, ureq::Error> {
+            agent.get(address).call()?.body_mut().with_config().limit(2 * SIZE as u64).read_to_vec()
+        };
+        read().is_ok_and(|bytes| bytes == content(number))
+    }
+}
+
+/// The bytes of an object: those of no two are alike.
 fn content(number: u64) -> Vec<u8> {
     let mut state = number;
     let words = std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 8).to_le_bytes()
     });
-    let mut bytes: Vec<u8> = words.take(FILE / 8).flatten().collect();
+    let mut bytes: Vec<u8> = words.take(SIZE / 8).flatten().collect();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
 impl Clients {
     pub(crate) fn new(cluster: &Cluster) -> anyhow::Result<Self> {
-        let base = format!("{}/v1/files", cluster.http());
-        let leave = HeaderValue::from_str(&cluster.leave())?;
-        Ok(Self { door: Arc::new(cluster.rack().door(0)?), base, leave, shared: Arc::default(), threads: Vec::new() })
+        let (namespace, endpoint) = (Arc::new(cluster.rack().namespace(0)?), Arc::new(Endpoint::of(cluster)?));
+        let this = Self { namespace, endpoint, shared: Arc::default(), threads: Vec::new() };
+        this.inside(|endpoint, _| endpoint.make_bucket(&agent()))?;
+        Ok(this)
+    }
+
+    /// Does something on the gateway's host.
+    fn inside<T: Send>(&self, work: impl FnOnce(&Endpoint, &Shared) -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+        let (namespace, endpoint, shared) = (&self.namespace, &self.endpoint, &self.shared);
+        let work = || {
+            namespace.enter()?;
+            work(endpoint, shared)
+        };
+        std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 
     /// Puts and gets from now on.
     pub(crate) fn start(&mut self) -> anyhow::Result<()> {
         self.shared.stop.store(false, Ordering::SeqCst);
         for kind in [Kind::Put, Kind::Get] {
-            let (door, base, shared) = (Arc::clone(&self.door), self.base.clone(), Arc::clone(&self.shared));
-            let agent = agent(self.leave.clone());
+            let (namespace, endpoint, shared) =
+                (Arc::clone(&self.namespace), Arc::clone(&self.endpoint), Arc::clone(&self.shared));
+            let agent = agent();
             let work = move || {
-                door.enter()?;
+                namespace.enter()?;
                 while !shared.stop.load(Ordering::SeqCst) {
                     match kind {
-                        Kind::Put => shared.put(&agent, &base),
-                        Kind::Get => shared.get(&agent, &base),
+                        Kind::Put => shared.put(&agent, &endpoint),
+                        Kind::Get => shared.get(&agent, &endpoint),
                     }
                 }
                 Ok(())
@@ -123,53 +179,32 @@ impl Clients {
         ops
     }
 
-    /// Reads every file that was acknowledged: how many there are, and how many are as they were put.
+    /// Reads every object that was acknowledged: how many there are, and how many are as they were put.
     pub(crate) fn read_back(&self) -> anyhow::Result<(usize, usize)> {
-        let (door, base, shared) = (Arc::clone(&self.door), self.base.clone(), Arc::clone(&self.shared));
-        let agent = agent(self.leave.clone());
-        let work = move || -> anyhow::Result<(usize, usize)> {
-            door.enter()?;
-            let numbers = locked(&shared.acknowledged).clone();
-            Ok((numbers.len(), numbers.iter().filter(|number| holds(&agent, &base, **number)).count()))
-        };
-        std::thread::spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.inside(|endpoint, shared| {
+            let (agent, numbers) = (agent(), locked(&shared.acknowledged).clone());
+            Ok((numbers.len(), numbers.iter().filter(|number| endpoint.holds(&agent, **number)).count()))
+        })
     }
 }
 
-fn agent(leave: HeaderValue) -> Agent {
-    let show = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
-        request.headers_mut().insert(AUTHORIZATION, leave.clone());
-        next.handle(request)
-    };
-    Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).middleware(show).build().into()
-}
-
-/// Whether a file is as it was put.
-fn holds(agent: &Agent, base: &str, number: u64) -> bool {
-    let read = || -> Result<Vec<u8>, ureq::Error> {
-        agent.get(format!("{base}/f{number}")).call()?.body_mut().with_config().limit(2 * FILE as u64).read_to_vec()
-    };
-    read().is_ok_and(|bytes| bytes == content(number))
+fn agent() -> Agent {
+    Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build().into()
 }
 
 impl Shared {
-    fn put(&self, agent: &Agent, base: &str) {
+    fn put(&self, agent: &Agent, endpoint: &Endpoint) {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let bytes = content(number);
         let begun = Instant::now();
-        let put = || -> Result<Value, ureq::Error> {
-            agent.put(format!("{base}/f{number}")).send(&bytes[..])?.body_mut().read_json()
-        };
-        let report = put();
-        let took = report.as_ref().ok().and_then(|report| report["copies_by_target"].as_object());
-        let holders = took.into_iter().flatten().filter_map(|(id, _)| id.parse().ok()).collect();
-        if report.is_ok() {
+        let good = endpoint.put(agent, number, &bytes).is_ok();
+        if good {
             locked(&self.acknowledged).push(number);
         }
-        self.note(Op { kind: Kind::Put, begun, ended: Instant::now(), good: report.is_ok(), holders });
+        self.note(Op { kind: Kind::Put, begun, ended: Instant::now(), good });
     }
 
-    fn get(&self, agent: &Agent, base: &str) {
+    fn get(&self, agent: &Agent, endpoint: &Endpoint) {
         let begun = Instant::now();
         let number = {
             let acknowledged = locked(&self.acknowledged);
@@ -178,8 +213,8 @@ impl Shared {
             acknowledged.get((ops * 7_919) % acknowledged.len().max(1)).copied()
         };
         let Some(number) = number else { return std::thread::sleep(PAUSE) };
-        let good = holds(agent, base, number);
-        self.note(Op { kind: Kind::Get, begun, ended: Instant::now(), good, holders: Vec::new() });
+        let good = endpoint.holds(agent, number);
+        self.note(Op { kind: Kind::Get, begun, ended: Instant::now(), good });
     }
 
     fn note(&self, op: Op) {

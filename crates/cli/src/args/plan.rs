@@ -1,0 +1,68 @@
+//! The command line of `cluster plan`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use super::TableArgs;
+
+/// Settings of `cluster plan`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PlanArgs {
+    /// Add the targets in this file: sections `[[target]]` as in the configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) add: Option<PathBuf>,
+    /// Let this target take no chunks any more; it stays in the map. May be given several times.
+    #[arg(long, value_name = "N")]
+    pub(crate) drain: Vec<u32>,
+    /// Let this target take chunks again.
+    #[arg(long, value_name = "N")]
+    pub(crate) restore: Vec<u32>,
+    /// Take this target out of the map. One that is added in its failure domain takes its place.
+    #[arg(long, value_name = "N")]
+    pub(crate) remove: Vec<u32>,
+    /// Take target OLD out of the map, and put NEW into its place, like 7=19: one that is added, or that was drained. It may be in
+    /// another failure domain, as long as its groups have enough of them. May be given several times.
+    #[arg(long, value_name = "OLD=NEW", value_parser = place)]
+    pub(crate) replace: Vec<(u32, u32)>,
+    /// Give a target another capacity, like 7=2TiB.
+    #[arg(long, value_name = "N=SIZE", value_parser = weight)]
+    pub(crate) capacity: Vec<(u32, String)>,
+    /// Keep another number of copies of each chunk that is put from then on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) copies: Option<u8>,
+    /// Make groups of another number of cells, 1 to 10. This moves most chunks.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=10))]
+    pub(crate) group_cells: Option<u8>,
+    /// Whether neighbouring groups share cells. To change it moves most chunks.
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) overlap: Option<bool>,
+    /// Divide chunks among the groups by their capacities again.
+    #[arg(long)]
+    pub(crate) level: bool,
+    /// Lay the cluster out as a new one. Only while nothing is stored: what there is would not be found.
+    #[arg(long, conflicts_with_all = ["add", "drain", "restore", "remove", "replace", "capacity", "copies", "group_cells", "overlap", "level"])]
+    pub(crate) new: bool,
+    /// How many bytes all copies of all chunks have (default: what the gateway says).
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) stored: Option<String>,
+    /// Write the map into the configuration. The present one stays beside it, as FILE.EPOCH.
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Write also a map that forgets the layout before the present one, where something may still be.
+    #[arg(long, requires = "write")]
+    pub(crate) forget_previous: bool,
+    /// Which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
+fn weight(text: &str) -> Result<(u32, String), String> {
+    let parts = text.split_once('=').and_then(|(id, size)| Some((id.parse().ok()?, size.to_owned())));
+    parts.ok_or_else(|| format!("{text:?}: write for example 7=2TiB"))
+}
+
+fn place(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.split_once('=').and_then(|(old, new)| Some((old.parse().ok()?, new.parse().ok()?)));
+    parts.ok_or_else(|| format!("{text:?}: write for example 7=19"))
+}

@@ -1,0 +1,241 @@
+//! What is not the protocol's business: the file `gateway.toml` beside `cluster.toml`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use node::atomic_file;
+use protocol::limits;
+use protocol::map::ClusterMap;
+use protocol::redundancy::Redundancy;
+use serde::{Deserialize, Serialize};
+
+use crate::output::program;
+
+/// The whole file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GatewayFile {
+    /// Where the gateway listens for HTTP.
+    pub(crate) http: SocketAddr,
+    /// Hosts that are this gateway's HTTP address, beside addresses and `localhost`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<String>,
+    /// The S3 endpoint; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) s3: Option<S3File>,
+    /// Cleaning.
+    #[serde(default, skip_serializing_if = "CleanFile::is_default")]
+    pub(crate) clean: CleanFile,
+}
+
+/// Section `[clean]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CleanFile {
+    /// The grace time: nothing goes that was referred to, or put, less than this ago. A put may take half of it. The same in
+    /// all gateways of a cluster.
+    pub(crate) grace_seconds: u64,
+    /// From the end of one pass to the next; 0: this gateway does not clean by itself.
+    pub(crate) pause_seconds: u64,
+}
+
+impl Default for CleanFile {
+    fn default() -> Self {
+        Self { grace_seconds: 24 * 3_600, pause_seconds: 3_600 }
+    }
+}
+
+impl CleanFile {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How long a put may take.
+    pub(crate) const fn limit(self) -> Duration {
+        Duration::from_millis(self.grace_seconds.saturating_mul(500))
+    }
+}
+
+/// One of `[s3.storage_class]`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StorageClass {
+    /// Copies of every chunk.
+    pub(crate) copies: u8,
+}
+
+/// Section `[s3]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct S3File {
+    /// Where the gateway listens for S3.
+    pub(crate) listen: SocketAddr,
+    /// The domain below which buckets are hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) domain: Option<String>,
+    /// The database of the catalog, where several gateways share it; absent: a file beside `cluster.toml`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) catalog: Option<String>,
+    /// The file of users; absent: `users.toml` beside `cluster.toml`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) users: Option<PathBuf>,
+    /// The certificate that connections are encrypted with, and those between it and its root: PEM. Paths count from this
+    /// file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its private key: PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<PathBuf>,
+    /// Whether chunks of objects are compressed when that is worth it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) compress: bool,
+    /// How objects may be kept other than as the cluster says, by the name of their storage class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) storage_class: BTreeMap<String, StorageClass>,
+    /// How long a client may stand still.
+    #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
+    pub(crate) patience_seconds: u64,
+    /// Bytes of chunks that all puts, and as many that all gets, may have on their way ahead, with a unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ahead: Option<String>,
+    /// Bytes of the largest object that rides in its manifest, with a unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inline: Option<String>,
+}
+
+impl S3File {
+    const fn patience() -> u64 {
+        60
+    }
+
+    const fn is_patience(seconds: &u64) -> bool {
+        *seconds == Self::patience()
+    }
+
+    /// An address with all else at its default.
+    pub(crate) fn at(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            domain: None,
+            catalog: None,
+            users: None,
+            certificate: None,
+            key: None,
+            compress: false,
+            storage_class: BTreeMap::new(),
+            patience_seconds: Self::patience(),
+            ahead: None,
+            inline: None,
+        }
+    }
+
+    /// The address that clients use.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.listen)
+    }
+
+    /// The storage classes, which this map must have the failure domains for.
+    pub(crate) fn storage_classes(&self, map: &ClusterMap) -> anyhow::Result<s3::StorageClasses> {
+        let mut classes = BTreeMap::new();
+        for (name, class) in &self.storage_class {
+            let what = || format!("[s3.storage_class] {name} in gateway.toml");
+            let redundancy = Redundancy::copies(class.copies)
+                .with_context(|| format!("copies = {}: choose 1 to {}", class.copies, limits::COPIES))
+                .with_context(what)?;
+            map.can_keep(redundancy).with_context(what)?;
+            classes.insert(name.clone(), redundancy);
+        }
+        s3::StorageClasses::new(classes).map_err(|why| anyhow::anyhow!("gateway.toml: {why}"))
+    }
+
+    /// Bytes that puts, and gets, may have ahead.
+    pub(crate) fn ahead(&self) -> anyhow::Result<usize> {
+        size("ahead", self.ahead.as_deref(), object::objects::AHEAD, 1 << 40)
+    }
+
+    /// Bytes of the largest object that rides in its manifest.
+    pub(crate) fn inline(&self) -> anyhow::Result<usize> {
+        size("inline", self.inline.as_deref(), object::objects::INLINE, object::objects::MOST_INLINE)
+    }
+
+    /// The files of an encrypted endpoint, if it is one.
+    pub(crate) fn certificate(&self, directory: &Path) -> anyhow::Result<Option<s3::Certificate>> {
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(None),
+            (Some(chain), Some(key)) => {
+                Ok(Some(s3::Certificate { chain: directory.join(chain), key: directory.join(key) }))
+            }
+            _ => bail!("[s3] in gateway.toml: a certificate needs a key and a key a certificate: set both, or neither"),
+        }
+    }
+}
+
+/// A size in section `[s3]`.
+fn size(name: &str, text: Option<&str>, default: usize, most: usize) -> anyhow::Result<usize> {
+    let Some(text) = text else { return Ok(default) };
+    let bytes = crate::units::parse_size(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.filter(|bytes| *bytes <= most).with_context(|| {
+        let (most, example) = (crate::units::size(most as u64), crate::units::size(default as u64).replace(' ', ""));
+        format!("[s3] in gateway.toml: {name} = \"{text}\" is no size up to {most}: write \"{example}\", for example")
+    })
+}
+
+/// The HTTP address of the gateway of the cluster whose configuration is `config`.
+pub(crate) fn address(config: &Path) -> anyhow::Result<String> {
+    Ok(load(config)?.http.to_string())
+}
+
+/// What the gateway of the cluster whose configuration is `config` does.
+pub(crate) fn load(config: &Path) -> anyhow::Result<GatewayFile> {
+    load_from(config, &config.with_file_name("gateway.toml"))
+}
+
+/// What the gateway does whose file is `path`.
+pub(crate) fn load_from(config: &Path, path: &Path) -> anyhow::Result<GatewayFile> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        let advice = if config.exists() {
+            "write http = \"ADDRESS:PORT\" into it: where the gateway listens".to_owned()
+        } else {
+            let config = config.display();
+            format!("there is no {config}: start a cluster with `{} up`, or name one with --config", program())
+        };
+        anyhow::anyhow!("cannot read {}: {error}; {advice}", path.display())
+    })?;
+    toml::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("{}: {}: write http = \"ADDRESS:PORT\"", path.display(), error.message()))
+}
+
+/// Lets objects up to this many bytes ride in their manifests.
+pub(crate) fn set_inline(directory: &Path, bytes: u64) -> anyhow::Result<()> {
+    let config = directory.join("cluster.toml");
+    let mut file = load(&config)?;
+    if let Some(s3) = &mut file.s3 {
+        s3.inline = Some(bytes.to_string());
+    }
+    write(&directory.join("gateway.toml"), &file)
+}
+
+pub(crate) fn write(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
+    let text = toml::to_string(file).with_context(|| format!("{} cannot be made", path.display()))?;
+    atomic_file::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// A cluster's directory: that of its configuration.
+pub(crate) fn directory(config: &Path) -> &Path {
+    config.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The file of the users of S3.
+pub(crate) fn users_file(config: &Path, s3: Option<&S3File>) -> PathBuf {
+    let file = s3.and_then(|s3| s3.users.as_deref()).unwrap_or(Path::new("users.toml"));
+    directory(config).join(file)
+}
+
+/// The users of S3.
+pub(crate) fn users(config: &Path, s3: Option<&S3File>) -> s3::Users {
+    s3::Users::at(&users_file(config, s3))
+}

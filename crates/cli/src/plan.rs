@@ -1,0 +1,256 @@
+//! The next cluster map: `reservoir cluster plan`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use node::ClusterConfig;
+use node::config::TargetConfig;
+use protocol::id::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::args::PlanArgs;
+use crate::client::Gateway;
+use crate::output::{self, json, line};
+use crate::{gateway_file, local_cluster, units};
+
+/// A file with targets alone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Added {
+    #[serde(rename = "target")]
+    targets: Vec<TargetConfig>,
+}
+
+/// What a plan says.
+#[derive(Serialize)]
+struct Report {
+    /// Of the next map.
+    epoch: u32,
+    cells: u32,
+    groups: u32,
+    /// All copies of all chunks.
+    stored_bytes: u64,
+    /// What has to move until everything is where the map has it.
+    moved_bytes: u64,
+    /// What of it is found only by the layout before, until it has moved.
+    strayed_bytes: u64,
+    /// Whether some chunks are looked for in another group than before.
+    regroups: bool,
+    targets: Vec<Row>,
+    written: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: u32,
+    leaves_bytes: u64,
+    arrives_bytes: u64,
+}
+
+/// Runs `reservoir cluster plan`.
+pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
+    let path = &args.table.config;
+    let present = local_cluster::read(path)?;
+    let stored = stored(args)?;
+    if args.new {
+        return lay_out_anew(args, &present, stored);
+    }
+    let wished = wish(args, &present)?;
+    let (next, plan) = present.plan(&wished, &places(args, &present, &wished)?, stored, args.level)?;
+    if let Some(s3) = gateway_file::load(path).ok().and_then(|file| file.s3) {
+        s3.storage_classes(&plan.map).context("a storage class could not be kept under the next map")?;
+    }
+    if args.write {
+        ensure!(
+            args.forget_previous || !plan.regroups || present.previous.is_none(),
+            "the map has a layout before it ([previous]), where some of what is stored may still be, and the next one would forget \
+             that: nothing is written; put such objects again, then write it with --forget-previous"
+        );
+        write(path, &present, &next)?;
+    }
+    let row = |(id, moves): (&NodeId, &protocol::planner::moves::Move)| Row {
+        id: id.0,
+        leaves_bytes: moves.leaves,
+        arrives_bytes: moves.arrives,
+    };
+    let report = Report {
+        epoch: next.epoch,
+        cells: plan.map.cells(),
+        groups: plan.map.groups(),
+        stored_bytes: stored,
+        moved_bytes: plan.moves.bytes(),
+        strayed_bytes: plan.moves.strays,
+        regroups: plan.regroups,
+        targets: plan.moves.targets.iter().map(row).collect(),
+        written: args.write,
+    };
+    if args.table.json { json(&report) } else { print(&report, path, present.previous.is_some()) }
+}
+
+/// Writes the layout of a new cluster for one that is empty.
+fn lay_out_anew(args: &PlanArgs, present: &ClusterConfig, stored: u64) -> anyhow::Result<()> {
+    ensure!(
+        stored == 0,
+        "{} are stored, which would not be found any more: --new is for clusters that are empty",
+        units::size(stored)
+    );
+    let path = &args.table.config;
+    let next = present.clone().with_first_layout()?;
+    let next = ClusterConfig { epoch: present.epoch.saturating_add(1), ..next };
+    if args.write {
+        write(path, present, &next)?;
+    }
+    let map = next.map()?;
+    if args.table.json {
+        return json(&Report {
+            epoch: next.epoch,
+            cells: map.cells(),
+            groups: map.groups(),
+            stored_bytes: stored,
+            moved_bytes: 0,
+            strayed_bytes: 0,
+            regroups: true,
+            targets: vec![],
+            written: args.write,
+        });
+    }
+    line(&format!(
+        "epoch {}: the layout of a new cluster, {} groups in {} cells",
+        next.epoch,
+        map.groups(),
+        map.cells()
+    ))?;
+    line(&done(path, args.write))
+}
+
+/// What became of the plan.
+fn done(path: &Path, written: bool) -> String {
+    if written {
+        format!("written to {}: make the stores of new targets, start them, and send SIGHUP to all", path.display())
+    } else {
+        "nothing is written: do that with --write".to_owned()
+    }
+}
+
+fn print(report: &Report, path: &Path, had_previous: bool) -> anyhow::Result<()> {
+    let row = |row: &Row| vec![row.id.to_string(), units::size(row.leaves_bytes), units::size(row.arrives_bytes)];
+    output::table(&["target", "leaves", "arrives"], report.targets.iter().map(row).collect())?;
+    let size = units::size;
+    line(&format!(
+        "epoch {}: {} groups in {} cells; of {} stored, {} would have to move, {} of it from where only the layout before has it",
+        report.epoch,
+        report.groups,
+        report.cells,
+        size(report.stored_bytes),
+        size(report.moved_bytes),
+        size(report.strayed_bytes)
+    ))?;
+    if report.strayed_bytes > 0 {
+        line(
+            "data does not move by itself: such chunks are found by the layout before, which the map carries until the next such \
+             change; put their objects again before that",
+        )?;
+    }
+    if report.regroups && had_previous {
+        line("the map has one layout before it: that of the present [previous] is forgotten")?;
+    }
+    line(&done(path, report.written))
+}
+
+/// The cluster as it is to be.
+fn wish(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<ClusterConfig> {
+    let mut wished = present.clone();
+    let (resized, replaced) = (args.capacity.iter().map(|(id, _)| id), args.replace.iter().map(|(old, _)| old));
+    for id in args.drain.iter().chain(&args.restore).chain(&args.remove).chain(resized).chain(replaced) {
+        ensure!(present.targets.iter().any(|target| target.id == *id), "there is no target {id} in the map");
+    }
+    wished.copies = args.copies.unwrap_or(wished.copies);
+    wished.group_cells = args.group_cells.map_or(wished.group_cells, usize::from);
+    wished.overlap = args.overlap.unwrap_or(wished.overlap);
+    let goes = |id: u32| args.remove.contains(&id) || args.replace.iter().any(|(old, _)| *old == id);
+    wished.targets.retain(|target| !goes(target.id));
+    for target in &mut wished.targets {
+        target.drain = args.drain.contains(&target.id) || target.drain && !args.restore.contains(&target.id);
+        if let Some((_, size)) = args.capacity.iter().find(|(id, _)| *id == target.id) {
+            target.capacity.clone_from(size);
+        }
+        present.capacity(target)?;
+    }
+    if let Some(path) = &args.add {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let added: Added = toml::from_str(&text).map_err(|error| {
+            anyhow::anyhow!("{}: {}: write sections [[target]]", path.display(), error.message().replace('\n', " "))
+        })?;
+        for target in added.targets {
+            present.capacity(&target)?;
+            ensure!(
+                present.targets.iter().all(|other| other.id != target.id),
+                "target {} is in the map, or was: give the one that is added an id of its own",
+                target.id
+            );
+            wished.targets.push(target);
+        }
+    }
+    Ok(wished)
+}
+
+/// Who takes whose place.
+fn places(
+    args: &PlanArgs,
+    present: &ClusterConfig,
+    wished: &ClusterConfig,
+) -> anyhow::Result<BTreeMap<NodeId, NodeId>> {
+    let takes_chunks = |of: &ClusterConfig, id: u32| of.targets.iter().any(|target| target.id == id && !target.drain);
+    let (mut places, mut taken) = (BTreeMap::new(), BTreeSet::new());
+    for (old, new) in &args.replace {
+        let what = format!("--replace {old}={new}");
+        ensure!(
+            takes_chunks(present, *old),
+            "{what}: target {old} is drained and has no place: remove it with --remove {old}"
+        );
+        ensure!(
+            !takes_chunks(present, *new),
+            "{what}: target {new} has a place already: name one that is added or was drained"
+        );
+        ensure!(
+            takes_chunks(wished, *new),
+            "{what}: target {new} would take no chunks: add it with --add FILE, or with --restore {new} if it is drained"
+        );
+        let once = places.insert(NodeId(*old), NodeId(*new)).is_none() && taken.insert(*new);
+        ensure!(
+            once && !args.drain.contains(old) && !args.remove.contains(old),
+            "{what}: say once what becomes of a target"
+        );
+    }
+    Ok(places)
+}
+
+/// Bytes of all copies of all chunks.
+fn stored(args: &PlanArgs) -> anyhow::Result<u64> {
+    if let Some(text) = &args.stored {
+        return node::config::parse_size(text).with_context(|| format!("--stored {text}: write a size like 20TiB"));
+    }
+    let status = Gateway::of(&args.table)
+        .and_then(|gateway| gateway.status())
+        .context("how much is stored is not known: say it with --stored, or start the gateway")?;
+    let silent: Vec<String> =
+        status.targets.iter().filter(|target| target.live.is_none()).map(|target| target.id.to_string()).collect();
+    ensure!(
+        silent.is_empty(),
+        "how much is stored is not known, as targets are silent ({}): start them, or say it with --stored",
+        silent.join(", ")
+    );
+    Ok(status.targets.iter().filter_map(|target| target.live).sum())
+}
+
+/// Puts the next map in the place of the present one, which is kept.
+fn write(path: &Path, present: &ClusterConfig, next: &ClusterConfig) -> anyhow::Result<()> {
+    let text = toml::to_string(next).with_context(|| format!("{} cannot be made", path.display()))?;
+    ClusterConfig::parse(&text, path).context("the next map is not read back as it is: nothing is written")?;
+    let kept = PathBuf::from(format!("{}.{}", path.display(), present.epoch));
+    fs::copy(path, &kept).with_context(|| format!("{} cannot be kept as {}", path.display(), kept.display()))?;
+    let text = format!("# A Reservoir cluster. docs/operate.md explains each line.\n{text}");
+    node::atomic_file::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))
+}

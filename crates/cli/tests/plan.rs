@@ -1,0 +1,169 @@
+//! The cells of a cluster's map: written down for maps from before there were any, and changed by plans.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod common;
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use common::{Cluster, make_store, reservoir};
+
+fn without_cells(map: &Path) -> String {
+    let text = fs::read_to_string(map).unwrap();
+    let (rest, _) = text.split_once("[layout]").unwrap();
+    rest.to_owned()
+}
+
+#[test]
+fn a_map_from_before_there_were_cells_is_taken_over() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let up = ["up", "--data", data.to_str().unwrap(), "--targets", "13", "--once"];
+    assert!(reservoir(&up).status.success());
+    let map = data.join("cluster.toml");
+    let old = without_cells(&map);
+    fs::write(&map, &old).unwrap();
+    let cluster = Cluster::start(&data, &[]);
+    let taken = fs::read_to_string(&map).unwrap();
+    assert!(taken.starts_with(old.trim_end()) && taken.contains("\ndrawn = [16, "), "{taken}");
+    for n in 0..12 {
+        let name = format!("f{n}");
+        assert!(cluster.try_run(&["put", "-", &name], name.as_bytes()).status.success());
+    }
+    assert!(cluster.stop());
+    // A file that is written anew without them, and with other targets, would lose most of what is stored.
+    let (rest, last) = old.rsplit_once("[[target]]").unwrap();
+    assert!(last.contains("id = 13"));
+    fs::write(&map, rest).unwrap();
+    let lost = common::error_of(&["up", "--data", data.to_str().unwrap(), "--once"]);
+    assert!(lost.contains("it has no [layout], and cluster.toml.1 beside it"), "{lost}");
+    fs::write(&map, &taken).unwrap();
+    let cluster = Cluster::start(&data, &[]);
+    assert_eq!(fs::read_to_string(&map).unwrap(), taken);
+    for n in 0..12 {
+        let name = format!("f{n}");
+        assert_eq!(cluster.run(&["get", &name, "-o", "-"]), name.as_bytes());
+    }
+    assert!(cluster.stop());
+}
+
+#[test]
+fn a_plan_adds_a_target_and_moves_nothing_out_of_reach() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let cluster = Cluster::start(&data, &["--targets", "12"]);
+    for n in 0..12 {
+        let name = format!("f{n}");
+        assert!(cluster.try_run(&["put", "-", &name], name.as_bytes()).status.success());
+    }
+    let port = node::free_port(Ipv4Addr::LOCALHOST).unwrap();
+    let new = data.join("new.toml");
+    let entry = format!(
+        "[[target]]\nid = 13\ndomain = \"disk-013\"\naddress = \"127.0.0.1:{port}\"\ndata = \"targets/13\"\n\
+         capacity = \"1GiB\"\n"
+    );
+    fs::write(&new, entry).unwrap();
+    let before = fs::read_to_string(cluster.config()).unwrap();
+    let wish = ["cluster", "plan", "--add", new.to_str().unwrap(), "--json"];
+    let plan: serde_json::Value = serde_json::from_slice(&cluster.run(&wish)).unwrap();
+    assert_eq!((&plan["epoch"], &plan["regroups"], &plan["written"]), (&2.into(), &false.into(), &false.into()));
+    assert!(plan["stored_bytes"].as_u64() > Some(0) && plan["strayed_bytes"] == 0, "{plan}");
+    assert_eq!(fs::read_to_string(cluster.config()).unwrap(), before);
+    let printed = String::from_utf8(cluster.run(&[&wish[..4], &["--stored", "10TiB", "--write"]].concat())).unwrap();
+    assert!(printed.contains("of 10 TiB stored"), "{printed}");
+    assert_eq!(fs::read_to_string(format!("{}.1", cluster.config())).unwrap(), before);
+    make_store(&cluster.config(), 13);
+    assert!(cluster.stop());
+    let cluster = Cluster::start(&data, &[]);
+    for n in 0..12 {
+        let name = format!("f{n}");
+        assert_eq!(cluster.run(&["get", &name, "-o", "-"]), name.as_bytes());
+    }
+    // What would hide all of it is not even planned.
+    let anew = |more: &[&str]| cluster.try_run(&[&["cluster", "plan", "--new"][..], more].concat(), b"");
+    let map = fs::read_to_string(cluster.config()).unwrap();
+    let refused = anew(&["--write"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("would not be found"));
+    let shown = anew(&["--stored", "0"]);
+    assert!(shown.status.success() && String::from_utf8_lossy(&shown.stdout).contains("nothing is written"));
+    assert_eq!(fs::read_to_string(cluster.config()).unwrap(), map);
+    let nobody = cluster.try_run(&["cluster", "plan", "--drain", "77", "--stored", "1TiB"], b"");
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("there is no target 77"));
+    assert!(cluster.stop());
+}
+
+/// What a plan of this cluster says, or why there is none.
+fn planned(map: &Path, wish: &[&str]) -> Result<serde_json::Value, String> {
+    let always = ["cluster", "plan", "--config", map.to_str().unwrap(), "--stored", "12TiB", "--json"];
+    let out = reservoir(&[&always[..], wish].concat());
+    if !out.status.success() {
+        return Err(String::from_utf8(out.stderr).unwrap());
+    }
+    Ok(serde_json::from_slice(&out.stdout).unwrap())
+}
+
+/// A file with a target of the size of those that are in the map.
+fn write_target(path: &Path, map: &Path, id: u32, domain: &str) {
+    let map = fs::read_to_string(map).unwrap();
+    let capacity = map.lines().find(|line| line.starts_with("capacity = ")).unwrap();
+    let address = format!("address = \"127.0.0.1:{}\"", 20_000 + id);
+    let entry = format!("[[target]]\nid = {id}\ndomain = \"{domain}\"\n{address}\ndata = \"targets/{id}\"\n");
+    fs::write(path, format!("{entry}{capacity}\n")).unwrap();
+}
+
+#[test]
+fn a_target_replaces_another_in_its_place() {
+    let place = tempfile::tempdir().unwrap();
+    let (data, new) = (place.path().join("data"), place.path().join("new.toml"));
+    let up = |data: &Path, targets: &str| {
+        let up = ["up", "--data", data.to_str().unwrap(), "--targets", targets, "--once"];
+        assert!(reservoir(&up).status.success());
+        data.join("cluster.toml")
+    };
+    let map = up(&data, "12");
+    write_target(&new, &map, 13, "another");
+    let add = ["--add", new.to_str().unwrap()];
+    let with_new = |map: &Path, wish: &[&str]| planned(map, &[&add[..], wish].concat());
+    let before = fs::read_to_string(&map).unwrap();
+    let refused = |wish: &[&str], why: &str| {
+        let error = with_new(&map, wish).unwrap_err();
+        assert!(error.contains(why), "{wish:?}: {error}");
+    };
+    refused(&["--replace", "77=13"], "there is no target 77");
+    refused(&["--replace", "7=5"], "target 5 has a place already");
+    refused(&["--replace", "7=14"], "target 14 would take no chunks: add it with --add FILE");
+    refused(&["--replace", "7=13", "--replace", "8=13"], "--replace 8=13: say once what becomes of a target");
+    refused(&["--replace", "7=13", "--remove", "7"], "--replace 7=13: say once what becomes of a target");
+    refused(&["--replace", "7"], "write for example 7=19");
+    assert_eq!(fs::read_to_string(&map).unwrap(), before);
+
+    let plan = with_new(&map, &["--replace", "7=13", "--write"]).unwrap();
+    assert_eq!((&plan["regroups"], &plan["written"]), (&false.into(), &true.into()), "{plan}");
+    let moved = &plan["moved_bytes"];
+    let rows = serde_json::json!([
+        { "id": 7, "leaves_bytes": moved, "arrives_bytes": 0 },
+        { "id": 13, "leaves_bytes": 0, "arrives_bytes": moved },
+    ]);
+    assert_eq!(plan["targets"], rows);
+    let cells = |text: &str| {
+        let map: toml::Table = toml::from_str(text).unwrap();
+        let cells = map["layout"]["cell"].as_array().unwrap().clone();
+        cells.into_iter().map(|cell| cell["targets"].to_string()).collect::<Vec<String>>().join(" ")
+    };
+    let after = fs::read_to_string(&map).unwrap();
+    let swapped = cells(&before).replace('7', "13");
+    assert_eq!(cells(&after), swapped);
+    assert!(!after.contains("\nid = 7\n") && after.contains("\nid = 13\n"));
+
+    // With one target to a domain, and as many domains as copies, only one of its own domain can do it.
+    let three = up(&place.path().join("three"), "3");
+    write_target(&new, &three, 13, "disk-001");
+    let error = with_new(&three, &["--replace", "2=13"]).unwrap_err();
+    assert!(error.contains("target 13 cannot take the place of target 2"), "{error}");
+    write_target(&new, &three, 13, "another");
+    let plan = with_new(&three, &["--replace", "2=13"]).unwrap();
+    assert_eq!(plan["regroups"], false, "{plan}");
+}

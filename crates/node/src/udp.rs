@@ -1,0 +1,412 @@
+//! UDP with multicast, over IPv4 or IPv6: addresses for ids, sealing, and what waits for the socket.
+
+mod socket;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use protocol::id::NodeId;
+use protocol::machine::{Body, DataRun, Destination, Transmit};
+use protocol::map::ClusterMap;
+use protocol::time::{Instant, Span};
+use protocol::wire::{DATA_HEADER, DropReason, Opened, Session, datagrams, is_answerable, is_data};
+use quinn_udp::{RecvMeta, UdpSockRef};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
+
+use crate::NodeError;
+use crate::carrier::{Carrier, Poller, Readiness};
+use crate::config::ClusterConfig;
+use crate::event_loop::now;
+use crate::metrics::CarrierMetrics;
+use crate::reachability::{Complaints, Obstacle, Reachability};
+use crate::send_queue::{Outgoing, SendQueue};
+
+use socket::{OpenSocket, SOCKET_BUFFER, group_sockets, unicast_socket};
+pub use socket::{group_address, has_addresses, initiator_interface};
+
+/// Initiators whose address is remembered.
+const LEARNED: usize = 4_096;
+/// What waited is sent in portions of so many before what has arrived has its turn.
+const FLUSHED: usize = 256;
+/// The least time between refusals: what is sent to a node must not make it send as much.
+const REFUSALS: Span = Span::from_millis(100);
+/// Errors of earlier datagrams that are read at once, and times that a datagram is sent again because of them.
+const ERRORS: usize = 64;
+/// See [`ERRORS`].
+const RETRIES: usize = 4;
+/// Receive buffers that one call fills.
+const BATCH: usize = 16;
+/// Bytes of one: the largest datagram, or several that the kernel joined.
+const BUFFER: usize = 1 << 16;
+/// The most bytes that one call hands to the kernel to send: a UDP datagram over IPv4; over IPv6 it may be 20 more.
+const LARGEST: usize = 65_507;
+
+/// The sockets of one node.
+#[derive(Debug)]
+pub struct Udp {
+    /// The first sends, and receives what is addressed to this node; the others receive its groups. A socket's place is its
+    /// token.
+    sockets: Vec<OpenSocket>,
+    /// Whether the poller knows all of them, and whether it reports when the first takes more.
+    watched: bool,
+    awaits_room: bool,
+    id: NodeId,
+    is_ipv6: bool,
+    map: ClusterMap,
+    multicast_port: u16,
+    addresses: BTreeMap<NodeId, SocketAddr>,
+    learned: VecDeque<NodeId>,
+    session: Session,
+    queue: SendQueue,
+    buffers: Vec<u8>,
+    arrived: VecDeque<(Bytes, SocketAddr)>,
+    /// When the last batch came.
+    arrived_at: Instant,
+    refused_at: Instant,
+    complaints: Complaints,
+    /// What was counted.
+    pub metrics: CarrierMetrics,
+    /// What is known of each target.
+    pub reachability: Reachability,
+}
+
+impl Udp {
+    /// The sockets of a node that listens on `address`; a target (`id` in the map) joins its groups.
+    ///
+    /// # Errors
+    /// When the address is taken or not of this host.
+    pub fn open(config: &ClusterConfig, address: SocketAddr, id: NodeId) -> Result<Self, NodeError> {
+        let map = config.map()?;
+        let key = config.key()?;
+        let mut sockets = vec![unicast_socket(config, address)?];
+        sockets.extend(group_sockets(config, &map, id, address.ip())?);
+        // No earlier process of this node hears anything any more: its address is ours.
+        let began = now();
+        let udp = Self {
+            addresses: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),
+            session: Session::new(key, map.cluster, id, crate::random()),
+            sockets,
+            watched: false,
+            awaits_room: false,
+            id,
+            is_ipv6: address.is_ipv6(),
+            map,
+            multicast_port: config.network.multicast_port,
+            learned: VecDeque::new(),
+            // As much as a target takes in at once; a larger burst is lost, as on a full wire, and repaired.
+            queue: SendQueue::new(config.protocol(address.ip()).receive_buffer),
+            buffers: vec![0; BATCH * BUFFER],
+            arrived: VecDeque::new(),
+            arrived_at: began,
+            refused_at: Instant::ZERO,
+            complaints: Complaints::default(),
+            metrics: CarrierMetrics::default(),
+            reachability: Reachability::new(config, began),
+        };
+        udp.warn_of_small_buffers();
+        udp.count_losses();
+        Ok(udp)
+    }
+
+    fn warn_of_small_buffers(&self) {
+        // Linux doubles what is set, for its own bookkeeping.
+        let got = self.sockets[0].socket.recv_buffer_size().unwrap_or(0) / 2;
+        if got < SOCKET_BUFFER {
+            tracing::warn!(
+                "the receive buffer is {got} bytes, {SOCKET_BUFFER} are wanted: datagrams may be lost under load; \
+                 set net.core.rmem_max={SOCKET_BUFFER} with sysctl"
+            );
+        }
+    }
+
+    /// Where this node is reached.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.sockets[0].socket.local_addr().ok().and_then(|address| address.as_socket())
+    }
+
+    /// Lets the metrics ask the kernel what it dropped at these sockets.
+    fn count_losses(&self) {
+        self.metrics
+            .watch(self.sockets.iter().filter_map(|socket| rustix::fs::fstat(&socket.socket).ok()?.st_ino.into()));
+    }
+
+    /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
+    /// side where that may have no idea.
+    fn drop_arrived(&mut self, reason: DropReason, answerable: bool, from: SocketAddr) {
+        let at = self.arrived_at;
+        self.metrics.dropped(reason.name(), 1);
+        let target = self.reachability.met(from, Obstacle::Dropped(reason), at);
+        self.complaints.dropped(reason, from, target, at);
+        let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
+        if strange && answerable && at.since(self.refused_at) >= REFUSALS {
+            self.refused_at = at;
+            let head = self.session.refusal();
+            self.push(Outgoing { head, payload: Bytes::new(), segment: None, to: from });
+        }
+    }
+
+    /// Remembers where an initiator is, and that a target is alive, from an authenticated datagram.
+    fn learn(&mut self, datagram: &Bytes, from: SocketAddr) {
+        let Some(id) = datagram.get(12..16).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else { return };
+        let id = NodeId(id);
+        if !id.is_initiator() {
+            return self.reachability.mark_alive(id, self.arrived_at);
+        }
+        if self.addresses.insert(id, from).is_none() {
+            self.learned.push_back(id);
+            if self.learned.len() > LEARNED {
+                self.learned.pop_front().map(|oldest| self.addresses.remove(&oldest));
+            }
+        }
+    }
+
+    fn address(&self, to: Destination) -> Option<SocketAddr> {
+        match to {
+            Destination::Node(id) => self.addresses.get(&id).copied(),
+            Destination::Members(set) => {
+                let group = group_address(&self.map, set, self.is_ipv6)?;
+                Some(SocketAddr::new(group, self.multicast_port))
+            }
+        }
+    }
+
+    /// Sends a run with as few calls as the kernel allows.
+    fn send_run(&mut self, run: &DataRun, to: SocketAddr) {
+        let segment = DATA_HEADER + run.per_datagram;
+        let at_once = self.sockets[0].offload.max_gso_segments().min(LARGEST / segment);
+        if at_once < 2 || run.payload.len() <= run.per_datagram {
+            for (header, payload) in datagrams(run) {
+                self.push(Outgoing { head: Bytes::copy_from_slice(&header), payload, segment: None, to });
+            }
+            return;
+        }
+        let mut rest = datagrams(run).peekable();
+        while rest.peek().is_some() {
+            let mut segments = BytesMut::with_capacity(at_once * segment);
+            for (header, payload) in rest.by_ref().take(at_once) {
+                segments.put_slice(&header);
+                segments.put_slice(&payload);
+            }
+            let head = segments.freeze();
+            self.push(Outgoing { head, payload: Bytes::new(), segment: Some(segment), to });
+        }
+    }
+
+    fn push(&mut self, outgoing: Outgoing) {
+        if self.queue.is_empty() && self.try_send(&outgoing) {
+            return;
+        }
+        let datagrams = outgoing.datagrams();
+        if !self.queue.push(outgoing) {
+            self.metrics.dropped("backlog", datagrams);
+        }
+    }
+
+    /// Whether it is done with: sent, or lost for good (which the protocol repairs).
+    fn try_send(&mut self, outgoing: &Outgoing) -> bool {
+        for _ in 0..RETRIES {
+            match self.send_now(outgoing) {
+                Ok(()) => {
+                    self.metrics.sent(is_data(&outgoing.head), outgoing.datagrams(), outgoing.len() as u64);
+                    return true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) => {
+                    // What is waiting there is of earlier datagrams, to others perhaps: this one was not sent.
+                    if self.errors(Some(error.kind())) == 0 {
+                        obstacle(error.kind()).map(|obstacle| self.reachability.met(outgoing.to, obstacle, now()));
+                        break;
+                    }
+                }
+            }
+        }
+        // A cut cable, an interface that cannot cut segments (the socket state remembers that it cannot): lost, like any
+        // other datagram.
+        self.metrics.dropped("send_failed", outgoing.datagrams());
+        true
+    }
+
+    /// Reads what became of earlier datagrams that did not reach anybody: how many. `first` is the error that a call returned.
+    fn errors(&mut self, first: Option<ErrorKind>) -> usize {
+        let socket = &self.sockets[0].socket;
+        let (mut kind, mut count) = (first, 0);
+        while count < ERRORS {
+            // What stands first in the queue; reading it clears that.
+            let next = socket.take_error().ok().flatten().map(|error| error.kind());
+            kind = next.or(kind);
+            let (mut byte, mut rest) = ([0], RecvAncillaryBuffer::default());
+            let mut slices = [IoSliceMut::new(&mut byte)];
+            let Ok(message) = recvmsg(socket, &mut slices, &mut rest, RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT) else {
+                break;
+            };
+            count += 1;
+            let to = message.address.and_then(|address| SocketAddr::try_from(address).ok());
+            if let (Some(to), Some(obstacle)) = (to, kind.and_then(obstacle)) {
+                self.reachability.met(to, obstacle, now());
+            }
+        }
+        count
+    }
+
+    fn send_now(&self, outgoing: &Outgoing) -> std::io::Result<()> {
+        let OpenSocket { socket, offload } = &self.sockets[0];
+        match outgoing.segment {
+            None => socket
+                .send_to_vectored(&[IoSlice::new(&outgoing.head), IoSlice::new(&outgoing.payload)], &outgoing.to.into())
+                .map(drop),
+            Some(segment) => {
+                let transmit = quinn_udp::Transmit {
+                    destination: outgoing.to,
+                    ecn: None,
+                    contents: &outgoing.head,
+                    segment_size: Some(segment),
+                    src_ip: None,
+                };
+                offload.try_send(UdpSockRef::from(socket), &transmit)
+            }
+        }
+    }
+
+    /// Goes on with what waits; some of it at a time.
+    fn flush(&mut self) {
+        for _ in 0..FLUSHED {
+            let Some(outgoing) = self.queue.pop() else { return };
+            if !self.try_send(&outgoing) {
+                return self.queue.put_back(outgoing);
+            }
+        }
+    }
+}
+
+/// How many datagrams something is sent as.
+fn count(body: &Body) -> u64 {
+    match body {
+        Body::Control(_) => 1,
+        Body::Data(run) => run.payload.len().div_ceil(run.per_datagram.max(1)) as u64,
+    }
+}
+
+/// What an error of the network says of the way to where a datagram went.
+const fn obstacle(kind: ErrorKind) -> Option<Obstacle> {
+    match kind {
+        ErrorKind::ConnectionRefused => Some(Obstacle::Closed),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::PermissionDenied => {
+            Some(Obstacle::Unreachable)
+        }
+        _ => None,
+    }
+}
+
+impl Carrier for Udp {
+    fn prepare(&mut self, poller: &Poller) -> std::io::Result<()> {
+        if !self.watched {
+            for (token, socket) in (0..).zip(&self.sockets) {
+                poller.watch(&socket.socket, token, false)?;
+            }
+            (self.watched, self.awaits_room) = (true, false);
+        }
+        let waits = !self.queue.is_empty();
+        if self.awaits_room != waits {
+            poller.watch(&self.sockets[0].socket, 0, waits)?;
+            self.awaits_room = waits;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, _: u32, readiness: Readiness) {
+        if readiness.failed {
+            self.errors(None);
+        }
+        if readiness.writable {
+            self.flush();
+        }
+    }
+
+    fn reload(&mut self, config: &ClusterConfig) -> Result<(), NodeError> {
+        let map = config.map()?;
+        let mut local = self.local().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+        let own = match config.targets.iter().find(|t| NodeId(t.id) == self.id) {
+            Some(target) => Some(target.address),
+            None if config.is_ipv6() != self.is_ipv6 => Some(SocketAddr::new(initiator_interface(config)?, 0)),
+            None => None,
+        };
+        if let Some(address) = own.filter(|address| Some(*address) != self.local()) {
+            self.sockets[0] = unicast_socket(config, address)?;
+            (self.watched, self.is_ipv6, local) = (false, address.is_ipv6(), address.ip());
+        }
+        let joined = group_sockets(config, &map, self.id, local)?;
+        self.sockets.truncate(1);
+        self.sockets.extend(joined);
+        self.watched = false;
+        self.count_losses();
+        self.addresses.extend(config.targets.iter().map(|t| (NodeId(t.id), t.address)));
+        self.reachability.set(config);
+        (self.map, self.multicast_port) = (map, config.network.multicast_port);
+        Ok(())
+    }
+
+    fn receive(&mut self, token: u32) -> bool {
+        let Some(OpenSocket { socket, offload }) = self.sockets.get(token as usize) else { return false };
+        let mut buffers = self.buffers.chunks_mut(BUFFER);
+        let mut slices: [IoSliceMut<'_>; BATCH] =
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));
+        let mut metas = [RecvMeta::default(); BATCH];
+        let count = match offload.recv(UdpSockRef::from(socket), &mut slices, &mut metas) {
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => return false,
+            // An earlier datagram did not reach its host: says nothing of those that are here.
+            Err(error) => return self.errors(Some(error.kind())) > 0,
+        };
+        self.arrived_at = now();
+        for (meta, buffer) in metas.iter().zip(self.buffers.chunks(BUFFER)).take(count) {
+            let joined = Bytes::copy_from_slice(&buffer[..meta.len]);
+            // An empty one counts as well: it is malformed.
+            for at in (0..meta.len.max(1)).step_by(meta.stride.max(1)) {
+                let datagram = joined.slice(at..(at + meta.stride).min(meta.len));
+                self.arrived.push_back((datagram, meta.addr));
+            }
+        }
+        count == BATCH
+    }
+
+    fn arrived(&mut self) -> Option<Bytes> {
+        while let Some((datagram, from)) = self.arrived.pop_front() {
+            self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
+            let answerable = is_answerable(&datagram);
+            match self.session.open(self.arrived_at, datagram) {
+                Ok(Opened::Good(datagram)) => {
+                    if !is_data(&datagram) {
+                        self.learn(&datagram, from);
+                    }
+                    return Some(datagram);
+                }
+                Ok(Opened::Between(replies)) => {
+                    for head in replies {
+                        self.push(Outgoing { head, payload: Bytes::new(), segment: None, to: from });
+                    }
+                }
+                Err(reason) => self.drop_arrived(reason, answerable, from),
+            }
+        }
+        None
+    }
+
+    fn send(&mut self, transmit: &Transmit) {
+        let Some(to) = self.address(transmit.to) else {
+            return self.metrics.dropped("no_address", count(&transmit.body));
+        };
+        match &transmit.body {
+            Body::Control(message) => {
+                let head = self.session.seal(message);
+                self.push(Outgoing { head, payload: Bytes::new(), segment: None, to });
+            }
+            Body::Data(run) => self.send_run(run, to),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::collections::BTreeSet;
+use std::net::{Ipv6Addr, UdpSocket};
+use std::path::Path;
+
+use protocol::id::{ClusterId, Epoch};
+use protocol::machine::Transmit;
+use protocol::map::{MemberSet, TargetEntry};
+
+use super::*;
+use crate::free_port;
+use crate::metrics::InitiatorMetrics;
+
+fn map(cluster: u32, targets: u32) -> ClusterMap {
+    let entry = |id: u32| TargetEntry { id: NodeId(id), domain: id as u16, capacity: 1 << 30 };
+    ClusterMap::new(ClusterId(cluster), Epoch(1), 3, 3, (1..=targets).map(entry).collect()).unwrap()
+}
+
+#[test]
+fn every_set_of_members_has_an_address_of_its_own_on_both_families() {
+    let map = map(0x1234_abcd, 27);
+    let sets: BTreeSet<MemberSet> = (1..=27).flat_map(|id| map.memberships(NodeId(id))).collect();
+    for ipv6 in [false, true] {
+        let groups: BTreeSet<IpAddr> = sets.iter().map(|set| group_address(&map, *set, ipv6).unwrap()).collect();
+        assert_eq!(groups.len(), sets.len());
+        assert!(groups.iter().all(|group| group.is_multicast() && group.is_ipv6() == ipv6));
+    }
+}
+
+#[test]
+fn the_addresses_of_groups_are_those_that_are_documented() {
+    let set = MemberSet { cell: 2, mask: 0b101 };
+    let at = |cluster, ipv6| group_address(&map(cluster, 27), set, ipv6).unwrap().to_string();
+    assert_eq!(at(0x1234_abcd, false), "239.130.0.5");
+    assert_eq!(at(0x1234_abcd, true), "ff15::1234:abcd:8082:5");
+    assert_eq!(at(7, true), "ff15::7:8082:5");
+}
+
+/// A cluster of one target at `interface`.
+fn config(dir: &Path, interface: IpAddr) -> ClusterConfig {
+    std::fs::write(dir.join("cluster.key"), "5a".repeat(32)).unwrap();
+    let address = SocketAddr::new(interface, free_port(interface).unwrap());
+    let map = format!(
+        "cluster = \"c\"\nepoch = 1\ncopies = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast = \"off\"\n\
+         [[target]]\nid = 1\ndomain = \"d\"\naddress = \"{address}\"\ndata = \"t\"\ncapacity = \"64MiB\"\n"
+    );
+    std::fs::write(dir.join("cluster.toml"), map).unwrap();
+    ClusterConfig::load(&dir.join("cluster.toml")).unwrap()
+}
+
+/// The loopback addresses of the families that this machine has.
+fn loopbacks() -> Vec<IpAddr> {
+    let all = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let is_there = |address: &IpAddr| match UdpSocket::bind((*address, 0)) {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("skipped: this machine has no {address}: {error}");
+            false
+        }
+    };
+    all.into_iter().filter(is_there).collect()
+}
+
+fn dropped(udp: &Udp, reason: &str) -> u64 {
+    let page = InitiatorMetrics::new(&udp.metrics).page();
+    let series = format!("reservoir_initiator_dropped_total{{reason=\"{reason}\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
+}
+
+fn data(to: NodeId, per_datagram: usize) -> Transmit {
+    use protocol::id::TxnId;
+    use protocol::wire::DataHeader;
+    let payload = Bytes::from(vec![7; 100_000]);
+    let header = DataHeader { cluster: ClusterId(1), from: NodeId(1), txn: TxnId(1), offset: 0, size: 100_000 };
+    Transmit { to: Destination::Node(to), body: Body::Data(DataRun { header, payload, per_datagram }) }
+}
+
+#[test]
+fn what_the_kernel_has_no_room_for_is_counted() {
+    for interface in loopbacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), interface);
+        let mut udp = Udp::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        assert_eq!(dropped(&udp, "receive_buffer"), 0);
+        let sender = UdpSocket::bind((interface, 0)).unwrap();
+        // More than its buffer takes, with all that the kernel counts for each.
+        let sent = 4_000;
+        for _ in 0..sent {
+            sender.send_to(&[0; 8_000], config.targets[0].address).unwrap();
+        }
+        let mut arrived = 0;
+        loop {
+            let more = udp.receive(0);
+            assert!(udp.arrived().is_none(), "none of them is good");
+            let (malformed, lost) = (dropped(&udp, "malformed"), dropped(&udp, "receive_buffer"));
+            if !more && malformed == arrived {
+                assert!(lost > 0, "{malformed} arrived");
+                assert_eq!(malformed + lost, sent, "each is counted once");
+                break;
+            }
+            arrived = malformed;
+        }
+        // What was counted is not forgotten, nor counted again, with other sockets.
+        let lost = dropped(&udp, "receive_buffer");
+        udp.reload(&config).unwrap();
+        assert_eq!(dropped(&udp, "receive_buffer"), lost);
+    }
+}
+
+#[test]
+fn every_datagram_that_is_not_sent_is_counted() {
+    for interface in loopbacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), interface);
+        let mut udp = Udp::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        udp.send(&data(NodeId(2), 1_000));
+        assert_eq!(dropped(&udp, "no_address"), 100);
+        // Longer than any datagram.
+        udp.send(&data(NodeId(1), 99_000));
+        assert_eq!(dropped(&udp, "send_failed"), 1, "the rest of 1,000 bytes was sent");
+        assert_eq!(dropped(&udp, "backlog"), 0);
+    }
+}
+
+#[test]
+fn a_node_goes_on_when_its_cluster_moves_to_the_other_family() {
+    let [v4, v6] = loopbacks()[..] else { return };
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [old, new] = [config(dirs[0].path(), v4), config(dirs[1].path(), v6)];
+    for id in [NodeId(1), NodeId(NodeId::FIRST_INITIATOR)] {
+        let address = if id.is_initiator() { SocketAddr::new(v4, 0) } else { old.targets[0].address };
+        let mut udp = Udp::open(&old, address, id).unwrap();
+        udp.reload(&new).unwrap();
+        assert_eq!(udp.local().map(|address| address.ip()), Some(v6), "{id}");
+        udp.send(&data(NodeId(1), 1_000));
+        assert_eq!((dropped(&udp, "send_failed"), dropped(&udp, "no_address")), (0, 0), "{id}");
+    }
+}

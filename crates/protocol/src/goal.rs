@@ -1,0 +1,161 @@
+//! How far a chunk's redundancy is reached: which pieces are durable, in which failure domains, and which are missing.
+
+use crate::limits;
+use crate::redundancy::{Piece, Pieces, Redundancy};
+
+/// What is to be durable of a chunk, and what of it is. A piece counts in one failure domain, and a domain for one piece: so
+/// whatever fails as one takes one piece at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    redundancy: Redundancy,
+    missing: Pieces,
+    /// The pieces that are durable and the domains in which they count, in the order in which they came.
+    durable: [Piece; limits::COPIES],
+    domains: [u16; limits::COPIES],
+    held: usize,
+}
+
+impl Goal {
+    /// Nothing is durable yet.
+    #[must_use]
+    pub const fn new(redundancy: Redundancy) -> Self {
+        let (durable, domains) = ([Piece(0); limits::COPIES], [0; limits::COPIES]);
+        Self { redundancy, missing: redundancy.all(), durable, domains, held: 0 }
+    }
+
+    /// What is to be reached.
+    #[must_use]
+    pub const fn redundancy(&self) -> Redundancy {
+        self.redundancy
+    }
+
+    /// The pieces that are to become durable yet, each in a domain that is none of [`domains`](Self::domains).
+    #[must_use]
+    pub const fn missing(&self) -> Pieces {
+        self.missing
+    }
+
+    /// Whether no piece is missing.
+    #[must_use]
+    pub const fn is_met(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// The failure domains in which a piece counts.
+    #[must_use]
+    pub fn domains(&self) -> &[u16] {
+        &self.domains[..self.held]
+    }
+
+    /// The failure domain in which a piece counts; `None` when it is missing.
+    #[must_use]
+    pub fn domain_of(&self, piece: Piece) -> Option<u16> {
+        let mut held = self.durable.iter().zip(self.domains());
+        held.find(|(durable, _)| **durable == piece).map(|(_, domain)| *domain)
+    }
+
+    /// Whether it would be met if copies were in these domains as well.
+    #[must_use]
+    pub fn would_be_met(mut self, domains: impl IntoIterator<Item = u16>) -> bool {
+        self.is_met()
+            || domains.into_iter().any(|domain| {
+                self.hold(self.redundancy.of_copy(), domain);
+                self.is_met()
+            })
+    }
+
+    /// Some target in a failure domain holds each of these pieces durably: as which of them it counts. As none when another
+    /// counts there, or when none of them is missing. What counts already stays where it counts.
+    pub fn hold(&mut self, pieces: Pieces, domain: u16) -> Option<Piece> {
+        if self.domains().contains(&domain) {
+            return None;
+        }
+        let piece = self.missing.and(pieces).lowest()?;
+        *self.durable.get_mut(self.held)? = piece;
+        *self.domains.get_mut(self.held)? = domain;
+        self.held += 1;
+        self.missing = self.missing.without(piece);
+        Some(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pieces(numbers: &[u8]) -> Pieces {
+        numbers.iter().copied().map(Piece).collect()
+    }
+
+    #[test]
+    fn a_piece_counts_in_one_domain_and_a_domain_for_one_piece() {
+        let mut goal = Goal::new(Redundancy::Copies(3));
+        assert_eq!((goal.missing(), goal.is_met()), (pieces(&[0, 1, 2]), false));
+        assert_eq!(goal.hold(pieces(&[1]), 7), Some(Piece(1)));
+        assert_eq!(goal.hold(pieces(&[0]), 7), None, "another counts there");
+        assert_eq!(goal.hold(pieces(&[1]), 8), None, "it is durable elsewhere");
+        assert_eq!(goal.hold(pieces(&[1, 2]), 8), Some(Piece(2)));
+        assert_eq!((goal.missing(), goal.domains()), (pieces(&[0]), &[7, 8][..]));
+        assert_eq!([0, 1, 2].map(|n| goal.domain_of(Piece(n))), [None, Some(7), Some(8)]);
+        assert_eq!(goal.hold(Pieces::first(9), 9), Some(Piece(0)));
+        assert!(goal.is_met() && goal.missing().is_empty());
+        assert_eq!((goal.hold(goal.redundancy().all(), 10), goal.domains()), (None, &[7, 8, 9][..]));
+    }
+
+    #[test]
+    fn a_set_of_pieces_has_each_once() {
+        assert_eq!(pieces(&[3, 0, 3]).iter().collect::<Vec<_>>(), [Piece(0), Piece(3)]);
+        assert_eq!([0, 1, 8, 9].map(|count| Pieces::first(count).len()), [0, 1, 8, 8]);
+        assert_eq!(pieces(&[200]), Pieces::default());
+        assert_eq!(pieces(&[1, 2]).without(Piece(2)).without(Piece(200)), pieces(&[1]));
+    }
+
+    proptest! {
+        /// Whatever is held where, and in whatever order that is heard.
+        #[test]
+        fn what_counts_is_held_apart(count in 1..=limits::COPIES as u8, held in vec((vec(0_u8..8, 0..8), 0_u16..12), 0..40)) {
+            let mut goal = Goal::new(Redundancy::Copies(count));
+            for (numbers, domain) in &held {
+                let held = pieces(numbers);
+                let before = goal;
+                match goal.hold(held, *domain) {
+                    Some(piece) => {
+                        prop_assert!(held.and(before.missing()).iter().any(|other| other == piece));
+                        prop_assert_eq!(goal.missing(), before.missing().without(piece));
+                        prop_assert_eq!(goal.domain_of(piece), Some(*domain));
+                        prop_assert!(!before.domains().contains(domain));
+                    }
+                    None => {
+                        prop_assert_eq!(goal, before);
+                        prop_assert!(
+                            before.domains().contains(domain) || held.and(before.missing()).is_empty()
+                        );
+                    }
+                }
+            }
+            let durable: Vec<u16> = goal.redundancy().all().iter().filter_map(|piece| goal.domain_of(piece)).collect();
+            let distinct: BTreeSet<u16> = durable.iter().copied().collect();
+            prop_assert_eq!(distinct.len() + goal.missing().len(), usize::from(count));
+            prop_assert_eq!(&distinct, &goal.domains().iter().copied().collect());
+            prop_assert_eq!(goal.is_met(), durable.len() == usize::from(count));
+        }
+
+        /// Of copies only the number of domains matters, and their numbers follow each other.
+        #[test]
+        fn copies_are_alike(count in 1..=limits::COPIES as u8, domains in vec(0_u16..12, 0..40)) {
+            let redundancy = Redundancy::Copies(count);
+            let mut goal = Goal::new(redundancy);
+            let numbers: Vec<u8> =
+                domains.iter().filter_map(|domain| goal.hold(redundancy.of_copy(), *domain)).map(|p| p.0).collect();
+            let distinct = domains.iter().collect::<BTreeSet<_>>().len();
+            prop_assert_eq!(goal.missing().len(), usize::from(count).saturating_sub(distinct));
+            prop_assert_eq!(goal.is_met(), redundancy.is_met(distinct));
+            prop_assert_eq!(numbers, (0..count.min(distinct as u8)).collect::<Vec<_>>());
+        }
+    }
+}

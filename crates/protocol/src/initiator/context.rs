@@ -1,0 +1,234 @@
+//! What all transactions of one initiator share, and what they do through it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::api::*;
+use super::memory::Memory;
+use super::multicast::Multicast;
+
+use crate::calendar::{Calendar, least};
+use crate::config::Config;
+use crate::estimate::LatencyEstimate;
+use crate::goal::Goal;
+use crate::id::{GroupId, NodeId, OpId, TxnId};
+use crate::limits;
+use crate::machine::{Body, Destination, Effect, Output, Transmit};
+use crate::map::ClusterMap;
+use crate::redundancy::{Piece, Redundancy};
+use crate::rng::{Rng, Unguessable};
+use crate::time::{Instant, Span};
+use crate::transfer::Port;
+use crate::transport::Selection;
+use crate::wire::{BusyWindows, DataHeader, Grant, Grants, Head, Message, encode_message};
+
+/// Most that a window is longer for what bids differ by, in percent of the transfer.
+const MEET: u16 = 35;
+
+/// What all transactions of one initiator share.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) id: NodeId,
+    pub(super) map: ClusterMap,
+    pub(super) config: Arc<Config>,
+    pub(super) rng: Rng,
+    /// A node that hears of one transaction must not be able to name the next.
+    pub(super) txns: Unguessable,
+    pub(super) now: Instant,
+    pub(super) out: VecDeque<Output<Event>>,
+    pub(super) next_op: u64,
+    pub(super) effects: BTreeMap<OpId, TxnId>,
+    /// Our own port: what it is busy with now, and when it will be, outwards and inwards. Without negotiation: the bytes of
+    /// puts that it has to send yet.
+    pub(super) port: Port,
+    pub(super) unsent: u64,
+    pub(super) uplink: Calendar,
+    pub(super) downlink: Calendar,
+    /// From a request to a bid.
+    pub(super) bids: LatencyEstimate,
+    /// From a request to the choice among bids.
+    pub(super) choices: LatencyEstimate,
+    /// From a request to a leader to its grant, those included that came too late.
+    pub(super) grants: LatencyEstimate,
+    /// From the promised beginning of a get's payload to its arrival.
+    pub(super) lateness: LatencyEstimate,
+    pub(super) multicast: Multicast,
+    pub(super) memory: Memory,
+    /// How long the windows of the next put may keep it waiting (if choosy).
+    pub(super) max_bid_wait: Span,
+    pub(super) bug: Option<Bug>,
+    /// Gets of which a holder was accepted, and those of them of which another was asked, too.
+    pub(super) served: u64,
+    pub(super) hedged: u64,
+    /// Rounds that each member has missed in a row, and when the last of them was over.
+    pub(super) missed: BTreeMap<NodeId, (u8, Instant)>,
+}
+
+impl Context {
+    /// When our port is busy for what it will send, from now on; what is free between is enough for a transfer of `length`.
+    pub(super) fn busy_windows(&self, length: Span) -> BusyWindows {
+        let mut busy = BusyWindows::new();
+        for window in self.uplink.windows().filter(|w| w.end > self.now) {
+            let (start, end) = (window.start.since(self.now), window.end.since(self.now));
+            if end.to_wire().is_none() {
+                break;
+            }
+            let full = busy.len() == limits::RANGES;
+            match busy.last_mut() {
+                Some(last) if start < last.1 + least(length) => last.1 = end,
+                _ if full => break,
+                _ => busy.push((start, end)),
+            }
+        }
+        busy
+    }
+
+    pub(super) fn head(&self) -> Head {
+        Head { cluster: self.map.cluster, epoch: self.map.epoch, from: self.id }
+    }
+
+    pub(super) fn send(&mut self, to: Destination, message: &Message) {
+        let body = Body::Control(encode_message(self.head(), message));
+        self.out.push_back(Output::Transmit(Transmit { to, body }));
+    }
+
+    /// To `members` of a group by multicast if that `may` be (when they are many, to all of the group: only sets of a few
+    /// have an address of their own), or to each of them. Whether it was by multicast.
+    pub(super) fn send_group(&mut self, group: GroupId, members: &[NodeId], message: &Message, may: bool) -> bool {
+        let by_multicast = may && self.multicast() && !self.config.transport.is_ranked() && members.len() > 1;
+        if by_multicast {
+            let few = members.len() <= self.map.most_addressed();
+            let own = if few { self.map.set_of(group, |n| members.contains(&n)) } else { None };
+            let set = own.unwrap_or_else(|| self.map.group_set(group));
+            self.send(Destination::Members(set), message);
+        } else {
+            for member in members {
+                self.send(Destination::Node(*member), message);
+            }
+        }
+        by_multicast
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.out.push_back(Output::Event(event));
+    }
+
+    pub(super) fn start(&mut self, txn: TxnId, effect: Effect) {
+        self.next_op += 1;
+        let op = OpId(self.next_op);
+        self.effects.insert(op, txn);
+        self.out.push_back(Output::Effect { op, effect });
+    }
+
+    pub(super) fn data_header(&self, txn: TxnId, size: usize) -> DataHeader {
+        DataHeader { cluster: self.map.cluster, from: self.id, txn, offset: 0, size: size as u32 }
+    }
+
+    /// How long to wait for bids before going on without the silent ones.
+    pub(super) fn patience(&self) -> Span {
+        self.patient(&self.bids)
+    }
+
+    /// Until when to wait for a leader. It does more than its members, so it is slower.
+    pub(super) fn leader_until(&self) -> Instant {
+        self.now + self.patient(&self.grants)
+    }
+
+    pub(super) fn patient(&self, answers: &LatencyEstimate) -> Span {
+        let shortest = Span::from_micros(200).min(self.config.bid_timeout);
+        answers.late().unwrap_or(self.config.bid_timeout).clamp(shortest, self.config.bid_timeout)
+    }
+
+    /// How far ahead windows should begin: the choice is usually made by then, and the payload can leave.
+    pub(super) fn lead(&self) -> Span {
+        self.choices.usual().max(self.bids.smallest()).min(self.config.late)
+    }
+
+    /// How much later than its window a transfer may still begin. The choice is sometimes late, by what bids differ from
+    /// each other; a receive buffer is kept for the payload all the same, and a transfer that runs into the next costs
+    /// less than another negotiation.
+    pub(super) fn slack(&self) -> Span {
+        self.bids.deviation().times(4).min(self.config.late.div(4))
+    }
+
+    /// How long the windows for one transfer of `length` to several targets should be, in percent of it: what bids differ by
+    /// longer, so that they meet. More would keep others from the ports, and leave holes of no use between transfers.
+    pub(super) fn stretch(&self, length: Span) -> u16 {
+        let differ = self.bids.deviation().as_nanos() * 100 / length.as_nanos().max(1);
+        self.config.stretch_m + u16::try_from(differ).unwrap_or(u16::MAX).min(MEET)
+    }
+
+    /// When the beginning of a window is, on this node's clock. Such an `answer` as it came in was half a round trip under way,
+    /// and so will be the payload: both are taken off, by the smallest round trip seen.
+    pub(super) fn window_start(&self, start: Span, answer: &LatencyEstimate) -> Instant {
+        self.now + start.less(answer.smallest())
+    }
+
+    /// Whether a leader that was asked at `since` is given up: it did not answer until `until`, as is known when woken.
+    pub(super) fn gives_leader_up(&mut self, leader: NodeId, since: Instant, until: Instant, woken: bool) -> bool {
+        let late = woken && self.now >= until;
+        if late {
+            self.miss(leader, since);
+        }
+        late
+    }
+
+    /// What a leader granted comes too late to be used: whoever keeps a window for it is free again at once.
+    pub(super) fn give_back(&mut self, leader: NodeId, grant: &Grant) {
+        let members = grant.windows.iter().map(|turn| turn.target).filter(|member| *member != leader);
+        self.release(grant.txn, grant.round, members.chain([leader]).collect());
+    }
+
+    /// Tells some that what they keep for a round is not used.
+    pub(super) fn release(&mut self, txn: TxnId, round: u8, holders: Vec<NodeId>) {
+        let nobody = Message::Accept { txn, round, granted: Grants::new() };
+        holders.into_iter().for_each(|node| self.send(Destination::Node(node), &nobody));
+    }
+
+    /// How long to rest when targets are busy: until the first of them said that it may have a window, within reason.
+    pub(super) fn rest(&self, busy: Option<Span>) -> Span {
+        busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
+    }
+
+    /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
+    /// none is asked where that does not reach them.
+    pub(super) fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
+        let may = self.config.transport.selection == Selection::Leader && self.next_multicast_check().is_none();
+        members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()
+    }
+
+    /// The failure domain of a target.
+    pub(super) fn domain(&self, target: NodeId) -> Option<u16> {
+        match self.bug {
+            Some(Bug::IgnoreDomains) => Some(target.0 as u16),
+            _ => self.map.domain(target),
+        }
+    }
+
+    /// What is to be reached: what was asked for, or what the map says now.
+    pub(super) fn redundancy(&self, asked: Option<Redundancy>) -> Redundancy {
+        asked.filter(|_| self.bug != Some(Bug::IgnoreRedundancy)).unwrap_or(self.map.redundancy())
+    }
+
+    /// In how many distinct failure domains these targets are.
+    pub(super) fn domains(&self, targets: &[NodeId]) -> usize {
+        match self.bug {
+            Some(Bug::IgnoreDomains) => targets.len(),
+            _ => self.map.domains(targets),
+        }
+    }
+
+    /// A target has a copy durably: as which piece it counts.
+    pub(super) fn hold(&self, goal: &mut Goal, target: NodeId) -> Option<Piece> {
+        goal.hold(goal.redundancy().of_copy(), self.domain(target)?)
+    }
+
+    /// Whether a goal would be met if these had copies as well.
+    pub(super) fn would_meet(&self, mut goal: Goal, targets: impl IntoIterator<Item = NodeId>) -> bool {
+        goal.is_met()
+            || targets.into_iter().any(|target| {
+                self.hold(&mut goal, target);
+                goal.is_met()
+            })
+    }
+}

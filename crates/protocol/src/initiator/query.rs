@@ -1,0 +1,343 @@
+//! Questions to several targets that carry no payload: lists, pings, and those of a cleaner.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Ack, Alive, Bug, Busy, Context, Deadline, Destination, Discard, Discarded, Event, Found, Instant, Mark, Marked,
+    NodeId, Span, Step, TargetState, TxnId, limits, members,
+};
+use crate::goal::Goal;
+use crate::id::ChunkId;
+use crate::redundancy::Redundancy;
+use crate::wire::{self, Message, Usage};
+
+/// Times that a silent target is asked before the answer is given without it.
+const ASKED: u8 = 5;
+
+#[derive(Debug)]
+pub(super) struct Query {
+    txn: TxnId,
+    handle: u64,
+    question: Question,
+    /// Who still owes an answer.
+    open: BTreeMap<NodeId, Owed>,
+    silent: Vec<NodeId>,
+    /// Who was busy to the end.
+    busy: Vec<NodeId>,
+    give_up_at: Instant,
+}
+
+/// An answer that a target still owes.
+#[derive(Debug)]
+struct Owed {
+    /// How often it was asked since it was heard last.
+    asked: u8,
+    /// When it is asked again.
+    again: Instant,
+    /// (To a list.) What comes after this.
+    after: Option<ChunkId>,
+    /// (To a discard.) Which page.
+    page: u16,
+    /// Whether the last that was heard of it is that it is busy.
+    busy: bool,
+}
+
+#[derive(Debug)]
+enum Question {
+    List { prefix: Vec<u8>, found: BTreeMap<ChunkId, BTreeSet<NodeId>> },
+    Ping { alive: BTreeMap<NodeId, Alive> },
+    Renew { id: ChunkId, redundancy: Option<Redundancy>, holders: Vec<NodeId> },
+    Mark { mark: Mark },
+    Discard { mark: TxnId, since: TxnId, chunks: BTreeMap<NodeId, Vec<ChunkId>>, done: Discarded },
+    Usage { used: Vec<(NodeId, Usage)> },
+}
+
+impl Query {
+    pub(super) fn list(context: &mut Context, txn: TxnId, handle: u64, prefix: Vec<u8>) -> Self {
+        let whom = context.map.targets().map(|t| t.id).collect();
+        Self::begin(context, txn, handle, whom, Question::List { prefix, found: BTreeMap::new() })
+    }
+
+    pub(super) fn ping(context: &mut Context, txn: TxnId, handle: u64) -> Self {
+        let whom = context.map.targets().map(|t| t.id).collect();
+        Self::begin(context, txn, handle, whom, Question::Ping { alive: BTreeMap::new() })
+    }
+
+    pub(super) fn renew(
+        context: &mut Context,
+        txn: TxnId,
+        handle: u64,
+        id: ChunkId,
+        redundancy: Option<Redundancy>,
+    ) -> Self {
+        let whom = members(&context.map, &id).1;
+        Self::begin(context, txn, handle, whom, Question::Renew { id, redundancy, holders: Vec::new() })
+    }
+
+    pub(super) fn mark(context: &mut Context, txn: TxnId, handle: u64) -> Self {
+        let whom = context.map.targets().map(|t| t.id).collect();
+        let mark = Mark { name: txn, epoch: context.map.epoch };
+        Self::begin(context, txn, handle, whom, Question::Mark { mark })
+    }
+
+    pub(super) fn usage(context: &mut Context, txn: TxnId, handle: u64) -> Self {
+        let whom = context.map.targets().map(|t| t.id).collect();
+        Self::begin(context, txn, handle, whom, Question::Usage { used: Vec::new() })
+    }
+
+    /// Under another map than that of the mark nobody is told anything: what refers to the chunks was looked for where
+    /// that map says.
+    pub(super) fn discard(context: &mut Context, txn: TxnId, handle: u64, discard: Discard) -> Self {
+        let Discard { mark, since, chunks } = discard;
+        let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
+        for (id, mut holders) in chunks {
+            // Where a piece is missing, who dropped it as damaged need miss it no more.
+            if !context.map.goal(context.map.redundancy(), &holders).is_met() {
+                holders.extend(members(&context.map, &id).1);
+                holders.sort_unstable();
+                holders.dedup();
+            }
+            holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));
+        }
+        let mut done = Discarded::default();
+        if mark.epoch != context.map.epoch {
+            done.silent = core::mem::take(&mut by_target).into_keys().collect();
+        }
+        let since = since.filter(|since| since.epoch == mark.epoch).map_or(TxnId(0), |since| since.name);
+        let whom = by_target.keys().copied().collect();
+        Self::begin(context, txn, handle, whom, Question::Discard { mark: mark.name, since, chunks: by_target, done })
+    }
+
+    fn begin(context: &mut Context, txn: TxnId, handle: u64, whom: Vec<NodeId>, question: Question) -> Self {
+        let again = context.now + context.config.bid_timeout;
+        let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, page: 0, busy: false })).collect();
+        let open: BTreeMap<NodeId, Owed> = open;
+        // Whom nobody owes an answer, the next wake answers.
+        let give_up_at = if open.is_empty() { context.now } else { context.now + context.config.give_up };
+        let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
+        for node in ask.open.keys() {
+            ask.send(context, *node, None, 0);
+        }
+        ask
+    }
+
+    fn send(&self, context: &mut Context, to: NodeId, after: Option<ChunkId>, page: u16) {
+        let txn = self.txn;
+        let message = match &self.question {
+            Question::List { prefix, .. } => Message::List { txn, prefix: prefix.clone(), after },
+            Question::Ping { .. } => Message::Ping { txn },
+            Question::Renew { id, .. } => Message::Probe { txn, id: *id },
+            Question::Mark { .. } => Message::Mark { txn },
+            Question::Usage { .. } => Message::Usage { txn },
+            Question::Discard { mark, since, chunks, .. } => {
+                let ids = chunks.get(&to).and_then(|ids| ids.chunks(limits::LISTED).nth(usize::from(page)));
+                let ids = ids.unwrap_or_default().to_vec();
+                Message::Discard(wire::Discard { txn, page, mark: *mark, since: *since, ids })
+            }
+        };
+        context.send(Destination::Node(to), &message);
+    }
+
+    pub(super) fn listed(&mut self, context: &mut Context, from: NodeId, ids: &[ChunkId], more: bool) -> Step {
+        let Some(owed) = self.open.get_mut(&from) else {
+            return Step::Continue;
+        };
+        let Question::List { found, .. } = &mut self.question else {
+            return Step::Continue;
+        };
+        // An answer to an earlier page of the same list (asked twice) begins before the cursor.
+        if ids.first().is_some_and(|first| owed.after.is_some_and(|cursor| *first <= cursor)) {
+            return Step::Continue;
+        }
+        for id in ids {
+            found.entry(*id).or_default().insert(from);
+        }
+        match ids.last() {
+            Some(last) if more => {
+                let again = context.now + context.config.bid_timeout;
+                *owed = Owed { asked: 1, again, after: Some(*last), page: 0, busy: false };
+                self.send(context, from, Some(*last), 0);
+            }
+            _ => {
+                self.open.remove(&from);
+            }
+        }
+        self.finish_if_all(context)
+    }
+
+    /// The target has too much to look up: it is asked again when it said, for as long as patience lasts.
+    pub(super) fn busy(&mut self, context: &Context, from: NodeId, wait: Span) -> Step {
+        if let Some(owed) = self.open.get_mut(&from) {
+            *owed = Owed { asked: 0, again: context.now + context.rest(Some(wait)), busy: true, ..*owed };
+        }
+        Step::Continue
+    }
+
+    /// It uses a newer cluster map than this question.
+    pub(super) fn stale(&mut self, context: &mut Context, from: NodeId) -> Step {
+        if self.open.remove(&from).is_some() {
+            self.silent.push(from);
+        }
+        self.finish_if_all(context)
+    }
+
+    pub(super) fn promised(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
+        let Question::Renew { holders, .. } = &mut self.question else {
+            return Step::Continue;
+        };
+        if ack == Ack::Pending || self.open.remove(&from).is_none() {
+            return Step::Continue;
+        }
+        if ack == Ack::Durable {
+            holders.push(from);
+        }
+        if self.is_renewed(context) {
+            self.open.clear();
+        }
+        self.finish_if_all(context)
+    }
+
+    /// Whether all pieces are promised where the chunk is looked for: a newer map may have moved it to another group.
+    fn is_renewed(&self, context: &Context) -> bool {
+        let Question::Renew { id, redundancy, holders } = &self.question else { return false };
+        let group = members(&context.map, id).1;
+        let here = holders.iter().copied().filter(|holder| group.contains(holder));
+        context.would_meet(Goal::new(context.redundancy(*redundancy)), here)
+    }
+
+    pub(super) fn marked(&mut self, context: &mut Context, from: NodeId) -> Step {
+        if matches!(self.question, Question::Mark { .. }) {
+            self.open.remove(&from);
+        }
+        self.finish_if_all(context)
+    }
+
+    pub(super) fn used(&mut self, context: &mut Context, from: NodeId, usage: Usage) -> Step {
+        if let Question::Usage { used } = &mut self.question
+            && self.open.remove(&from).is_some()
+        {
+            used.push((from, usage));
+        }
+        self.finish_if_all(context)
+    }
+
+    pub(super) fn discarded(
+        &mut self,
+        context: &mut Context,
+        from: NodeId,
+        page: u16,
+        dropped: Option<u32>,
+        bytes: u64,
+    ) -> Step {
+        let (Question::Discard { chunks, done, .. }, Some(owed)) = (&mut self.question, self.open.get_mut(&from))
+        else {
+            return Step::Continue;
+        };
+        if owed.page != page {
+            return Step::Continue;
+        }
+        let Some(dropped) = dropped else {
+            // It was restarted, and knows of no promise before.
+            self.open.remove(&from);
+            self.silent.push(from);
+            return self.finish_if_all(context);
+        };
+        done.copies += u64::from(dropped.count_ones());
+        done.bytes += bytes;
+        let pages = chunks.get(&from).map_or(0, |ids| ids.len().div_ceil(limits::LISTED));
+        match page.checked_add(1).filter(|next| usize::from(*next) < pages) {
+            Some(next) => {
+                let again = context.now + context.config.bid_timeout;
+                *owed = Owed { asked: 1, again, after: None, page: next, busy: false };
+                self.send(context, from, None, next);
+            }
+            None => drop(self.open.remove(&from)),
+        }
+        self.finish_if_all(context)
+    }
+
+    pub(super) fn pong(&mut self, context: &mut Context, from: NodeId, state: Alive) -> Step {
+        let Question::Ping { alive } = &mut self.question else {
+            return Step::Continue;
+        };
+        if self.open.remove(&from).is_some() {
+            alive.insert(from, state);
+        }
+        self.finish_if_all(context)
+    }
+
+    fn finish_if_all(&mut self, context: &mut Context) -> Step {
+        if !self.open.is_empty() {
+            return Step::Continue;
+        }
+        let (handle, renewed) = (self.handle, self.is_renewed(context));
+        let (mut silent, busy) = (core::mem::take(&mut self.silent), core::mem::take(&mut self.busy));
+        // With so many dead that the list is worth nothing, only they are to be started.
+        let dead = context.map.may_hide(&silent);
+        let too_few = !dead && context.map.may_hide(&[&silent[..], &busy].concat());
+        if !dead || matches!(self.question, Question::Mark { .. } | Question::Discard { .. }) {
+            silent.extend(busy);
+        }
+        while context.bug == Some(Bug::TrustTheRest) && context.map.may_hide(&silent) {
+            silent.pop();
+        }
+        context.event(match &mut self.question {
+            // What was not heard is missing: "silent" would send the reader to look for targets that are well.
+            Question::List { .. } if too_few => Event::List { handle, result: Err(Busy) },
+            Question::List { found, .. } => {
+                let chunks =
+                    core::mem::take(found).into_iter().map(|(id, by)| (id, by.into_iter().collect())).collect();
+                Event::List { handle, result: Ok(Found { chunks, silent }) }
+            }
+            Question::Renew { .. } => Event::Renew { handle, result: Ok(renewed) },
+            Question::Mark { mark } => Event::Mark { handle, result: Ok(Marked { mark: *mark, silent }) },
+            Question::Usage { used } => Event::Usage { handle, result: Ok(core::mem::take(used)) },
+            Question::Discard { done, .. } => {
+                let mut done = core::mem::take(done);
+                done.silent.extend(silent);
+                Event::Discard { handle, result: Ok(done) }
+            }
+            Question::Ping { alive } => {
+                let answers = alive.iter().map(|(n, a)| TargetState { target: *n, answer: Some(*a) });
+                let missing = silent.iter().map(|n| TargetState { target: *n, answer: None });
+                let mut targets: Vec<TargetState> = answers.chain(missing).collect();
+                targets.sort_by_key(|state| state.target);
+                Event::Ping { handle, result: Ok(targets) }
+            }
+        });
+        Step::Over
+    }
+
+    pub(super) fn wake(&mut self, context: &mut Context) -> Step {
+        if context.now >= self.give_up_at {
+            // Whoever still has more to say counts as silent: what was not heard is not known.
+            let open = core::mem::take(&mut self.open);
+            let (busy, silent): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, owed)| owed.busy);
+            self.busy.extend(busy.into_iter().map(|(node, _)| node));
+            self.silent.extend(silent.into_iter().map(|(node, _)| node));
+            return self.finish_if_all(context);
+        }
+        let late: Vec<NodeId> =
+            self.open.iter().filter(|(_, owed)| owed.again <= context.now).map(|(n, _)| *n).collect();
+        for node in late {
+            let Some(owed) = self.open.get_mut(&node) else {
+                continue;
+            };
+            if owed.asked >= ASKED {
+                self.open.remove(&node);
+                self.silent.push(node);
+                continue;
+            }
+            owed.asked += 1;
+            owed.again = context.now + context.config.bid_timeout;
+            let (after, page) = (owed.after, owed.page);
+            self.send(context, node, after, page);
+        }
+        self.finish_if_all(context)
+    }
+
+    pub(super) fn next_deadline(&self) -> Deadline {
+        let again = self.open.values().map(|owed| owed.again).min();
+        Deadline { at: again.map_or(self.give_up_at, |again| again.min(self.give_up_at)), why: "answers" }
+    }
+}

@@ -1,0 +1,160 @@
+//! The next map, from the present one and a wish, so that little has to move.
+//!
+//! - A newcomer joins a cell. Its groups only grow: all is found where it was, and at most the newcomer's share of the bytes
+//!   moves, to level the fill.
+//! - A cell with twice as many targets as there are copies is split, and so is one in a group that has as many targets as can have
+//!   multicast addresses. The new cell comes after the old one into the ring, and the groups around
+//!   lose one of the two or the cell at their end.
+//! - Groups that share no cell grow where they are fullest, and split in halves as wholes.
+//! - Who comes for another takes its place. Who goes leaves its cell; a cell that is left with half a target a copy joins a
+//!   neighbour, which loses nobody anything.
+//! - Shares go to another group only when a cell is split, or when the wish says so. Then every group gets what its capacity is
+//!   due, up to a quarter more or less.
+//! - Where none of this gives a map that serves, it is dealt anew, like the first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+mod draft;
+pub mod moves;
+
+use self::draft::Draft;
+use self::moves::Moves;
+use crate::id::{Epoch, NodeId};
+use crate::map::{ClusterMap, MapError, TargetEntry};
+use crate::placement::{Placement, deal};
+use crate::redundancy::Redundancy;
+
+/// What a cluster is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Its targets.
+    pub targets: BTreeMap<NodeId, TargetEntry>,
+    /// Those of them that are to take no chunks.
+    pub drained: BTreeSet<NodeId>,
+    /// Who takes whose place, first the one that goes; in another failure domain only where its groups have enough. Others take
+    /// places of their own domain.
+    pub places: BTreeMap<NodeId, NodeId>,
+    /// Copies of every chunk.
+    pub copies: u8,
+    /// Cells in a group.
+    pub group_cells: usize,
+    /// Whether neighbouring groups are to share cells.
+    pub overlap: bool,
+    /// Whether groups are to have shares by their capacity again.
+    pub level: bool,
+}
+
+impl Wish {
+    /// That nothing changes.
+    #[must_use]
+    pub fn of(map: &ClusterMap) -> Self {
+        let layout = map.placement().layout();
+        let placed: BTreeSet<NodeId> = layout.cells.iter().flat_map(|cell| cell.targets.iter().copied()).collect();
+        let targets: BTreeMap<NodeId, TargetEntry> = map.targets().map(|target| (target.id, target.clone())).collect();
+        Self {
+            drained: targets.keys().filter(|id| !placed.contains(id)).copied().collect(),
+            targets,
+            places: BTreeMap::new(),
+            copies: map.copies,
+            group_cells: layout.group_cells,
+            overlap: map.overlap(),
+            level: false,
+        }
+    }
+
+    /// A target comes, or is no longer drained, or has another domain or capacity.
+    pub fn add(&mut self, target: TargetEntry) {
+        self.drained.remove(&target.id);
+        self.targets.insert(target.id, target);
+    }
+
+    /// A target is to take no chunks, and others are to have what it has.
+    pub fn drain(&mut self, target: NodeId) {
+        if self.targets.contains_key(&target) {
+            self.drained.insert(target);
+        }
+    }
+
+    /// A target goes, with what it has.
+    pub fn remove(&mut self, target: NodeId) {
+        self.targets.remove(&target);
+        self.drained.remove(&target);
+    }
+
+    /// A target goes, and another takes its place.
+    pub fn replace(&mut self, old: NodeId, new: TargetEntry) {
+        self.remove(old);
+        self.places.insert(old, new.id);
+        self.add(new);
+    }
+
+    /// A target may hold another number of bytes, and groups are to have shares by their capacity.
+    pub fn weigh(&mut self, target: NodeId, capacity: u64) {
+        self.level = true;
+        if let Some(target) = self.targets.get_mut(&target) {
+            target.capacity = capacity;
+        }
+    }
+
+    /// Those that take chunks, by id.
+    fn active(&self) -> Vec<TargetEntry> {
+        self.targets.values().filter(|target| !self.drained.contains(&target.id)).cloned().collect()
+    }
+}
+
+/// The next map.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// With the epoch after the present one.
+    pub map: ClusterMap,
+    /// What moves.
+    pub moves: Moves,
+    /// Whether chunks are in other groups than before, so that the map has the [previous](ClusterMap::previous) layout.
+    pub regroups: bool,
+}
+
+/// Makes the next map. `stored` is how many bytes all copies of all chunks have, for the plan to say how many of them move. The
+/// same arguments give the same plan.
+///
+/// # Errors
+/// When no map can keep the copies apart on the targets that are wished for, or with one in the place that it is to take; see
+/// [`MapError`].
+pub fn plan(map: &ClusterMap, wish: &Wish, stored: u64) -> Result<Plan, MapError> {
+    let redundancy = Redundancy::copies(wish.copies).ok_or(MapError::Copies(wish.copies))?;
+    let all: Vec<TargetEntry> = wish.targets.values().cloned().collect();
+    let epoch = Epoch(map.epoch.0.saturating_add(1));
+    let with = |layout| ClusterMap::with_layout(map.cluster, epoch, wish.copies, all.clone(), layout);
+    let draft = Draft::of(map, wish, redundancy);
+    if let Some((old, new)) = draft.misplaced(map, wish) {
+        return Err(MapError::Place { old, new, copies: wish.copies });
+    }
+    let kept = draft.settle().and_then(|layout| with(layout).ok());
+    let next = match kept {
+        Some(next) if next.has_addresses() || !map.has_addresses() => next,
+        kept => {
+            let dealt = deal::first(&wish.active(), wish.copies, wish.group_cells, wish.overlap);
+            let dealt = dealt.map_err(MapError::from).and_then(with);
+            match (kept, dealt) {
+                // Where there are no multicast addresses either way, unicast does, and nothing need move.
+                (Some(kept), Ok(dealt)) if !dealt.has_addresses() => kept,
+                (Some(kept), Err(_)) => kept,
+                (_, dealt) => dealt?,
+            }
+        }
+    };
+    let next = next.with_overlap(wish.overlap).after(map);
+    let regroups = loses(map, &next);
+    let previous = if regroups { Some(map.placement()) } else { map.previous() };
+    let next = next.with_previous(previous.cloned());
+    Ok(Plan { moves: Moves::between(map, &next, stored), map: next, regroups })
+}
+
+/// Whether a chunk's group loses a target that is still there.
+fn loses(before: &ClusterMap, after: &ClusterMap) -> bool {
+    let (old, new) = (before.placement(), after.placement());
+    let group = |of: &Placement, place| of.layout().group(place).collect::<BTreeSet<NodeId>>();
+    moves::common(old, new, u64::MAX).into_keys().any(|(from, to)| {
+        let stay = group(new, to);
+        group(old, from).iter().any(|id| after.target(*id).is_some() && !stay.contains(id))
+    })
+}

@@ -1,0 +1,104 @@
+//! How many bytes go where when one layout follows another.
+
+use std::collections::BTreeMap;
+
+use crate::id::NodeId;
+use crate::map::ClusterMap;
+use crate::placement::{Layout, Placement};
+
+/// What a target gives and gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Move {
+    /// Bytes that it has, and others have in the end.
+    pub leaves: u64,
+    /// Bytes that come to it.
+    pub arrives: u64,
+}
+
+/// What moves from one map to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// For each target of which something goes, or to which something comes.
+    pub targets: BTreeMap<NodeId, Move>,
+    /// Bytes on targets that are not asked for them any more: until they moved, they are not found there.
+    pub strays: u64,
+}
+
+impl Moves {
+    /// Bytes that move.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.targets.values().map(|moves| moves.arrives).fold(0, u64::saturating_add)
+    }
+
+    /// From `before` to `after`, when all copies of all chunks have so many bytes, and each group's are on its targets as their
+    /// capacities are. Copies that the next layout looks for where they are stay; the others, and what makes the
+    /// difference to an even fill of each group, move.
+    #[must_use]
+    pub fn between(before: &ClusterMap, after: &ClusterMap, stored: u64) -> Self {
+        let mut fills: BTreeMap<NodeId, Fill> = BTreeMap::new();
+        let (old, new) = (before.placement(), after.placement());
+        for ((from, to), bytes) in common(old, new, stored) {
+            let stay: Vec<NodeId> = new.layout().group(to).collect();
+            for (id, part) in spread(before, old.layout(), from, bytes) {
+                let fill = fills.entry(id).or_default();
+                fill.has += part;
+                fill.keeps += if stay.contains(&id) { part } else { 0 };
+            }
+            spread(after, new.layout(), to, bytes).for_each(|(id, part)| fills.entry(id).or_default().wants += part);
+        }
+        let strays = fills.values().map(|fill| fill.has - fill.keeps).fold(0, u64::saturating_add);
+        let moves = |fill: Fill| Move {
+            leaves: fill.has - fill.keeps.min(fill.wants),
+            arrives: fill.wants.saturating_sub(fill.keeps),
+        };
+        let targets = fills.into_iter().map(|(id, fill)| (id, moves(fill)));
+        Self { targets: targets.filter(|(_, moves)| *moves != Move::default()).collect(), strays }
+    }
+}
+
+/// Bytes of one target.
+#[derive(Clone, Copy, Default)]
+struct Fill {
+    has: u64,
+    /// Of these, what is looked for there by the next layout.
+    keeps: u64,
+    /// By the next layout.
+    wants: u64,
+}
+
+/// How many bytes go from which group, by its place, to which.
+pub(super) fn common(old: &Placement, new: &Placement, stored: u64) -> BTreeMap<(usize, usize), u64> {
+    let mut counts: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    let (a, b) = (old.layout(), new.layout());
+    let total = if a.drawn == b.drawn {
+        let total = a.shares.max(b.shares);
+        let owner = |of: &Placement, share: u32| of.owner(share / (total / of.layout().shares));
+        (0..total).for_each(|share| *counts.entry((owner(old, share), owner(new, share))).or_default() += 1);
+        u64::from(total)
+    } else {
+        // The two divide chunks in ways that have nothing to do with each other.
+        for from in old.leads() {
+            for to in new.leads() {
+                let count = |of: &Layout, place: u32| u64::from(of.cells[place as usize].shares.len());
+                counts.insert((*from as usize, *to as usize), count(a, *from) * count(b, *to));
+            }
+        }
+        u64::from(a.shares) * u64::from(b.shares)
+    };
+    let bytes = |count: u64| (u128::from(stored) * u128::from(count) / u128::from(total.max(1))) as u64;
+    counts.into_iter().map(|(groups, count)| (groups, bytes(count))).collect()
+}
+
+/// A group's bytes, divided among its targets by capacity.
+fn spread<'m>(
+    map: &'m ClusterMap,
+    layout: &'m Layout,
+    place: usize,
+    bytes: u64,
+) -> impl Iterator<Item = (NodeId, u64)> + 'm {
+    let weight = |id: NodeId| map.target(id).map_or(1, |target| (target.capacity >> 20).max(1));
+    let sum: u128 = layout.group(place).map(|id| u128::from(weight(id))).sum();
+    let part = move |id| (u128::from(bytes) * u128::from(weight(id)) / sum.max(1)) as u64;
+    layout.group(place).map(move |id| (id, part(id)))
+}

@@ -1,0 +1,160 @@
+//! How a chunk is kept, so that it outlasts what fails.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::limits;
+
+/// One piece of a chunk, by its number: they count from 0. Copies are numbered in the order in which they become durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Piece(pub u8);
+
+/// Some pieces of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pieces(u8);
+
+const _: () = assert!(limits::COPIES <= u8::BITS as usize, "every piece needs a bit");
+
+impl Pieces {
+    /// So many pieces, from the first on; at most [`limits::COPIES`].
+    #[must_use]
+    pub const fn first(count: usize) -> Self {
+        Self(((1_u32 << if count < limits::COPIES { count } else { limits::COPIES }) - 1) as u8)
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Without one of them.
+    #[must_use]
+    pub const fn without(self, piece: Piece) -> Self {
+        Self(self.0 & !Self::bit(piece))
+    }
+
+    /// The one with the lowest number.
+    #[must_use]
+    pub fn lowest(self) -> Option<Piece> {
+        (self.0 != 0).then(|| Piece(self.0.trailing_zeros() as u8))
+    }
+
+    /// Each of them, in order.
+    pub fn iter(self) -> impl Iterator<Item = Piece> {
+        (0..limits::COPIES as u8).map(Piece).filter(move |piece| self.0 & Self::bit(*piece) != 0)
+    }
+
+    const fn bit(piece: Piece) -> u8 {
+        if (piece.0 as usize) < limits::COPIES { 1 << piece.0 } else { 0 }
+    }
+}
+
+impl FromIterator<Piece> for Pieces {
+    fn from_iter<I: IntoIterator<Item = Piece>>(pieces: I) -> Self {
+        Self(pieces.into_iter().fold(0, |bits, piece| bits | Self::bit(piece)))
+    }
+}
+
+/// What of a chunk has to be durable, piece by piece, each in a failure domain of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Redundancy {
+    /// So many whole copies.
+    Copies(u8),
+}
+
+impl Redundancy {
+    /// Whole copies, when there can be so many: 1 to [`limits::COPIES`].
+    #[must_use]
+    pub fn copies(copies: u8) -> Option<Self> {
+        (1..=limits::COPIES).contains(&usize::from(copies)).then_some(Self::Copies(copies))
+    }
+
+    /// Into how many pieces a chunk is put.
+    #[must_use]
+    pub const fn pieces(self) -> usize {
+        match self {
+            Self::Copies(copies) => copies as usize,
+        }
+    }
+
+    /// All pieces.
+    #[must_use]
+    pub const fn all(self) -> Pieces {
+        Pieces::first(self.pieces())
+    }
+
+    /// As which pieces a whole copy of the chunk may count: copies are alike.
+    #[must_use]
+    pub const fn of_copy(self) -> Pieces {
+        match self {
+            Self::Copies(_) => self.all(),
+        }
+    }
+
+    /// Whether in so many failure domains each piece can have one of its own.
+    #[must_use]
+    pub const fn is_met(self, domains: usize) -> bool {
+        domains >= self.pieces()
+    }
+}
+
+/// So many copies by their number.
+impl fmt::Display for Redundancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Copies(copies) => write!(f, "{copies}"),
+        }
+    }
+}
+
+/// A text that says no redundancy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownRedundancy;
+
+impl fmt::Display for UnknownRedundancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a number of copies: choose 1 to {}", limits::COPIES)
+    }
+}
+
+impl core::error::Error for UnknownRedundancy {}
+
+impl FromStr for Redundancy {
+    type Err = UnknownRedundancy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRedundancy> {
+        // As it is written: no sign, no zeros before.
+        let copies: u8 = text.parse().map_err(|_| UnknownRedundancy)?;
+        Self::copies(copies).filter(|parsed| parsed.to_string() == text).ok_or(UnknownRedundancy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_copy_needs_a_domain() {
+        let three = Redundancy::copies(3).expect("there can be three");
+        assert_eq!((three.pieces(), three.all().len(), three.of_copy()), (3, 3, three.all()));
+        assert!(three.is_met(4) && three.is_met(3) && !three.is_met(2));
+        assert_eq!(("3".parse(), three.to_string()), (Ok(three), "3".to_owned()));
+        for wrong in ["", "0", "+3", "03", "3 copies", "256"] {
+            assert_eq!(wrong.parse::<Redundancy>(), Err(UnknownRedundancy), "{wrong}");
+        }
+        assert_eq!((Redundancy::copies(0), Redundancy::copies(limits::COPIES as u8 + 1)), (None, None));
+    }
+}

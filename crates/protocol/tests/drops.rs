@@ -1,0 +1,102 @@
+//! Whatever a machine drops it says, with the reason.
+
+mod common;
+
+use bytes::Bytes;
+use common::{CLUSTER, INITIATOR, at, from, get_accepted, hear, initiator, put, target, tell, window};
+use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
+use protocol::initiator::{self, Initiator};
+use protocol::limits;
+use protocol::machine::{Completion, Effect, Input, Unused};
+use protocol::target::{self, Target};
+use protocol::time::Span;
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, encode_message};
+
+const SIZE: u32 = 6;
+
+/// Why the target dropped what it was told, if it did.
+fn target_drops(target: &mut Target, input: Input<target::Request>) -> Vec<Unused> {
+    let events = hear(target, at(100), input).events.into_iter();
+    events.filter_map(|event| if let target::Event::Dropped(why) = event { Some(why) } else { None }).collect()
+}
+
+fn initiator_drops(initiator: &mut Initiator, input: Input<initiator::Request>) -> Vec<Unused> {
+    let events = hear(initiator, at(100), input).events.into_iter();
+    events.filter_map(|event| if let initiator::Event::Dropped(why) = event { Some(why) } else { None }).collect()
+}
+
+fn said<R>(by: NodeId, message: &Message) -> Input<R> {
+    Input::Datagram(from(by, message))
+}
+
+fn data<R>(txn: u64, size: u32, payload: &[u8]) -> Input<R> {
+    let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(txn), offset: 0, size };
+    Input::Datagram(Bytes::from([&header.encode()[..], payload].concat()))
+}
+
+#[test]
+fn a_target_says_why_it_drops_a_datagram() {
+    let mut target = target();
+    let id = ChunkId::of_payload(b"stored");
+    let ping = from(INITIATOR, &Message::Ping { txn: TxnId(1) });
+    let nonsense = Bytes::from([&ping[..], b"more"].concat());
+    assert_eq!(target_drops(&mut target, Input::Datagram(ping)), []);
+    assert_eq!(target_drops(&mut target, Input::Datagram(nonsense)), [Unused::Invalid]);
+    assert_eq!(target_drops(&mut target, data(1, SIZE, b"")), [Unused::Invalid]);
+    let pong = Message::Pong { txn: TxnId(1), free: 0, chunks: 0 };
+    assert_eq!(target_drops(&mut target, said(NodeId(2), &pong)), [Unused::Invalid]);
+    assert_eq!(target_drops(&mut target, data(7, SIZE, b"stored")), [Unused::Unsolicited]);
+
+    window(&tell(&mut target, at(100), &put(1, 2, id, SIZE), None).0);
+    assert_eq!(target_drops(&mut target, said(INITIATOR, &put(1, 1, id, SIZE))), [Unused::Late]);
+    assert_eq!(target_drops(&mut target, get_accepted(1, 1)), [Unused::Late], "of the round before");
+    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), []);
+    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [Unused::Late], "doubled");
+    assert_eq!(target_drops(&mut target, data(1, SIZE + 1, b"stored")), [Unused::Invalid]);
+    let stored = hear(&mut target, at(100), data(1, SIZE, b"stored"));
+    let [(op, Effect::Write { .. })] = stored.effects[..] else { panic!("{:?}", stored.effects) };
+    assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [Unused::Late], "all is here");
+    hear(&mut target, at(100), Input::Done { op, completion: Completion::Written { result: Ok(()), free: 1 << 30 } });
+    assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [Unused::Late], "it is over");
+
+    let claim = Message::Leading(Leading::Claim { group: GroupId(0), term: 1 });
+    let head = Head { cluster: CLUSTER, epoch: Epoch(2), from: NodeId(2) };
+    assert_eq!(target_drops(&mut target, Input::Datagram(encode_message(head, &claim))), [Unused::OtherMap]);
+
+    // Its index is asked as much as it may be.
+    for _ in 0..limits::LOOKUPS {
+        assert_eq!(target_drops(&mut target, said(INITIATOR, &Message::Suspect { id })), []);
+    }
+    assert_eq!(target_drops(&mut target, said(INITIATOR, &Message::Suspect { id })), [Unused::Busy]);
+}
+
+#[test]
+fn an_initiator_says_why_it_drops_a_datagram() {
+    let mut initiator = initiator();
+    let ack = Message::Ack { txn: TxnId(1), ack: Ack::Durable };
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &ack)), [Unused::Late]);
+    let nonsense = Bytes::from([&from(NodeId(1), &ack)[..], b"more"].concat());
+    assert_eq!(initiator_drops(&mut initiator, Input::Datagram(nonsense)), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Ping { txn: TxnId(1) })), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"stored")), [Unused::Late]);
+    assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"")), [Unused::Invalid]);
+
+    // A list is no transfer, and is not answered by marks.
+    let list = initiator::Request::List { handle: 1, prefix: vec![1] };
+    let asked = hear(&mut initiator, at(100), Input::Request(list)).messages;
+    let Some(Message::List { txn, .. }) = asked.first() else { panic!("{asked:?}") };
+    assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Repair(repair(*txn)))), [Unused::Invalid]);
+    let busy = Message::Bid(Bid { txn: *txn, round: 0, answer: Answer::Busy(Span::from_millis(1)) });
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &busy)), []);
+
+    // A get whose payload has not been promised by anybody.
+    let id = ChunkId::of_payload(b"stored");
+    let asked = hear(&mut initiator, at(100), Input::Request(initiator::Request::Get { handle: 2, id })).messages;
+    let Some(Message::GetRequest { txn, .. }) = asked.first() else { panic!("{asked:?}") };
+    assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Late]);
+}
+
+fn repair(txn: TxnId) -> protocol::wire::Repair {
+    protocol::wire::Repair { txn, rate: 1, ranges: vec![] }
+}

@@ -1,0 +1,154 @@
+//! What is refused before an operation begins: what the caller may not do, and what would silently mean something else here.
+
+use std::sync::Arc;
+
+use http::Method;
+use http::header::CONTENT_LENGTH;
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::path::S3Path;
+use s3s::{S3ErrorCode, S3Result, s3_error};
+
+use super::caller::{of_request, signer};
+use crate::rules::caller::Caller;
+use crate::rules::policy;
+use crate::rules::query::parameters;
+use crate::rules::storage_class::STORAGE_CLASS;
+use crate::state::State;
+use crate::state::admission::Admission;
+
+/// Query parameters that are understood, beside those of signatures and the headers that a query may override. Others
+/// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
+/// become a request for something else.
+const QUERY: &[&str] = &[
+    "continuation-token",
+    "cors",
+    "delete",
+    "delimiter",
+    "encoding-type",
+    "fetch-owner",
+    "key-marker",
+    "lifecycle",
+    "list-type",
+    "location",
+    "legal-hold",
+    "marker",
+    "max-buckets",
+    "max-keys",
+    "max-parts",
+    "max-uploads",
+    "object-lock",
+    "part-number-marker",
+    "partNumber",
+    "policy",
+    "policyStatus",
+    "prefix",
+    "retention",
+    "start-after",
+    "tagging",
+    "upload-id-marker",
+    "uploadId",
+    "uploads",
+    "version-id-marker",
+    "versionId",
+    "versioning",
+    "versions",
+    "x-id",
+    "bucket-region",
+];
+
+/// Headers that ask for something that is not done here, with the value that asks for nothing.
+const HEADERS: &[(&str, &[&str])] = &[
+    ("x-amz-acl", &["private", "bucket-owner-full-control"]),
+    ("x-amz-mfa", &[]),
+    ("x-amz-website-redirect-location", &[]),
+    ("x-amz-write-offset-bytes", &[]),
+    ("x-amz-expected-bucket-owner", &[]),
+    ("x-amz-source-expected-bucket-owner", &[]),
+    ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
+    ("x-amz-rename-source", &[]),
+];
+
+/// Beginnings of headers that ask for something that is not done here.
+const HEADER_PREFIXES: &[&str] =
+    &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-"];
+
+/// Refuses requests with parts that are not understood, and finds their caller. What a caller may do is checked where the
+/// bucket is looked up; for a request without a signature already here, before its body is read.
+pub(crate) struct Access {
+    pub(crate) state: State,
+}
+
+#[async_trait::async_trait]
+impl S3Access for Access {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        for (name, value) in context.headers() {
+            let name = name.as_str();
+            let value = value.to_str().unwrap_or_default();
+            let refused = HEADERS.iter().any(|(known, fine)| *known == name && !fine.contains(&value))
+                || HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            if refused {
+                return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
+            }
+        }
+        if let Some(class) = context.headers().get(STORAGE_CLASS) {
+            self.state.classes.check(class.to_str().unwrap_or_default())?;
+        }
+        let signed = signer(context).is_some();
+        for (name, _) in parameters(context.uri().query().unwrap_or_default()) {
+            let known = QUERY.contains(&name)
+                || name.to_ascii_lowercase().starts_with("x-amz-")
+                || name.starts_with("response-");
+            if name.starts_with("response-") && !signed {
+                return Err(s3_error!(InvalidRequest, "only who signs can ask for other response headers"));
+            }
+            if !known {
+                return Err(s3_error!(NotImplemented, "the query parameter {name} is not supported"));
+            }
+        }
+        if let S3Path::Object { key, .. } = context.s3_path()
+            && key.contains('\0')
+        {
+            return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
+        }
+        let caller = of_request(context, &self.state.users)?;
+        let admission = context.extensions_mut().get::<Admission>().cloned().ok_or(S3ErrorCode::AccessDenied)?;
+        if caller.user.is_some() {
+            admission.sign();
+        } else {
+            self.check_unsigned(context, caller.clone()).await?;
+            context.extensions_mut().insert(admission.allow());
+        }
+        if has_document(context.method(), context.s3_op().name()) {
+            let length = context.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+            let permit = self.state.document_permit(&caller, length, context.extensions_mut()).await?;
+            // Until the request is answered.
+            context.extensions_mut().insert(Arc::new(permit));
+        }
+        context.extensions_mut().insert(caller);
+        Ok(())
+    }
+}
+
+/// Whether the body of such a request is a document, which is read whole before the operation begins.
+fn has_document(method: &Method, operation: &str) -> bool {
+    let others = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject", "UploadPart", "UploadPartCopy"];
+    (*method == Method::POST || *method == Method::PUT) && !others.contains(&operation)
+}
+
+impl Access {
+    /// Refuses what needs a signature.
+    async fn check_unsigned(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
+        let (bucket, key) = match context.s3_path() {
+            S3Path::Bucket { bucket } if !caller.action.is_empty() => (bucket.to_string(), String::new()),
+            S3Path::Object { bucket, key } if !caller.action.is_empty() => (bucket.to_string(), key.to_string()),
+            _ => return caller.require_user().map(drop),
+        };
+        // The keys are in the body.
+        let some_key = matches!(context.s3_op().name(), "DeleteObjects" | "PostObject");
+        let check = move |state: &State| match some_key {
+            true => policy::check_some_key(&state.bucket_named(&bucket)?, &caller),
+            false => state.bucket(&bucket, &caller, &key).map(drop),
+        };
+        self.state.blocking(check).await
+    }
+}

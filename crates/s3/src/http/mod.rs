@@ -1,0 +1,20 @@
+//! HTTP: connections, and requests and answers before and after an operation.
+
+mod access;
+mod caller;
+mod chunks;
+mod connection;
+mod drain_body;
+mod form;
+mod host;
+mod idle_timeout;
+mod invalid_range;
+mod region;
+mod serve;
+mod signature;
+mod sigv2;
+mod tls;
+
+pub use connection::serve_pages;
+pub use serve::{Counts, Server, Settings, Watch};
+pub use tls::Certificate;

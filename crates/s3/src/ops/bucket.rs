@@ -1,0 +1,102 @@
+//! Buckets.
+
+use std::collections::BTreeMap;
+
+use catalog::object_manifest::{Kind, Record, VersionId};
+use catalog::{Refused, all_buckets};
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Result, s3_error};
+
+use crate::rules::attributes::{owner, time};
+use crate::rules::caller::Caller;
+use crate::rules::{error, lock};
+use crate::state::State;
+
+/// The region of this cluster: the default of every client.
+const REGION: &str = "us-east-1";
+/// Buckets of a user. Each list of buckets, each cleaning and each sweep reads all buckets of the cluster.
+const MOST: usize = 1_000;
+
+pub(crate) fn list_buckets(state: &State, caller: &Caller, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
+    let user = caller.require_user()?;
+    let after = input.continuation_token.unwrap_or_default();
+    let prefix = input.prefix.clone().unwrap_or_default();
+    let most = usize::try_from(input.max_buckets.unwrap_or(10_000)).unwrap_or(0).clamp(1, 10_000);
+    let wanted = |name: &str| name > after.as_str() && name.starts_with(&prefix);
+    let mut own: Vec<Bucket> = buckets_of(state, user)?
+        .into_iter()
+        .filter(|(name, _)| wanted(name))
+        .map(|(name, made)| Bucket { creation_date: Some(made), name: Some(name), ..Bucket::default() })
+        .collect();
+    let more = own.len() > most;
+    own.truncate(most);
+    let continuation_token = own.last().and_then(|bucket| bucket.name.clone()).filter(|_| more);
+    let owner = Owner { display_name: Some(user.to_owned()), id: Some(user.to_owned()) };
+    Ok(ListBucketsOutput { buckets: Some(own), continuation_token, owner: Some(owner), prefix: input.prefix })
+}
+
+/// The names of a user's buckets, in the order of their bytes, and when they were made.
+fn buckets_of(state: &State, user: &str) -> S3Result<BTreeMap<String, Timestamp>> {
+    let mut own = BTreeMap::new();
+    for bucket in all_buckets(state.objects.catalog()) {
+        let bucket = bucket.map_err(error::catalog)?.record;
+        if owner(&bucket) == user {
+            let made = created(&bucket);
+            own.insert(bucket.bucket, made);
+        }
+    }
+    Ok(own)
+}
+
+pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
+    let user = caller.require_user()?;
+    if buckets_of(state, user)?.len() >= MOST {
+        return Err(s3_error!(TooManyBuckets, "a user may have {MOST} buckets: delete some first"));
+    }
+    let mut record = Record::new(Kind::Bucket, &input.bucket, "", VersionId::default());
+    record.attributes.insert("owner".to_owned(), user.to_owned());
+    let micros = state.objects.next_version().micros();
+    record.attributes.insert("created".to_owned(), micros.to_string());
+    if input.object_lock_enabled_for_bucket == Some(true) {
+        lock::enable(&mut record.attributes);
+    }
+    let location = Some(format!("/{}", input.bucket));
+    match state.objects.create_bucket(record) {
+        Ok(_) => Ok(CreateBucketOutput { location }),
+        Err(failure) if failure.refused() == Some(Refused::BucketExists) => {
+            let existing = state.objects.catalog().bucket(&input.bucket).map_err(error::catalog)?;
+            Err(match existing {
+                Some(row) if owner(&row.record) == user => S3ErrorCode::BucketAlreadyOwnedByYou.into(),
+                _ => S3ErrorCode::BucketAlreadyExists.into(),
+            })
+        }
+        Err(failure) => Err(error::s3(failure)),
+    }
+}
+
+pub(crate) fn head_bucket(state: &State, caller: &Caller, input: HeadBucketInput) -> S3Result<HeadBucketOutput> {
+    state.bucket(&input.bucket, caller, "")?;
+    Ok(HeadBucketOutput { bucket_region: Some(REGION.to_owned()), ..HeadBucketOutput::default() })
+}
+
+pub(crate) fn delete_bucket(state: &State, caller: &Caller, input: DeleteBucketInput) -> S3Result<DeleteBucketOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    state.objects.delete_bucket(&bucket).map_err(error::s3)?;
+    Ok(DeleteBucketOutput::default())
+}
+
+pub(crate) fn get_bucket_location(
+    state: &State,
+    caller: &Caller,
+    input: GetBucketLocationInput,
+) -> S3Result<GetBucketLocationOutput> {
+    state.bucket(&input.bucket, caller, "")?;
+    // An empty answer stands for the default region.
+    Ok(GetBucketLocationOutput::default())
+}
+
+/// When a bucket was created. The version of its record is that of its last change.
+fn created(bucket: &Record) -> Timestamp {
+    let made = bucket.attributes.get("created").and_then(|micros| micros.parse().ok());
+    time(made.unwrap_or(bucket.version.micros()))
+}

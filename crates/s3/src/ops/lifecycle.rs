@@ -1,0 +1,125 @@
+//! Lifecycle rules of buckets, and the removal of what they let expire.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use catalog::object_manifest::Kind;
+use catalog::{Change, Row, Start, all_buckets};
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+
+use super::delete::{expire, remove};
+use crate::rules::caller::Caller;
+use crate::rules::lifecycle::{LIFECYCLE, MOST, Rule, rules};
+use crate::rules::{error, lock};
+use crate::state::State;
+
+/// Versions that are read at once.
+const PAGE: usize = 1_000;
+
+pub(crate) fn put_lifecycle(
+    state: &State,
+    caller: &Caller,
+    input: PutBucketLifecycleConfigurationInput,
+) -> S3Result<PutBucketLifecycleConfigurationOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    let requested = input.lifecycle_configuration.ok_or(S3ErrorCode::MalformedXML)?.rules;
+    if requested.is_empty() || requested.len() > MOST {
+        return Err(S3ErrorCode::MalformedXML.into());
+    }
+    let rules = requested.into_iter().map(Rule::from_dto).collect::<S3Result<Vec<Rule>>>()?;
+    let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
+    state.set_bucket(&bucket, LIFECYCLE, Some(text))?;
+    Ok(PutBucketLifecycleConfigurationOutput::default())
+}
+
+pub(crate) fn get_lifecycle(
+    state: &State,
+    caller: &Caller,
+    input: GetBucketLifecycleConfigurationInput,
+) -> S3Result<GetBucketLifecycleConfigurationOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    let rules = rules(&bucket)?;
+    if rules.is_empty() {
+        return Err(S3ErrorCode::NoSuchLifecycleConfiguration.into());
+    }
+    let rules = Some(rules.into_iter().map(Rule::into_dto).collect());
+    Ok(GetBucketLifecycleConfigurationOutput { rules, ..GetBucketLifecycleConfigurationOutput::default() })
+}
+
+pub(crate) fn delete_lifecycle(
+    state: &State,
+    caller: &Caller,
+    input: DeleteBucketLifecycleInput,
+) -> S3Result<DeleteBucketLifecycleOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    state.set_bucket(&bucket, LIFECYCLE, None)?;
+    Ok(DeleteBucketLifecycleOutput::default())
+}
+
+/// Removes what the rules of all buckets let expire. Blocks. Goes on after a failure, and returns the first one.
+pub(crate) fn expire_objects(state: &State) -> S3Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+    let mut outcome = Ok(());
+    for bucket in all_buckets(state.objects.catalog()) {
+        let bucket = bucket.map_err(error::catalog)?;
+        let rules = rules(&bucket)?;
+        if !rules.is_empty() {
+            outcome = outcome.and(expire_versions(state, &bucket, &rules, now));
+            expire_bucket_uploads(state, &bucket, &rules, now)?;
+        }
+    }
+    outcome
+}
+
+fn expire_versions(state: &State, bucket: &Row, rules: &[Rule], now: u64) -> S3Result<()> {
+    let mut start = Start::Key(vec![]);
+    // The previous version: its key, when it was put, and how many noncurrent versions of its key came before it.
+    let mut before: Option<(String, u64, usize)> = None;
+    let mut outcome = Ok(());
+    loop {
+        let page = state.objects.catalog().versions(&bucket.record.bucket, &start, PAGE).map_err(error::catalog)?;
+        let Some((last, _)) = page.last() else { return outcome };
+        start = Start::Version(last.record.key.clone().into_bytes(), last.record.version);
+        for (row, newest) in page {
+            let record = &row.record;
+            let (since, newer) = match &before {
+                Some((key, since, newer)) if *key == record.key => (*since, *newer),
+                _ => (now, 0),
+            };
+            let gone = if newest && record.kind == Kind::Object {
+                rules.iter().any(|rule| rule.ends(record, now)).then(|| expire(state, bucket, &row))
+            } else if newest {
+                let ends = rules.iter().any(|rule| rule.ends_lone_marker(record));
+                (ends && is_alone(state, &row)?).then(|| remove(state, &row, false).map(drop))
+            } else {
+                let ends = rules.iter().any(|rule| rule.ends_older(record, since, newer, now));
+                (ends && lock::check_removal(record, false).is_ok()).then(|| remove(state, &row, false).map(drop))
+            };
+            outcome = outcome.and(gone.unwrap_or(Ok(())));
+            before = Some((record.key.clone(), record.version.micros(), if newest { 0 } else { newer + 1 }));
+        }
+    }
+}
+
+/// Whether a key has no other version than this one.
+fn is_alone(state: &State, row: &Row) -> Result<bool, S3Error> {
+    let start = Start::Version(row.record.key.clone().into_bytes(), row.record.version);
+    let next = state.objects.catalog().versions(&row.record.bucket, &start, 1).map_err(error::catalog)?;
+    Ok(next.first().is_none_or(|(next, _)| next.record.key != row.record.key))
+}
+
+fn expire_bucket_uploads(state: &State, bucket: &Row, rules: &[Rule], now: u64) -> S3Result<()> {
+    let catalog = state.objects.catalog();
+    let mut start = Start::Key(vec![]);
+    loop {
+        let page = catalog.uploads(&bucket.record.bucket, &start, PAGE).map_err(error::catalog)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        start = Start::Version(last.record.key.clone().into_bytes(), last.id);
+        for upload in page {
+            if rules.iter().any(|rule| rule.ends_upload(&upload, now)) {
+                // A completion or an abort at this moment comes first.
+                let _ = catalog.change(Change::EndUpload(upload.id));
+            }
+        }
+    }
+}

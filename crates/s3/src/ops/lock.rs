@@ -1,0 +1,101 @@
+//! Object lock: the configuration of buckets, and retention and legal hold of versions.
+
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Result, s3_error};
+
+use crate::rules::attributes::get;
+use crate::rules::caller::Caller;
+use crate::rules::lock::{BucketDefault, HOLD, LOCK, MODE, Retention, UNTIL, bypasses, known_hold, lockable};
+use crate::state::State;
+
+pub(crate) fn put_lock_configuration(
+    state: &State,
+    caller: &Caller,
+    input: PutObjectLockConfigurationInput,
+) -> S3Result<PutObjectLockConfigurationOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    let requested = input.object_lock_configuration.ok_or(S3ErrorCode::MalformedXML)?;
+    if requested.object_lock_enabled.is_none_or(|enabled| enabled.as_str() != ObjectLockEnabled::ENABLED) {
+        return Err(S3ErrorCode::MalformedXML.into());
+    }
+    let default = BucketDefault::from_dto(requested.rule)?;
+    let text = serde_json::to_string(&default).map_err(|e| s3_error!(InternalError, "{e}"))?;
+    state.set_bucket(&bucket, LOCK, Some(text))?;
+    Ok(PutObjectLockConfigurationOutput::default())
+}
+
+pub(crate) fn get_lock_configuration(
+    state: &State,
+    caller: &Caller,
+    input: GetObjectLockConfigurationInput,
+) -> S3Result<GetObjectLockConfigurationOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    let default = BucketDefault::of(&bucket)?.ok_or(S3ErrorCode::ObjectLockConfigurationNotFoundError)?;
+    let object_lock_enabled = Some(ObjectLockEnabled::from_static(ObjectLockEnabled::ENABLED));
+    let configuration = ObjectLockConfiguration { object_lock_enabled, rule: default.into_dto() };
+    Ok(GetObjectLockConfigurationOutput { object_lock_configuration: Some(configuration) })
+}
+
+pub(crate) fn put_retention(
+    state: &State,
+    caller: &Caller,
+    input: PutObjectRetentionInput,
+) -> S3Result<PutObjectRetentionOutput> {
+    let bucket = state.bucket(&input.bucket, caller, &input.key)?;
+    lockable(&bucket)?;
+    let bypass = bypasses(&bucket, caller, &input.key, input.bypass_governance_retention)?;
+    let requested = input.retention.unwrap_or_default();
+    let mode = requested.mode.as_ref().map(ObjectLockRetentionMode::as_str);
+    let asked = Retention::asked(mode, requested.retain_until_date.as_ref())?;
+    state.revise(&bucket, &input.key, input.version_id.as_deref(), |record| {
+        let active = Retention::of(record)?.filter(|old| !old.is_over() && !old.is_kept_by(asked.as_ref()));
+        if active.is_some_and(|old| old.mode == ObjectLockMode::COMPLIANCE || !bypass) {
+            return Err(s3_error!(AccessDenied, "the version is retained until a later date"));
+        }
+        [MODE, UNTIL].iter().for_each(|name| drop(record.attributes.remove(*name)));
+        asked.as_ref().map_or(Ok(()), |asked| asked.keep(&mut record.attributes))
+    })?;
+    Ok(PutObjectRetentionOutput::default())
+}
+
+pub(crate) fn get_retention(
+    state: &State,
+    caller: &Caller,
+    input: GetObjectRetentionInput,
+) -> S3Result<GetObjectRetentionOutput> {
+    let bucket = state.bucket(&input.bucket, caller, &input.key)?;
+    lockable(&bucket)?;
+    let row = state.find(&bucket, &input.key, input.version_id.as_deref())?;
+    let kept = Retention::of(&row.record)?.ok_or(S3ErrorCode::NoSuchObjectLockConfiguration)?;
+    let (mode, until) = (Some(ObjectLockRetentionMode::from(kept.mode)), Some(kept.until));
+    Ok(GetObjectRetentionOutput { retention: Some(ObjectLockRetention { mode, retain_until_date: until }) })
+}
+
+pub(crate) fn put_legal_hold(
+    state: &State,
+    caller: &Caller,
+    input: PutObjectLegalHoldInput,
+) -> S3Result<PutObjectLegalHoldOutput> {
+    let bucket = state.bucket(&input.bucket, caller, &input.key)?;
+    lockable(&bucket)?;
+    let status = input.legal_hold.and_then(|hold| hold.status).ok_or(S3ErrorCode::MalformedXML)?;
+    let status = known_hold(&status)?;
+    state.revise(&bucket, &input.key, input.version_id.as_deref(), |record| {
+        record.attributes.insert(HOLD.to_owned(), status.clone());
+        Ok(())
+    })?;
+    Ok(PutObjectLegalHoldOutput::default())
+}
+
+pub(crate) fn get_legal_hold(
+    state: &State,
+    caller: &Caller,
+    input: GetObjectLegalHoldInput,
+) -> S3Result<GetObjectLegalHoldOutput> {
+    let bucket = state.bucket(&input.bucket, caller, &input.key)?;
+    lockable(&bucket)?;
+    let row = state.find(&bucket, &input.key, input.version_id.as_deref())?;
+    let status = get(&row.record, HOLD).ok_or(S3ErrorCode::NoSuchObjectLockConfiguration)?;
+    let legal_hold = Some(ObjectLockLegalHold { status: Some(status.into()) });
+    Ok(GetObjectLegalHoldOutput { legal_hold })
+}

@@ -1,0 +1,446 @@
+//! Uploads in parts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use catalog::object_manifest::{Body, Record, VersionId, decode_entries, encode_entries};
+use catalog::{Change, Row, Start, Upload, all_buckets};
+use hex_simd::AsciiCase;
+use object::objects::{ObjectError, Reader};
+use s3s::crypto::{Checksum as _, Md5};
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+use super::body::{Expected, Incoming};
+use super::list::{Listed, Query, common_prefixes, encoding, page};
+use super::put::{condition, copy_source, draft, header, put_error, requested_attributes};
+use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, owner, time};
+use crate::rules::caller::Caller;
+use crate::rules::checksums::{self, of_part, take_checksums};
+use crate::rules::headers::headers;
+use crate::rules::lock::{self, requested_lock};
+use crate::rules::preconditions::preconditions;
+use crate::rules::{error, storage_class, tags};
+use crate::state::State;
+
+/// Parts of one upload, as in S3.
+const PARTS: i32 = 10_000;
+/// Bytes of each part but the last, as in S3.
+const LEAST: u64 = 5 << 20;
+/// Bytes of a part at most, as in S3.
+const MOST: i64 = 5 << 30;
+/// Uploads or parts on a page.
+const PAGE: i32 = 1_000;
+/// Uploads that are not completed are forgotten after this.
+const EXPIRY: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Attributes of an upload that its object does not have.
+pub(crate) const ALGORITHM: &str = "upload-algorithm";
+const KIND: &str = "upload-checksum-type";
+impl Listed for Upload {
+    fn key(&self) -> &str {
+        &self.record.key
+    }
+
+    fn mark(&self) -> (Start, Option<String>) {
+        (Start::Version(self.record.key.clone().into_bytes(), self.id), Some(self.id.to_string()))
+    }
+}
+
+pub(crate) fn create_upload(
+    state: &State,
+    caller: &Caller,
+    mut input: CreateMultipartUploadInput,
+) -> S3Result<CreateMultipartUploadOutput> {
+    let bucket = state.bucket(&input.bucket, caller, &input.key)?;
+    let mut record = draft(&bucket, &input.key)?;
+    record.attributes =
+        requested_attributes(&bucket, caller, &input.key, requested_lock!(input), headers!(input, input.tagging))?;
+    let class = input.storage_class.as_ref().map(StorageClass::as_str);
+    state.classes.apply(class, &bucket.record, &mut record)?;
+    let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
+    let kind = input.checksum_type.as_ref().map(|t| t.as_str().to_owned());
+    record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
+    record.attributes.extend(kind.map(|name| (KIND.to_owned(), name)));
+    let id = state.objects.next_version();
+    let upload = Upload { id, record };
+    state.objects.catalog().change(Change::StartUpload(upload)).map_err(error::catalog)?;
+    Ok(CreateMultipartUploadOutput {
+        bucket: Some(input.bucket),
+        key: Some(input.key),
+        upload_id: Some(id.to_string()),
+        checksum_algorithm: input.checksum_algorithm,
+        checksum_type: input.checksum_type,
+        ..CreateMultipartUploadOutput::default()
+    })
+}
+
+/// An upload of this key, which `caller` must be allowed to continue.
+fn find_upload(state: &State, caller: &Caller, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {
+    state.bucket(bucket, caller, key)?;
+    let id = id.parse().map_err(|()| S3ErrorCode::NoSuchUpload)?;
+    let upload = state.objects.catalog().upload(id).map_err(error::catalog)?;
+    let upload = upload.filter(|upload| upload.record.bucket == bucket && upload.record.key == key);
+    upload.ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
+}
+
+pub(crate) async fn upload_part(
+    state: &State,
+    mut request: S3Request<UploadPartInput>,
+) -> S3Result<S3Response<UploadPartOutput>> {
+    let caller = Caller::of(&request.extensions)?;
+    let input = &request.input;
+    let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id.clone());
+    let asks = caller.clone();
+    let find = move |state: &State| find_upload(state, &asks, &bucket, &key, &id);
+    let upload = state.query(&request.extensions, find).await?;
+    let permit = state.transfer_permit(&request.extensions).await?;
+    let trailer = header(&request, "x-amz-trailer");
+    let input = &mut request.input;
+    let expected = Expected {
+        length: input.content_length,
+        md5: input.content_md5.take(),
+        checksums: take_checksums!(input),
+        algorithm: input.checksum_algorithm.take().map(|a| a.as_str().to_owned()),
+        trailer,
+        trailers: request.trailing_headers.take(),
+    };
+    let body = input.body.take();
+    let work = move |state: &State| {
+        let mut expected = expected;
+        if expected.algorithm.is_none() {
+            expected.algorithm = attributes::get(&upload.record, ALGORITHM);
+        }
+        let mut incoming = Incoming::new(body, expected, permit);
+        if request.input.content_length.is_some_and(|length| length > MOST) {
+            return Err(S3ErrorCode::EntityTooLarge.into());
+        }
+        put_part(state, &upload, request.input.part_number, &mut incoming)
+    };
+    let (part, _) = state.blocking(work).await?;
+    let sum = |name: &str| of_part(&part).remove(name);
+    Ok(S3Response::new(UploadPartOutput {
+        checksum_crc32: sum("x-amz-checksum-crc32"),
+        checksum_crc32c: sum("x-amz-checksum-crc32c"),
+        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
+        checksum_sha1: sum("x-amz-checksum-sha1"),
+        checksum_sha256: sum("x-amz-checksum-sha256"),
+        e_tag: Some(ETag::Strong(part.etag)),
+        ..UploadPartOutput::default()
+    }))
+}
+
+/// Stores a part; its number must be possible.
+fn put_part(state: &State, upload: &Upload, number: i32, source: &mut Incoming) -> S3Result<(catalog::Part, u64)> {
+    if !(1..=PARTS).contains(&number) {
+        return Err(s3_error!(InvalidArgument, "a part has a number of 1 to {PARTS}"));
+    }
+    source.compress = tags::compress(&state.bucket_named(&upload.record.bucket)?.record);
+    let written = state.objects.write(source, upload.record.redundancy()).map_err(error::s3)?;
+    let Body::Chunks(entries) = written.body else { return Err(S3ErrorCode::EntityTooLarge.into()) };
+    let checksums = written.sealed.attributes.iter().filter(|(name, _)| *name != CHECKSUM_TYPE);
+    let checksums = checksums.map(|(name, value)| format!("{name}={value}\n")).collect();
+    let micros = state.objects.next_version().micros();
+    let part = catalog::Part {
+        number: number as u32,
+        size: written.size,
+        etag: written.sealed.etag,
+        micros,
+        checksums,
+        entries: encode_entries(&entries),
+    };
+    state.objects.catalog().change(Change::PutPart(upload.id, part.clone())).map_err(error::catalog)?;
+    Ok((part, micros))
+}
+
+pub(crate) async fn upload_part_copy(
+    state: &State,
+    request: S3Request<UploadPartCopyInput>,
+) -> S3Result<S3Response<UploadPartCopyOutput>> {
+    let caller = Caller::of(&request.extensions)?;
+    let (input, extensions) = (request.input, request.extensions);
+    let find = move |state: &State| {
+        let upload = find_upload(state, &caller, &input.bucket, &input.key, &input.upload_id)?;
+        let from = copy_source(state, &caller, &input.copy_source, false)?;
+        preconditions!(source of input).check_copy(&from.record)?;
+        let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
+        Ok((upload, from, range, input.part_number))
+    };
+    let (upload, from, range, number) = state.query(&extensions, find).await?;
+    let permit = state.transfer_permit(&extensions).await?;
+    let asked = Arc::new(());
+    let waits = Arc::downgrade(&asked);
+    let work = move |state: &State| {
+        let _permit = permit;
+        let reader = Reader::new(&state.objects, &from, range).map_err(error::s3)?;
+        let algorithm = attributes::get(&upload.record, ALGORITHM);
+        let expected = Expected { algorithm, ..Expected::default() };
+        let mut source = Incoming::copying(reader, waits, expected);
+        let (part, micros) = put_part(state, &upload, number, &mut source)?;
+        Ok((part, micros, from.record))
+    };
+    let (part, micros, from) = state.blocking(work).await?;
+    drop(asked);
+    let result = CopyPartResult {
+        e_tag: Some(ETag::Strong(part.etag)),
+        last_modified: Some(time(micros)),
+        ..CopyPartResult::default()
+    };
+    Ok(S3Response::new(UploadPartCopyOutput {
+        copy_part_result: Some(result),
+        copy_source_version_id: (!from.null).then(|| from.version.to_string()),
+        ..UploadPartCopyOutput::default()
+    }))
+}
+
+pub(crate) fn complete_upload(
+    state: &State,
+    caller: &Caller,
+    mut input: CompleteMultipartUploadInput,
+) -> S3Result<CompleteMultipartUploadOutput> {
+    let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let upload = match find_upload(state, caller, &input.bucket, &input.key, &input.upload_id) {
+        Ok(upload) => upload,
+        Err(failure) => {
+            state.bucket(&input.bucket, caller, &input.key)?;
+            let newest = state.objects.catalog().newest(&input.bucket, &input.key).map_err(error::catalog)?;
+            let done = newest.filter(|row| row.record.attributes.get(UPLOAD) == Some(&input.upload_id));
+            return done.map(|row| completed(&row)).ok_or(failure);
+        }
+    };
+    let listed = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+    let parts = chosen(state, upload.id, &listed)?;
+    let size = parts.iter().map(|part| part.size).sum();
+    if input.mpu_object_size.is_some_and(|requested| u64::try_from(requested) != Ok(size)) {
+        return Err(s3_error!(InvalidRequest, "the parts have {size} bytes, which is not the declared size"));
+    }
+    let entries = parts.iter().map(|part| {
+        let whole = state.objects.catalog().part(upload.id, part.number)?;
+        // It may have been replaced by now.
+        let whole = whole.filter(|whole| whole.etag == part.etag).ok_or(catalog::Refused::NoUpload)?;
+        decode_entries(&whole.entries)
+            .map_err(|why| ObjectError::Catalog(catalog::CatalogError::Engine(why.to_string())))
+    });
+    let body = state.objects.join(entries, upload.record.redundancy()).map_err(error::s3)?;
+    let mut record = Record { size, body, etag: etag_of(&parts)?, ..upload.record };
+    let algorithm = record.attributes.remove(ALGORITHM);
+    let kind = record.attributes.remove(KIND);
+    let total = checksums::of_object(&parts, algorithm.as_deref(), kind.as_deref())?;
+    for (name, value) in take_checksums!(input) {
+        if record_sum(&total, name).is_none_or(|sum| sum != value) {
+            return Err(s3_error!(BadDigest, "the {name} that you gave is not that of the parts"));
+        }
+    }
+    record.attributes.extend(total);
+    record.attributes.insert(UPLOAD.to_owned(), input.upload_id);
+    lock::apply_default(&state.bucket_named(&input.bucket)?, &mut record.attributes)?;
+    record.parts = parts.iter().map(|part| part.size).collect();
+    let row = state.objects.complete(record, &condition, upload.id);
+    Ok(completed(&row.map_err(|failure| put_error(failure, &condition))?))
+}
+
+/// The parts that a completion lists. They must exist with these tags.
+fn chosen(state: &State, upload: VersionId, listed: &[CompletedPart]) -> S3Result<Vec<catalog::Part>> {
+    if listed.is_empty() {
+        return Err(S3ErrorCode::MalformedXML.into());
+    }
+    let all = state.objects.catalog().parts(upload, 0, PARTS as usize).map_err(error::catalog)?;
+    let all: BTreeMap<i64, catalog::Part> = all.into_iter().map(|part| (part.number.into(), part)).collect();
+    let mut chosen: Vec<catalog::Part> = vec![];
+    for part in listed {
+        let number = part.part_number.unwrap_or(0);
+        if chosen.last().is_some_and(|last| i64::from(last.number) >= i64::from(number)) {
+            return Err(S3ErrorCode::InvalidPartOrder.into());
+        }
+        let found = all.get(&i64::from(number));
+        let found = found.filter(|found| part.e_tag.as_ref().is_some_and(|tag| tag.value() == found.etag));
+        let found = found.ok_or_else(|| s3_error!(InvalidPart, "part {number} is not there with this tag"))?;
+        chosen.push(found.clone());
+    }
+    let short = chosen[..chosen.len() - 1].iter().find(|part| part.size < LEAST);
+    match short {
+        Some(part) => Err(s3_error!(EntityTooSmall, "part {} has {} bytes", part.number, part.size)),
+        None => Ok(chosen),
+    }
+}
+
+pub(crate) fn abort_upload(
+    state: &State,
+    caller: &Caller,
+    input: AbortMultipartUploadInput,
+) -> S3Result<AbortMultipartUploadOutput> {
+    if input.if_match_initiated_time.is_some() {
+        return Err(s3_error!(NotImplemented, "conditional aborts are not supported"));
+    }
+    let upload = find_upload(state, caller, &input.bucket, &input.key, &input.upload_id)?;
+    state.objects.catalog().change(Change::EndUpload(upload.id)).map_err(error::catalog)?;
+    Ok(AbortMultipartUploadOutput::default())
+}
+
+pub(crate) fn list_parts(state: &State, caller: &Caller, input: ListPartsInput) -> S3Result<ListPartsOutput> {
+    let upload = find_upload(state, caller, &input.bucket, &input.key, &input.upload_id)?;
+    let most = most(input.max_parts)?;
+    let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
+    let mut parts = state.objects.catalog().parts(upload.id, after, most + 1).map_err(error::catalog)?;
+    let more = parts.len() > most;
+    parts.truncate(most);
+    let last = parts.last().map(|part| part.number as i32);
+    let bucket = state.bucket_named(&input.bucket)?;
+    let name = owner(&bucket.record).to_owned();
+    let owner = Owner { display_name: Some(name.clone()), id: Some(name) };
+    Ok(ListPartsOutput {
+        bucket: Some(input.bucket),
+        initiator: Some(Initiator { display_name: owner.display_name.clone(), id: owner.id.clone() }),
+        is_truncated: Some(more),
+        key: Some(input.key),
+        max_parts: Some(most as i32),
+        next_part_number_marker: last.filter(|_| more),
+        owner: Some(owner),
+        part_number_marker: input.part_number_marker,
+        parts: Some(parts.iter().map(part_listed).collect()),
+        storage_class: Some(storage_class::of(&upload.record).into()),
+        upload_id: Some(input.upload_id),
+        checksum_algorithm: attributes::get(&upload.record, ALGORITHM).map(ChecksumAlgorithm::from),
+        checksum_type: attributes::get(&upload.record, KIND).map(ChecksumType::from),
+        ..ListPartsOutput::default()
+    })
+}
+
+pub(crate) fn list_uploads(
+    state: &State,
+    caller: &Caller,
+    input: ListMultipartUploadsInput,
+) -> S3Result<ListMultipartUploadsOutput> {
+    let bucket = state.bucket(&input.bucket, caller, "")?;
+    let most = most(input.max_uploads)?;
+    let encode = encoding(input.encoding_type.as_ref())?;
+    let prefix = input.prefix.clone().unwrap_or_default();
+    let delimiter = input.delimiter.clone().unwrap_or_default();
+    let after = input.key_marker.clone().unwrap_or_default();
+    let query = Query { prefix, delimiter, after, most };
+    let marker = input.upload_id_marker.as_deref().and_then(|id| id.parse().ok());
+    let start = match marker {
+        Some(id) if !query.after.is_empty() => Start::Version(query.after.clone().into_bytes(), id),
+        _ => query.start(),
+    };
+    let name = &bucket.record.bucket;
+    let page = page(&query, start, |start, limit| state.objects.catalog().uploads(name, start, limit))?;
+    let (next_key, next_upload) = page.next.unzip();
+    let owner = owner(&bucket.record);
+    Ok(ListMultipartUploadsOutput {
+        bucket: Some(input.bucket),
+        common_prefixes: Some(common_prefixes(page.prefixes, encode)),
+        delimiter: input.delimiter.map(encode),
+        encoding_type: input.encoding_type,
+        is_truncated: Some(next_key.is_some()),
+        key_marker: input.key_marker.map(encode),
+        max_uploads: Some(most as i32),
+        next_key_marker: next_key.map(encode),
+        next_upload_id_marker: next_upload.flatten(),
+        prefix: input.prefix.map(encode),
+        upload_id_marker: input.upload_id_marker,
+        uploads: Some(page.rows.into_iter().map(|upload| upload_listed(upload, owner, encode)).collect()),
+        ..ListMultipartUploadsOutput::default()
+    })
+}
+
+/// Removes uploads that were begun long ago. Blocks.
+pub(crate) fn expire_uploads(state: &State) -> S3Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let before = now.saturating_sub(EXPIRY).as_micros();
+    let catalog = state.objects.catalog();
+    for bucket in all_buckets(catalog) {
+        let bucket = bucket.map_err(error::catalog)?;
+        let mut start = Start::Key(vec![]);
+        loop {
+            let page = catalog.uploads(&bucket.record.bucket, &start, PAGE as usize).map_err(error::catalog)?;
+            let Some(last) = page.last() else { break };
+            start = Start::Version(last.record.key.clone().into_bytes(), last.id);
+            for upload in page.iter().filter(|upload| u128::from(upload.id.micros()) < before) {
+                tracing::info!(bucket = upload.record.bucket, key = upload.record.key, "an upload has expired");
+                // A completion or an abort at this moment comes first.
+                let _ = catalog.change(Change::EndUpload(upload.id));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn record_sum<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
+    attributes.get(name).map(String::as_str)
+}
+
+fn completed(row: &Row) -> CompleteMultipartUploadOutput {
+    let record = &row.record;
+    let sum = |name: &str| attributes::get(record, name);
+    CompleteMultipartUploadOutput {
+        bucket: Some(record.bucket.clone()),
+        key: Some(record.key.clone()),
+        location: Some(format!("/{}/{}", record.bucket, record.key)),
+        e_tag: attributes::etag(record),
+        checksum_crc32: sum("x-amz-checksum-crc32"),
+        checksum_crc32c: sum("x-amz-checksum-crc32c"),
+        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
+        checksum_sha1: sum("x-amz-checksum-sha1"),
+        checksum_sha256: sum("x-amz-checksum-sha256"),
+        checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+        version_id: (!record.null).then(|| record.version.to_string()),
+        ..CompleteMultipartUploadOutput::default()
+    }
+}
+
+/// The entity tag of an object in parts: the hash of the hashes of its parts, and their number.
+fn etag_of(parts: &[catalog::Part]) -> S3Result<String> {
+    let mut md5 = Md5::new();
+    for part in parts {
+        let hash = hex_simd::decode_to_vec(&part.etag);
+        md5.update(&hash.map_err(|_| s3_error!(InternalError, "a part's tag is no hash"))?);
+    }
+    Ok(format!("{}-{}", hex_simd::encode_to_string(md5.finalize(), AsciiCase::Lower), parts.len()))
+}
+
+fn most(asked: Option<i32>) -> S3Result<usize> {
+    let asked = asked.unwrap_or(PAGE).min(PAGE);
+    usize::try_from(asked).map_err(|_| s3_error!(InvalidArgument, "a page cannot have a negative length"))
+}
+
+fn part_listed(part: &catalog::Part) -> Part {
+    let mut checksums = of_part(part);
+    Part {
+        checksum_crc32: checksums.remove("x-amz-checksum-crc32"),
+        checksum_crc32c: checksums.remove("x-amz-checksum-crc32c"),
+        checksum_crc64nvme: checksums.remove("x-amz-checksum-crc64nvme"),
+        checksum_sha1: checksums.remove("x-amz-checksum-sha1"),
+        checksum_sha256: checksums.remove("x-amz-checksum-sha256"),
+        e_tag: Some(ETag::Strong(part.etag.clone())),
+        last_modified: Some(time(part.micros)),
+        part_number: i32::try_from(part.number).ok(),
+        size: i64::try_from(part.size).ok(),
+    }
+}
+
+fn upload_listed(upload: Upload, owner: &str, encode: fn(String) -> String) -> MultipartUpload {
+    let owner = Owner { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) };
+    MultipartUpload {
+        checksum_algorithm: attributes::get(&upload.record, ALGORITHM).map(ChecksumAlgorithm::from),
+        checksum_type: attributes::get(&upload.record, KIND).map(ChecksumType::from),
+        initiated: Some(time(upload.id.micros())),
+        storage_class: Some(storage_class::of(&upload.record).into()),
+        initiator: Some(Initiator { display_name: owner.display_name.clone(), id: owner.id.clone() }),
+        key: Some(encode(upload.record.key)),
+        owner: Some(owner),
+        upload_id: Some(upload.id.to_string()),
+    }
+}
+
+/// The range of a copy: `bytes=FIRST-LAST`, both within the source.
+fn copy_range(asked: Option<&str>, size: u64) -> S3Result<std::ops::Range<u64>> {
+    let Some(asked) = asked else { return Ok(0..size) };
+    let pair = asked.strip_prefix("bytes=").and_then(|pair| pair.split_once('-'));
+    let pair = pair.and_then(|(first, last)| Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?)));
+    let (first, last) = pair.ok_or_else(|| s3_error!(InvalidArgument, "{asked:?} is not bytes=FIRST-LAST"))?;
+    if first > last || last >= size {
+        return Err(s3_error!(InvalidRange, "the source has {size} bytes"));
+    }
+    Ok(first..last + 1)
+}

@@ -1,0 +1,203 @@
+//! PutObject and CopyObject.
+
+use catalog::object_manifest::{KEY_BYTES, Kind, Record, VersionId};
+use catalog::{Condition, Refused, Row};
+use object::objects::ObjectError;
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+use super::body::{Expected, Incoming};
+use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD};
+use crate::rules::caller::Caller;
+use crate::rules::checksums::take_checksums;
+use crate::rules::headers::{Headers, headers};
+use crate::rules::lock::{self, requested_lock};
+use crate::rules::preconditions::preconditions;
+use crate::rules::versioning::Versioning;
+use crate::rules::{error, policy, tags};
+use crate::state::State;
+
+/// The largest object of one put, as in S3.
+const PUT_BYTES: i64 = 5 << 30;
+
+pub(crate) async fn put_object(
+    state: &State,
+    mut request: S3Request<PutObjectInput>,
+) -> S3Result<S3Response<PutObjectOutput>> {
+    let caller = Caller::of(&request.extensions)?;
+    let (bucket, key) = (request.input.bucket.clone(), request.input.key.clone());
+    let asks = caller.clone();
+    let find = move |state: &State| state.bucket(&bucket, &asks, &key);
+    let bucket = state.query(&request.extensions, find).await?;
+    let permit = state.transfer_permit(&request.extensions).await?;
+    let trailer = header(&request, "x-amz-trailer");
+    let expected = Expected {
+        length: request.input.content_length,
+        md5: request.input.content_md5.take(),
+        checksums: take_checksums!(request.input),
+        algorithm: request.input.checksum_algorithm.take().map(|a| a.as_str().to_owned()),
+        trailer,
+        trailers: request.trailing_headers.take(),
+    };
+    let mut incoming = Incoming::new(request.input.body.take(), expected, permit);
+    let work = move |state: &State| put(state, &caller, &bucket, request.input, &mut incoming);
+    state.blocking(work).await.map(S3Response::new)
+}
+
+fn put(
+    state: &State,
+    caller: &Caller,
+    bucket: &Row,
+    mut input: PutObjectInput,
+    incoming: &mut Incoming,
+) -> S3Result<PutObjectOutput> {
+    if input.content_length.is_some_and(|length| length > PUT_BYTES) {
+        return Err(S3ErrorCode::EntityTooLarge.into());
+    }
+    incoming.compress = tags::compress(&bucket.record);
+    let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let mut record = draft(bucket, &input.key)?;
+    record.attributes =
+        requested_attributes(bucket, caller, &input.key, requested_lock!(input), headers!(input, input.tagging))?;
+    lock::apply_default(bucket, &mut record.attributes)?;
+    let class = input.storage_class.as_ref().map(StorageClass::as_str);
+    state.classes.apply(class, &bucket.record, &mut record)?;
+    let row = state.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
+    let record = row.record;
+    let sum = |name: &str| attributes::get(&record, name);
+    Ok(PutObjectOutput {
+        e_tag: attributes::etag(&record),
+        checksum_crc32: sum("x-amz-checksum-crc32"),
+        checksum_crc32c: sum("x-amz-checksum-crc32c"),
+        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
+        checksum_sha1: sum("x-amz-checksum-sha1"),
+        checksum_sha256: sum("x-amz-checksum-sha256"),
+        checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+        version_id: (!record.null).then(|| record.version.to_string()),
+        ..PutObjectOutput::default()
+    })
+}
+
+/// A new version of this key, without content.
+pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<Record> {
+    if key.is_empty() {
+        return Err(s3_error!(InvalidArgument, "an object has a key"));
+    }
+    // Keys in paths are checked by `s3s`, those in forms are not.
+    if key.len() > KEY_BYTES {
+        return Err(S3ErrorCode::KeyTooLongError.into());
+    }
+    if key.contains('\0') {
+        return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
+    }
+    let mut record = Record::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
+    record.null = Versioning::of(&bucket.record) != Versioning::Enabled;
+    Ok(record)
+}
+
+/// The attributes that a request sets on its version, all of which `caller` must be allowed to set.
+pub(crate) fn requested_attributes(
+    bucket: &Row,
+    caller: &Caller,
+    key: &str,
+    requested: lock::RequestedLock,
+    headers: Headers,
+) -> S3Result<Attributes> {
+    if headers.tagging.is_some() {
+        policy::check(bucket, caller, "PutObjectTagging", key)?;
+    }
+    let mut attributes = headers.attributes()?;
+    lock::keep(bucket, caller, key, &requested, &mut attributes)?;
+    Ok(attributes)
+}
+
+/// The source of a copy, which `caller` must be allowed to read, with its tags when they are copied as well.
+pub(crate) fn copy_source(state: &State, caller: &Caller, source: &CopySource, with_tags: bool) -> S3Result<Row> {
+    let CopySource::Bucket { bucket, key, version_id } = source else {
+        return Err(s3_error!(NotImplemented, "only BUCKET/KEY can be copied"));
+    };
+    let bucket = state.bucket_named(bucket)?;
+    let versioned = version_id.is_some();
+    policy::check(&bucket, caller, policy::action("GetObject", versioned), key)?;
+    let row = state.find_for(caller, &bucket, key, version_id.as_deref())?;
+    if with_tags && tags::count(&row.record).is_some() {
+        policy::check(&bucket, caller, policy::action("GetObjectTagging", versioned), key)?;
+    }
+    Ok(row)
+}
+
+/// Copies a version: the new one names the same chunks.
+pub(crate) fn copy_object(state: &State, caller: &Caller, mut input: CopyObjectInput) -> S3Result<CopyObjectOutput> {
+    let bucket = state.bucket(&input.bucket, caller, &input.key)?;
+    let new_tags = input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+    let from = copy_source(state, caller, &input.copy_source, !new_tags)?;
+    preconditions!(source of input).check_copy(&from.record)?;
+    let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+    let itself = from.record.bucket == input.bucket && from.record.key == input.key;
+    let class = input.storage_class.take();
+    if itself && !replace && class.is_none() && from.record.null {
+        let why = "an object is copied to itself only with other metadata, for which use the REPLACE directive, or with a \
+                   storage class";
+        return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, why));
+    }
+    let whole = state.objects.whole(&from).map_err(error::s3)?;
+    let mut record = draft(&bucket, &input.key)?;
+    record.size = whole.size;
+    record.etag = whole.etag;
+    record.body = whole.body;
+    record.attributes = whole.attributes;
+    record.attributes.remove(UPLOAD);
+    lock::forget(&mut record.attributes);
+    lock::keep(&bucket, caller, &input.key, &requested_lock!(input), &mut record.attributes)?;
+    lock::apply_default(&bucket, &mut record.attributes)?;
+    if replace {
+        record.attributes.retain(|name, _| {
+            name.starts_with("x-amz-checksum-") || name.starts_with("x-amz-object-lock-") || name == tags::TAGS
+        });
+        record.attributes.extend(headers!(input, None).attributes()?);
+    }
+    if new_tags {
+        policy::check(&bucket, caller, "PutObjectTagging", &input.key)?;
+        tags::keep(&mut record.attributes, &tags::read(&input.tagging.unwrap_or_default())?);
+    }
+    state.classes.apply(class.as_ref().map(StorageClass::as_str), &bucket.record, &mut record)?;
+    let row = state.objects.publish(record, &Condition::Always).map_err(error::s3)?;
+    let result = CopyObjectResult {
+        e_tag: attributes::etag(&row.record),
+        last_modified: Some(attributes::modified(&row.record)),
+        ..CopyObjectResult::default()
+    };
+    Ok(CopyObjectOutput {
+        copy_object_result: Some(result),
+        copy_source_version_id: (!from.record.null).then(|| from.record.version.to_string()),
+        version_id: (!row.record.null).then(|| row.record.version.to_string()),
+        ..CopyObjectOutput::default()
+    })
+}
+
+/// A header as text.
+pub(crate) fn header<T>(request: &S3Request<T>, name: &str) -> Option<String> {
+    request.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+/// The condition of a write.
+pub(crate) fn condition(
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> S3Result<Condition> {
+    Ok(match (if_match, if_none_match) {
+        (None, None) => Condition::Always,
+        (None, Some(none)) if none.is_any() => Condition::Absent,
+        (Some(ETagCondition::ETag(etag)), None) => Condition::Matches(etag.value().to_owned()),
+        (Some(_), None) => Condition::Present,
+        _ => return Err(s3_error!(NotImplemented, "only If-None-Match: * and If-Match with a tag can be asked for")),
+    })
+}
+
+/// The error of a failed put. A condition on an object that is not there has a code of its own.
+pub(crate) fn put_error(failure: ObjectError, condition: &Condition) -> S3Error {
+    match (failure.refused(), condition) {
+        (Some(Refused::NoVersion), Condition::Matches(_) | Condition::Present) => S3ErrorCode::NoSuchKey.into(),
+        _ => error::s3(failure),
+    }
+}

@@ -1,0 +1,40 @@
+//! The caller of a request: who, from where, and for what.
+
+use std::net::IpAddr;
+
+use http::Extensions;
+use s3s::{S3ErrorCode, S3Result, s3_error};
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// Whether the connection is encrypted.
+    pub(crate) secure: bool,
+}
+
+/// The caller, and what policies can examine in the request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// The user who signed it, if it is signed.
+    pub(crate) user: Option<String>,
+    /// The action that it needs, without `s3:`.
+    pub(crate) action: &'static str,
+    pub(crate) peer: Peer,
+    pub(crate) prefix: Option<String>,
+    pub(crate) delimiter: Option<String>,
+    pub(crate) referer: Option<String>,
+    pub(crate) agent: Option<String>,
+}
+
+impl Caller {
+    /// The caller that was found when access to the request was checked.
+    pub(crate) fn of(extensions: &Extensions) -> S3Result<Self> {
+        extensions.get::<Self>().cloned().ok_or_else(|| S3ErrorCode::AccessDenied.into())
+    }
+
+    /// The user's name, for what only users may do.
+    pub(crate) fn require_user(&self) -> S3Result<&str> {
+        self.user.as_deref().ok_or_else(|| s3_error!(AccessDenied, "a signature is required"))
+    }
+}

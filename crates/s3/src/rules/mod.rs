@@ -1,0 +1,16 @@
+//! The rules of S3: what follows from a request and a record, without asking anybody.
+
+pub(crate) mod attributes;
+pub(crate) mod caller;
+pub(crate) mod checksums;
+pub(crate) mod cors;
+pub(crate) mod error;
+pub(crate) mod headers;
+pub(crate) mod lifecycle;
+pub(crate) mod lock;
+pub(crate) mod policy;
+pub(crate) mod preconditions;
+pub(crate) mod query;
+pub(crate) mod storage_class;
+pub(crate) mod tags;
+pub(crate) mod versioning;

@@ -1,0 +1,113 @@
+//! Buckets and versions, as requests ask for them and change them. All of it blocks.
+
+use catalog::object_manifest::{Kind, Record};
+use catalog::{Refused, Row};
+use object::objects::ObjectError;
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+
+use super::State;
+use crate::rules::caller::Caller;
+use crate::rules::{attributes, error, lock, policy};
+
+/// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
+const SETTING_BYTES: usize = 256 << 10;
+
+impl State {
+    /// A bucket. Blocks.
+    pub(crate) fn bucket_named(&self, name: &str) -> S3Result<Row> {
+        self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or_else(error::no_bucket)
+    }
+
+    /// A bucket in which `caller` may do what the request asks for: with a key, or with the bucket when that is empty.
+    /// Blocks.
+    pub(crate) fn bucket(&self, name: &str, caller: &Caller, key: &str) -> S3Result<Row> {
+        let row = self.bucket_named(name)?;
+        policy::check(&row, caller, caller.action, key)?;
+        Ok(row)
+    }
+
+    /// Sets or removes an attribute of a bucket. Blocks.
+    pub(crate) fn set_bucket(&self, bucket: &Row, attribute: &str, value: Option<String>) -> S3Result<()> {
+        if value.as_ref().is_some_and(|value| value.len() > SETTING_BYTES) {
+            return Err(s3_error!(EntityTooLarge, "each setting of a bucket may have {SETTING_BYTES} bytes"));
+        }
+        let change = |record: &mut Record| {
+            match &value {
+                Some(value) => record.attributes.insert(attribute.to_owned(), value.clone()),
+                None => record.attributes.remove(attribute),
+            };
+            lock::check_bucket(record)
+        };
+        let find = || self.bucket_named(&bucket.record.bucket);
+        Self::change(find, change, |row, record| self.objects.set_bucket(row, |whole| *whole = record)).map(drop)
+    }
+
+    /// Changes the attributes of a version. Blocks.
+    pub(crate) fn revise(
+        &self,
+        bucket: &Row,
+        key: &str,
+        version: Option<&str>,
+        change: impl Fn(&mut Record) -> S3Result<()>,
+    ) -> S3Result<Row> {
+        let store = |row: &Row, record: Record| self.objects.revise(row, |whole| whole.attributes = record.attributes);
+        Self::change(|| self.find(bucket, key, version), change, store)
+    }
+
+    /// Finds a row, changes its record, and stores that in its place. When another request, maybe over another gateway,
+    /// changed it first, all of this is done again with the new row. Blocks.
+    fn change(
+        find: impl Fn() -> S3Result<Row>,
+        change: impl Fn(&mut Record) -> S3Result<()>,
+        store: impl Fn(&Row, Record) -> Result<Row, ObjectError>,
+    ) -> S3Result<Row> {
+        loop {
+            let row = find()?;
+            let mut record = row.record.clone();
+            change(&mut record)?;
+            match store(&row, record) {
+                Err(failure) if failure.refused() == Some(Refused::Changed) => {}
+                done => return done.map_err(error::s3),
+            }
+        }
+    }
+
+    /// A version by its id, or the newest one. It must be an object.
+    pub(crate) fn find(&self, bucket: &Row, key: &str, version: Option<&str>) -> S3Result<Row> {
+        let catalog = self.objects.catalog();
+        let bucket = &bucket.record.bucket;
+        let (row, missing) = match version {
+            None => (catalog.newest(bucket, key), S3ErrorCode::NoSuchKey),
+            Some("null") => (catalog.version(bucket, key, None), S3ErrorCode::NoSuchVersion),
+            Some(text) => {
+                let id = text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?;
+                (catalog.version(bucket, key, Some(id)), S3ErrorCode::NoSuchVersion)
+            }
+        };
+        let row = row.map_err(error::catalog)?.ok_or(missing)?;
+        if row.record.kind == Kind::Object {
+            return Ok(row);
+        }
+        let mut failure = if version.is_none() {
+            S3Error::new(S3ErrorCode::NoSuchKey)
+        } else {
+            S3Error::with_message(S3ErrorCode::MethodNotAllowed, "this version is a delete marker")
+        };
+        let mut headers = http::HeaderMap::new();
+        headers.insert("x-amz-delete-marker", http::HeaderValue::from_static("true"));
+        if let Ok(id) = http::HeaderValue::from_str(&attributes::version_id(&row.record)) {
+            headers.insert("x-amz-version-id", id);
+        }
+        failure.set_headers(headers);
+        Err(failure)
+    }
+
+    /// As [`State::find`]. A caller who may not list the bucket does not learn which objects do not exist.
+    pub(crate) fn find_for(&self, caller: &Caller, bucket: &Row, key: &str, version: Option<&str>) -> S3Result<Row> {
+        self.find(bucket, key, version).map_err(|failure| {
+            let hidden = matches!(failure.code(), S3ErrorCode::NoSuchKey | S3ErrorCode::NoSuchVersion)
+                && policy::check(bucket, caller, "ListBucket", "").is_err();
+            if hidden { S3ErrorCode::AccessDenied.into() } else { failure }
+        })
+    }
+}

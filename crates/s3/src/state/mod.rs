@@ -1,0 +1,127 @@
+//! What the operations share: the objects, the users, and how many requests of each kind are in work at once.
+
+pub(crate) mod activity;
+pub(crate) mod admission;
+pub(crate) mod fair_queue;
+mod lookup;
+pub(crate) mod refusals;
+pub(crate) mod users;
+
+use std::sync::Arc;
+
+use http::Extensions;
+use object::objects::Objects;
+use s3s::{S3Result, s3_error};
+
+use self::admission::{Admission, Allowed};
+use self::fair_queue::{FairQueue, Permit};
+use self::refusals::Reason;
+use self::users::Users;
+use crate::rules::caller::Caller;
+use crate::rules::storage_class::StorageClasses;
+
+/// Requests in work at once that carry bytes of objects. Each has a chunk in memory, and what it has ahead.
+const TRANSFERS: usize = 128;
+/// Requests in work at once whose body is a document. It is held in memory, with what was read from it.
+const DOCUMENTS: usize = 32;
+/// Of these, those of more than [`LARGE`]: to read one keeps a thread busy for a tenth of a second.
+const LARGE_DOCUMENTS: usize = 4;
+/// Bytes of a large document.
+const LARGE: u64 = 256 << 10;
+/// Lists that are made at once.
+const LISTS: usize = 8;
+/// Other requests in work at once that ask the catalog or change it, also before bytes are transferred. They have few of
+/// the threads, so that nobody waits behind many requests of another user.
+const QUERIES: usize = 64;
+/// Requests of a kind that wait for a permit. Further ones are answered with `SlowDown`.
+const WAITING: usize = 512;
+
+/// What the operations of a gateway share.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) users: Users,
+    pub(crate) classes: Arc<StorageClasses>,
+    transfers: FairQueue,
+    documents: FairQueue,
+    large_documents: FairQueue,
+    lists: FairQueue,
+    queries: FairQueue,
+}
+
+impl State {
+    pub(crate) fn new(objects: Arc<Objects>, users: Users, classes: StorageClasses) -> Self {
+        let queue = |most| FairQueue::new(most, WAITING);
+        Self {
+            objects,
+            users,
+            classes: Arc::new(classes),
+            transfers: queue(TRANSFERS),
+            documents: queue(DOCUMENTS),
+            large_documents: queue(LARGE_DOCUMENTS),
+            lists: queue(LISTS),
+            queries: queue(QUERIES),
+        }
+    }
+
+    /// The permit to transfer bytes of an object, for a request that is allowed.
+    pub(crate) async fn transfer_permit(&self, extensions: &Extensions) -> S3Result<Permit> {
+        take(&self.transfers, &Caller::of(extensions)?, extensions).await
+    }
+
+    /// The permit to make a list, for a request that is allowed.
+    pub(crate) async fn list_permit(&self, extensions: &Extensions) -> S3Result<Permit> {
+        take(&self.lists, &Caller::of(extensions)?, extensions).await
+    }
+
+    /// The permit to read a document of so many bytes, if that is known, for a request that is allowed.
+    pub(crate) async fn document_permit(
+        &self,
+        caller: &Caller,
+        length: Option<u64>,
+        extensions: &Extensions,
+    ) -> S3Result<Permit> {
+        let is_small = length.is_some_and(|length| length <= LARGE);
+        take(if is_small { &self.documents } else { &self.large_documents }, caller, extensions).await
+    }
+
+    /// Asks the catalog or changes it, when the request has its permit.
+    pub(crate) async fn query<T: Send + 'static>(
+        &self,
+        extensions: &Extensions,
+        work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let permit = take(&self.queries, &Caller::of(extensions)?, extensions).await?;
+        self.blocking(move |state| {
+            let _permit = permit;
+            work(state)
+        })
+        .await
+    }
+
+    /// Requests that transfer bytes of objects now.
+    pub(crate) fn transferring(&self) -> usize {
+        self.transfers.taken()
+    }
+
+    /// Does blocking work off the async threads. It goes on when the client leaves, so permits belong into the work.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let state = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&state)).await;
+        done.unwrap_or_else(|panic| Err(s3_error!(InternalError, "the request's work ended early: {panic}")))
+    }
+}
+
+/// A permit of one kind for a request.
+async fn take(queue: &FairQueue, caller: &Caller, extensions: &Extensions) -> S3Result<Permit> {
+    let permit = queue.take(caller.user.as_deref(), extensions.get::<Arc<Allowed>>().cloned()).await;
+    permit.ok_or_else(|| {
+        if let Some(admission) = extensions.get::<Admission>() {
+            admission.client.count(Reason::Busy);
+        }
+        s3_error!(SlowDown, "the gateway works on too many such requests already: ask again later, and fewer at once")
+    })
+}

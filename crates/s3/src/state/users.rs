@@ -1,0 +1,239 @@
+//! The users of the gateway: a file of access keys and secrets, readable by its owner only.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use s3s::auth::{S3Auth, SecretKey};
+use s3s::{S3Result, s3_error};
+use serde::{Deserialize, Serialize};
+
+/// Characters of new keys: without those that look alike.
+const ALPHABET: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+const ACCESS_KEY_LEN: usize = 20;
+const SECRET_KEY_LEN: usize = 40;
+
+/// One user.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// The name: buckets are owned by it.
+    pub name: String,
+    /// The public half of the key.
+    pub access_key: String,
+    /// The secret half.
+    pub secret_key: String,
+}
+
+/// Secrets are never printed.
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User").field("name", &self.name).field("access_key", &self.access_key).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UsersFile {
+    #[serde(default)]
+    user: Vec<User>,
+}
+
+/// What is wrong with the file of users.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersError {
+    /// It cannot be read or written.
+    #[error("{path}: {source}: the gateway needs this file of access keys")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It cannot be parsed. Its text is not repeated, as it has secrets.
+    #[error("{0} is not a list of users: write [[user]] with name, access_key and secret_key")]
+    Syntax(PathBuf),
+    /// A name is taken, or cannot be one.
+    #[error("{0}")]
+    Name(String),
+}
+
+/// The file of users. It is read again when it has changed.
+#[derive(Clone, Debug)]
+pub struct Users {
+    path: PathBuf,
+    read: Arc<Mutex<ReadUsers>>,
+}
+
+#[derive(Debug, Default)]
+struct ReadUsers {
+    /// Which file, and when it was changed: a new one takes the place of the old.
+    stamp: (u64, i64, i64),
+    by_access_key: BTreeMap<String, User>,
+}
+
+impl Users {
+    /// The users in this file.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned(), read: Arc::default() }
+    }
+
+    /// All users in the order of the file; none when there is no file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn list(&self) -> Result<Vec<User>, UsersError> {
+        let text = match fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+            Err(source) => return Err(self.io(source)),
+        };
+        let file: UsersFile = toml::from_str(&text).map_err(|_| UsersError::Syntax(self.path.clone()))?;
+        Ok(file.user)
+    }
+
+    /// The user of this name.
+    ///
+    /// # Errors
+    /// When there is no such user, or the file cannot be read.
+    pub fn get(&self, name: &str) -> Result<User, UsersError> {
+        self.list()?.into_iter().find(|user| user.name == name).ok_or_else(|| unknown(name))
+    }
+
+    /// Adds a user with new keys.
+    ///
+    /// # Errors
+    /// When the name is taken or cannot be one, or the file cannot be written.
+    pub fn add(&self, name: &str) -> Result<User, UsersError> {
+        let usable = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_graphic());
+        if !usable {
+            return Err(UsersError::Name(format!(
+                "{name:?} cannot be a user: use 1 to 64 printable ASCII characters without spaces"
+            )));
+        }
+        let mut users = self.list()?;
+        if users.iter().any(|user| user.name == name) {
+            return Err(UsersError::Name(format!("there is a user {name:?} already: choose another name")));
+        }
+        let mut random = [0; ACCESS_KEY_LEN + SECRET_KEY_LEN];
+        getrandom::fill(&mut random).map_err(|e| self.io(e.into()))?;
+        let text: String = random.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect();
+        let (access_key, secret_key) = text.split_at(ACCESS_KEY_LEN);
+        let user = User { name: name.to_owned(), access_key: access_key.to_owned(), secret_key: secret_key.to_owned() };
+        users.push(user.clone());
+        self.write(users)?;
+        Ok(user)
+    }
+
+    /// Removes a user. Buckets stay, and belong to nobody until there is a user of that name again.
+    ///
+    /// # Errors
+    /// When there is no such user, or the file cannot be written.
+    pub fn remove(&self, name: &str) -> Result<(), UsersError> {
+        let mut users = self.list()?;
+        let before = users.len();
+        users.retain(|user| user.name != name);
+        if users.len() == before {
+            return Err(unknown(name));
+        }
+        self.write(users)
+    }
+
+    /// Replaces the file atomically.
+    fn write(&self, user: Vec<User>) -> Result<(), UsersError> {
+        let text = toml::to_string(&UsersFile { user }).map_err(|_| UsersError::Syntax(self.path.clone()))?;
+        let partial = self.path.with_extension("new");
+        let write = || -> io::Result<()> {
+            // One left by a crash may have another mode.
+            match fs::remove_file(&partial) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&partial, &self.path)?;
+            File::open(self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(|e| self.io(e))
+    }
+
+    fn io(&self, source: io::Error) -> UsersError {
+        UsersError::Io { path: self.path.clone(), source }
+    }
+
+    /// The user with this access key.
+    pub(crate) fn find(&self, access_key: &str) -> Option<User> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = fs::metadata(&self.path).map_or((0, 0, 0), |m| (m.ino(), m.mtime(), m.mtime_nsec()));
+        if stamp != read.stamp {
+            match self.list() {
+                Ok(users) => {
+                    read.by_access_key = users.into_iter().map(|user| (user.access_key.clone(), user)).collect();
+                    read.stamp = stamp;
+                }
+                Err(error) => tracing::error!("the users stay as they were: {error}"),
+            }
+        }
+        read.by_access_key.get(access_key).cloned()
+    }
+}
+
+fn unknown(name: &str) -> UsersError {
+    UsersError::Name(format!("there is no user {name:?}: `reservoir user list` shows them"))
+}
+
+#[async_trait::async_trait]
+impl S3Auth for Users {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        match self.find(access_key) {
+            Some(user) => Ok(user.secret_key.into()),
+            None => Err(s3_error!(InvalidAccessKeyId, "there is no such access key")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn users_come_and_go_and_only_their_owner_reads_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("users.toml");
+        let users = Users::at(&path);
+        assert_eq!(users.list().unwrap(), []);
+        let ann = users.add("ann").unwrap();
+        let bob = users.add("bob").unwrap();
+        assert_ne!(ann.secret_key, bob.secret_key);
+        assert_eq!(users.find(&ann.access_key), Some(ann.clone()));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(users.add("ann").is_err());
+        assert!(users.add("a b").is_err());
+        assert_eq!(users.get("ann").unwrap(), ann);
+        users.remove("ann").unwrap();
+        assert!(users.get("ann").is_err());
+        assert_eq!(users.find(&ann.access_key), None);
+        assert_eq!(users.find(&bob.access_key), Some(bob.clone()));
+        assert!(users.remove("ann").is_err());
+        assert!(!format!("{bob:?}").contains(&bob.secret_key));
+    }
+
+    #[test]
+    fn a_broken_file_is_refused_without_repeating_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("users.toml");
+        fs::write(&path, "secret_key = 'hush'").unwrap();
+        let error = Users::at(&path).list().unwrap_err().to_string();
+        assert!(error.contains("[[user]]") && !error.contains("hush"), "{error}");
+    }
+}

@@ -1,0 +1,543 @@
+//! One run: events, clocks, processors and disks around the machines of a cluster, and what is counted of them.
+//!
+//! Which machines ([`MachineSet`]) and what is between them ([`Fabric`]) are the run's. The drain after each input, the
+//! one wake that is armed for each node, the digest of all events and the measured time are the same for all.
+
+use std::collections::VecDeque;
+
+use protocol::id::{ClusterId, Epoch, GroupId, NodeId, OpId};
+use protocol::machine::{Completion, Deadline, Destination, Input, Machine, Output};
+use protocol::map::{ClusterMap, TargetEntry};
+use protocol::rng::Rng;
+use protocol::time::{Instant, Span};
+
+use super::chance::exponential;
+use super::disk::{Disk, Finished};
+use super::node::{Arrived, Due, Life, Node};
+use super::queue::{LAST, Order, Queue, SOURCES};
+use super::setup::{Load, Machines, Setup};
+use super::stats::Outcome;
+
+mod conditions;
+mod counts;
+mod crash;
+mod effects;
+mod fabric;
+mod inputs;
+mod machines;
+mod measure;
+mod parts;
+
+use self::conditions::Conditions;
+use self::fabric::{Fabric, Ideal, Switch};
+use self::machines::{MachineSet, Papers, Products};
+use self::parts::{Letter, Parts};
+pub(super) use measure::Measures;
+
+/// Room on a target's disk, which is not what is asked for here.
+pub(super) const FREE: u64 = 1 << 60;
+
+/// What follows how far a run is.
+pub(super) type Progress<'a> = &'a mut dyn FnMut(f64);
+
+/// Who adds what happens to all: the last source of an order.
+const RUN: u32 = SOURCES - 1;
+
+/// What happens at a moment. Numbers of nodes: targets first, initiators behind them.
+#[derive(Clone)]
+pub(super) enum Event<W> {
+    /// A node's deadline.
+    Wake(u32),
+    /// On the network.
+    Wire(W),
+    /// A node's processor comes to the oldest of its inbox. (In which of its lives: a crash undoes it.)
+    Handle(u32, u32),
+    /// A target knows a hash; its disk is done; a write is on its disk.
+    Hashed(u32, u32),
+    Disk(u32, u32),
+    Written(u32, OpId),
+    /// The next target crashes; it starts anew.
+    Crash,
+    Restart(u32),
+    /// The next request of an initiator.
+    Arrival(u32),
+    /// Measuring begins; measuring ends.
+    Measure,
+    Stop,
+}
+
+impl<W> Event<W> {
+    /// The node whose own event this is; `of_wire` says it of what happens on the network. Of wakes only the earliest counts,
+    /// which [`Node::armed`] knows.
+    fn owner(&self, targets: u32, of_wire: impl FnOnce(&W) -> Option<u32>) -> Option<u32> {
+        match self {
+            Self::Handle(node, _)
+            | Self::Hashed(node, _)
+            | Self::Disk(node, _)
+            | Self::Written(node, _)
+            | Self::Restart(node) => Some(*node),
+            Self::Arrival(n) => Some(n + targets),
+            Self::Wire(wire) => of_wire(wire),
+            Self::Wake(_) | Self::Crash | Self::Measure | Self::Stop => None,
+        }
+    }
+}
+
+/// One part of a run: some of the nodes, and what happens to them. Most runs have one.
+pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
+    pub(super) setup: &'a Setup,
+    parts: &'a Parts,
+    part: usize,
+    /// How many of its nodes are targets, which come first.
+    own_targets: usize,
+    conditions: Conditions,
+    pub(super) machines: M,
+    pub(super) fabric: F,
+    pub(super) map: &'a ClusterMap,
+    /// For each cell the targets of the group that begins with it, in the order of their bits.
+    members: &'a [Box<[u32]>],
+    queue: Queue<Event<F::Wire>>,
+    /// What happens at other parts' nodes.
+    letters: Vec<Vec<Letter<F::Wire>>>,
+    pub(super) now: u64,
+    targets: Vec<M::Target>,
+    initiators: Vec<M::Initiator>,
+    nodes: Vec<Node>,
+    disks: Vec<Disk>,
+    /// What machines want done, and what is done at once: kept so that nothing is allocated for each event.
+    of_target: VecDeque<Output<<M::Target as Machine>::Event>>,
+    of_initiator: VecDeque<Output<<M::Initiator as Machine>::Event>>,
+    at_once: Vec<(OpId, Completion)>,
+    finished: Vec<Finished>,
+    pub(super) measures: Measures,
+    /// Crashes until now.
+    crashed: u32,
+    /// Events that come to all parts, until now, and when those come that are known.
+    common: u32,
+    common_due: Due,
+    /// When the run is over at the latest.
+    last: u64,
+    events: u64,
+}
+
+/// Runs one cluster to its end.
+///
+/// # Errors
+/// A line that says what of the setup cannot be.
+pub fn run(setup: &Setup) -> Result<Outcome, String> {
+    run_on(setup, 1, &mut |_| ())
+}
+
+/// As [`run`], on at most so many threads; `progress` follows which share of the time is simulated, 0 to 1.
+pub(super) fn run_on(setup: &Setup, threads: usize, progress: Progress<'_>) -> Result<Outcome, String> {
+    let map = map_of(setup)?;
+    let seeds = Rng::new(setup.seed);
+    match &setup.machines {
+        Machines::Paper(paper) => {
+            let machines = Papers::new(setup, paper, &map, &seeds);
+            Ok(run_parts(setup, &map, &machines, threads, |_| Ideal::new(setup, paper), progress))
+        }
+        Machines::Product(profile) => {
+            let map = if profile.overlap { Ok(map) } else { map.with_disjoint_groups() };
+            let map = map.map_err(|error| error.to_string())?;
+            let machines = Products::new(setup, profile, &map, &seeds);
+            let fabric = |nodes: &[u32]| Switch::new(setup, profile, nodes, &seeds.fork(6));
+            Ok(run_parts(setup, &map, &machines, threads, fabric, progress))
+        }
+    }
+}
+
+fn run_parts<M: MachineSet, F: Fabric>(
+    setup: &Setup,
+    map: &ClusterMap,
+    machines: &M,
+    threads: usize,
+    fabric: impl Fn(&[u32]) -> F,
+    progress: Progress<'_>,
+) -> Outcome {
+    let may_part = F::PARTS && fabric(&[]).trip() > 0;
+    let parts = Parts::of(setup, map, if may_part { threads } else { 1 });
+    let last = map.placement().layout().cells.iter().map(|cell| cell.id).max().unwrap_or(0);
+    let of_cell = |cell| map.members(GroupId(cell)).map(|target| target.id.0).collect();
+    let members: Vec<Box<[u32]>> = (0..=last).map(of_cell).collect();
+    let driver =
+        |part| Driver::new(setup, machines.clone(), fabric(parts.nodes(part)), (map, &members), (&parts, part));
+    let mut drivers: Vec<Driver<'_, M, F>> = (0..parts.count()).map(driver).collect();
+    parts::run(&mut drivers, progress);
+    measure::outcome(setup, drivers)
+}
+
+fn map_of(setup: &Setup) -> Result<ClusterMap, String> {
+    let copies = u32::from(setup.machines.copies()).max(1);
+    let last = setup.warm_up + setup.length + setup.product().map_or(Span::ZERO, |profile| profile.drain);
+    if last.as_nanos() >= LAST {
+        return Err(format!("warm_up + length = {} s: choose 4 hours at most", last.as_nanos() / 1_000_000_000));
+    }
+    if setup.initiators == 0 || u64::from(setup.targets) + u64::from(setup.initiators) >= u64::from(RUN) {
+        return Err(format!("initiators = {}: choose one at least, and {RUN} nodes at most", setup.initiators));
+    }
+    if setup.targets == 0 || !setup.targets.is_multiple_of(copies) {
+        return Err(format!("targets = {}: choose a multiple of the {copies} copies", setup.targets));
+    }
+    if setup.group > setup.targets {
+        return Err(format!("group = {} is larger than the cluster of {} targets", setup.group, setup.targets));
+    }
+    if setup.group < copies || !setup.group.is_multiple_of(copies) {
+        return Err(format!("group = {}: choose a multiple of the {copies} copies", setup.group));
+    }
+    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 40 };
+    let entries = (0..setup.targets).map(entry).collect();
+    let cells = (setup.group / copies) as usize;
+    ClusterMap::new(ClusterId(1), Epoch(1), copies as u8, cells, entries).map_err(|error| error.to_string())
+}
+
+impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
+    fn new(
+        setup: &'a Setup,
+        machines: M,
+        fabric: F,
+        (map, members): (&'a ClusterMap, &'a [Box<[u32]>]),
+        (parts, part): (&'a Parts, usize),
+    ) -> Self {
+        let (conditions, seeds) = (Conditions::of(&setup.machines), Rng::new(setup.seed));
+        let nodes = parts.nodes(part);
+        let (targets, initiators) = nodes.split_at(nodes.partition_point(|node| *node < setup.targets));
+        Self {
+            targets: targets.iter().map(|n| machines.target(*n)).collect(),
+            initiators: initiators.iter().map(|node| machines.initiator(node - setup.targets)).collect(),
+            nodes: nodes.iter().map(|node| Node::new(*node, &seeds, conditions.drift_ppm)).collect(),
+            disks: targets.iter().map(|n| setup.disk_of(*n)).collect(),
+            own_targets: targets.len(),
+            measures: Measures::new(setup),
+            setup,
+            parts,
+            part,
+            conditions,
+            machines,
+            fabric,
+            map,
+            members,
+            queue: Queue::new(),
+            letters: (0..parts.count()).map(|_| Vec::new()).collect(),
+            now: 0,
+            of_target: VecDeque::new(),
+            of_initiator: VecDeque::new(),
+            at_once: Vec::new(),
+            finished: Vec::new(),
+            crashed: 0,
+            common: 0,
+            common_due: Due::default(),
+            last: 0,
+            events: 0,
+        }
+    }
+
+    /// What a run begins with. When the measured time is to end, and when the run is at the latest.
+    fn begin(&mut self) -> (u64, u64) {
+        let end = (self.setup.warm_up + self.setup.length).as_nanos();
+        self.push_for_all(self.setup.warm_up.as_nanos(), Event::Measure);
+        if self.conditions.drain.is_some() {
+            self.push_for_all(end, Event::Stop);
+        }
+        if let Some(crashes) = self.conditions.crashes {
+            self.push_for_all(crashes.every.as_nanos(), Event::Crash);
+        }
+        self.last = end.saturating_add(self.conditions.drain.unwrap_or_default().as_nanos());
+        self.begin_requests();
+        (end, self.last)
+    }
+
+    /// Goes on with what comes before `end`.
+    fn go_on(&mut self, end: u64) {
+        while let Some((at, event)) = self.queue.pop(end) {
+            self.now = at;
+            if let Some(node) = event.owner(self.setup.targets, F::owner) {
+                self.node(node).due.remove(at);
+            }
+            self.handle(event);
+        }
+    }
+
+    /// Nothing more happens; the measured time was to end at `end`.
+    fn finish(&mut self, end: u64) {
+        if self.measures.ended.is_none() {
+            self.now = end;
+            self.stop();
+        }
+    }
+
+    /// The first requests.
+    fn begin_requests(&mut self) {
+        let stagger = self.conditions.stagger.as_nanos();
+        let parts = self.parts;
+        for node in parts.nodes(self.part).iter().filter(|node| **node >= self.setup.targets) {
+            let n = node - self.setup.targets;
+            match self.setup.load {
+                Load::Closed { depth } => {
+                    for _ in 0..depth {
+                        if stagger > 0 {
+                            let at = self.node(*node).chance.below(stagger);
+                            self.push(*node, at, Event::Arrival(n));
+                        } else {
+                            self.ask(n);
+                        }
+                    }
+                }
+                Load::Open { .. } => self.next_arrival(n),
+            }
+        }
+    }
+
+    /// Adds an event of a node's own, which is in this part.
+    pub(super) fn push(&mut self, node: u32, at: u64, event: Event<F::Wire>) {
+        let order = self.order(node);
+        if event.owner(self.setup.targets, F::owner).is_some() {
+            self.node(node).due.add(at);
+        }
+        self.queue.push(at, order, event);
+    }
+
+    /// Adds an event of this part's node `from` that comes to others, a trip from now at the earliest.
+    pub(super) fn post(&mut self, from: u32, at: u64, to: Destination, event: Event<F::Wire>) {
+        let order = self.order(from);
+        if self.parts.count() == 1 {
+            return self.queue.push(at, order, event);
+        }
+        let mut parts = 0_u32;
+        self.receivers(to, |driver, node| parts |= 1 << driver.parts.part(node));
+        for part in (0..self.parts.count()).filter(|part| parts >> part & 1 == 1) {
+            if part == self.part {
+                self.queue.push(at, order, event.clone());
+            } else {
+                self.letters[part].push(Letter { at, order, event: event.clone() });
+            }
+        }
+    }
+
+    /// Adds an event that comes in every part.
+    fn push_for_all(&mut self, at: u64, event: Event<F::Wire>) {
+        self.common += 1;
+        self.common_due.add(at);
+        self.queue.push(at, Order { source: RUN, count: self.common }, event);
+    }
+
+    /// Whether nothing happens to a node until `at` but what comes to it from others: then it may have what comes to it
+    /// first at once, as if it were that time.
+    pub(super) fn is_undisturbed(&self, slot: usize, at: u64) -> bool {
+        let node = &self.nodes[slot];
+        let is_idle = node.processor.inbox.is_empty() && !node.life.is_down;
+        is_idle && node.armed > at && node.due.is_after(at) && self.common_due.is_after(at) && at <= self.last
+    }
+
+    /// The order of the next event that a node adds.
+    fn order(&mut self, node: u32) -> Order {
+        let count = &mut self.node(node).added;
+        *count = count.wrapping_add(1);
+        Order { source: node, count: *count }
+    }
+
+    pub(super) fn node(&mut self, id: u32) -> &mut Node {
+        &mut self.nodes[self.parts.slot(id)]
+    }
+
+    /// Which of this part's nodes this is, if it is in this part.
+    pub(super) fn slot(&self, node: u32) -> usize {
+        self.parts.slot(node)
+    }
+
+    /// Which of the part's initiators initiator `n` is.
+    fn initiator(&self, n: u32) -> usize {
+        self.parts.slot(n + self.setup.targets) - self.own_targets
+    }
+
+    pub(super) fn is_own(&self, node: u32) -> bool {
+        self.parts.count() == 1 || self.parts.part(node) == self.part
+    }
+
+    /// Something happens to a node of this part; `what` tells it apart from others.
+    pub(super) fn happens(&mut self, node: u32, what: u64) {
+        self.events += 1;
+        self.note(node, what);
+    }
+
+    fn note(&mut self, node: u32, what: u64) {
+        let now = self.now;
+        let digest = &mut self.node(node).digest;
+        *digest = (*digest ^ what ^ now << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn handle(&mut self, event: Event<F::Wire>) {
+        match &event {
+            Event::Wake(node) => self.happens(*node, 0),
+            Event::Handle(node, _) => self.happens(*node, 1),
+            Event::Hashed(node, _) => self.happens(*node, 2),
+            Event::Disk(node, _) => self.happens(*node, 3),
+            Event::Written(node, op) => self.happens(*node, op.0 << 8 | 4),
+            Event::Arrival(n) => self.happens(n + self.setup.targets, 5),
+            Event::Restart(node) => self.happens(*node, 6),
+            Event::Wire(_) => {}
+            // In all parts, and counted once.
+            Event::Measure | Event::Stop | Event::Crash => {
+                self.events += u64::from(self.part == 0);
+                self.common_due.remove(self.now);
+            }
+        }
+        match event {
+            Event::Wake(node) => self.wake(node),
+            Event::Handle(node, life) | Event::Hashed(node, life) | Event::Disk(node, life)
+                if !self.lives(node, life) => {}
+            Event::Handle(node, _) => {
+                if let Some(arrived) = self.node(node).processor.inbox.pop_front() {
+                    self.input(node, arrived);
+                }
+            }
+            Event::Hashed(node, _) => {
+                let slot = self.slot(node);
+                self.disks[slot].hashed();
+                self.begin_disk(node);
+            }
+            Event::Disk(node, _) => self.disk_done(node),
+            Event::Written(node, op) => self.reached(node, effects::written(op)),
+            Event::Arrival(n) => {
+                self.ask(n);
+                self.next_arrival(n);
+            }
+            Event::Wire(wire) => F::happen(self, wire),
+            Event::Measure => self.measure(),
+            Event::Stop => self.stop(),
+            Event::Crash => self.crash(),
+            Event::Restart(node) => self.restart(node),
+        }
+    }
+
+    /// The index of a node.
+    pub(super) fn index(&self, node: NodeId) -> u32 {
+        if node.is_initiator() { node.0 - NodeId::FIRST_INITIATOR + self.setup.targets } else { node.0 }
+    }
+
+    /// Something comes to a destination: `happens` to those of its nodes that are this part's. A multicast counts as one
+    /// event, where its first receiver is.
+    pub(super) fn each(&mut self, to: Destination, what: u64, mut happens: impl FnMut(&mut Self, u32)) {
+        let mut is_first = true;
+        self.receivers(to, |driver, node| {
+            let is_counted = core::mem::take(&mut is_first);
+            if driver.is_own(node) {
+                driver.events += u64::from(is_counted);
+                driver.note(node, what);
+                happens(driver, node);
+            }
+        });
+    }
+
+    /// Does it for every node of a destination.
+    pub(super) fn receivers(&mut self, to: Destination, mut does: impl FnMut(&mut Self, u32)) {
+        match to {
+            Destination::Node(node) => {
+                let index = self.index(node);
+                does(self, index);
+            }
+            Destination::Members(set) => {
+                let mut mask = set.mask;
+                while mask != 0 {
+                    let bit = mask.trailing_zeros();
+                    mask &= mask - 1;
+                    let node = self.members[set.cell as usize][bit as usize];
+                    does(self, node);
+                }
+            }
+        }
+    }
+
+    /// An initiator is asked for its next request.
+    pub(super) fn ask(&mut self, n: u32) {
+        let (node, at) = (n + self.setup.targets, self.initiator(n));
+        let slot = self.slot(node);
+        let Node { chance, clock, .. } = &mut self.nodes[slot];
+        let now = clock.local(self.now);
+        let request = self.machines.request(n, self.now, chance);
+        self.give_initiator(at, now, Input::Request(request));
+        self.drain(node);
+    }
+
+    fn next_arrival(&mut self, n: u32) {
+        let Load::Open { chunks_per_second } = self.setup.load else { return };
+        let mean = f64::from(self.setup.initiators) * 1e9 / chunks_per_second.max(1e-3);
+        let node = n + self.setup.targets;
+        let wait = exponential(&mut self.node(node).chance, (mean as u64).max(1));
+        self.push(node, self.now + wait, Event::Arrival(n));
+    }
+
+    fn wake(&mut self, id: u32) {
+        let (now, waits) = (self.now, self.conditions.timers_wait);
+        let node = self.node(id);
+        // One that was armed for later after this event was made: only the earliest counts.
+        if node.armed != now {
+            return;
+        }
+        let free = node.processor.free();
+        if waits && free > now {
+            node.armed = free;
+            return self.push(id, free, Event::Wake(id));
+        }
+        node.armed = u64::MAX;
+        self.input(id, Arrived::Wake);
+    }
+
+    /// Keeps one wake in the queue for a node: the earliest. A deadline that moved back is found when it comes.
+    fn arm(&mut self, id: u32, deadline: Option<Deadline>) {
+        let Some(deadline) = deadline.map(|deadline| deadline.at).filter(|at| *at < Instant::FAR) else { return };
+        let (now, jitter) = (self.now, self.conditions.wake_jitter.as_nanos());
+        let node = self.node(id);
+        if node.armed <= now || node.armed < u64::MAX && !node.clock.is_before(deadline, node.armed) {
+            return;
+        }
+        let mut at = node.clock.moment(deadline).max(now);
+        if jitter > 0 && at > now {
+            at += node.late.below(jitter + 1);
+        }
+        if at < node.armed {
+            node.armed = at;
+            self.push(id, at, Event::Wake(id));
+        }
+    }
+
+    /// What a node has to send leaves its processor at this time: so many bytes of payload, or a control message.
+    pub(super) fn leaves(&mut self, node: u32, payload: Option<u64>) -> u64 {
+        let takes = self.conditions.cpu.takes(payload);
+        self.nodes[self.parts.slot(node)].processor.work(self.now, takes)
+    }
+
+    /// The first datagram of so many bytes of payload leaves a node's processor at this time; the others follow.
+    pub(super) fn begins_to_leave(&mut self, node: u32, bytes: u64, first: u64) -> u64 {
+        self.nodes[self.parts.slot(node)].processor.send(self.now, &self.conditions.cpu, bytes, first)
+    }
+
+    /// Something has come to a node: it waits for the processor.
+    pub(super) fn reached(&mut self, id: u32, arrived: Arrived) {
+        let node = &mut self.nodes[self.parts.slot(id)];
+        if node.life.is_down {
+            return;
+        }
+        let (now, cpu, processor) = (self.now, &self.conditions.cpu, &mut node.processor);
+        let at = match &arrived {
+            Arrived::Control(_) => processor.work(now, cpu.takes(None)),
+            Arrived::Payload(_, bytes) => {
+                let bytes = u64::from(*bytes);
+                self.measures.count.payload_bytes += bytes;
+                if bytes <= self.conditions.datagram {
+                    processor.head(now, cpu, bytes)
+                } else {
+                    processor.rest(now, cpu, bytes, self.conditions.datagram)
+                }
+            }
+            Arrived::Done(..) | Arrived::Wake => processor.work(now, 0),
+        };
+        if at == now && processor.inbox.is_empty() {
+            self.input(id, arrived);
+        } else {
+            processor.inbox.push_back(arrived);
+            let life = node.life.number;
+            self.push(id, at, Event::Handle(id, life));
+        }
+    }
+}

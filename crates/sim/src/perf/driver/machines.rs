@@ -1,0 +1,57 @@
+//! The machines that a run can drive: the papers', and the product's own.
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::machine::Machine;
+use protocol::rng::Rng;
+
+use super::{Driver, Fabric, Measures};
+
+mod papers;
+mod products;
+mod workload;
+
+pub(super) use papers::Papers;
+pub(super) use products::Products;
+
+/// Initiators and targets of one kind, what is asked of them, and what their events mean.
+pub(in crate::perf) trait MachineSet: Clone + Send {
+    type Initiator: Machine<Request: Send, Event: Send> + Send;
+    type Target: Machine<Event: Send> + Send;
+    /// What all parts of a run should know, a trip later.
+    type Notice: Clone + Send;
+
+    fn initiator(&self, n: u32) -> Self::Initiator;
+
+    /// Target `n` as it starts.
+    fn target(&self, n: u32) -> Self::Target;
+
+    /// The next request of an initiator; `rng` is its own.
+    fn request(&mut self, n: u32, now: u64, rng: &mut Rng) -> <Self::Initiator as Machine>::Request;
+
+    /// An initiator has an event.
+    fn on_event<F: Fabric>(driver: &mut Driver<'_, Self, F>, n: u32, event: <Self::Initiator as Machine>::Event);
+
+    /// A target has an event.
+    fn on_target_event(measures: &mut Measures, event: &<Self::Target as Machine>::Event);
+
+    /// The size of a chunk if it is on a target's disk.
+    fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32>;
+
+    /// A chunk is on a target's disk.
+    fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId);
+
+    /// Whether a message asks for a put that nobody negotiates.
+    fn asks_plainly(&self, message: &[u8]) -> bool;
+
+    /// What this part has for all.
+    fn notices(&mut self) -> &mut Vec<Self::Notice>;
+
+    /// A part, perhaps this one, has a notice.
+    fn note(&mut self, notice: &Self::Notice);
+
+    /// Requests under way that began in this time.
+    fn unfinished(&self, from: u64, to: u64) -> u64;
+
+    /// Requests that a target received, and how many of them while a bid there was tentative.
+    fn requests(target: &Self::Target) -> (u64, u64);
+}

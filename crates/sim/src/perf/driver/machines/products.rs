@@ -1,0 +1,168 @@
+//! The product's own machines: the code that the daemons run.
+
+use std::sync::Arc;
+
+use protocol::config::Config;
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{Event as InitiatorEvent, Initiator, Request, Stored};
+use protocol::map::ClusterMap;
+use protocol::rng::Rng;
+use protocol::target::{Event as TargetEvent, Setup as TargetSetup, Target};
+use protocol::wire::{Message, decode_message};
+
+use super::workload::{Notice, Workload};
+use crate::perf::driver::{Driver, Event, FREE, Fabric, MachineSet, Measures};
+use crate::perf::node::payload;
+use crate::perf::setup::profile::Profile;
+use crate::perf::setup::{Load, Setup};
+
+#[derive(Clone)]
+pub(in crate::perf) struct Products {
+    config: Arc<Config>,
+    map: ClusterMap,
+    workload: Workload,
+    /// The seeds of initiators.
+    seeds: Rng,
+    is_closed: bool,
+}
+
+impl Products {
+    pub(in crate::perf) fn new(setup: &Setup, profile: &Profile, map: &ClusterMap, seeds: &Rng) -> Self {
+        let mut config = profile.config.clone();
+        if let Load::Closed { depth } = setup.load {
+            config.depth = depth as usize;
+        }
+        Self {
+            config: Arc::new(config),
+            workload: Workload::new(
+                seeds.fork(3),
+                &setup.sizes,
+                (profile.reads, profile.objects, profile.skew),
+                map,
+                setup.initiators,
+            ),
+            map: map.clone(),
+            seeds: seeds.fork(2),
+            is_closed: matches!(setup.load, Load::Closed { .. }),
+        }
+    }
+}
+
+impl MachineSet for Products {
+    type Initiator = Initiator;
+    type Target = Target;
+    type Notice = Notice;
+
+    fn initiator(&self, n: u32) -> Initiator {
+        let id = NodeId(NodeId::FIRST_INITIATOR + n);
+        Initiator::new(id, self.map.clone(), self.config.clone(), self.seeds.fork(u64::from(n)).next_u64())
+    }
+
+    fn target(&self, n: u32) -> Target {
+        let own = TargetSetup { id: NodeId(n), map: self.map.clone(), free: FREE, chunks: 0, bug: None };
+        Target::new(own, self.config.clone())
+    }
+
+    fn request(&mut self, n: u32, now: u64, _: &mut Rng) -> Request {
+        let wish = self.workload.wish(n, now);
+        if wish.is_put {
+            let payload = payload(wish.size);
+            Request::Put { handle: wish.handle, id: wish.id, payload, removal: false, redundancy: None }
+        } else {
+            Request::Get { handle: wish.handle, id: wish.id }
+        }
+    }
+
+    fn on_event<F: Fabric>(driver: &mut Driver<'_, Self, F>, n: u32, event: InitiatorEvent) {
+        let (machines, measures) = (&mut driver.machines, &mut driver.measures);
+        let (handle, good, rounds) = match event {
+            InitiatorEvent::Put { handle, result } => {
+                let is_durable = |stored: &Stored| {
+                    stored.holders.len() >= usize::from(machines.map.copies)
+                        && machines.workload.holds(n, handle, &stored.holders)
+                };
+                measures.undurable += u64::from(result.as_ref().is_ok_and(|stored| !is_durable(stored)));
+                (handle, result.is_ok(), result.map_or(0, |stored| stored.rounds))
+            }
+            InitiatorEvent::Get { handle, result } => {
+                (handle, result.is_ok(), result.map_or(0, |fetched| fetched.rounds))
+            }
+            InitiatorEvent::RepairAsked => return measures.count.repairs += 1,
+            InitiatorEvent::Hedged => return measures.count.hedged += 1,
+            InitiatorEvent::List { .. }
+            | InitiatorEvent::Ping { .. }
+            | InitiatorEvent::Renew { .. }
+            | InitiatorEvent::Mark { .. }
+            | InitiatorEvent::Discard { .. }
+            | InitiatorEvent::Usage { .. }
+            | InitiatorEvent::NeedMap { .. }
+            | InitiatorEvent::Bid { .. }
+            | InitiatorEvent::RepairSent
+            | InitiatorEvent::Multicast { .. }
+            | InitiatorEvent::Dropped(_)
+            | InitiatorEvent::CorruptCopy { .. } => return,
+        };
+        let over = machines.workload.over(n, handle);
+        measures.count.puts += u64::from(good && over.is_put);
+        measures.count.gets += u64::from(good && !over.is_put);
+        measures.count.failed += u64::from(!good);
+        measures.count.more_rounds += u64::from(rounds.saturating_sub(1));
+        if good {
+            measures.count_over_time(driver.now);
+        }
+        let in_window = over.begun >= measures.began && measures.ended.is_none_or(|end| over.begun < end);
+        if in_window && driver.now >= driver.setup.warm_up.as_nanos() {
+            if measures.ended.is_some() {
+                measures.open -= 1;
+                measures.stopped.failed += u64::from(!good);
+            }
+            let took = driver.now - over.begun;
+            match (good, over.is_put) {
+                (true, true) => measures.put_took(driver.now, took, took),
+                (true, false) => measures.get_took(driver.now, took),
+                (false, _) => {}
+            }
+        }
+        if machines.is_closed {
+            // When the outputs of this moment are taken.
+            driver.push(n + driver.setup.targets, driver.now, Event::Arrival(n));
+        }
+    }
+
+    fn on_target_event(measures: &mut Measures, event: &TargetEvent) {
+        match event {
+            TargetEvent::RepairAsked => measures.count.repairs += 1,
+            TargetEvent::Released { .. } => measures.count.released += 1,
+            TargetEvent::Expired => measures.count.expired += 1,
+            _ => {}
+        }
+    }
+
+    fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32> {
+        self.workload.found(id, on)
+    }
+
+    fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) {
+        self.workload.stored(id, size, on);
+    }
+
+    fn asks_plainly(&self, message: &[u8]) -> bool {
+        !self.config.transport.reserved && matches!(decode_message(message), Some((_, Message::PutRequest(_))))
+    }
+
+    fn notices(&mut self) -> &mut Vec<Notice> {
+        &mut self.workload.notices
+    }
+
+    fn note(&mut self, notice: &Notice) {
+        self.workload.note(*notice);
+    }
+
+    fn unfinished(&self, from: u64, to: u64) -> u64 {
+        self.workload.unfinished(from, to)
+    }
+
+    fn requests(_: &Target) -> (u64, u64) {
+        (0, 0)
+    }
+}

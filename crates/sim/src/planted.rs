@@ -1,0 +1,136 @@
+//! Defects that are planted to prove that the checkers bite.
+
+use protocol::cleaner;
+use protocol::initiator;
+use protocol::target::Bug;
+use protocol::wire;
+
+/// A defect that is planted to prove that the checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// A defect of the target machine.
+    Target(Bug),
+    /// A defect of the initiator machine.
+    Initiator(initiator::Bug),
+    /// A defect of the steps of a cleaner.
+    Cleaner(cleaner::Bug),
+    /// A defect of what judges other nodes' sessions.
+    Session(wire::Bug),
+    /// A restart forgets the newest records of the index.
+    LoseIndexTail,
+    /// A defect of the object layer.
+    Object(object::Bug),
+    /// A cleaner reads what refers to chunks at once after its mark.
+    HurryCleaner,
+    /// A node that was restarted uses the first map, whatever it learned of.
+    OldMapAfterRestart,
+    /// A defect of the store.
+    Store(store::Bug),
+}
+
+impl Planted {
+    /// Every defect.
+    pub const ALL: [Self; 50] = [
+        Self::Target(Bug::AckBeforeDurable),
+        Self::Target(Bug::DropAck),
+        Self::Target(Bug::SkipHashCheck),
+        Self::Target(Bug::OverlapWindows),
+        Self::Target(Bug::TrustGrants),
+        Self::Target(Bug::KeepGrants),
+        Self::Target(Bug::ClaimGranted),
+        Self::Target(Bug::NeverExpire),
+        Self::Target(Bug::ForgetPromise),
+        Self::Initiator(initiator::Bug::NeverContent),
+        Self::Session(wire::Bug::TrustSequences),
+        Self::Session(wire::Bug::BelieveSessions),
+        Self::Session(wire::Bug::BelieveBefore),
+        Self::LoseIndexTail,
+        Self::Store(store::Bug::IgnoreFailedSync),
+        Self::HurryCleaner,
+        Self::OldMapAfterRestart,
+        Self::Target(Bug::TakeOldMap),
+        Self::Target(Bug::VouchOldMap),
+        Self::Initiator(initiator::Bug::TrustTheRest),
+        Self::Initiator(initiator::Bug::IgnoreDomains),
+        Self::Initiator(initiator::Bug::KeepMap),
+        Self::Initiator(initiator::Bug::KeepCopies),
+        Self::Initiator(initiator::Bug::KeepHolders),
+        Self::Initiator(initiator::Bug::IgnoreRedundancy),
+        Self::Store(store::Bug::SkipSync),
+        Self::Store(store::Bug::RetrySync),
+        Self::Store(store::Bug::RollUnsynced),
+        Self::Store(store::Bug::TrustCache),
+        Self::Store(store::Bug::TrustClean),
+        Self::Store(store::Bug::ResumeOverTorn),
+        Self::Store(store::Bug::SkipTombstones),
+        Self::Store(store::Bug::RemoveBeforeSync),
+        Self::Store(store::Bug::DropTombstones),
+        Self::Store(store::Bug::NameUnpromised),
+        Self::Store(store::Bug::ForgetUnread),
+        Self::Store(store::Bug::KeepBad),
+        Self::Store(store::Bug::StaleStamps),
+        Self::Store(store::Bug::ClearTail),
+        Self::Store(store::Bug::NoReserve),
+        Self::Store(store::Bug::MiscountAhead),
+        Self::Object(object::Bug::HastyRow),
+        Self::Object(object::Bug::ForgetRemoval),
+        Self::Object(object::Bug::ForgetWithdrawal),
+        Self::Object(object::Bug::NoLimit),
+        Self::Object(object::Bug::SkipRenewal),
+        Self::Object(object::Bug::SkipUploads),
+        Self::Object(object::Bug::TrustEnded),
+        Self::Cleaner(cleaner::Bug::IgnoreSilence),
+        Self::Target(Bug::ObeyUnknown),
+    ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Target(Bug::AckBeforeDurable) => "ack-before-durable",
+            Self::Target(Bug::DropAck) => "drop-ack",
+            Self::Target(Bug::SkipHashCheck) => "skip-hash-check",
+            Self::Target(Bug::OverlapWindows) => "overlap-windows",
+            Self::Target(Bug::TrustGrants) => "trust-grants",
+            Self::Target(Bug::KeepGrants) => "keep-grants",
+            Self::Target(Bug::ClaimGranted) => "claim-granted",
+            Self::Target(Bug::NeverExpire) => "never-expire",
+            Self::Target(Bug::ForgetPromise) => "forget-promise",
+            Self::Target(Bug::ObeyUnknown) => "obey-unknown",
+            Self::Cleaner(cleaner::Bug::IgnoreSilence) => "ignore-silence",
+            Self::Initiator(initiator::Bug::NeverContent) => "never-content",
+            Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
+            Self::Session(wire::Bug::BelieveSessions) => "believe-sessions",
+            Self::Session(wire::Bug::BelieveBefore) => "believe-before",
+            Self::Initiator(initiator::Bug::TrustTheRest) => "trust-the-rest",
+            Self::Initiator(initiator::Bug::IgnoreDomains) => "ignore-domains",
+            Self::HurryCleaner => "hurry-cleaner",
+            Self::OldMapAfterRestart => "old-map-after-restart",
+            Self::Target(Bug::TakeOldMap) => "take-old-map",
+            Self::Target(Bug::VouchOldMap) => "vouch-old-map",
+            Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
+            Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
+            Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
+            Self::Initiator(initiator::Bug::IgnoreRedundancy) => "ignore-redundancy",
+            Self::Object(object::Bug::HastyRow) => "hasty-row",
+            Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
+            Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",
+            Self::Object(object::Bug::NoLimit) => "no-limit",
+            Self::Object(object::Bug::SkipRenewal) => "skip-renewal",
+            Self::Object(object::Bug::SkipUploads) => "skip-uploads",
+            Self::Object(object::Bug::TrustEnded) => "trust-ended",
+            Self::LoseIndexTail => "lose-index-tail",
+            Self::Store(bug) => bug.name(),
+        }
+    }
+}
+
+/// A defect by its [name](Planted::name).
+impl std::str::FromStr for Planted {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(Self::name).join(", ");
+        Self::ALL.into_iter().find(|planted| planted.name() == name).ok_or_else(|| format!("choose one of {}", names()))
+    }
+}

@@ -1,0 +1,80 @@
+//! What gateways are answered about chunks, judged: whether what is not found is only where nobody looks for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::{GetError, PutError};
+use protocol::redundancy::Redundancy;
+use protocol::time::Instant;
+
+use super::World;
+use crate::excuse::Excuse;
+use crate::object::stage::{Ticket, lock};
+
+/// What gateways have asked for, and what they were answered.
+#[derive(Default)]
+pub(super) struct Replies {
+    /// Gets and renewals under way.
+    pub(super) gets: BTreeMap<Ticket, ChunkId>,
+    pub(super) renewals: BTreeMap<Ticket, (ChunkId, Option<Redundancy>)>,
+    /// Under which map each chunk was promised last, with each redundancy.
+    pub(super) promised: BTreeMap<(ChunkId, Option<Redundancy>), usize>,
+    /// Which gateway did not find a chunk last that is where nobody looks for it, and when.
+    pub(super) unfound: Option<(NodeId, Instant)>,
+    /// Whether cleaning cannot go on for such a chunk.
+    pub(super) stuck: bool,
+}
+
+fn mark(all: &mut BTreeSet<ChunkId>, id: ChunkId, is: bool) {
+    let _ = if is { all.insert(id) } else { all.remove(&id) };
+}
+
+impl World<'_> {
+    /// A gateway counts on a chunk from now on, of which there are as many copies as this map has, or as was asked for.
+    pub(super) fn promised(&mut self, map: usize, id: ChunkId, redundancy: Option<Redundancy>) {
+        let Some(gateways) = &mut self.gateways else { return };
+        gateways.replies.promised.insert((id, redundancy), map);
+    }
+
+    /// The same, wherever they are.
+    pub(super) fn renewed(&mut self, by: NodeId, ticket: Ticket) {
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let Some(gateways) = &mut self.gateways else { return };
+        let Some((id, redundancy)) = gateways.replies.renewals.remove(&ticket) else { return };
+        gateways.replies.promised.insert((id, redundancy), map);
+    }
+
+    /// A get of a gateway ended: whether it may, though nothing is wrong any more.
+    pub(super) fn judge_get(&mut self, by: NodeId, id: ChunkId, error: Option<&GetError>) {
+        let found_nothing = match error {
+            Some(GetError::NotFound) => true,
+            Some(GetError::Unavailable { silent, .. }) => silent.is_empty(),
+            Some(GetError::Busy) | None => false,
+        };
+        let excused = found_nothing && self.healed && self.is_elsewhere(by, id);
+        if excused {
+            self.excuse(Excuse::Regrouped, by, id);
+            let now = self.now;
+            self.gateways.iter_mut().for_each(|gateways| gateways.replies.unfound = Some((by, now)));
+        }
+        if let Some(gateways) = &self.gateways {
+            mark(&mut lock(&gateways.stage.desk).history.elsewhere, id, excused);
+        }
+    }
+
+    /// The same for a put that began then.
+    pub(super) fn judge_put(&mut self, by: NodeId, id: ChunkId, error: Option<&PutError>, since: Instant) {
+        let excused = self.healed && error.is_some_and(|error| self.was_full(id, error, by, since));
+        if let Some(gateways) = &self.gateways {
+            mark(&mut lock(&gateways.stage.desk).history.without_room, id, excused);
+        }
+    }
+
+    /// Whether good copies of a chunk are left, but only on targets that are not asked: on some of its group by an older map.
+    fn is_elsewhere(&self, by: NodeId, id: ChunkId) -> bool {
+        let Some(node) = self.nodes.get(&by) else { return false };
+        let has = |target: &NodeId| self.holds(*target, &id).is_some();
+        let mut before = (0..node.map).flat_map(|map| self.group(map, &id));
+        !self.group(node.map, &id).iter().any(has) && before.any(|target| has(&target))
+    }
+}

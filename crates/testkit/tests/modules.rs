@@ -1,0 +1,191 @@
+//! Modules use each other in one direction: what is beside each other in a folder forms no circle. A module and those
+//! inside it may know each other.
+//!
+//! What is looked at are paths that begin with `crate`, `super` or `self`, in `use` and in code outside of tests and of macros. A
+//! call of a method of a type that was imported elsewhere is no path, so that it is not found.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use syn::visit::{self, Visit};
+
+/// The crates that hold to it.
+const CRATES: [&str; 10] = ["catalog", "cli", "node", "object", "paper", "protocol", "s3", "sim", "store", "testkit"];
+/// The layers of `s3`: each may use those after it.
+const S3: [&str; 4] = ["http", "ops", "state", "rules"];
+
+/// A module by the names that lead to it; the root has none.
+type Module = Vec<String>;
+
+/// Which module uses which.
+type Uses = BTreeSet<(Module, Module)>;
+
+/// The paths in one file.
+struct Paths<'a> {
+    module: &'a Module,
+    found: Vec<Module>,
+}
+
+impl Paths<'_> {
+    /// Notes a path, from the root on; those that begin elsewhere are of other crates, or were imported.
+    fn note(&mut self, path: &[String]) {
+        let mut at = match path.first().map(String::as_str) {
+            Some("crate") => vec![],
+            Some("self") => self.module.clone(),
+            Some("super") => self.module[..self.module.len().saturating_sub(1)].to_vec(),
+            _ => return,
+        };
+        for name in &path[1..] {
+            if name == "super" {
+                at.pop();
+            } else {
+                at.push(name.clone());
+            }
+        }
+        self.found.push(at);
+    }
+
+    fn note_tree(&mut self, tree: &syn::UseTree, before: &[String]) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.note_tree(&path.tree, &with(&path.ident)),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.note_tree(tree, before)),
+            syn::UseTree::Name(name) => self.note(&with(&name.ident)),
+            syn::UseTree::Rename(name) => self.note(&with(&name.ident)),
+            syn::UseTree::Glob(_) => self.note(before),
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Paths<'_> {
+    fn visit_item_mod(&mut self, item: &'a syn::ItemMod) {
+        let is_test = |attribute: &syn::Attribute| {
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Path>().is_ok_and(|what| what.is_ident("test"))
+        };
+        if !item.attrs.iter().any(is_test) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        self.note_tree(&item.tree, &[]);
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.note(&names);
+        visit::visit_path(self, path);
+    }
+}
+
+/// The modules below a folder, each with the text of its file.
+fn modules(folder: &Path, module: &Module, all: &mut BTreeMap<Module, String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let inside = [&module[..], std::slice::from_ref(&name)].concat();
+        if path.is_dir() {
+            modules(&path, &inside, all);
+        } else if path.extension().is_some_and(|kind| kind == "rs") && name != "tests" {
+            let here = if name == "mod" || name == "lib" { module.clone() } else { inside };
+            all.insert(here, fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+fn uses(all: &BTreeMap<Module, String>) -> Uses {
+    let mut uses = Uses::new();
+    for (module, text) in all {
+        let mut paths = Paths { module, found: vec![] };
+        paths.visit_file(&syn::parse_file(text).unwrap());
+        for path in paths.found {
+            let known = (0..=path.len()).rev().map(|length| &path[..length]).find(|part| all.contains_key(*part));
+            uses.extend(known.map(|other| (module.clone(), other.to_vec())));
+        }
+    }
+    uses
+}
+
+/// What is beside each other in one folder, and which of it uses which.
+fn folders(uses: &Uses) -> BTreeMap<Module, BTreeMap<String, BTreeSet<String>>> {
+    let mut folders: BTreeMap<Module, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for (from, to) in uses {
+        let same = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+        if let (Some(one), Some(other)) = (from.get(same), to.get(same)) {
+            let folder = folders.entry(from[..same].to_vec()).or_default();
+            folder.entry(one.clone()).or_default().insert(other.clone());
+        }
+    }
+    folders
+}
+
+/// What is in a circle, or between two: all that uses something and is used, when what is not so was taken away again and again.
+fn circle(mut uses: BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    loop {
+        let using: BTreeSet<String> = uses.keys().cloned().collect();
+        let used: BTreeSet<String> = uses.values().flatten().cloned().collect();
+        let before = uses.len();
+        uses.retain(|name, others| {
+            others.retain(|other| using.contains(other));
+            used.contains(name) && !others.is_empty()
+        });
+        if uses.len() == before {
+            return uses;
+        }
+    }
+}
+
+fn read(name: &str) -> BTreeMap<Module, String> {
+    let mut all = BTreeMap::new();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    modules(&crates.join(name).join("src"), &vec![], &mut all);
+    all
+}
+
+#[test]
+fn modules_beside_each_other_form_no_circle() {
+    let mut found = String::new();
+    for name in CRATES {
+        for (folder, uses) in folders(&uses(&read(name))) {
+            let circle = circle(uses);
+            if !circle.is_empty() {
+                found += &format!("{name}, in {:?}: {circle:?}\n", folder.join("::"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found}");
+}
+
+#[test]
+fn the_layers_of_s3_use_those_below() {
+    let all = read("s3");
+    let layers: BTreeSet<&str> = all.keys().filter_map(|module| module.first().map(String::as_str)).collect();
+    assert_eq!(layers, S3.into());
+    let uses = &folders(&uses(&all))[&vec![]];
+    for (layer, others) in uses {
+        let at = |name: &str| S3.iter().position(|layer| *layer == name).unwrap();
+        assert!(others.iter().all(|other| at(other) > at(layer)), "{layer} uses {others:?}");
+    }
+    assert_eq!(uses["http"], ["ops", "rules", "state"].map(String::from).into(), "that they are found at all");
+}
+
+#[test]
+fn a_circle_is_found() {
+    let all = [
+        ("a", "use crate::b::{c::D, E};"),
+        ("b", "pub mod c; use super::b::c::F;"),
+        ("b::c", "fn f() -> u8 { crate::g::one() }"),
+        ("g", "mod h { use crate::a; }"),
+        ("i", "use crate::a::J; #[cfg(test)] mod tests { use crate::k; }"),
+        ("k", "use self::g; use super::i;"),
+    ];
+    let module = |name: &str| name.split("::").map(str::to_owned).collect::<Module>();
+    let all = all.map(|(name, text)| (module(name), text.to_owned()));
+    let folders = folders(&uses(&all.into()));
+    let circle: Vec<String> = circle(folders[&vec![]].clone()).into_keys().collect();
+    assert_eq!(circle, ["a", "b", "g"]);
+}
