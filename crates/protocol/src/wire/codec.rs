@@ -1,11 +1,14 @@
 //! Reading little-endian fields, with every length checked, and those that several messages have.
 
 use bytes::BufMut;
+use smallvec::SmallVec;
 
-use super::message::BusyWindows;
 use crate::id::ChunkId;
 use crate::limits;
 use crate::time::Span;
+
+/// When a port is busy: from and until, from now on. Mostly there is one window.
+pub type BusyWindows = SmallVec<[(Span, Span); 1]>;
 
 pub(super) struct Reader<'a>(&'a [u8]);
 

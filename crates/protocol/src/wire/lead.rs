@@ -2,8 +2,7 @@
 
 use bytes::BufMut;
 
-use super::codec::{Reader, chunk_size, put_windows, take_windows, wire_span};
-use super::message::BusyWindows;
+use super::codec::{BusyWindows, Reader, chunk_size, put_windows, take_windows, wire_span};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::redundancy::Redundancy;

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::codec::BusyWindows;
 use super::lead::Leading;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::time::Span;
@@ -230,9 +231,6 @@ pub struct OfferedWindow {
     /// The chunk's size: for a get, the initiator does not know it.
     pub size: u32,
 }
-
-/// When a port is taken: from and until, from now on. Mostly there is one window.
-pub type BusyWindows = SmallVec<[(Span, Span); 1]>;
 
 /// The chosen: mostly as many as a chunk has copies.
 pub type Grants = SmallVec<[Granted; 3]>;
