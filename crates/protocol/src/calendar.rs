@@ -30,6 +30,10 @@ pub fn least(transfer: Span) -> Span {
 }
 
 impl Calendar {
+    pub(crate) fn touch(&self) -> u64 {
+        self.windows.first().map_or(0, |w| w.start.as_nanos()) ^ self.windows.last().map_or(0, |w| w.end.as_nanos())
+    }
+
     /// The earliest hole of at least `length` that begins at or after `from`: its begin and its end (which is
     /// [`Instant::FAR`] behind the last window).
     #[must_use]

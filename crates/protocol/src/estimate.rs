@@ -50,6 +50,10 @@ pub struct Rate {
 }
 
 impl Rate {
+    pub(crate) const fn touch(&self) -> u64 {
+        self.learned ^ self.at.as_nanos()
+    }
+
     /// Begins with an assumption.
     #[must_use]
     pub const fn new(assumed: u64) -> Self {
@@ -219,6 +223,13 @@ pub struct DiskQueue {
 }
 
 impl DiskQueue {
+    pub(crate) fn touch(&self) -> u64 {
+        let of = |time: &DiskTime| {
+            time.assumed ^ time.classes.values().fold(0, |sum, class| sum ^ class.nanos ^ class.before.unwrap_or(0))
+        };
+        of(&self.each) ^ of(&self.whole) ^ self.last_done.as_nanos()
+    }
+
     /// Begins with an assumed rate in bytes per second.
     #[must_use]
     pub fn new(assumed: u64) -> Self {

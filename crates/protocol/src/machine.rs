@@ -34,6 +34,12 @@ pub trait Machine {
     /// What is to be done, in order. A driver of many thousands of machines lends all of them the same memory for it.
     fn outputs(&mut self) -> &mut VecDeque<Output<Self::Event>>;
 
+    /// Reads what most inputs need, and says nothing. A driver of many thousands of machines, none of which is in a cache, has
+    /// several read beside each other before it hands them what comes next.
+    fn touch(&self) -> u64 {
+        0
+    }
+
     /// When to wake it at the latest, if it wants to be woken.
     fn next_deadline(&self) -> Option<Deadline>;
 

@@ -402,6 +402,18 @@ impl Machine for Initiator {
         &mut self.context.out
     }
 
+    fn touch(&self) -> u64 {
+        let active = self.active.iter().fold(0, |sum, (txn, active)| sum ^ txn.0 ^ active.next.at.as_nanos());
+        let context = &self.context;
+        active
+            ^ context.now.as_nanos()
+            ^ context.unsent
+            ^ context.uplink.touch()
+            ^ context.bids.smallest().as_nanos()
+            ^ context.lateness.smallest().as_nanos()
+            ^ context.served
+    }
+
     fn next_deadline(&self) -> Option<Deadline> {
         let active = self.active.values().map(|active| active.next);
         active.chain(self.context.next_multicast_check()).min_by_key(|deadline| deadline.at)

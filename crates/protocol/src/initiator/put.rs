@@ -17,7 +17,7 @@ use crate::choose::{Choice, Offer, Offers, windows};
 use crate::choosy::MaxBidWait;
 use crate::flat_map::FlatMap;
 use crate::goal::Goal;
-use crate::id::ChunkId;
+use crate::id::{ChunkId, GroupId};
 use crate::limits;
 use crate::map::ClusterMap;
 use crate::redundancy::Redundancy;
@@ -159,17 +159,24 @@ impl Put {
 
     /// A target has a durable copy. It counts where the chunk is looked for: in its group.
     fn hold(&mut self, context: &Context, holder: NodeId) {
-        let is_member = || context.map.members(context.map.group_of(&self.job.id)).any(|member| member.id == holder);
-        let counts = context.bug == Some(Bug::KeepHolders) || is_member();
+        let counts = context.bug == Some(Bug::KeepHolders) || self.ranked.contains(&holder);
         if counts && !self.progress.holders.contains(&holder) {
             self.progress.holders.push(holder);
             context.hold(&mut self.progress.goal, holder);
         }
     }
 
+    /// Finds the chunk's group, and its members in the order of the map.
+    fn rank(&mut self, context: &Context) -> (GroupId, Vec<NodeId>) {
+        let (group, all) = members(&context.map, &self.job.id);
+        self.ranked = ClusterMap::ranked_among(&self.job.id, all.clone());
+        (group, all)
+    }
+
     /// Under a newer map the group may be another one, and so may the goal.
     pub(super) fn regroup(&mut self, context: &Context) {
         self.progress.goal = Goal::new(context.redundancy(self.job.redundancy));
+        self.rank(context);
         for holder in core::mem::take(&mut self.progress.holders) {
             self.hold(context, holder);
         }
@@ -234,7 +241,7 @@ impl Put {
         self.refusals.clear();
         self.multicast &= leader.is_some() || self.round.is_complete();
         self.multicast &= !self.reachability.is_unheard();
-        let (group, all) = members(&context.map, &self.job.id);
+        let (group, all) = self.rank(context);
         self.round.begin(group);
         self.round.busy = None;
         self.offers.clear();
@@ -244,7 +251,6 @@ impl Put {
         {
             return self.ask_leader(context, leader);
         }
-        self.ranked = ClusterMap::ranked_among(&self.job.id, all.clone());
         let transport = context.config.transport;
         let mut asked: Vec<NodeId> = if transport.is_ranked() { self.preferred(context) } else { all };
         asked.retain(|n| !self.progress.rules_out(*n));

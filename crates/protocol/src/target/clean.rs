@@ -17,6 +17,10 @@ pub(super) struct Marks {
 }
 
 impl Marks {
+    pub(super) fn touch(&self) -> u64 {
+        u64::from(self.newest)
+    }
+
     /// The number of the last mark; promises are made after it.
     pub(super) fn newest(&self) -> u32 {
         self.newest

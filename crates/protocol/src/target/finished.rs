@@ -12,6 +12,10 @@ use crate::wire::Ack;
 pub(super) struct Finished(VecDeque<(TxnId, Ack)>);
 
 impl Finished {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn remember(&mut self, txn: TxnId, fate: Ack) {
         if self.0.len() >= limits::FINISHED {
             self.0.pop_front();

@@ -419,6 +419,25 @@ impl Machine for Target {
         &mut self.out
     }
 
+    fn touch(&self) -> u64 {
+        let copies = self.reservations.values().fold(0, |sum, copy| sum ^ copy.touch());
+        let pending = self.pending.iter().fold(0, |sum, (op, _)| sum ^ op.0);
+        self.next_op
+            ^ self.scrub_at.as_nanos()
+            ^ self.setup.free
+            ^ self.marks.touch()
+            ^ self.servings.len() as u64
+            ^ self.lateness.smallest().as_nanos()
+            ^ self.inward.touch()
+            ^ self.link.touch()
+            ^ self.scrub_until.as_nanos()
+            ^ self.writes.touch()
+            ^ u64::from(self.busy.is_some())
+            ^ self.finished.len() as u64
+            ^ copies
+            ^ pending
+    }
+
     fn next_deadline(&self) -> Option<Deadline> {
         debug_assert_eq!(self.lead_due, self.lead.next_deadline());
         let receive = self.reservations.values().filter_map(Reservation::next_deadline).min();

@@ -100,6 +100,14 @@ impl Reservation {
         OfferedWindow { start, length, done: self.answer.done.less(since), ..self.answer }
     }
 
+    pub(super) fn touch(&self) -> u64 {
+        self.bid_at.as_nanos()
+            ^ self.window.1.as_nanos()
+            ^ u64::from(self.repairs)
+            ^ u64::from(self.incoming.size())
+            ^ self.timer.map_or(0, Instant::as_nanos)
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.timer.filter(|_| self.stage != Stage::Writing)
     }

@@ -27,6 +27,7 @@ mod inputs;
 mod machines;
 mod measure;
 mod parts;
+mod touch;
 
 use self::conditions::Conditions;
 use self::fabric::{Fabric, Ideal, Switch};
@@ -108,6 +109,7 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     of_target: VecDeque<Output<<M::Target as Machine>::Event>>,
     of_initiator: VecDeque<Output<<M::Initiator as Machine>::Event>>,
     at_once: Vec<(OpId, Completion)>,
+    upcoming: Vec<usize>,
     finished: Vec<Finished>,
     pub(super) measures: Measures,
     /// Crashes until now.
@@ -223,6 +225,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             of_target: VecDeque::new(),
             of_initiator: VecDeque::new(),
             at_once: Vec::new(),
+            upcoming: Vec::new(),
             finished: Vec::new(),
             crashed: 0,
             common: 0,
@@ -251,6 +254,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     fn go_on(&mut self, end: u64) {
         while let Some((at, event)) = self.queue.pop(end) {
             self.now = at;
+            self.touch_ahead();
             if let Some(node) = event.owner(self.setup.targets, F::owner) {
                 self.node(node).due.remove(at);
             }
@@ -303,8 +307,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         if self.parts.count() == 1 {
             return self.queue.push(at, order, event);
         }
-        let mut parts = 0_u32;
-        self.receivers(to, |driver, node| parts |= 1 << driver.parts.part(node));
+        let parts = self.receivers(to).fold(0_u32, |parts, node| parts | 1 << self.parts.part(node));
         for part in (0..self.parts.count()).filter(|part| parts >> part & 1 == 1) {
             if part == self.part {
                 self.queue.push(at, order, event.clone());
@@ -418,34 +421,27 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     /// Something comes to a destination: `happens` to those of its nodes that are this part's. A multicast counts as one
     /// event, where its first receiver is.
     pub(super) fn each(&mut self, to: Destination, what: u64, mut happens: impl FnMut(&mut Self, u32)) {
-        let mut is_first = true;
-        self.receivers(to, |driver, node| {
-            let is_counted = core::mem::take(&mut is_first);
-            if driver.is_own(node) {
-                driver.events += u64::from(is_counted);
-                driver.note(node, what);
-                happens(driver, node);
-            }
-        });
-    }
-
-    /// Does it for every node of a destination.
-    pub(super) fn receivers(&mut self, to: Destination, mut does: impl FnMut(&mut Self, u32)) {
-        match to {
-            Destination::Node(node) => {
-                let index = self.index(node);
-                does(self, index);
-            }
-            Destination::Members(set) => {
-                let mut mask = set.mask;
-                while mask != 0 {
-                    let bit = mask.trailing_zeros();
-                    mask &= mask - 1;
-                    let node = self.members[set.cell as usize][bit as usize];
-                    does(self, node);
-                }
+        for (place, node) in self.receivers(to).enumerate() {
+            if self.is_own(node) {
+                self.events += u64::from(place == 0);
+                self.note(node, what);
+                happens(self, node);
             }
         }
+    }
+
+    /// The nodes of a destination.
+    pub(super) fn receivers(&self, to: Destination) -> impl Iterator<Item = u32> + use<'a, M, F> {
+        let (one, members, mut mask) = match to {
+            Destination::Node(node) => (Some(self.index(node)), &[][..], 0),
+            Destination::Members(set) => (None, &*self.members[set.cell as usize], set.mask),
+        };
+        let next = move || {
+            let bit = (mask != 0).then(|| mask.trailing_zeros())?;
+            mask &= mask - 1;
+            Some(members[bit as usize])
+        };
+        one.into_iter().chain(core::iter::from_fn(next))
     }
 
     /// An initiator is asked for its next request.

@@ -45,6 +45,11 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Reads it, and says nothing.
+    pub(super) fn touch(&self) -> u64 {
+        self.digest ^ self.processor.work ^ self.due.0.len() as u64
+    }
+
     /// A node as it begins, with a clock that is up to so many millionths wrong.
     pub(super) fn new(number: u32, seeds: &Rng, drift_ppm: Option<u32>) -> Self {
         let own = |purpose| seeds.fork(purpose).fork(u64::from(number));

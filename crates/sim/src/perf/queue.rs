@@ -4,11 +4,15 @@
 //! one of the next few thousand lies in a list of its own, which is sorted when it becomes the present one, what is added to
 //! the present one in a small heap, and only what comes later than all lists in a large one.
 
+use std::ops::Range;
+
 use crate::heap::{self, Key as _, Keys, Slab};
 
 /// A stretch is 2^9 nanoseconds, and there are so many lists.
 const STRETCH: u32 = 9;
 const LISTS: usize = 1 << 13;
+/// Events that are looked at ahead together.
+const AHEAD: usize = 16;
 
 /// Bits of a key's first number that say whose an event is; those above them say when.
 const SOURCE: u32 = 20;
@@ -60,8 +64,10 @@ pub(super) struct Queue<E> {
     slab: Slab<E>,
     /// The present stretch, what was known to come in it when it began, the first one last, and what was added since.
     stretch: u64,
-    present: Vec<Key>,
+    present: Vec<(Key, E)>,
     added: Keys<Key>,
+    /// How many of those that were known nobody has looked at.
+    unseen: usize,
     /// What comes in each of the [`LISTS`] stretches that begin with the present one, in no order, and how much that is.
     lists: Vec<Vec<Key>>,
     listed: usize,
@@ -77,6 +83,7 @@ impl<E> Queue<E> {
             slab: Slab::new(),
             stretch: 0,
             present: Vec::new(),
+            unseen: 0,
             added: Keys::new(),
             lists: vec![Vec::new(); LISTS],
             listed: 0,
@@ -111,8 +118,8 @@ impl<E> Queue<E> {
     pub(super) fn first(&mut self) -> Option<u64> {
         loop {
             let first = match (self.present.last(), self.added.first()) {
-                (Some(known), Some(added)) => Some(known.at().min(added.at())),
-                (known, added) => known.copied().or(added).map(Key::at),
+                (Some((known, _)), Some(added)) => Some(known.at().min(added.at())),
+                (known, added) => known.map(|(key, _)| *key).or(added).map(Key::at),
             };
             if first.is_some() {
                 return first;
@@ -124,12 +131,28 @@ impl<E> Queue<E> {
     /// The first event, if it comes before `end`.
     pub(super) fn pop(&mut self, end: u64) -> Option<(u64, E)> {
         let at = self.first().filter(|at| *at < end)?;
-        let key = match (self.present.last(), self.added.first()) {
-            (Some(known), Some(added)) if added.is_before(*known) => self.added.pop(),
-            (None, _) => self.added.pop(),
-            _ => self.present.pop(),
-        };
-        self.slab.take(key?.slot()).map(|event| (at, event))
+        if let Some((known, _)) = self.present.last()
+            && self.added.first().is_none_or(|added| !added.is_before(*known))
+        {
+            return self.present.pop().map(|(_, event)| (at, event));
+        }
+        let key = self.added.pop()?;
+        self.slab.take(key.slot()).map(|event| (at, event))
+    }
+
+    /// Which of [`Self::known`] come next, if nobody has looked at them.
+    pub(super) fn look_ahead(&mut self) -> Option<Range<usize>> {
+        if self.present.len() > self.unseen || self.unseen == 0 {
+            return None;
+        }
+        let until = self.present.len();
+        self.unseen = self.unseen.saturating_sub(AHEAD);
+        Some(self.unseen..until)
+    }
+
+    /// Events that were known when the present stretch began.
+    pub(super) fn known(&self, places: Range<usize>) -> impl Iterator<Item = &E> {
+        self.present[places].iter().map(|(_, event)| event)
     }
 
     /// The present becomes the next stretch in which something comes. `None` when nothing does.
@@ -139,11 +162,14 @@ impl<E> Queue<E> {
         } else {
             self.stretch += 1;
         }
-        let list = &mut self.lists[self.stretch as usize % LISTS];
+        let mut list = core::mem::take(&mut self.lists[self.stretch as usize % LISTS]);
         if list.capacity() > 0 {
             self.listed -= list.len();
             list.sort_unstable_by_key(|key| core::cmp::Reverse(key.0));
-            self.spare.push(core::mem::replace(&mut self.present, core::mem::take(list)));
+            let slab = &mut self.slab;
+            self.present.extend(list.drain(..).filter_map(|key| slab.take(key.slot()).map(|event| (key, event))));
+            self.unseen = self.present.len();
+            self.spare.push(list);
         }
         // What was too late for the lists before, and is not any more.
         while let Some(key) = self.later.first().filter(|key| key.stretch() - self.stretch < LISTS as u64) {

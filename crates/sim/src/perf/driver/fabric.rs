@@ -29,5 +29,11 @@ pub(in crate::perf) trait Fabric: Sized + Send {
     /// The node whose own this is: nobody else has to do with it.
     fn owner(wire: &Self::Wire) -> Option<u32>;
 
+    /// Those to which it comes, if it is no node's own.
+    fn destination(wire: &Self::Wire) -> Option<Destination>;
+
+    /// Reads what is here of one of the part's nodes, and says nothing.
+    fn touch(&self, slot: usize) -> u64;
+
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Self::Wire);
 }

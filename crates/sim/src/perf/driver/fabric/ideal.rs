@@ -87,6 +87,17 @@ impl Fabric for Ideal {
         None
     }
 
+    fn destination(wire: &Wire) -> Option<Destination> {
+        match wire {
+            Wire::Control(to, _) | Wire::Payload(to, ..) => Some(*to),
+            Wire::Frame(..) => None,
+        }
+    }
+
+    fn touch(&self, _slot: usize) -> u64 {
+        0
+    }
+
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Wire) {
         let of = |header: &DataHeader, kind: u64| header.txn.0 ^ kind << 60 ^ u64::from(header.offset) << 16;
         match wire {
@@ -122,11 +133,11 @@ impl<M: MachineSet> Driver<'_, M, Ideal> {
         let takes = self.fabric.wire_time(run.payload.len());
         self.fabric.uplinks[n] = start + takes;
         let (first, last) = (start + self.fabric.trip, start + takes + self.fabric.trip);
-        self.receivers(to, |driver, target| {
-            let due = &mut driver.fabric.ports[target as usize];
-            driver.measures.count.collisions += u64::from(*due > first);
+        for target in self.receivers(to) {
+            let due = &mut self.fabric.ports[target as usize];
+            self.measures.count.collisions += u64::from(*due > first);
             *due = last.max(*due);
-        });
+        }
         match self.fabric.mode {
             Mode::Frame => self.push(from, start, Event::Wire(Wire::Frame(from, to, run.header, run.payload))),
             Mode::Transfer => {
@@ -154,11 +165,11 @@ impl<M: MachineSet> Driver<'_, M, Ideal> {
         let arrives = self.leaves(from, Some(run.payload.len() as u64)) + self.fabric.trip + self.lateness(from);
         let (takes, burst) = (self.fabric.wire_time(run.payload.len()), self.fabric.wire_time(BURST as usize));
         let mut last = arrives;
-        self.receivers(to, |driver, target| {
-            let due = &mut driver.fabric.ports[target as usize];
+        for target in self.receivers(to) {
+            let due = &mut self.fabric.ports[target as usize];
             last = last.max((*due + takes).saturating_sub(burst));
             *due = arrives.max(*due) + takes;
-        });
+        }
         self.post(from, last, to, Event::Wire(Wire::Payload(to, run.header, run.payload)));
     }
 

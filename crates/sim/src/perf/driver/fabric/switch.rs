@@ -133,6 +133,19 @@ impl Fabric for Switch {
         }
     }
 
+    fn destination(wire: &Wire) -> Option<Destination> {
+        match wire {
+            Wire::Control(to, _) | Wire::Tail(_, to) => Some(*to),
+            Wire::Head(_, train) => Some(train.to),
+            Wire::Sent(_) | Wire::Through(..) => None,
+        }
+    }
+
+    fn touch(&self, slot: usize) -> u64 {
+        let Link { port, uplink, .. } = &self.links[slot];
+        port.touch() ^ uplink.touch()
+    }
+
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Wire) {
         match wire {
             Wire::Control(to, bytes) => driver.control(to, bytes),

@@ -60,6 +60,11 @@ pub(super) enum Sent {
 }
 
 impl Uplink {
+    /// Reads it, and says nothing.
+    pub(super) fn touch(&self) -> u64 {
+        self.control_until ^ self.queue.len() as u64
+    }
+
     /// Control that is handed over at `at` and takes `takes`; when its end has left.
     pub(super) fn control(&mut self, at: u64, takes: u64) -> u64 {
         let mut start = at.max(self.control_until);
@@ -119,6 +124,10 @@ pub(super) struct Port {
 }
 
 impl Port {
+    /// Reads it, and says nothing.
+    pub(super) const fn touch(&self) -> u64 {
+        self.at ^ self.through
+    }
     /// Lets the queue grow and shrink until `now`. What does not fit into `room` is dropped: the time on the wire of it,
     /// for each of the trains that are arriving.
     pub(super) fn advance(&mut self, now: u64, room: u64) -> u64 {

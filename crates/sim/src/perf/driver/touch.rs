@@ -1,0 +1,43 @@
+//! What the next events need of memory is read ahead.
+//!
+//! In a large cluster the state of a node is in no cache when something happens to it, and each line of it would be waited
+//! for by itself. Those of several nodes are read beside each other in the time of one.
+
+use protocol::machine::Machine;
+
+use super::{Driver, Event, Fabric, MachineSet};
+
+impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
+    /// Reads of the nodes to which the next events come what most events need, for several events at once.
+    pub(super) fn touch_ahead(&mut self) {
+        let Some(places) = self.queue.look_ahead() else { return };
+        let mut slots = core::mem::take(&mut self.upcoming);
+        for event in self.queue.known(places) {
+            self.add_slots(event, &mut slots);
+        }
+        let of_node = |sum, slot: usize| {
+            let of_machine = match slot.checked_sub(self.own_targets) {
+                None => Machine::touch(&self.targets[slot]),
+                Some(n) => Machine::touch(&self.initiators[n]),
+            };
+            sum ^ of_machine ^ self.nodes[slot].touch() ^ self.fabric.touch(slot)
+        };
+        core::hint::black_box(slots.drain(..).fold(0, of_node));
+        self.upcoming = slots;
+    }
+
+    /// Adds the nodes of this part to which something comes.
+    fn add_slots(&self, event: &Event<F::Wire>, slots: &mut Vec<usize>) {
+        let mut add = |node: u32| {
+            if self.is_own(node) {
+                slots.push(self.slot(node));
+            }
+        };
+        let to = if let Event::Wire(wire) = event { F::destination(wire) } else { None };
+        match (event, to) {
+            (Event::Wake(node), _) => add(*node),
+            (_, Some(to)) => self.receivers(to).for_each(add),
+            (event, None) => event.owner(self.setup.targets, F::owner).into_iter().for_each(add),
+        }
+    }
+}
