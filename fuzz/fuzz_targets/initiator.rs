@@ -140,7 +140,9 @@ impl World {
             Step::Get(n) => {
                 let id = chunk(n).0;
                 let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Get { handle, id }));
+                // Some of them were listed: in the group, and as targets that are not in the map.
+                let holders = (0..u32::from(n % 3)).map(|target| NodeId(target * 3)).collect();
+                self.input(Input::Request(Request::Get { handle, id, holders }));
             }
             Step::List(prefix) => {
                 let prefix = chunk(prefix).0.encode()[..usize::from(prefix % 34)].to_vec();

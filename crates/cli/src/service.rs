@@ -116,9 +116,9 @@ impl ChunkService for NodeCluster {
         self.stored(self.client.put_removal(id, payload), bytes)
     }
 
-    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
+    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
         let live = Arc::clone(&self.live);
-        pending(self.client.get(id), move |fetched: Option<&Fetched>| {
+        pending(self.client.get_listed(id, holders), move |fetched: Option<&Fetched>| {
             let bytes = |fetched: &Fetched| fetched.pieces.iter().map(|piece| piece.len() as u64).sum();
             live.get(Instant::now(), fetched.map(|fetched| (bytes(fetched), duration(fetched.took))));
         })

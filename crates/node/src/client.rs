@@ -348,7 +348,13 @@ impl Client {
     /// Fetches a chunk.
     #[must_use]
     pub fn get(&self, id: ChunkId) -> Ticket<Result<Fetched, GetError>> {
-        self.ask(Reply::Get, |handle| Request::Get { handle, id })
+        self.get_listed(id, vec![])
+    }
+
+    /// Fetches a chunk that was listed with these holders.
+    #[must_use]
+    pub fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Ticket<Result<Fetched, GetError>> {
+        self.ask(Reply::Get, |handle| Request::Get { handle, id, holders })
     }
 
     /// Asks every target which chunks it holds.

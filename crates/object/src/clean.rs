@@ -198,7 +198,8 @@ impl<'a> Cleaning<'a> {
         loop {
             while flight.len() < PIPELINE {
                 let Some((id, holders)) = ids.next() else { break };
-                flight.push_back((id, holders, service.get(id)));
+                let pending = service.get_listed(id, holders.clone());
+                flight.push_back((id, holders, pending));
             }
             let Some((id, holders, pending)) = flight.pop_front() else { break };
             let bytes = pending.wait().map_err(|error| Unreadable::Chunk(id, Box::new(error)))?.pieces.concat();
@@ -231,10 +232,10 @@ impl<'a> Cleaning<'a> {
                         continue;
                     }
                     // What it names stays as long as it is there.
-                    Fate::GoesWith(run) => garbage.unanswered.push((run, seen.id, seen.holders)),
+                    Fate::GoesWith(run) => garbage.unanswered.push((run, seen.id, seen.holders.clone())),
                 }
                 if seen.is_long {
-                    let bytes = self.fetch(seen.id)?;
+                    let bytes = self.fetch(seen.id, seen.holders)?;
                     let whole = Record::decode(&bytes).map_err(|why| Unreadable::Malformed(seen.id, why))?;
                     self.refer(&whole.body)?;
                 } else {
@@ -261,7 +262,7 @@ impl<'a> Cleaning<'a> {
         for entry in entries {
             self.known.add(entry.id);
             if indirect {
-                let bytes = self.fetch(entry.id)?;
+                let bytes = self.fetch(entry.id, vec![])?;
                 let below = manifest::decode_index(&bytes).map_err(|why| Unreadable::Malformed(entry.id, why))?;
                 below.iter().for_each(|entry| self.known.add(entry.id));
             }
@@ -269,9 +270,9 @@ impl<'a> Cleaning<'a> {
         Ok(())
     }
 
-    fn fetch(&self, id: ChunkId) -> Result<Vec<u8>, Unreadable> {
+    fn fetch(&self, id: ChunkId, holders: Vec<NodeId>) -> Result<Vec<u8>, Unreadable> {
         self.service
-            .get(id)
+            .get_listed(id, holders)
             .wait()
             .map(|fetched| fetched.pieces.concat())
             .map_err(|error| Unreadable::Chunk(id, Box::new(error)))

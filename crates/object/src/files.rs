@@ -69,8 +69,8 @@ pub fn each_file<E: From<FileError>>(
         loop {
             while flight.len() < PIPELINE {
                 let Some(versions) = names.next() else { break };
-                let Some((id, _)) = versions.last() else { continue };
-                flight.push_back((*id, service.get(*id), versions));
+                let Some((id, holders)) = versions.last().cloned() else { continue };
+                flight.push_back((id, service.get_listed(id, holders), versions));
             }
             let Some((id, pending, versions)) = flight.pop_front() else { break };
             match open(id, pending) {

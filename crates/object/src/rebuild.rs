@@ -88,18 +88,18 @@ impl Manifests {
             return Err(RebuildError::Silent(silent.len()));
         }
         let (payload, silent) = list(service, ChunkKind::Payload)?;
-        let payload: BTreeSet<ChunkId> = payload.into_iter().collect();
+        let payload: BTreeSet<ChunkId> = payload.into_iter().map(|(id, _)| id).collect();
         let is_hidden = |record: &Record| match record.redundancy() {
             Some(redundancy) => map.may_hide_all(&silent, redundancy),
             None => map.may_hide(&silent),
         };
         let mut manifests = Self::default();
         let mut flight = VecDeque::new();
-        let mut ids = all.into_iter();
+        let mut all = all.into_iter();
         loop {
             while flight.len() < PIPELINE {
-                let Some(id) = ids.next() else { break };
-                flight.push_back((id, service.get(id)));
+                let Some((id, holders)) = all.next() else { break };
+                flight.push_back((id, service.get_listed(id, holders)));
             }
             let Some((manifest, pending)) = flight.pop_front() else { break };
             match pending.wait() {
@@ -269,10 +269,13 @@ fn single_chunk(record: &Record) -> Option<ChunkId> {
     }
 }
 
+/// A chunk and its holders.
+type Held = (ChunkId, Vec<NodeId>);
+
 /// All chunks of a kind that any target holds, and the silent targets.
-fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<(Vec<ChunkId>, Vec<NodeId>), RebuildError> {
+fn list(service: &dyn ChunkService, kind: ChunkKind) -> Result<(Vec<Held>, Vec<NodeId>), RebuildError> {
     let found = service.list(vec![kind as u8]).wait().map_err(RebuildError::List)?;
-    Ok((found.chunks.into_iter().map(|(id, _)| id).collect(), found.silent))
+    Ok((found.chunks, found.silent))
 }
 
 /// Removes a catalog with the files that SQLite keeps beside it.

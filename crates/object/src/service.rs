@@ -1,7 +1,7 @@
 //! What objects need of whoever stores chunks.
 
 use bytes::Bytes;
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
@@ -47,7 +47,12 @@ pub trait ChunkService: Sync {
     /// Starts to store, as the map says, a manifest that says that something is removed, for which full targets have room.
     fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
     /// Starts to fetch a chunk; its bytes are verified against its id.
-    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>>;
+    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
+        self.get_listed(id, vec![])
+    }
+    /// The same of a chunk that was [listed](Self::list) with these holders. They are asked too: after a change of the map
+    /// they need not be where it is looked for.
+    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>>;
     /// Starts to list the ids with a prefix that any target holds.
     fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
     /// Starts to ask whether there is enough of a chunk, which is promised then as by a put.

@@ -256,3 +256,22 @@ fn a_put_that_takes_too_long_fails_and_leaves_nothing() {
     world.passes(4);
     assert_eq!((world.held(ChunkKind::Payload), world.held(ChunkKind::Manifest)), (0, 1));
 }
+
+#[test]
+fn manifests_outside_of_their_groups_are_read_where_they_were_listed() {
+    let place = tempfile::tempdir().unwrap();
+    let world = World::new(place.path());
+    world.put("long", false, 1, 40 * MIB);
+    let gone = world.put("gone", true, 100, MIB);
+    world.memory.put_file("file", 1, &[200; 2 * MIB], MIB, None);
+    world.objects.erase(&gone).unwrap();
+    let World { memory, catalog, objects } = world;
+    drop(objects);
+    let memory = Memory { elsewhere: Some(ChunkKind::Manifest), ..Arc::into_inner(memory).unwrap() };
+    let mut cleaning = Cleaning::new(&memory, &*catalog, false);
+    for _ in 0..2 {
+        assert_eq!(cleaning.run_pass(&mut || true).problem, None);
+    }
+    let held = memory.chunks.lock().unwrap().keys().filter(|id| id.kind() == ChunkKind::Payload).count();
+    assert_eq!(held, 40 + 1, "two chunks of the file are the same");
+}

@@ -120,3 +120,13 @@ fn dropped_files_are_gone_with_their_versions_and_a_cleaner_takes_their_chunks()
     assert_eq!(held(ChunkKind::Payload), 1, "what the object has in common with a file stays");
     assert!(gateway.objects.whole(&object).is_ok());
 }
+
+#[test]
+fn files_whose_manifests_are_outside_of_their_groups_are_found() {
+    let mut memory = Memory::default();
+    memory.put_file("f", 5, &content(300), 100, None);
+    memory.elsewhere = Some(ChunkKind::Manifest);
+    let (files, errors) = all(&memory);
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(read(&memory, &files[0]).unwrap(), content(300));
+}

@@ -7,7 +7,7 @@ mod memory;
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use catalog::object_manifest::{Body, Kind, Record, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start, Transient};
@@ -15,7 +15,7 @@ use memory::Memory;
 use object::Entry;
 use object::objects::Objects;
 use object::rebuild::{Basis, Comparison, Manifests};
-use protocol::id::{ChunkId, NodeId};
+use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::redundancy::Redundancy;
 use world::{Gateway, World, leave_all};
 
@@ -303,4 +303,17 @@ fn a_shared_catalog_is_made_right_whoever_has_ended() {
 fn until(catalog: &dyn Catalog, row: &Row) -> u64 {
     let run = row.record.version.run();
     catalog.runs().unwrap().into_iter().find(|known| known.id == run).unwrap().until
+}
+
+#[test]
+fn manifests_outside_of_their_groups_are_read_where_they_were_listed() {
+    let mut world = World::new();
+    let rows = {
+        let gateway = world.start();
+        gateway.put("k", false, 1);
+        gateway.put("k", false, 2);
+        gateway.rows()
+    };
+    Arc::get_mut(&mut world.memory).unwrap().elsewhere = Some(ChunkKind::Manifest);
+    assert_eq!(sorted(world.rebuilt()), sorted(rows));
 }

@@ -92,7 +92,9 @@ fn an_initiator_says_why_it_drops_a_datagram() {
 
     // A get whose payload has not been promised by anybody.
     let id = ChunkId::of_payload(b"stored");
-    let asked = hear(&mut initiator, at(100), Input::Request(initiator::Request::Get { handle: 2, id })).messages;
+    let asked =
+        hear(&mut initiator, at(100), Input::Request(initiator::Request::Get { handle: 2, id, holders: vec![] }))
+            .messages;
     let Some(Message::GetRequest { txn, .. }) = asked.first() else { panic!("{asked:?}") };
     assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Late]);
 }

@@ -42,7 +42,7 @@ fn ends(initiator: &mut Initiator, now: Instant, said: Said<Event>) -> NodeId {
 
 /// A get that target 1 was accepted for, and which 2 offered, too.
 fn accepted(initiator: &mut Initiator, now: Instant) -> TxnId {
-    let request = Request::Get { handle: 1, id: ChunkId::of_payload(CHUNK) };
+    let request = Request::Get { handle: 1, id: ChunkId::of_payload(CHUNK), holders: vec![] };
     let said = hear(initiator, now, Input::Request(request));
     let [Message::GetRequest { txn, round: 1, .. }] = said.messages[..] else { panic!("{:?}", said.messages) };
     let said = bid(initiator, now, txn, 1, 1);

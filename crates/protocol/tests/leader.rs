@@ -270,12 +270,14 @@ fn without_an_answer_of_the_leader_the_group_is_asked() {
     let (said, _) = step(&mut initiator, at(50_000_000), Input::Wake);
     assert!(matches!(&said[..], [Message::PutRequest(PutRequest { round: 2, .. })]), "{said:?}");
     // A get of one that never answered, too.
-    let (said, _) = step(&mut initiator, at(50_000_001), Input::Request(Request::Get { handle: 2, id }));
+    let (said, _) =
+        step(&mut initiator, at(50_000_001), Input::Request(Request::Get { handle: 2, id, holders: vec![] }));
     assert!(matches!(&said[..], [Message::Leading(Leading::Seek(_))]), "{said:?}");
     let (said, _) = step(&mut initiator, at(100_000_001), Input::Wake);
     assert!(said.iter().any(|m| matches!(m, Message::GetRequest { .. })), "{said:?}");
     // Others never ask one.
-    let (said, _) = step(&mut common::initiator(), at(0), Input::Request(Request::Get { handle: 1, id }));
+    let (said, _) =
+        step(&mut common::initiator(), at(0), Input::Request(Request::Get { handle: 1, id, holders: vec![] }));
     assert!(matches!(&said[..], [Message::GetRequest { .. }]), "{said:?}");
 }
 
@@ -350,9 +352,10 @@ fn granted(txn: TxnId, round: u8, id: ChunkId, direction: Direction, targets: &[
 fn what_is_granted_too_late_is_given_back_at_once() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    for (request, direction, targets) in
-        [(put_of(&payload), Direction::Put, &[2, 3][..]), (Request::Get { handle: 1, id }, Direction::Get, &[2])]
-    {
+    for (request, direction, targets) in [
+        (put_of(&payload), Direction::Put, &[2, 3][..]),
+        (Request::Get { handle: 1, id, holders: vec![] }, Direction::Get, &[2]),
+    ] {
         let (mut initiator, txn) = asking(request);
         step(&mut initiator, at(50_000_000), Input::Wake);
         let mut hear = |nanos, message: &Message| {
@@ -394,9 +397,10 @@ fn initiator_hears(initiator: &mut Initiator, nanos: u64, sender: u32, message: 
 fn a_grant_that_the_network_doubled_is_not_given_back() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    for (request, direction, targets) in
-        [(put_of(&payload), Direction::Put, &[1, 2, 3][..]), (Request::Get { handle: 1, id }, Direction::Get, &[2])]
-    {
+    for (request, direction, targets) in [
+        (put_of(&payload), Direction::Put, &[1, 2, 3][..]),
+        (Request::Get { handle: 1, id, holders: vec![] }, Direction::Get, &[2]),
+    ] {
         let (mut initiator, txn) = asking(request);
         let grant = granted(txn, 1, id, direction, targets);
         assert_eq!(initiator_hears(&mut initiator, 100, 1, &grant), []);
@@ -408,7 +412,7 @@ fn a_grant_that_the_network_doubled_is_not_given_back() {
 fn the_holder_that_a_leader_chose_is_remembered() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    let (mut initiator, txn) = asking(Request::Get { handle: 1, id });
+    let (mut initiator, txn) = asking(Request::Get { handle: 1, id, holders: vec![] });
     initiator_hears(&mut initiator, 100, 1, &granted(txn, 1, id, Direction::Get, &[2]));
     let header = DataHeader { cluster: CLUSTER, from: NodeId(2), txn, offset: 0, size: 100 };
     let (_, effects) = step(&mut initiator, at(2_000_000), Input::Payload { header, payload: payload.into() });
@@ -416,7 +420,8 @@ fn the_holder_that_a_leader_chose_is_remembered() {
     step(&mut initiator, at(2_000_001), Input::Done { op, completion: Completion::Verified(true) });
     assert_eq!(initiator.in_progress(), 0);
     // The leader does not answer the next get, so its group is asked; of that, who is known to hold it.
-    let (said, _) = step(&mut initiator, at(3_000_000), Input::Request(Request::Get { handle: 2, id }));
+    let (said, _) =
+        step(&mut initiator, at(3_000_000), Input::Request(Request::Get { handle: 2, id, holders: vec![] }));
     assert!(said.iter().all(|m| matches!(m, Message::Leading(Leading::Seek(_)))), "{said:?}");
     initiator.handle_input(at(60_000_000), Input::Wake);
     let to = core::iter::from_fn(|| match initiator.poll_output() {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use object::objects::{Sealed, Source};
 use object::{ChunkService, Entry, Manifest, Pending, ServiceError, manifest};
 use protocol::cleaner::{Stamps, Verdict};
-use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
+use protocol::id::{ChunkId, ChunkKind, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Stored};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Redundancy;
@@ -45,6 +45,8 @@ pub(crate) struct Memory {
     /// Whether no copy can be made.
     pub(crate) full: bool,
     pub(crate) silent: Vec<NodeId>,
+    /// Chunks of this kind are on targets outside of their groups: only who knows their holders gets them.
+    pub(crate) elsewhere: Option<ChunkKind>,
     /// Four targets in a domain each, if not this.
     pub(crate) map: Option<ClusterMap>,
     pub(crate) flying: std::sync::Arc<AtomicUsize>,
@@ -127,8 +129,10 @@ impl ChunkService for Memory {
         self.store(id, payload, false)
     }
 
-    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
+    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
         let found = self.chunks.lock().unwrap().get(&id).cloned();
+        let elsewhere = self.elsewhere.is_some_and(|kind| kind == id.kind()) && holders.is_empty();
+        let found = found.filter(|_| !elsewhere);
         Pending::new(move || {
             let mut bytes = found.ok_or(GetError::NotFound)?;
             let first = bytes.split_to(bytes.len() / 2);

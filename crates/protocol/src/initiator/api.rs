@@ -34,6 +34,8 @@ pub enum Request {
         handle: u64,
         /// The chunk's id.
         id: ChunkId,
+        /// Targets that were listed as its holders, in its group or not. They are asked first. Empty when none are known.
+        holders: Vec<NodeId>,
     },
     /// The chunks that any target holds, by prefix of the encoded id.
     List {

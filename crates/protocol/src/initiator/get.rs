@@ -48,6 +48,8 @@ pub(super) struct Get {
 pub(super) struct Job {
     pub(super) handle: u64,
     pub(super) id: ChunkId,
+    /// Who was listed as a holder. They need not be in the group: the map may have changed since they took it.
+    pub(super) holders: Vec<NodeId>,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
 }
@@ -98,6 +100,12 @@ impl Progress {
     }
 }
 
+/// Those of `some` that are in the map, and not among `others`.
+fn beside(context: &Context, some: &[NodeId], others: &[NodeId]) -> Vec<NodeId> {
+    let is_left = |id: &NodeId| context.map.target(*id).is_some() && !others.contains(id);
+    some.iter().copied().filter(is_left).collect()
+}
+
 #[derive(Debug)]
 enum Phase {
     Asking { since: Instant, soft: Instant, hard: Instant },
@@ -108,13 +116,15 @@ enum Phase {
 
 impl Get {
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
+        // A leader chooses among the members of its group, where listed holders need not be.
+        let left = u8::from(context.config.lead_gets && job.holders.is_empty());
         let mut get = Self {
             txn,
             job,
             progress: Progress::default(),
             round: Round::new(),
             offers: Vec::new(),
-            leader: LeaderAttempts { asked: None, since: context.now, left: u8::from(context.config.lead_gets) },
+            leader: LeaderAttempts { asked: None, since: context.now, left },
             multicast: true,
             reachability: Rounds::default(),
             accepted: 0,
@@ -141,15 +151,23 @@ impl Get {
             return self.seek(context, leader, all);
         }
         let ranked = context.config.transport.is_ranked();
-        let mut asked = if ranked && !self.progress.before { context.map.ranked(&self.job.id) } else { all };
+        let mut asked = if ranked && !self.progress.before {
+            let mut ranked = context.map.ranked(&self.job.id);
+            ranked.extend(self.listed(context, &ranked));
+            ranked
+        } else {
+            all
+        };
         asked.retain(|n| !self.progress.rules_out(*n));
+        let is_listed = |n: &NodeId| self.job.holders.contains(n);
         if ranked {
             // The conventional store asks one after the other; those that were silent last come last.
-            asked.sort_by_key(|n| context.is_suspect(*n));
+            asked.sort_by_key(|n| (context.is_suspect(*n), !is_listed(n) && !self.job.holders.is_empty()));
             let most = if context.config.reads == Reads::Best { usize::from(context.map.copies) } else { 1 };
             asked.truncate(most);
-        } else if (self.round.number == 1 || leader.is_some()) && context.config.remember {
-            let holds = |n: &NodeId| context.memory.holders(&self.job.id).contains(n) && !context.is_suspect(*n);
+        } else if self.round.number == 1 || leader.is_some() {
+            let remembered = if context.config.remember { context.memory.holders(&self.job.id) } else { &[] };
+            let holds = |n: &NodeId| (remembered.contains(n) || is_listed(n)) && !context.is_suspect(*n);
             if asked.iter().any(holds) {
                 asked.retain(holds);
             }
@@ -166,8 +184,7 @@ impl Get {
         let unreserved = !context.config.transport.reserved;
         let request =
             Message::GetRequest { txn: self.txn, round: self.round.number, id: self.job.id, unreserved, earliest };
-        let may = self.multicast && !self.progress.before;
-        let by_multicast = context.send_group(group, &self.round.asked_of, &request, may);
+        let by_multicast = context.send_group(group, &self.round.asked_of, &request, self.may_multicast());
         self.reachability.ask(context.now, by_multicast.then_some(&self.round.asked_of));
         self.phase = Phase::Asking {
             since: context.now,
@@ -176,21 +193,31 @@ impl Get {
         };
     }
 
-    /// Who may have the chunk: its group, and when nobody of it has, those who were its group by the layout before, from where data
-    /// may not have moved yet.
+    /// Who may have the chunk: its group, listed holders, and when none of these has, those who were its group by the layout
+    /// before, from where data may not have moved yet.
     fn candidates(&self, context: &Context) -> (GroupId, Vec<NodeId>) {
         let (group, mut all) = members(&context.map, &self.job.id);
+        all.extend(self.listed(context, &all));
         if self.progress.before {
             all.extend(self.before(context, &all));
         }
         (group, all)
     }
 
+    /// Listed holders, beside these.
+    fn listed(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
+        beside(context, &self.job.holders, others)
+    }
+
     /// Who was in the chunk's group by the layout before, beside these.
     fn before(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
         let previous = context.map.previous().map(|previous| previous.targets_of(&self.job.id)).unwrap_or_default();
-        let is_left = |id: &NodeId| context.map.target(*id).is_some() && !others.contains(id);
-        previous.into_iter().filter(is_left).collect()
+        beside(context, &previous, others)
+    }
+
+    /// Whether all who are asked may be in the chunk's group: a multicast address reaches nobody else.
+    const fn may_multicast(&self) -> bool {
+        self.multicast && !self.progress.before && self.job.holders.is_empty()
     }
 
     /// Fails when there is nobody left to ask, also of those who were the chunk's group before.
@@ -403,7 +430,7 @@ impl Get {
             .collect();
         let granted = Grants::from_iter([Granted { target: from, offset }]);
         let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
-        context.send_group(self.round.group, &bidders, &accept, self.multicast && !self.progress.before);
+        context.send_group(self.round.group, &bidders, &accept, self.may_multicast());
         self.receive(context, from, slot.size, beginning(start, &slot), slot.transfer);
     }
 

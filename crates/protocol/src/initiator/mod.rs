@@ -206,9 +206,9 @@ impl Initiator {
                     let job = put::Job { handle, id, payload, removal, redundancy, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
-                Request::Get { handle, id } => {
+                Request::Get { handle, id, holders } => {
                     let give_up_at = asked + context.config.give_up;
-                    Txn::Get(Box::new(Get::new(context, txn, get::Job { handle, id, asked, give_up_at })))
+                    Txn::Get(Box::new(Get::new(context, txn, get::Job { handle, id, holders, asked, give_up_at })))
                 }
                 Request::List { .. }
                 | Request::Ping { .. }

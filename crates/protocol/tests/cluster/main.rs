@@ -62,7 +62,7 @@ fn what_is_put_comes_back_with_every_transport() {
             assert_eq!(stored.holders, cluster.holders(&ChunkId::of_payload(&chunks[handle as usize])));
         }
         for (handle, chunk) in chunks.iter().enumerate() {
-            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk) });
+            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk), holders: vec![] });
         }
         for event in cluster.run() {
             let Event::Get { handle, result: Ok(fetched) } = event else { panic!("{config:?}: {event:?}") };
@@ -114,7 +114,7 @@ fn negotiated_gets_come_one_after_the_other() {
         }
         cluster.run();
         for (handle, chunk) in chunks.iter().enumerate() {
-            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk) });
+            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk), holders: vec![] });
         }
         cluster.run();
         // A transfer takes several quanta; those of two never mix, or the port would get more than it can take.
@@ -137,7 +137,7 @@ fn a_get_outlasts_a_cut_cable_but_not_dead_holders() {
         let mut lasts = |dead: Vec<NodeId>| {
             cluster.dead = dead.into_iter().collect();
             let begin = cluster.now;
-            cluster.request(Request::Get { handle: 2, id });
+            cluster.request(Request::Get { handle: 2, id, holders: vec![] });
             let events = cluster.run();
             let unavailable = matches!(&events[..], [Event::Get { result: Err(GetError::Unavailable { .. }), .. }]);
             assert!(unavailable, "{config:?}: {events:?}");
@@ -163,7 +163,7 @@ fn a_chunk_with_only_damaged_copies_is_not_called_not_found() {
             disks.filter_map(|disk| disk.get_mut(&id)).for_each(|copy| *copy = payload(5, 1_000));
         }
         let begin = cluster.now;
-        cluster.request(Request::Get { handle: 2, id });
+        cluster.request(Request::Get { handle: 2, id, holders: vec![] });
         let mut events = cluster.run();
         events.retain(|event| !matches!(event, Event::CorruptCopy { .. }));
         let [Event::Get { result: Err(GetError::Unavailable { silent, corrupt }), .. }] = &events[..] else {
@@ -216,7 +216,7 @@ fn a_chunk_that_is_there_is_not_sent_again() {
 fn what_was_never_put_is_not_found() {
     for config in configs() {
         let mut cluster = Cluster::new(&config);
-        cluster.request(Request::Get { handle: 1, id: ChunkId::of_payload(b"nobody has this") });
+        cluster.request(Request::Get { handle: 1, id: ChunkId::of_payload(b"nobody has this"), holders: vec![] });
         let events = cluster.run();
         assert!(matches!(&events[..], [Event::Get { result: Err(GetError::NotFound), .. }]), "{config:?}: {events:?}");
     }

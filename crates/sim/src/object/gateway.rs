@@ -9,7 +9,7 @@ use bytes::Bytes;
 use catalog::object_manifest::VersionId;
 use catalog::{Catalog, CatalogError, Change, Part, Row, Run, Start, Transient, Upload};
 use object::{ChunkService, Host, Pending, ServiceError};
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Stored};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
@@ -97,8 +97,8 @@ impl ChunkService for Gateway {
         self.start_put(TaskRequest::Put { id, payload, removal: true, redundancy: None })
     }
 
-    fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
-        self.pending(TaskRequest::Get(id), |answer| match answer {
+    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
+        self.pending(TaskRequest::Get(id, holders), |answer| match answer {
             Answer::Get(result) => Ok(result?),
             _ => astray(),
         })

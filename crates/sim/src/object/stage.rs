@@ -39,7 +39,7 @@ pub(crate) enum TaskRequest {
         removal: bool,
         redundancy: Option<Redundancy>,
     },
-    Get(ChunkId),
+    Get(ChunkId, Vec<NodeId>),
     List(Vec<u8>),
     Renew(ChunkId, Option<Redundancy>),
     Mark,

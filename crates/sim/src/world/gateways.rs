@@ -365,9 +365,9 @@ impl World<'_> {
                 self.may_fall(node, &id);
                 initiator::Request::Put { handle, id, payload, removal, redundancy }
             }
-            TaskRequest::Get(id) => {
+            TaskRequest::Get(id, holders) => {
                 gateways.replies.gets.insert(handle, id);
-                initiator::Request::Get { handle, id }
+                initiator::Request::Get { handle, id, holders }
             }
             TaskRequest::List(prefix) => initiator::Request::List { handle, prefix },
             TaskRequest::Renew(id, redundancy) => {

@@ -187,7 +187,8 @@ impl World<'_> {
             let nth = self.rng.below(known) as usize;
             self.acknowledged.keys().nth(nth).copied().unwrap_or_else(|| ChunkId::of_payload(b""))
         };
-        (Asked::Get(id, self.healed, self.promises.get(&id).cloned(), self.now), initiator::Request::Get { handle, id })
+        let asked = Asked::Get(id, self.healed, self.promises.get(&id).cloned(), self.now);
+        (asked, initiator::Request::Get { handle, id, holders: vec![] })
     }
 
     /// A list of a name's versions, or a ping.

@@ -51,6 +51,7 @@ impl Get {
         offers.sort_by_key(|(n, slot, at)| (*at + slot.done, *n));
         let mut known: Vec<NodeId> = offers.into_iter().map(|(n, ..)| n).collect();
         known.extend(context.memory.holders(&self.job.id));
+        known.extend(self.listed(context, &known));
         if context.config.transport.is_ranked() {
             known.extend(context.map.ranked(&self.job.id).into_iter().take(usize::from(context.map.copies)));
         }

@@ -69,7 +69,7 @@ impl MachineSet for Products {
             let payload = payload(wish.size);
             Request::Put { handle: wish.handle, id: wish.id, payload, removal: false, redundancy: None }
         } else {
-            Request::Get { handle: wish.handle, id: wish.id }
+            Request::Get { handle: wish.handle, id: wish.id, holders: Vec::new() }
         }
     }
 
