@@ -256,7 +256,18 @@ impl Say {
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
                 let busy = windows(busy);
-                let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, busy };
+                let put = PutRequest {
+                    txn,
+                    round,
+                    id,
+                    size,
+                    group,
+                    earliest,
+                    stretch,
+                    unreserved,
+                    removal,
+                    busy: busy.into(),
+                };
                 Message::PutRequest(put)
             }
             Self::Bid { round, answer } => Message::Bid(protocol::wire::Bid { txn, round, answer: answer.get() }),
@@ -312,7 +323,18 @@ impl Say {
                 let (size, group, earliest) = (bytes.len() as u32, GroupId(0), earliest.get());
                 let (redundancy, busy) = (Redundancy::Copies(3), windows(busy));
                 let (have, avoid) = (nodes(have, 8), nodes(avoid, 32));
-                Leading::Request(LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid })
+                Leading::Request(LeadRequest {
+                    txn,
+                    round,
+                    redundancy,
+                    id,
+                    size,
+                    group,
+                    earliest,
+                    busy: busy.into(),
+                    have,
+                    avoid,
+                })
             }
             Self::Seek { round, chunk: n, leader, earliest } => {
                 let (id, leader, earliest) = (chunk(n).0, NodeId(u32::from(leader % 8)), earliest.get());
