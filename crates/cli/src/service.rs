@@ -111,9 +111,14 @@ impl ChunkService for NodeCluster {
         self.stored(self.client.put_as(id, payload, redundancy), bytes)
     }
 
-    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+    fn put_removal(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>> {
         let bytes = payload.len() as u64;
-        self.stored(self.client.put_removal(id, payload), bytes)
+        self.stored(self.client.put_removal(id, payload, redundancy), bytes)
     }
 
     fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {

@@ -341,8 +341,13 @@ impl Client {
 
     /// Stores a manifest that says that something is removed, for which full targets have room.
     #[must_use]
-    pub fn put_removal(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
-        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: true, redundancy: None })
+    pub fn put_removal(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Ticket<Result<Stored, PutError>> {
+        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: true, redundancy })
     }
 
     /// Fetches a chunk.

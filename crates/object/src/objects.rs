@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::id::ChunkId;
 use protocol::initiator::Stored;
+use protocol::redundancy::Redundancy;
 
 use self::ahead::Ahead;
 use crate::Bug;
@@ -299,6 +300,9 @@ impl Objects {
         let newest = self.catalog.newest(&record.bucket, &record.key)?;
         // Before anything is stored: the catalog decides again when the change is made.
         condition.check(newest.as_ref())?;
+        if record.kind == Kind::Marker {
+            self.outlast_hidden(&mut record, newest.as_ref())?;
+        }
         let mut before_row = Some(before_row);
         let mut later_than = newest.map_or(0, |row| row.record.version.micros());
         // A copy is a change of its own.
@@ -380,6 +384,7 @@ impl Objects {
         record.erases = old.version;
         record.revision = old.revision;
         record.null = old.null;
+        record.set_redundancy(self.of_removal(old.redundancy()));
         let flight = self.runs.begin(&*self.catalog, 0)?;
         record.attributes.insert(BEGUN.to_owned(), flight.begun.to_string());
         if self.bug != Some(Bug::ForgetRemoval) {
@@ -412,6 +417,7 @@ impl Objects {
     fn withdraw(&self, refused: &Record, flight: Flight<'_>) {
         let mut record = Record::new(Kind::Erased, &refused.bucket, &refused.key, VersionId::default());
         record.erases = refused.version;
+        record.set_redundancy(self.of_removal(refused.redundancy()));
         // Failing is harmless to whoever reads: no row names the version.
         let Ok(withdrawal) = self.begin(&mut record, refused.version.micros()) else { return };
         if self.bug == Some(Bug::ForgetWithdrawal) {
@@ -452,11 +458,25 @@ impl Objects {
     /// Starts to store a record's manifest: as often as the map says, so that lost disks hide no name, and as often as what it
     /// names, or carries.
     fn put_manifest(&self, record: &Record, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        if record.is_removal() {
-            return self.service.put_removal(id, bytes);
-        }
         let more = record.redundancy().filter(|own| *own > self.service.map().redundancy());
-        self.service.put(id, bytes, more)
+        if record.is_removal() { self.service.put_removal(id, bytes, more) } else { self.service.put(id, bytes, more) }
+    }
+
+    /// With which redundancy the manifest is stored that says that something is gone which had `own`: with the larger of
+    /// that and the map's. Otherwise fewer lost disks than it takes to lose the object would bring it back in a catalog that
+    /// is made again. What the map cannot keep any more does not stand in the way of a removal.
+    fn of_removal(&self, own: Option<Redundancy>) -> Option<Redundancy> {
+        let map = self.service.map();
+        own.filter(|own| *own > map.redundancy() && map.can_keep(*own).is_ok())
+    }
+
+    /// Gives a delete marker the redundancy of the newest version, which it hides, and of the null version if it takes its
+    /// place.
+    fn outlast_hidden(&self, marker: &mut Record, newest: Option<&Row>) -> Result<(), CatalogError> {
+        let null = if marker.null { self.catalog.version(&marker.bucket, &marker.key, None)? } else { None };
+        let hidden = newest.into_iter().chain(&null).filter_map(|row| row.record.redundancy()).max();
+        marker.set_redundancy(self.of_removal(hidden));
+        Ok(())
     }
 
     /// Stores a manifest.

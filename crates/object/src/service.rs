@@ -44,8 +44,13 @@ pub trait ChunkService: Sync {
     /// Starts to store a chunk with this redundancy, or as the [map](Self::map) says.
     fn put(&self, id: ChunkId, payload: Bytes, redundancy: Option<Redundancy>)
     -> Pending<Result<Stored, ServiceError>>;
-    /// Starts to store, as the map says, a manifest that says that something is removed, for which full targets have room.
-    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>>;
+    /// The same of a manifest that says that something is removed, for which full targets have room.
+    fn put_removal(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>>;
     /// Starts to fetch a chunk; its bytes are verified against its id.
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
         self.get_listed(id, vec![])

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use catalog::object_manifest::{Body, Kind, Record, VersionId};
@@ -17,6 +18,7 @@ use object::manifest::Entry;
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
 use object::rebuild::{Comparison, Manifests};
 use protocol::id::ChunkId;
+use protocol::redundancy::Redundancy;
 
 mod memory;
 
@@ -265,6 +267,49 @@ fn a_full_cluster_can_be_emptied() {
     assert!([version, hidden].iter().all(|row| objects.erase(row).unwrap()));
     objects.delete_bucket(&objects.catalog().bucket("b").unwrap().unwrap()).unwrap();
     assert_eq!(memory.removals.lock().unwrap().len(), 5);
+}
+
+/// How the manifest is kept that was stored last of this kind.
+fn kept(memory: &Memory, kind: Kind) -> Option<Redundancy> {
+    let chunks = memory.chunks.lock().unwrap();
+    let records = chunks.iter().filter_map(|(id, bytes)| Some((*id, Record::decode(bytes).ok()?)));
+    let (id, _) = records.filter(|(_, record)| record.kind == kind).max_by_key(|(_, record)| record.begun()).unwrap();
+    memory.kept.lock().unwrap()[&id]
+}
+
+#[test]
+fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
+    // The map says three copies, and can keep four.
+    for (copies, removal) in [(None, None), (Some(2), None), (Some(3), None), (Some(4), Some(4)), (Some(5), None)] {
+        let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+        let objects = objects(&memory, place.path());
+        let (class, removal) = (copies.map(Redundancy::Copies), removal.map(Redundancy::Copies));
+        let new = |key: &str, null| {
+            let mut new = Record { null, ..record(key) };
+            new.set_redundancy(class);
+            new
+        };
+        let put =
+            |objects: &Objects, record| objects.put(record, &Condition::Always, &mut Pieces::of(&content(10), 9_999));
+        let (erased, hidden) = (put(&objects, new("erased", true)).unwrap(), put(&objects, new("k", false)).unwrap());
+        objects.erase(&erased).unwrap();
+        assert_eq!(kept(&memory, Kind::Erased), removal, "of {class:?}");
+        // A version without a class of its own in between: the null version is gone with the marker in its place.
+        put(&objects, new("replaced", true)).unwrap();
+        put(&objects, Record { null: false, ..record("replaced") }).unwrap();
+        for (key, null) in [("k", false), ("replaced", true)] {
+            let marker = Record { kind: Kind::Marker, null, ..record(key) };
+            let marker = objects.publish(marker, &Condition::Always).unwrap();
+            assert_eq!(kept(&memory, Kind::Marker), removal, "of {class:?}");
+            objects.erase(&marker).unwrap();
+            assert_eq!(kept(&memory, Kind::Erased), removal, "of {class:?}");
+        }
+        objects.erase(&hidden).unwrap();
+        // One that comes too late to count is withdrawn.
+        let objects = Arc::into_inner(objects).unwrap().with_limit(Duration::ZERO);
+        assert!(matches!(put(&objects, new("late", false)), Err(ObjectError::TooSlow(_))));
+        assert_eq!(kept(&memory, Kind::Erased), removal, "of {class:?}");
+    }
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Memory {
     pub(crate) marks: AtomicUsize,
     /// What was put as a removal.
     pub(crate) removals: Mutex<BTreeSet<ChunkId>>,
+    /// With which redundancy each chunk was put last.
+    pub(crate) kept: Mutex<BTreeMap<ChunkId, Option<Redundancy>>>,
     pub(crate) stamps: Mutex<BTreeMap<ChunkId, Stamps>>,
 }
 
@@ -120,11 +122,23 @@ impl Memory {
 }
 
 impl ChunkService for Memory {
-    fn put(&self, id: ChunkId, payload: Bytes, _: Option<Redundancy>) -> Pending<Result<Stored, ServiceError>> {
+    fn put(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>> {
+        self.kept.lock().unwrap().insert(id, redundancy);
         self.store(id, payload, self.full)
     }
 
-    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
+    fn put_removal(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>> {
+        self.kept.lock().unwrap().insert(id, redundancy);
         self.removals.lock().unwrap().insert(id);
         self.store(id, payload, false)
     }

@@ -93,8 +93,13 @@ impl ChunkService for Gateway {
         self.start_put(TaskRequest::Put { id, payload, removal: false, redundancy })
     }
 
-    fn put_removal(&self, id: ChunkId, payload: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        self.start_put(TaskRequest::Put { id, payload, removal: true, redundancy: None })
+    fn put_removal(
+        &self,
+        id: ChunkId,
+        payload: Bytes,
+        redundancy: Option<Redundancy>,
+    ) -> Pending<Result<Stored, ServiceError>> {
+        self.start_put(TaskRequest::Put { id, payload, removal: true, redundancy })
     }
 
     fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
