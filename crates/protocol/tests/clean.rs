@@ -2,14 +2,17 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{INITIATOR, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
 use protocol::cleaner::{Stamps, Verdict};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{self, Busy, Discarded, Found, Mark, Marked};
+use protocol::initiator::{self, Busy, Discarded, Found, Initiator, Mark, Marked};
 use protocol::limits;
-use protocol::machine::{Completion, Effect, Input, WriteFailure};
+use protocol::machine::{Completion, Destination, Effect, Input, Machine, Output, WriteFailure};
+use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
@@ -321,6 +324,39 @@ fn a_discard_says_what_was_dropped_and_who_was_silent() {
     let mut done = discarded(70, |_| None);
     done.silent.sort_unstable();
     assert_eq!(done, initiator::Discarded { copies: 0, bytes: 0, silent: vec![NodeId(1), NodeId(2), NodeId(3)] });
+}
+
+#[test]
+fn a_discard_goes_to_all_who_may_have_had_a_copy() {
+    let entry = |id: u32| TargetEntry { id: NodeId(id), domain: id as u16, capacity: 1 << 30 };
+    let dealt = |targets: std::ops::RangeInclusive<u32>| {
+        ClusterMap::new(ClusterId(1), Epoch(1), 2, 2, targets.map(entry).collect()).expect("a good map")
+    };
+    // The groups of four of the targets 1 to 8, after those of the targets 5 to 14, of which 9 to 12 are gone.
+    let before = dealt(5..=14);
+    let layout = dealt(1..=8).placement().layout().clone();
+    let targets = (1..=8).chain(13..=14).map(entry).collect();
+    let map = ClusterMap::with_layout(ClusterId(1), Epoch(1), 2, targets, layout).expect("a good map");
+    let map = map.with_previous(Some(before.placement().clone()));
+    for n in 0_u32..50 {
+        let id = ChunkId::of_payload(&n.to_le_bytes());
+        // Enough for the map's two copies. The second is in no group of the chunk, perhaps.
+        let holders = [before.placement().targets_of(&id)[0], NodeId(1 + n % 8)].map(|holder| match holder.0 {
+            9..=12 => NodeId(13),
+            _ => holder,
+        });
+        let mut machine = Initiator::new(INITIATOR, map.clone(), Config::default(), 1);
+        let discard = initiator::Discard { mark: mark(5), since: None, chunks: vec![(id, holders.to_vec())] };
+        machine.handle_input(at(0), Input::Request(initiator::Request::Discard { handle: 7, discard }));
+        let mut told = BTreeSet::new();
+        while let Output::Transmit(transmit) = machine.poll_output() {
+            let Destination::Node(target) = transmit.to else { panic!("{:?}", transmit.to) };
+            assert!(told.insert(target), "each is told once");
+        }
+        let groups = [map.placement().targets_of(&id), before.placement().targets_of(&id), holders.to_vec()];
+        let expected: BTreeSet<NodeId> = groups.concat().into_iter().filter(|id| map.target(*id).is_some()).collect();
+        assert_eq!(told, expected, "{id:?}");
+    }
 }
 
 #[test]

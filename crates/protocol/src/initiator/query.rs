@@ -85,18 +85,18 @@ impl Query {
         Self::begin(context, txn, handle, whom, Question::Usage { used: Vec::new() })
     }
 
-    /// Under another map than that of the mark nobody is told anything: what refers to the chunks was looked for where
-    /// that map says.
+    /// All are told who may have had a copy, and not only who was listed with one: who dropped a damaged copy misses it no
+    /// more. Under another map than that of the mark nobody is told anything: what refers to the chunks was looked for
+    /// where that map says.
     pub(super) fn discard(context: &mut Context, txn: TxnId, handle: u64, discard: Discard) -> Self {
         let Discard { mark, since, chunks } = discard;
         let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
         for (id, mut holders) in chunks {
-            // Where a piece is missing, who dropped it as damaged need miss it no more.
-            if !context.map.goal(context.map.redundancy(), &holders).is_met() {
-                holders.extend(members(&context.map, &id).1);
-                holders.sort_unstable();
-                holders.dedup();
-            }
+            let before = context.map.previous().map(|previous| previous.targets_of(&id)).unwrap_or_default();
+            holders.extend(members(&context.map, &id).1);
+            holders.extend(before.into_iter().filter(|target| context.map.target(*target).is_some()));
+            holders.sort_unstable();
+            holders.dedup();
             holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));
         }
         let mut done = Discarded::default();
