@@ -523,6 +523,32 @@ mod tests {
         assert_eq!(Record::decode(&[&good[..], b"x"].concat()), Err(Malformed::Length));
     }
 
+    /// The manifest of an object of no bytes, kept as this attribute says.
+    fn kept_as(redundancy: &str) -> Vec<u8> {
+        let head = b"RSVO\x01\0\0\0\
+            \0\x06\x0a\x24\x18\x1e\x40\0\0\0\0\0\0\0\0\x07\
+            \0\x40\x1e\x18\x24\x0a\x06\0\
+            \0\0\0\0\0\0\0\0\
+            \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+            \x06\0\0\0bucket\x05\0\0\0a/key\0\0\0\0\
+            \x01\0\0\0\x0a\0\0\0redundancy";
+        let rest = b"\0\0\0\0\0\0\0\0\0";
+        [&head[..], &(redundancy.len() as u32).to_le_bytes(), redundancy.as_bytes(), rest].concat()
+    }
+
+    #[test]
+    fn a_redundancy_of_a_later_version_is_refused_and_not_read_as_the_default() {
+        let two = Record::decode(&kept_as("2")).unwrap();
+        assert_eq!((two.redundancy(), two.encode()), (Some(Redundancy::Copies(2)), kept_as("2")));
+        // Pieces with parity, more copies than there can be, or none.
+        for unknown in ["4+2", "2x", "9", "0", "", "02"] {
+            let refused = Record::decode(&kept_as(unknown));
+            assert_eq!(refused, Err(Malformed::Redundancy), "{unknown:?}");
+        }
+        let why = "its chunks are kept in a way that this program does not know: use a newer reservoir";
+        assert_eq!(Malformed::Redundancy.to_string(), why);
+    }
+
     #[test]
     fn version_ids_are_read_back_and_sort_by_time() {
         let (old, new) = (VersionId::new(5, u64::MAX), VersionId::new(6, 0));
