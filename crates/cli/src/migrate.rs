@@ -88,24 +88,48 @@ impl Moving<'_> {
         if as_json { Ok(()) } else { line(&format!("{at}: {}", units::size(size))) }
     }
 
-    /// Puts the file as an object, unless it was before.
+    /// Puts the file as an object, unless it is one already: whatever is there stays.
     fn store(&self, file: &File, at: &Location) -> anyhow::Result<()> {
-        let of_file = file.id.to_string();
-        match self.s3.ask(Method::Head, (&at.bucket, &at.key), &[], &[], b"") {
-            Ok(answer) if header(&answer, OF_FILE) == of_file => return Ok(()),
-            Ok(_) => bail!("there is another object {at}: move to another place, with --to"),
-            Err(error) if !is_refused(&error, "NoSuchKey") => return Err(error),
-            Err(_) => {}
+        if self.is_there(file, at)? {
+            return Ok(());
         }
         let bar = byte_bar(&shortened(&at.key), Some(file.manifest.size));
-        let stored = file.manifest.created_ms.to_string();
+        let (of_file, stored) = (file.id.to_string(), file.manifest.created_ms.to_string());
         // The end of the bytes comes only when they were found to be those that were put: without it there is no object.
         let mut source = bar.wrap_read(Reader::new(self.cluster, &file.manifest));
         let headers = [(OF_FILE, of_file.as_str()), (STORED, stored.as_str())];
-        let put = self.s3.put(at, &mut source, Some(file.manifest.size), &headers)?;
+        let put = self.s3.put_new(at, &mut source, Some(file.manifest.size), &headers);
         bar.finish_and_clear();
-        ensure!(put.size == file.manifest.size, "{} of {} bytes were stored", put.size, file.manifest.size);
+        match put {
+            Ok(put) => {
+                ensure!(put.size == file.manifest.size, "{} of {} bytes were stored", put.size, file.manifest.size);
+            }
+            // Somebody put one meanwhile: this command too, perhaps, run twice.
+            Err(error) if is_refused(&error, "PreconditionFailed") => {}
+            Err(error) => return Err(error),
+        }
+        // What the gateway has decides, before the file goes.
+        ensure!(self.is_there(file, at)?, "the object {at} was removed as soon as it was put");
         Ok(())
+    }
+
+    /// Whether the object is there that the file becomes: one that was put for it, or one of the same bytes. An error when
+    /// there is another one.
+    fn is_there(&self, file: &File, at: &Location) -> anyhow::Result<bool> {
+        let ask = |method| self.s3.ask(method, (&at.bucket, &at.key), &[], &[], b"");
+        let object = match ask(Method::Head) {
+            Err(error) if is_refused(&error, "NoSuchKey") => return Ok(false),
+            answer => answer?,
+        };
+        let is_as_long = header(&object, "content-length").parse() == Ok(file.manifest.size);
+        let is_equal = is_as_long
+            && (header(&object, OF_FILE) == file.id.to_string() || {
+                let mut hasher = blake3::Hasher::new();
+                hasher.update_reader(ask(Method::Get)?.into_body().into_reader())?;
+                hasher.finalize().as_bytes() == &file.manifest.hash
+            });
+        ensure!(is_equal, "there is another object {at}: move to another place, with --to");
+        Ok(true)
     }
 
     /// What became objects is no file any more.

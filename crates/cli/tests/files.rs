@@ -7,7 +7,8 @@ mod client;
 mod common;
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -259,13 +260,14 @@ fn unpacked(place: &Path) -> PathBuf {
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(place).status().unwrap();
     assert!(tar.success());
     let data = place.join("data");
-    // Below those that the kernel gives to whoever asks for any.
-    let first = 10_000 + (std::process::id() % 20_000) as u16;
-    let mut ports = (first..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    let port = || {
+        let both = |address| UdpSocket::bind(address).and_then(|_| TcpListener::bind(address));
+        node::at_free_port(Ipv4Addr::LOCALHOST.into(), both).unwrap().local_addr().unwrap().port()
+    };
     for name in ["cluster.toml", "gateway.toml"] {
         let text = fs::read_to_string(data.join(name)).unwrap();
         let line = |line: &str| match line.split_once("127.0.0.1:") {
-            Some((before, _)) => format!("{before}127.0.0.1:{}\"\n", ports.next().unwrap()),
+            Some((before, _)) => format!("{before}127.0.0.1:{}\"\n", port()),
             None => format!("{line}\n"),
         };
         fs::write(data.join(name), text.lines().map(line).collect::<String>()).unwrap();
@@ -328,6 +330,103 @@ fn files_of_earlier_versions_become_objects() {
     }
     let stat = String::from_utf8(cluster.run(&["stat", "one"])).unwrap();
     assert!(stat.contains("x-amz-meta-reservoir-stored-ms"), "{stat}");
+    assert!(cluster.stop());
+}
+
+/// The versions of all keys of a bucket.
+fn versions(s3: &S3, bucket: &str) -> Vec<String> {
+    s3.list(bucket, &[("versions", "")]).is(200).elements("Key")
+}
+
+#[test]
+fn a_migration_that_was_killed_goes_on_and_puts_nothing_twice() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&unpacked(place.path()), &["--no-multicast"]);
+    let s3 = S3::of(&cluster);
+    s3.put("files", "", b"").is(200);
+    let enabled = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    s3.ask("PUT", ("files", ""), &[("versioning", "")], &[], enabled.as_bytes()).is(200);
+    // What somebody copied already, byte for byte, counts as moved.
+    s3.put("files", "edge", &old_content(1 << 20, 3)).is(200);
+    let mut partly = 0;
+    for patience in (0..).map(|n| Duration::from_millis(20 * n)) {
+        let mut migrate = cluster.spawn(&["migrate"]);
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline && migrate.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = migrate.kill();
+        let status = migrate.wait().unwrap();
+        let count = versions(&s3, "files").len();
+        partly += usize::from((2..7).contains(&count));
+        if status.code().is_some() {
+            assert!(status.success(), "the last one left something");
+            break;
+        }
+    }
+    println!("{partly} of the attempts were killed when some files were objects");
+    let mut keys = versions(&s3, "files");
+    keys.sort();
+    let names = ["%2E%2E", "/rooted//twice", "100% sure?&#+", "a dir/ü.txt", "edge", "empty", "one"];
+    assert_eq!(keys, names.map(|name| name.replace('&', "&amp;")), "each was put once");
+    let again: serde_json::Value = serde_json::from_slice(&cluster.run(&["migrate", "--json"])).unwrap();
+    assert_eq!((&again["moved"], &again["failed"]), (&0.into(), &0.into()));
+    assert!(cluster.run(&["get", "a dir/ü.txt", "-o", "-"]) == old_content(2_600_000, 4));
+    assert!(cluster.run(&["get", "edge", "-o", "-"]) == old_content(1 << 20, 3));
+    assert!(cluster.stop());
+}
+
+/// Passes requests on to a gateway, each on a connection of its own. The first HEAD of a key that ends so is told that there
+/// is none: as if somebody put it just after.
+fn blind_proxy(gateway: SocketAddr, key: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut blind = true;
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            let request = String::from_utf8_lossy(&head).into_owned();
+            let path = request.split(['?', ' ']).nth(1).unwrap();
+            if request.starts_with("HEAD ") && path.ends_with(key) && std::mem::take(&mut blind) {
+                let none = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                client.write_all(none).unwrap();
+                continue;
+            }
+            let mut server = TcpStream::connect(gateway).unwrap();
+            let end = head.len() - 2;
+            server.write_all(&[&head[..end], b"connection: close\r\n\r\n"].concat()).unwrap();
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let _ = std::io::copy(&mut server, &mut client);
+            let _ = client.shutdown(Shutdown::Both);
+        }
+    });
+    address
+}
+
+#[test]
+fn a_migration_does_not_replace_what_came_while_it_looked() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&unpacked(place.path()), &["--no-multicast"]);
+    assert!(cluster.try_run(&["put", "-", "edge"], b"in the way").status.success());
+    let settings = cluster.directory.join("gateway.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    let (_, listen) = text.split_once("listen = \"").unwrap();
+    let listen = listen.split('"').next().unwrap();
+    let proxy = blind_proxy(listen.parse().unwrap(), "/edge");
+    fs::write(&settings, text.replace(listen, &proxy.to_string())).unwrap();
+    let output = cluster.try_run(&["migrate"], b"");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("\"edge\" was not moved: there is another object"), "{error}");
+    fs::write(&settings, text).unwrap();
+    assert_eq!(cluster.run(&["get", "edge", "-o", "-"]), b"in the way");
+    assert_eq!(cluster.keys("s3://files").len(), 7, "the others were moved");
     assert!(cluster.stop());
 }
 

@@ -81,6 +81,29 @@ impl S3 {
         total: Option<u64>,
         headers: &[(&str, &str)],
     ) -> anyhow::Result<Uploaded> {
+        self.put_if(&[], at, source, total, headers)
+    }
+
+    /// The same, when there is no object at that place in the moment in which this one would be visible. Else S3 refuses it:
+    /// `PreconditionFailed`.
+    pub(crate) fn put_new(
+        &self,
+        at: &Location,
+        source: &mut dyn Read,
+        total: Option<u64>,
+        headers: &[(&str, &str)],
+    ) -> anyhow::Result<Uploaded> {
+        self.put_if(&[("if-none-match", "*")], at, source, total, headers)
+    }
+
+    fn put_if(
+        &self,
+        condition: &[(&str, &str)],
+        at: &Location,
+        source: &mut dyn Read,
+        total: Option<u64>,
+        headers: &[(&str, &str)],
+    ) -> anyhow::Result<Uploaded> {
         let unreadable = || format!("the data for {at} could not be read");
         let first = read_part(source, part_size(1, total)).with_context(unreadable)?;
         let second = if (first.len() as u64) < part_size(1, total) {
@@ -91,7 +114,7 @@ impl S3 {
         if second.is_empty() {
             check_length(at, total, first.len() as u64)?;
             let crc64nvme = text_of(checksum(CrcAlgorithm::Crc64Nvme, &first));
-            let headers = &[headers, &[(CRC64, &crc64nvme)]].concat();
+            let headers = &[headers, condition, &[(CRC64, &crc64nvme)]].concat();
             let answer = self.first(at, || self.ask(Method::Put, (&at.bucket, &at.key), &[], headers, &first))?;
             return Ok(Uploaded { size: first.len() as u64, etag: etag(&answer)?, crc64nvme });
         }
@@ -100,7 +123,7 @@ impl S3 {
         let answer = self.first(at, || self.document(Method::Post, key, &query, headers, b""))?;
         let upload = CreateMultipartUpload::parse_response(&answer)
             .with_context(|| format!("the gateway's answer to an upload of {at} is unreadable"))?;
-        let parts = Parts { s3: self, at, upload: upload.upload_id(), total, sent: 0, crc: None };
+        let parts = Parts { s3: self, at, upload: upload.upload_id(), condition, total, sent: 0, crc: None };
         parts.put(source, [first, second]).inspect_err(|_| {
             // One that stays is forgotten by the gateway after some days.
             let _ = self.ask(Method::Delete, key, &[("uploadId", upload.upload_id())], &[], b"");
@@ -131,6 +154,8 @@ struct Parts<'a> {
     s3: &'a S3,
     at: &'a Location,
     upload: &'a str,
+    /// Under which it becomes visible.
+    condition: &'a [(&'a str, &'a str)],
     total: Option<u64>,
     /// Bytes that were sent, or are being sent.
     sent: u64,
@@ -191,7 +216,7 @@ impl Parts<'_> {
         let body: String = etags.iter().enumerate().map(part).collect();
         let body = format!("<CompleteMultipartUpload>{body}</CompleteMultipartUpload>");
         let at = (self.at.bucket.as_str(), self.at.key.as_str());
-        let (query, headers) = ([("uploadId", self.upload)], [(CRC64, crc64nvme.as_str())]);
+        let (query, headers) = ([("uploadId", self.upload)], [self.condition, &[(CRC64, &crc64nvme)]].concat());
         let answer = self.s3.document(Method::Post, at, &query, &headers, body.as_bytes())?;
         let done = CompleteMultipartUploadResponse::parse(&answer)
             .with_context(|| format!("the gateway did not say that the parts of {} were joined", self.at))?;
