@@ -61,7 +61,7 @@ impl Stranger {
                 let opened = self.session.open(node::event_loop::now(), Bytes::copy_from_slice(&answer[..len]));
                 let message = match opened {
                     Ok(Opened::Good(message)) => message,
-                    Ok(Opened::Between(replies)) => {
+                    Ok(Opened::Between(replies) | Opened::Unproven(replies)) => {
                         replies.iter().for_each(|reply| self.send(reply));
                         continue;
                     }

@@ -101,7 +101,7 @@ impl CarrierMetrics {
     }
 
     /// Asks the kernel what it dropped since it was asked last, because a socket's buffer was full.
-    fn count_overflows(&self) {
+    pub(crate) fn count_overflows(&self) {
         let mut known = self.overflows.lock().unwrap_or_else(PoisonError::into_inner);
         for table in ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"] {
             // Without it there is nothing to count.

@@ -38,6 +38,8 @@ const ERRORS: usize = 64;
 const RETRIES: usize = 4;
 /// Receive buffers that one call fills.
 const BATCH: usize = 16;
+/// Calls that empty a socket: more than it takes for all that waits there. What comes meanwhile must not keep this up.
+const EMPTIED: usize = 1_024;
 /// Bytes of one: the largest datagram, or several that the kernel joined.
 const BUFFER: usize = 1 << 16;
 /// The most bytes that one call hands to the kernel to send: a UDP datagram over IPv4; over IPv6 it may be 20 more.
@@ -133,6 +135,15 @@ impl Udp {
             .watch(self.sockets.iter().filter_map(|socket| rustix::fs::fstat(&socket.socket).ok()?.st_ino.into()));
     }
 
+    /// Takes what waits in the kernel at sockets that are about to be closed, and counts what it dropped there: with them
+    /// both would be gone.
+    fn empty_sockets(&mut self) {
+        for token in 0..self.sockets.len() as u32 {
+            let _ = (0..EMPTIED).take_while(|_| self.receive(token)).count();
+        }
+        self.metrics.count_overflows();
+    }
+
     /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
     /// side where that may have no idea.
     fn drop_arrived(&mut self, reason: DropReason, answerable: bool, from: SocketAddr) {
@@ -192,6 +203,12 @@ impl Udp {
             }
             let head = segments.freeze();
             self.push(Outgoing { head, payload: Bytes::new(), segment: Some(segment), to });
+        }
+    }
+
+    fn push_all(&mut self, heads: Vec<Bytes>, to: SocketAddr) {
+        for head in heads {
+            self.push(Outgoing { head, payload: Bytes::new(), segment: None, to });
         }
     }
 
@@ -334,10 +351,13 @@ impl Carrier for Udp {
             None => None,
         };
         if let Some(address) = own.filter(|address| Some(*address) != self.local()) {
-            self.sockets[0] = unicast_socket(config, address)?;
+            let socket = unicast_socket(config, address)?;
+            self.empty_sockets();
+            self.sockets[0] = socket;
             (self.watched, self.is_ipv6, local) = (false, address.is_ipv6(), address.ip());
         }
         let joined = group_sockets(config, &map, self.id, local)?;
+        self.empty_sockets();
         self.sockets.truncate(1);
         self.sockets.extend(joined);
         self.watched = false;
@@ -383,10 +403,11 @@ impl Carrier for Udp {
                     }
                     return Some(datagram);
                 }
-                Ok(Opened::Between(replies)) => {
-                    for head in replies {
-                        self.push(Outgoing { head, payload: Bytes::new(), segment: None, to: from });
-                    }
+                Ok(Opened::Between(replies)) => self.push_all(replies, from),
+                Ok(Opened::Unproven(replies)) => {
+                    // Every node begins like this: it says nothing of why a target is silent.
+                    self.metrics.dropped(DropReason::Unproven.name(), 1);
+                    self.push_all(replies, from);
                 }
                 Err(reason) => self.drop_arrived(reason, answerable, from),
             }

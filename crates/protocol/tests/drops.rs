@@ -3,14 +3,14 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, get_accepted, hear, initiator, put, target, tell, window};
+use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, target, tell, window};
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{self, Initiator};
 use protocol::limits;
 use protocol::machine::{Completion, Effect, Input, Unused};
 use protocol::target::{self, Target};
 use protocol::time::Span;
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, encode_message};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, Usage, encode_message};
 
 const SIZE: u32 = 6;
 
@@ -59,6 +59,24 @@ fn a_target_says_why_it_drops_a_datagram() {
     hear(&mut target, at(100), Input::Done { op, completion: Completion::Written { result: Ok(()), free: 1 << 30 } });
     assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [Unused::Late], "it is over");
 
+    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [Unused::Late], "doubled when all is over");
+
+    // The network doubles a request before the disk has said whether the chunk is here.
+    let other = ChunkId::of_payload(b"others");
+    let looked_up =
+        [(); 2].map(|()| match hear(&mut target, at(100), said(INITIATOR, &put(2, 1, other, SIZE))).effects[..] {
+            [(op, Effect::Lookup { .. })] => op,
+            ref effects => panic!("{effects:?}"),
+        });
+    let found = |op, size| Input::Done { op, completion: Completion::Found(size) };
+    assert_eq!(looked_up.map(|op| target_drops(&mut target, found(op, None))), [vec![], vec![Unused::Late]]);
+
+    // A get of a round that is over.
+    window(&tell(&mut target, at(100), &get(3, 2, id), Some(SIZE)).0);
+    let asked = hear(&mut target, at(100), said(INITIATOR, &get(3, 1, id))).effects;
+    let [(op, Effect::Lookup { .. })] = asked[..] else { panic!("{asked:?}") };
+    assert_eq!(target_drops(&mut target, found(op, Some(SIZE))), [Unused::Late]);
+
     let claim = Message::Leading(Leading::Claim { group: GroupId(0), term: 1 });
     let head = Head { cluster: CLUSTER, epoch: Epoch(2), from: NodeId(2) };
     assert_eq!(target_drops(&mut target, Input::Datagram(encode_message(head, &claim))), [Unused::OtherMap]);
@@ -89,6 +107,12 @@ fn an_initiator_says_why_it_drops_a_datagram() {
     assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Repair(repair(*txn)))), [Unused::Invalid]);
     let busy = Message::Bid(Bid { txn: *txn, round: 0, answer: Answer::Busy(Span::from_millis(1)) });
     assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &busy)), []);
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Marked { txn: *txn })), [Unused::Invalid]);
+    let listed = Message::Listed { txn: *txn, ids: vec![], more: false };
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &listed)), []);
+    for doubled in [listed, busy] {
+        assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &doubled)), [Unused::Late], "{doubled:?}");
+    }
 
     // A get whose payload has not been promised by anybody.
     let id = ChunkId::of_payload(b"stored");
@@ -97,6 +121,91 @@ fn an_initiator_says_why_it_drops_a_datagram() {
             .messages;
     let Some(Message::GetRequest { txn, .. }) = asked.first() else { panic!("{asked:?}") };
     assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Late]);
+}
+
+/// Each kind of question: what answers it, said by a target that has answered already, or that was never asked.
+#[test]
+fn an_initiator_says_of_each_question_that_an_answer_is_doubled_or_of_another_kind() {
+    use initiator::{Discard, Mark, Request};
+    let mark = Mark { name: TxnId(5), epoch: Epoch(1) };
+    let chunks = vec![(ChunkId::of_payload(b"x"), vec![NodeId(1)])];
+    let discard = Discard { mark, since: None, chunks };
+    let questions = [
+        Request::Ping { handle: 1 },
+        Request::Mark { handle: 1 },
+        Request::Usage { handle: 1 },
+        Request::Discard { handle: 1, discard },
+        Request::Renew { handle: 1, id: ChunkId::of_payload(b"x"), redundancy: None },
+    ];
+    for (kind, question) in questions.into_iter().enumerate() {
+        let mut initiator = initiator();
+        let asked = hear(&mut initiator, at(100), Input::Request(question)).messages;
+        let txn = match asked[..] {
+            [
+                Message::Ping { txn } | Message::Mark { txn } | Message::Usage { txn } | Message::Probe { txn, .. },
+                ..,
+            ] => txn,
+            [Message::Discard(ref discard), ..] => discard.txn,
+            ref other => panic!("{other:?}"),
+        };
+        let answers = [
+            Message::Pong { txn, free: 0, chunks: 0 },
+            Message::Marked { txn },
+            Message::Used { txn, usage: Usage::default() },
+            Message::Discarded { txn, page: 0, dropped: Some(0), bytes: 0 },
+            Message::Ack { txn, ack: Ack::Durable },
+        ];
+        for (other, answer) in answers.iter().enumerate().filter(|(other, _)| *other != kind) {
+            let drops = initiator_drops(&mut initiator, said(NodeId(1), answer));
+            assert_eq!(drops, [Unused::Invalid], "{other} answers {kind}");
+        }
+        assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &answers[kind])), []);
+        let doubled = initiator_drops(&mut initiator, said(NodeId(1), &answers[kind]));
+        assert_eq!(doubled, [Unused::Late], "{:?}", answers[kind]);
+    }
+}
+
+#[test]
+fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
+    let id = ChunkId::of_payload(b"stored");
+    let put = initiator::Request::Put {
+        handle: 1,
+        id,
+        payload: Bytes::from_static(b"stored"),
+        removal: false,
+        redundancy: None,
+    };
+    let get = initiator::Request::Get { handle: 2, id, holders: vec![] };
+    for request in [put, get] {
+        let mut initiator = initiator();
+        let asked = hear(&mut initiator, at(100), Input::Request(request)).messages;
+        let (txn, round) = match asked[..] {
+            [Message::PutRequest(ref request), ..] => (request.txn, request.round),
+            [Message::GetRequest { txn, round, .. }, ..] => (txn, round),
+            ref other => panic!("{other:?}"),
+        };
+        let bid = |round| Message::Bid(Bid { txn, round, answer: Answer::Busy(Span::from_millis(1)) });
+        let drops = |initiator: &mut Initiator, message: &Message| initiator_drops(initiator, said(NodeId(1), message));
+        assert_eq!(drops(&mut initiator, &bid(round.wrapping_sub(1))), [Unused::Late], "of another round");
+        assert_eq!(drops(&mut initiator, &bid(round)), []);
+        assert_eq!(drops(&mut initiator, &bid(round)), [Unused::Late], "doubled");
+        // Nobody was chosen yet.
+        assert_eq!(drops(&mut initiator, &Message::Ack { txn, ack: Ack::BadHash }), [Unused::Late]);
+        assert_eq!(drops(&mut initiator, &Message::Ack { txn, ack: Ack::Pending }), [Unused::Late]);
+    }
+    // Nor is anything on its way that could be repaired: a get has nothing to repair at all.
+    let mut initiator = initiator();
+    let put = initiator::Request::Put {
+        handle: 1,
+        id,
+        payload: Bytes::from_static(b"stored"),
+        removal: false,
+        redundancy: None,
+    };
+    let asked = hear(&mut initiator, at(100), Input::Request(put)).messages;
+    let [Message::PutRequest(request), ..] = &asked[..] else { panic!("{asked:?}") };
+    let early = Message::Repair(repair(request.txn));
+    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &early)), [Unused::Late]);
 }
 
 fn repair(txn: TxnId) -> protocol::wire::Repair {

@@ -397,7 +397,7 @@ impl<'a> World<'a> {
         let from = replay::sender(&datagram);
         let opened = match node.session.open(node.local(self.now), datagram) {
             Ok(Opened::Good(opened)) => opened,
-            Ok(Opened::Between(replies)) => {
+            Ok(Opened::Between(replies) | Opened::Unproven(replies)) => {
                 self.note(16, to, replies.len(), || format!("hears of the session of {from}"));
                 return replies.into_iter().for_each(|reply| self.carry(to, &[from], &reply));
             }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, UdpSocket};
 use std::path::Path;
 
-use protocol::id::{ClusterId, Epoch};
+use protocol::id::{ClusterId, Epoch, TxnId};
 use protocol::machine::Transmit;
 use protocol::map::{MemberSet, TargetEntry};
+use protocol::wire::{Head, Message, encode_message};
 
 use super::*;
 use crate::free_port;
@@ -69,7 +70,6 @@ fn dropped(udp: &Udp, reason: &str) -> u64 {
 }
 
 fn data(to: NodeId, per_datagram: usize) -> Transmit {
-    use protocol::id::TxnId;
     use protocol::wire::DataHeader;
     let payload = Bytes::from(vec![7; 100_000]);
     let header = DataHeader { cluster: ClusterId(1), from: NodeId(1), txn: TxnId(1), offset: 0, size: 100_000 };
@@ -106,6 +106,49 @@ fn what_the_kernel_has_no_room_for_is_counted() {
         udp.reload(&config).unwrap();
         assert_eq!(dropped(&udp, "receive_buffer"), lost);
     }
+}
+
+#[test]
+fn what_waits_at_a_socket_that_is_closed_is_taken_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let interface = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let old = config(dir.path(), interface);
+    // More than the buffer takes, and less.
+    for sent in [4_000, 10] {
+        let mut udp = Udp::open(&old, old.targets[0].address, NodeId(1)).unwrap();
+        let sender = UdpSocket::bind((interface, 0)).unwrap();
+        for _ in 0..sent {
+            sender.send_to(&[0; 8_000], old.targets[0].address).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        udp.reload(&config(dir.path(), interface)).unwrap();
+        assert!(udp.arrived().is_none(), "none of them is good");
+        let (malformed, lost) = (dropped(&udp, "malformed"), dropped(&udp, "receive_buffer"));
+        assert_eq!((malformed + lost, lost > 0), (sent, sent > 10), "{malformed} taken, {lost} lost");
+    }
+}
+
+#[test]
+fn what_comes_before_its_sender_is_proven_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), Ipv4Addr::LOCALHOST.into());
+    let mut udp = Udp::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let map = config.map().unwrap();
+    let (cluster, from) = (map.cluster, NodeId(NodeId::FIRST_INITIATOR));
+    let mut session = Session::new(config.key().unwrap(), cluster, from, 1);
+    let head = Head { cluster, epoch: map.epoch, from };
+    for sent in 1..4 {
+        let ping = session.seal(&encode_message(head, &Message::Ping { txn: TxnId(sent) }));
+        sender.send_to(&ping, config.targets[0].address).unwrap();
+        let deadline = now() + Span::from_secs(10);
+        while dropped(&udp, "unproven") < sent {
+            assert!(now() < deadline, "number {sent} is not counted");
+            udp.receive(0);
+            assert!(udp.arrived().is_none(), "nothing is believed yet");
+        }
+    }
+    assert_eq!(dropped(&udp, "unproven"), 3);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::Step;
 use super::api::*;
 use super::memory::Memory;
 use super::multicast::Multicast;
@@ -13,7 +14,7 @@ use crate::estimate::LatencyEstimate;
 use crate::goal::Goal;
 use crate::id::{GroupId, NodeId, OpId, TxnId};
 use crate::limits;
-use crate::machine::{Body, Destination, Effect, Output, Transmit};
+use crate::machine::{Body, Destination, Effect, Output, Transmit, Unused};
 use crate::map::ClusterMap;
 use crate::redundancy::{Piece, Redundancy};
 use crate::rng::{Rng, Unguessable};
@@ -111,6 +112,12 @@ impl Context {
 
     pub(super) fn event(&mut self, event: Event) {
         self.out.push_back(Output::Event(event));
+    }
+
+    /// A datagram is of no use to the transaction that it is for.
+    pub(super) fn drops(&mut self, why: Unused) -> Step {
+        self.event(Event::Dropped(why));
+        Step::Continue
     }
 
     pub(super) fn start(&mut self, txn: TxnId, effect: Effect) {

@@ -253,10 +253,10 @@ impl Get {
             return Step::Continue;
         }
         let (Phase::Asking { .. }, [turn]) = (&self.phase, &grant.windows[..]) else {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         };
         if self.leader.asked != Some(from) || grant.round != self.round.number || grant.direction != Direction::Get {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         self.round.answered.push(from);
         let (start, _) = context.downlink.hole(context.now + turn.start, grant.transfer);
@@ -306,15 +306,15 @@ impl Get {
             return self.late_bid(context, from, &bid);
         }
         if bid.round != self.round.number {
-            // Late, but it was heard.
+            // Late, but the question had arrived.
             self.reachability.late();
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         let Phase::Asking { since, .. } = self.phase else {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         };
         if !self.round.awaits(from) {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         self.round.answered.push(from);
         self.reachability.answered(context, from);
@@ -436,20 +436,21 @@ impl Get {
 
     /// The holder is still reading.
     pub(super) fn pending(&mut self, context: &mut Context, from: NodeId) -> Step {
-        if let Phase::Receiving { from: serving, due, repairs, .. } = &mut self.phase
-            && *serving == from
-        {
-            *repairs = 0;
-            *due = context.now + context.config.late;
+        match &mut self.phase {
+            Phase::Receiving { from: serving, due, repairs, .. } if *serving == from => {
+                *repairs = 0;
+                *due = context.now + context.config.late;
+                Step::Continue
+            }
+            _ => context.drops(Unused::Late),
         }
-        Step::Continue
     }
 
     /// The holder cannot read its copy; or it knows nothing of it: the accept came too late for its offer, or the repair
     /// after it forgot.
     pub(super) fn refused(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         if !matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         if matches!(ack, Ack::BadHash | Ack::DiskFailed) {
             self.progress.corrupt.push(from);
@@ -466,12 +467,10 @@ impl Get {
     pub(super) fn data(&mut self, context: &mut Context, header: &DataHeader, payload: &Bytes) -> Step {
         let begins = self.begins(context, header.from);
         let Phase::Receiving { from, incoming, promised, due, repairs } = &mut self.phase else {
-            context.event(Event::Dropped(Unused::Late));
-            return Step::Continue;
+            return context.drops(Unused::Late);
         };
         if !begins || header.from != *from || header.size != incoming.size() {
-            context.event(Event::Dropped(Unused::Late));
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         if incoming.is_empty() {
             context.lateness.sample(context.now.since(*promised) + Span::from_nanos(1));

@@ -19,6 +19,7 @@ use crate::flat_map::FlatMap;
 use crate::goal::Goal;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
+use crate::machine::Unused;
 use crate::map::ClusterMap;
 use crate::redundancy::Redundancy;
 use crate::transfer::Outgoing;
@@ -328,16 +329,14 @@ impl Put {
         if self.leader.asked.is_some() && bid.round == self.round.number {
             return self.member_refused(context, from, bid.answer);
         }
-        if bid.round == self.round.number && self.round.awaits(from) {
-            self.round.answered.push(from);
-            self.reachability.answered(context, from);
-            if matches!(bid.answer, Answer::Window(_))
-                && !self.by_multicast(context)
-                && context.config.transport.reserved
-            {
-                let refusal = Message::Accept { txn: self.txn, round: self.round.number, granted: Grants::new() };
-                context.send(Destination::Node(from), &refusal);
-            }
+        if bid.round != self.round.number || !self.round.awaits(from) {
+            return context.drops(Unused::Late);
+        }
+        self.round.answered.push(from);
+        self.reachability.answered(context, from);
+        if matches!(bid.answer, Answer::Window(_)) && !self.by_multicast(context) && context.config.transport.reserved {
+            let refusal = Message::Accept { txn: self.txn, round: self.round.number, granted: Grants::new() };
+            context.send(Destination::Node(from), &refusal);
         }
         Step::Continue
     }
@@ -358,18 +357,19 @@ impl Put {
             return self.late_bid(context, from, bid);
         };
         if self.leader.asked.is_some_and(|leader| leader != from) && bid.round == self.round.number {
-            if self.refusals.len() < limits::COPIES {
-                self.refusals.push((from, bid.answer));
+            if self.refusals.len() >= limits::COPIES {
+                return context.drops(Unused::Busy);
             }
+            self.refusals.push((from, bid.answer));
             return Step::Continue;
         }
         if bid.round != self.round.number {
-            // Late, but it was heard.
+            // Late, but the question had arrived.
             self.reachability.late();
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         if !self.round.awaits(from) {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         self.round.answered.push(from);
         self.reachability.answered(context, from);

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::goal::Goal;
 use crate::id::ChunkId;
+use crate::machine::Unused;
 use crate::redundancy::Redundancy;
 use crate::wire::{self, Message, Usage};
 
@@ -139,15 +140,15 @@ impl Query {
     }
 
     pub(super) fn listed(&mut self, context: &mut Context, from: NodeId, ids: &[ChunkId], more: bool) -> Step {
-        let Some(owed) = self.open.get_mut(&from) else {
-            return Step::Continue;
-        };
         let Question::List { found, .. } = &mut self.question else {
-            return Step::Continue;
+            return context.drops(Unused::Invalid);
+        };
+        let Some(owed) = self.open.get_mut(&from) else {
+            return context.drops(Unused::Late);
         };
         // An answer to an earlier page of the same list (asked twice) begins before the cursor.
         if ids.first().is_some_and(|first| owed.after.is_some_and(|cursor| *first <= cursor)) {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         for id in ids {
             found.entry(*id).or_default().insert(from);
@@ -166,27 +167,33 @@ impl Query {
     }
 
     /// The target has too much to look up: it is asked again when it said, for as long as patience lasts.
-    pub(super) fn busy(&mut self, context: &Context, from: NodeId, wait: Span) -> Step {
-        if let Some(owed) = self.open.get_mut(&from) {
-            *owed = Owed { asked: 0, again: context.now + context.rest(Some(wait)), busy: true, ..*owed };
-        }
+    pub(super) fn busy(&mut self, context: &mut Context, from: NodeId, wait: Span) -> Step {
+        let Some(owed) = self.open.get_mut(&from) else {
+            return context.drops(Unused::Late);
+        };
+        *owed = Owed { asked: 0, again: context.now + context.rest(Some(wait)), busy: true, ..*owed };
         Step::Continue
     }
 
     /// It uses a newer cluster map than this question.
     pub(super) fn stale(&mut self, context: &mut Context, from: NodeId) -> Step {
-        if self.open.remove(&from).is_some() {
-            self.silent.push(from);
+        if self.open.remove(&from).is_none() {
+            return context.drops(Unused::Late);
         }
+        self.silent.push(from);
         self.finish_if_all(context)
     }
 
     pub(super) fn promised(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         let Question::Renew { holders, .. } = &mut self.question else {
-            return Step::Continue;
+            return context.drops(Unused::Invalid);
         };
-        if ack == Ack::Pending || self.open.remove(&from).is_none() {
+        if ack == Ack::Pending {
+            // It is asked again.
             return Step::Continue;
+        }
+        if self.open.remove(&from).is_none() {
+            return context.drops(Unused::Late);
         }
         if ack == Ack::Durable {
             holders.push(from);
@@ -206,18 +213,23 @@ impl Query {
     }
 
     pub(super) fn marked(&mut self, context: &mut Context, from: NodeId) -> Step {
-        if matches!(self.question, Question::Mark { .. }) {
-            self.open.remove(&from);
+        if !matches!(self.question, Question::Mark { .. }) {
+            return context.drops(Unused::Invalid);
+        }
+        if self.open.remove(&from).is_none() {
+            return context.drops(Unused::Late);
         }
         self.finish_if_all(context)
     }
 
     pub(super) fn used(&mut self, context: &mut Context, from: NodeId, usage: Usage) -> Step {
-        if let Question::Usage { used } = &mut self.question
-            && self.open.remove(&from).is_some()
-        {
-            used.push((from, usage));
+        let Question::Usage { used } = &mut self.question else {
+            return context.drops(Unused::Invalid);
+        };
+        if self.open.remove(&from).is_none() {
+            return context.drops(Unused::Late);
         }
+        used.push((from, usage));
         self.finish_if_all(context)
     }
 
@@ -229,13 +241,12 @@ impl Query {
         dropped: Option<u32>,
         bytes: u64,
     ) -> Step {
-        let (Question::Discard { chunks, done, .. }, Some(owed)) = (&mut self.question, self.open.get_mut(&from))
-        else {
-            return Step::Continue;
+        let Question::Discard { chunks, done, .. } = &mut self.question else {
+            return context.drops(Unused::Invalid);
         };
-        if owed.page != page {
-            return Step::Continue;
-        }
+        let Some(owed) = self.open.get_mut(&from).filter(|owed| owed.page == page) else {
+            return context.drops(Unused::Late);
+        };
         let Some(dropped) = dropped else {
             // It was restarted, and knows of no promise before.
             self.open.remove(&from);
@@ -258,11 +269,12 @@ impl Query {
 
     pub(super) fn pong(&mut self, context: &mut Context, from: NodeId, state: Alive) -> Step {
         let Question::Ping { alive } = &mut self.question else {
-            return Step::Continue;
+            return context.drops(Unused::Invalid);
         };
-        if self.open.remove(&from).is_some() {
-            alive.insert(from, state);
+        if self.open.remove(&from).is_none() {
+            return context.drops(Unused::Late);
         }
+        alive.insert(from, state);
         self.finish_if_all(context)
     }
 

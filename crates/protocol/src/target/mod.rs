@@ -282,7 +282,9 @@ impl Target {
             self.put_accepted(txn, round, mine);
         } else if self.servings.contains_key(&txn) {
             self.get_accepted(txn, round, mine);
-        } else if mine.is_some() && self.finished.get(txn).is_none() {
+        } else if mine.is_some() && self.finished.get(txn).is_some() {
+            self.event(Event::Dropped(Unused::Late));
+        } else if mine.is_some() {
             // The window expired before it was accepted: say so at once, rather than let the transfer run late.
             self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
         }

@@ -141,7 +141,7 @@ impl Target {
             return self.bid(from, txn, round, Answer::HaveIt);
         }
         if self.reservations.contains_key(&txn) {
-            return;
+            return self.event(Event::Dropped(Unused::Late));
         }
         // Of the room for removals the disk knows.
         let removal = request.removal && request.id.kind() == ChunkKind::Manifest;
@@ -271,7 +271,10 @@ impl Target {
     pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, turn: GrantedWindow) -> Result<(), Answer> {
         let (txn, size) = (grant.txn, u64::from(grant.size));
         match self.reservations.get(&txn) {
-            Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => return Ok(()),
+            Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => {
+                self.event(Event::Dropped(Unused::Late));
+                return Ok(());
+            }
             Some(_) => self.drop_reservation(txn),
             None => {}
         }

@@ -78,7 +78,9 @@ impl Target {
     ) {
         match self.servings.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.
-            Some(serving) if serving.from != from || is_newer(serving.round, round) => return,
+            Some(serving) if serving.from != from || is_newer(serving.round, round) => {
+                return self.event(Event::Dropped(Unused::Late));
+            }
             // The same request again: the same answer, as it stands now.
             Some(serving) if serving.round == round && matches!(serving.state, State::Tentative) => {
                 let answer = Answer::Window(self.slot(serving));
@@ -206,7 +208,9 @@ impl Target {
     pub(super) fn get_granted(&mut self, grant: &Grant, turn: GrantedWindow) {
         let txn = grant.txn;
         match self.servings.get(&txn) {
-            Some(s) if !Self::is_replaced(s.from, s.round, grant) || s.state.is_reading() => return,
+            Some(s) if !Self::is_replaced(s.from, s.round, grant) || s.state.is_reading() => {
+                return self.event(Event::Dropped(Unused::Late));
+            }
             Some(_) => self.drop_serving(txn),
             None => {}
         }

@@ -33,6 +33,9 @@ pub enum Opened {
     Good(Bytes),
     /// Between the two sessions: what to send to where the datagram came from.
     Between(Vec<Bytes>),
+    /// Nothing, as its sender's session is not proven yet: it is dropped. What to send to where it came from, so that the
+    /// sender proves its session and says it again.
+    Unproven(Vec<Bytes>),
 }
 
 /// One life of a node.
@@ -152,7 +155,7 @@ impl Session {
             REFUSAL => Err(DropReason::Refused),
             _ => match self.peers.judge(now, header.from, header.session, header.sequence)? {
                 None => Ok(Opened::Good(message)),
-                Some(question) => Ok(Opened::Between(vec![self.challenge(&header, &question)])),
+                Some(question) => Ok(Opened::Unproven(vec![self.challenge(&header, &question)])),
             },
         }
     }

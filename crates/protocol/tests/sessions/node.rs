@@ -37,7 +37,7 @@ impl Node {
     pub(super) fn take(&mut self, now: Instant, datagram: &Bytes) -> Vec<Bytes> {
         let message = match self.session.open(now, datagram.clone()) {
             Ok(Opened::Good(message)) => message,
-            Ok(Opened::Between(replies)) => return replies,
+            Ok(Opened::Between(replies) | Opened::Unproven(replies)) => return replies,
             Err(reason) => {
                 self.dropped.push(reason);
                 return vec![];

@@ -4,6 +4,7 @@ use super::{
     Answer, Bid, Context, Destination, Event, Get, Instant, Message, NodeId, OfferedWindow, Phase, Span, Step,
 };
 use crate::calendar::Window;
+use crate::machine::Unused;
 use crate::wire::{Granted, Grants};
 
 /// How far the second request of a get is.
@@ -85,11 +86,13 @@ impl Get {
                 // It holds the chunk: that is worth knowing.
                 self.round.answered.push(from);
                 self.offers.push((from, slot, context.now));
+            } else if !self.round.awaits(from) {
+                return context.drops(Unused::Late);
             }
             return Step::Continue;
         }
         if bid.round != self.round.number || self.hedge != Hedge::Asked(from) {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         self.hedge = Hedge::Off;
         if let Answer::Window(slot) = bid.answer {

@@ -1,6 +1,7 @@
 //! A put with a leader: it grants windows in one step, and members may refuse them (`docs/leader.md`).
 
 use super::{Answer, Choice, Context, Destination, NodeId, Offer, Phase, Put, PutRequest, Span, Step, Window, limits};
+use crate::machine::Unused;
 use crate::wire::{Direction, Grant, LeadRequest, Leading, Message};
 
 impl Put {
@@ -42,10 +43,10 @@ impl Put {
             return Step::Continue;
         }
         let Phase::Asking { since, .. } = self.phase else {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         };
         if self.leader.asked != Some(from) || grant.direction != Direction::Put || grant.windows.is_empty() {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         context.choices.sample(context.now.since(since));
         context.uplink.remove(self.txn);
@@ -93,10 +94,10 @@ impl Put {
     /// A member does not keep the window that was granted for it.
     pub(super) fn member_refused(&mut self, context: &mut Context, from: NodeId, answer: Answer) -> Step {
         let Phase::Transferring { waiting, .. } = &mut self.phase else {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         };
         if waiting.remove(&from).is_none() {
-            return Step::Continue;
+            return context.drops(Unused::Late);
         }
         match answer {
             Answer::HaveIt => {
