@@ -95,7 +95,7 @@ fn value_of(bytes: &[u8]) -> u64 {
 }
 
 fn tag_of(value: u64) -> String {
-    Md5::digest(bytes_of(value)).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex_simd::encode_to_string(Md5::digest(bytes_of(value)), hex_simd::AsciiCase::Lower)
 }
 
 /// All that clients saw.

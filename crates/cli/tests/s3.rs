@@ -19,7 +19,7 @@ use client::S3;
 use common::{Cluster, content};
 
 fn etag(bytes: &[u8]) -> String {
-    let digits: String = Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = hex_simd::encode_to_string(Md5::digest(bytes), hex_simd::AsciiCase::Lower);
     format!("\"{digits}\"")
 }
 

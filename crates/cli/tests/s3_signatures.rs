@@ -20,7 +20,7 @@ const CHUNKS_AND_TRAILER: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER";
 const BARE_CHUNKS_AND_TRAILER: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower)
 }
 
 fn sha256(bytes: &[u8]) -> String {

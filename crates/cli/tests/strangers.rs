@@ -229,7 +229,7 @@ fn form(s3: &S3, key: &str, file: &[u8]) -> Vec<u8> {
         |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec();
     let secret = format!("AWS4{}", s3.secret).into_bytes();
     let secret = [day, "us-east-1", "s3", "aws4_request"].iter().fold(secret, |key, part| sign(&key, part));
-    let signature: String = sign(&secret, &policy).iter().map(|byte| format!("{byte:02x}")).collect();
+    let signature = hex_simd::encode_to_string(sign(&secret, &policy), hex_simd::AsciiCase::Lower);
     let fields = [
         ("key", key),
         ("x-amz-algorithm", "AWS4-HMAC-SHA256"),

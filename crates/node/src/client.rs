@@ -230,13 +230,13 @@ impl Client {
         let probes = options.multicast.is_none() && config.network.multicast == MulticastChoice::Auto;
         let works = protocol.multicast && (!probes || probe(config, interface));
         let multicast = Arc::new(AtomicBool::new(works));
-        let id = NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1);
+        let id = NodeId(NodeId::FIRST_INITIATOR | random()? as u32 >> 1);
         let udp = Udp::open(config, SocketAddr::new(interface, 0), id)?;
         let metrics = Arc::new(InitiatorMetrics::new(&udp.metrics));
         metrics.set_epoch(map.epoch.0);
         let reachability = udp.reachability.clone();
         let in_use = MapInUse::new(config, &map);
-        let machine = Initiator::new(id, map, protocol, random()).carried(works);
+        let machine = Initiator::new(id, map, protocol, random()?).carried(works);
         let advice = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));
@@ -421,7 +421,8 @@ fn probe(config: &ClusterConfig, interface: IpAddr) -> bool {
     use protocol::id::TxnId;
     use protocol::machine::{Body, Destination, Transmit};
     use protocol::wire::{Head, Message, decode_message, encode_message};
-    let (Ok(map), id) = (config.map(), NodeId(NodeId::FIRST_INITIATOR | random() as u32 >> 1)) else { return false };
+    let (Ok(map), Ok(random)) = (config.map(), random()) else { return false };
+    let id = NodeId(NodeId::FIRST_INITIATOR | random as u32 >> 1);
     let Ok(mut udp) = Udp::open(config, SocketAddr::new(interface, 0), id) else { return false };
     let head = Head { cluster: map.cluster, epoch: map.epoch, from: id };
     for n in 0..100 {

@@ -404,19 +404,11 @@ impl ClusterConfig {
         let advice = "copy it from another server or a backup, let this user read it, or correct `key_file`";
         let read = |cause| ConfigError::Read { path: path.clone(), cause, advice };
         let text = std::fs::read_to_string(&path).map_err(read)?;
-        let text = text.trim();
-        let mut key = [0; KEY_LEN];
-        let good = text.len() == 2 * KEY_LEN
-            && text.is_ascii()
-            && key
-                .iter_mut()
-                .enumerate()
-                .all(|(n, byte)| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).map(|value| *byte = value).is_ok());
-        if good {
-            return Ok(key);
-        }
-        let problem = format!("a key is {} hexadecimal digits: restore the file from another server", 2 * KEY_LEN);
-        Err(ConfigError::Value { path, problem })
+        let key = hex_simd::decode_to_vec(text.trim()).ok().and_then(|key| key.try_into().ok());
+        key.ok_or_else(|| {
+            let problem = format!("a key is {} hexadecimal digits: restore the file from another server", 2 * KEY_LEN);
+            ConfigError::Value { path, problem }
+        })
     }
 
     /// The configuration of the machine of the node at `address`.
@@ -473,6 +465,24 @@ mod tests {
             .collect();
         let text = format!("cluster = \"c\"\nepoch = 1\nkey_file = \"k\"\n{targets}");
         ClusterConfig::parse(&text.replacen("[[target]]", with, 1), Path::new("cluster.toml"))
+    }
+
+    #[test]
+    fn a_key_is_hexadecimal_digits_and_nothing_else() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut config = map("[[target]]").expect("a good map");
+        config.path = place.path().join("cluster.toml");
+        let key = |text: &str| {
+            std::fs::write(place.path().join("k"), text).expect("it can be written");
+            config.key()
+        };
+        for good in ["5a".repeat(32), "5A".repeat(32), format!("\n{} ", "5a".repeat(32))] {
+            assert_eq!(key(&good).ok(), Some([0x5a; KEY_LEN]), "{good:?}");
+        }
+        for bad in ["+a".repeat(32), "5a".repeat(31), "5a".repeat(33), "5g".repeat(32), "5ü".repeat(32), String::new()]
+        {
+            assert!(matches!(key(&bad), Err(ConfigError::Value { .. })), "{bad:?}");
+        }
     }
 
     #[test]

@@ -95,9 +95,6 @@ pub(crate) fn io(what: impl Into<String>, advice: &'static str) -> impl FnOnce(s
 }
 
 /// 64 bits that no other process has.
-pub(crate) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    hasher.finish()
+pub(crate) fn random() -> Result<u64, NodeError> {
+    getrandom::u64().map_err(|error| io("asking the system for random numbers", "look at its log")(error.into()))
 }

@@ -245,7 +245,7 @@ fn options(config: &ClusterConfig, target: &TargetConfig) -> Result<Options, Nod
         segment_size: SEGMENT.min(capacity / 16).max(16 << 20),
         cluster: config.map()?.cluster.0,
         target: target.id,
-        secret: random(),
+        secret: random()?,
     })
 }
 

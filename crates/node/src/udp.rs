@@ -88,7 +88,7 @@ impl Udp {
         let began = now();
         let udp = Self {
             addresses: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),
-            session: Session::new(key, map.cluster, id, crate::random()),
+            session: Session::new(key, map.cluster, id, crate::random()?),
             sockets,
             watched: false,
             awaits_room: false,
