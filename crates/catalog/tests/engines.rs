@@ -228,15 +228,15 @@ fn many_change_few_keys(catalogs: &[&dyn Catalog]) {
         for n in 0..8_u64 {
             let catalog = catalogs[n as usize % catalogs.len()];
             scope.spawn(move || {
-                for turn in 0..40_u64 {
-                    let key = keys[(n + turn) as usize % keys.len()];
+                for round in 0..40_u64 {
+                    let key = keys[(n + round) as usize % keys.len()];
                     let newest = catalog.newest("b", key).unwrap().map_or(0, |row| row.record.version.micros());
-                    if (turn + n) % 4 == 3 {
+                    if (round + n) % 4 == 3 {
                         let Some(newest) = catalog.newest("b", key).unwrap() else { continue };
                         let outcome = refused(catalog.change(erasure(key, &newest)));
                         assert!(matches!(outcome, None | Some(Refused::NoVersion)), "{outcome:?}");
                     } else {
-                        let null = (turn + n) % 3 == 0;
+                        let null = (round + n) % 3 == 0;
                         let row = row(Kind::Object, "b", key, newest + 1 + n, null);
                         assert!(matches!(put(catalog, row, Condition::Always), None | Some(Refused::Stale(_))));
                     }
@@ -255,7 +255,7 @@ fn many_change_few_keys(catalogs: &[&dyn Catalog]) {
 
 /// Buckets are removed and filled at once: no version is ever without a bucket.
 fn buckets_are_not_removed_from_below_their_versions(catalogs: &[&dyn Catalog]) {
-    for turn in 1..30_u64 {
+    for round in 1..30_u64 {
         with_bucket(catalogs[0]);
         let start = Barrier::new(2);
         let (removed, stored) = std::thread::scope(|scope| {
@@ -264,13 +264,13 @@ fn buckets_are_not_removed_from_below_their_versions(catalogs: &[&dyn Catalog]) 
                 refused(catalogs[0].change(Change::DeleteBucket("b".to_owned(), VersionId::default())))
             });
             start.wait();
-            let stored = put(catalogs[catalogs.len() - 1], row(Kind::Object, "b", "k", turn, true), Condition::Always);
+            let stored = put(catalogs[catalogs.len() - 1], row(Kind::Object, "b", "k", round, true), Condition::Always);
             (remove.join().unwrap(), stored)
         });
         match (removed, stored) {
             (None, Some(Refused::NoBucket)) => {}
             (Some(Refused::NotEmpty), None) => {
-                catalogs[0].change(erasure("k", &row(Kind::Object, "b", "k", turn, true))).unwrap();
+                catalogs[0].change(erasure("k", &row(Kind::Object, "b", "k", round, true))).unwrap();
                 catalogs[0].change(Change::DeleteBucket("b".to_owned(), VersionId::default())).unwrap();
             }
             other => panic!("{other:?}"),
@@ -310,14 +310,14 @@ fn runs_end(catalog: &dyn Catalog) {
 /// Whatever is made while a run ends is made before that: nobody finds a version that was not there at the end.
 fn nothing_is_made_after_the_end(catalogs: &[&dyn Catalog]) {
     with_bucket(catalogs[0]);
-    for turn in 1..30_u64 {
+    for round in 1..30_u64 {
         let object = |n: u64| {
-            let mut row = row(Kind::Object, "b", &n.to_string(), turn, true);
-            row.record.version = VersionId::new(turn, turn);
+            let mut row = row(Kind::Object, "b", &n.to_string(), round, true);
+            row.record.version = VersionId::new(round, round);
             row.manifest = row.record.chunk().0;
             row
         };
-        catalogs[0].change(Change::Heartbeat { run: turn, settled: 0, until: turn, reported: 0 }).unwrap();
+        catalogs[0].change(Change::Heartbeat { run: round, settled: 0, until: round, reported: 0 }).unwrap();
         let start = Barrier::new(5);
         let (before, made) = std::thread::scope(|scope| {
             let one = |n: u64| {
@@ -333,15 +333,15 @@ fn nothing_is_made_after_the_end(catalogs: &[&dyn Catalog]) {
             };
             let puts: Vec<_> = (0..4).map(one).collect();
             start.wait();
-            catalogs[0].change(Change::EndRun { run: turn, until: turn }).unwrap();
+            catalogs[0].change(Change::EndRun { run: round, until: round }).unwrap();
             let there = |n: &u64| {
                 let newest = catalogs[0].newest("b", &n.to_string()).unwrap();
-                newest.is_some_and(|row| row.record.version.run() == turn)
+                newest.is_some_and(|row| row.record.version.run() == round)
             };
             let before: Vec<bool> = (0..4).map(|n| there(&n)).collect();
             (before, puts.into_iter().map(|put| put.join().unwrap()).collect::<Vec<_>>())
         });
-        assert_eq!(before, made, "turn {turn}");
+        assert_eq!(before, made, "round {round}");
     }
 }
 

@@ -414,8 +414,8 @@ fn put_for(client: &Client, load: &Load, stop: &AtomicBool) -> anyhow::Result<(R
 fn get_for(client: &Client, stored: &[(ChunkId, Vec<NodeId>)], load: &Load, stop: &AtomicBool) -> anyhow::Result<Run> {
     ensure!(!stored.is_empty(), "the benchmark stored nothing to read: raise --seconds");
     // Each once: a second time it would come out of a cache.
-    let mut turn = stored.iter();
-    let start = || turn.next().map(|(id, _)| ((), client.get(*id)));
+    let mut chunks = stored.iter();
+    let start = || chunks.next().map(|(id, _)| ((), client.get(*id)));
     pump(load, stop, "get", start, |(), fetched: Fetched| {
         let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
         (bytes as u64, fetched.took.as_nanos() as f64 / 1e6, fetched.rounds)

@@ -14,7 +14,7 @@ use crate::api::{Refusal, Status};
 use crate::args::TableArgs;
 use crate::gateway_file;
 use crate::output::{self, program};
-pub(crate) use download::{WITH_SUMS, header};
+pub(crate) use download::{WITH_CHECKSUMS, header};
 pub(crate) use s3::{Listed, S3, is_refused};
 
 /// How long a gateway may take to accept a connection.

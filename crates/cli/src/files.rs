@@ -12,7 +12,7 @@ use rusty_s3::Method;
 use serde::Serialize;
 
 use crate::args::{GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
-use crate::client::{S3, WITH_SUMS, header, is_refused};
+use crate::client::{S3, WITH_CHECKSUMS, header, is_refused};
 use crate::location::{BUCKET, Location};
 use crate::output::{self, byte_bar, json, line, shortened};
 use crate::units;
@@ -201,7 +201,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
 pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<()> {
     let at = &args.what;
     ensure!(!at.key.is_empty(), "{at} names no object: write s3://BUCKET/KEY");
-    let answer = s3(&args.with)?.ask(Method::Head, (&at.bucket, &at.key), &[], &WITH_SUMS, b"")?;
+    let answer = s3(&args.with)?.ask(Method::Head, (&at.bucket, &at.key), &[], &WITH_CHECKSUMS, b"")?;
     let some = |name: &str| Some(header(&answer, name).to_owned()).filter(|text| !text.is_empty());
     let beginning = |start: &str| -> Vec<(String, String)> {
         let names = answer.headers().keys().map(|name| name.as_str().to_owned());

@@ -203,7 +203,7 @@ fn places(
     wished: &ClusterConfig,
 ) -> anyhow::Result<BTreeMap<NodeId, NodeId>> {
     let takes_chunks = |of: &ClusterConfig, id: u32| of.targets.iter().any(|target| target.id == id && !target.drain);
-    let (mut places, mut taken) = (BTreeMap::new(), BTreeSet::new());
+    let (mut places, mut replacements) = (BTreeMap::new(), BTreeSet::new());
     for (old, new) in &args.replace {
         let what = format!("--replace {old}={new}");
         ensure!(
@@ -218,7 +218,7 @@ fn places(
             takes_chunks(wished, *new),
             "{what}: target {new} would take no chunks: add it with --add FILE, or with --restore {new} if it is drained"
         );
-        let once = places.insert(NodeId(*old), NodeId(*new)).is_none() && taken.insert(*new);
+        let once = places.insert(NodeId(*old), NodeId(*new)).is_none() && replacements.insert(*new);
         ensure!(
             once && !args.drain.contains(old) && !args.remove.contains(old),
             "{what}: say once what becomes of a target"

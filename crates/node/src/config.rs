@@ -116,7 +116,7 @@ fn payload_per_datagram(mtu: u32, is_ipv6: bool) -> usize {
     [16 << 10, 1 << 10].into_iter().map(|block| most / block * block).find(|cut| *cut * 4 >= most * 3).unwrap_or(most)
 }
 
-/// Whether multicast is used. Where nobody hears it any more, all is sent by unicast until it works again.
+/// Whether multicast is used. Where it reaches nobody any more, all is sent by unicast until it works again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MulticastChoice {

@@ -66,9 +66,9 @@ impl<R> Mailbox<R> {
 
     /// Whether the loop is still there to take it.
     pub fn send(&self, mail: Mail<R>) -> bool {
-        let taken = self.sender.send(mail).is_ok();
+        let delivered = self.sender.send(mail).is_ok();
         self.ring();
-        taken
+        delivered
     }
 
     fn ring(&self) {
@@ -170,9 +170,9 @@ fn read_mail<M: Machine>(
     mailbox: &Mailbox<M::Request>,
     host: &mut impl Host<M>,
 ) -> ControlFlow<()> {
-    let mut taken = 0;
+    let mut count = 0;
     for letter in mail.try_iter().take(LETTERS) {
-        taken += 1;
+        count += 1;
         let input = match letter {
             Mail::Request(request) => Input::Request(request),
             Mail::Done(op, completion) => Input::Done { op, completion },
@@ -190,7 +190,7 @@ fn read_mail<M: Machine>(
         machine.handle_input(now(), input);
         drain(machine, carrier, host);
     }
-    if taken == LETTERS {
+    if count == LETTERS {
         // There may be more: they have the next turn.
         mailbox.ring();
     }

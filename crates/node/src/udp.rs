@@ -84,7 +84,7 @@ impl Udp {
         let key = config.key()?;
         let mut sockets = vec![unicast_socket(config, address)?];
         sockets.extend(group_sockets(config, &map, id, address.ip())?);
-        // No earlier process of this node hears anything any more: its address is ours.
+        // No earlier process of this node receives anything any more: its address is ours.
         let began = now();
         let udp = Self {
             addresses: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),

@@ -26,7 +26,7 @@ pub struct Compaction {
     /// The live records of the last candidate that are still to be moved, once it was looked at.
     live: Option<std::vec::IntoIter<(ChunkId, RecordLocation)>>,
     /// Why a segment had to stay that the disk does not read.
-    unread: Option<WriteError>,
+    read_error: Option<WriteError>,
 }
 
 /// What one step of a compaction did.
@@ -72,7 +72,7 @@ impl Store {
         let mut candidates = usage.deadest(part);
         drop(usage);
         candidates.reverse();
-        Compaction { candidates, live: None, unread: None }
+        Compaction { candidates, live: None, read_error: None }
     }
 
     /// Takes the next step. Anything may be written and read between two steps, but there is one compaction at a time.
@@ -89,14 +89,14 @@ impl Store {
                 Some(_) => match self.tombstones(segment) {
                     Ok(tombstones) if self.remove_emptied(segment, dead, &tombstones)? => return Ok(Step::Won(dead)),
                     Ok(_) => {}
-                    Err(error) => compaction.unread = Some(error),
+                    Err(error) => compaction.read_error = Some(error),
                 },
             }
             // It has to stay for now.
             compaction.candidates.pop();
             compaction.live = None;
         }
-        compaction.unread.take().map_or(Ok(Step::Nothing), Err)
+        compaction.read_error.take().map_or(Ok(Step::Nothing), Err)
     }
 
     fn live_of(&self, segment: u32) -> std::vec::IntoIter<(ChunkId, RecordLocation)> {

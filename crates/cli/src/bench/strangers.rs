@@ -197,11 +197,11 @@ impl Load {
             let come = scope.spawn(move || this.strangers(crowd, strangers, here, over));
             // When they cannot come, they say so at the end.
             let _ = all_here.recv();
-            let (cpu, taken) = (cpu_seconds(&stat), stolen_seconds());
+            let (cpu, stolen) = (cpu_seconds(&stat), stolen_seconds());
             let threads: Vec<_> = (0..this.clients).map(|n| scope.spawn(move || this.ask(n))).collect();
             let clients: Vec<anyhow::Result<Done>> = threads.into_iter().map(joined).collect();
             over.store(true, Ordering::SeqCst);
-            (clients, joined(come), cpu_seconds(&stat) - cpu, stolen_seconds() - taken)
+            (clients, joined(come), cpu_seconds(&stat) - cpu, stolen_seconds() - stolen)
         });
         let (came, strangers_cpu) = came?;
         let mut measured = Measured { ms: Default::default(), came, strangers_cpu, gateway_cpu, host_took };

@@ -27,7 +27,7 @@ const CRCS: [(&str, &str, CrcAlgorithm, usize); 3] = [
     ("x-amz-checksum-crc32", "CRC32", CrcAlgorithm::Crc32IsoHdlc, 4),
 ];
 /// Asks for the checksums.
-pub(crate) const WITH_SUMS: [(&str, &str); 1] = [("x-amz-checksum-mode", "ENABLED")];
+pub(crate) const WITH_CHECKSUMS: [(&str, &str); 1] = [("x-amz-checksum-mode", "ENABLED")];
 
 /// What was got.
 #[derive(Debug, Serialize)]
@@ -54,7 +54,7 @@ impl Check {
     fn of(answer: &Response<Body>) -> Self {
         for (name, label, algorithm, width) in CRCS {
             let expected = header(answer, name);
-            // The sum of an object in parts may be one of the parts' sums.
+            // The checksum of an object in parts may be one of the parts' checksums.
             if !expected.is_empty() && !expected.contains('-') {
                 return Self::Crc(label, Box::new(Digest::new(algorithm)), expected.to_owned(), width);
             }
@@ -89,7 +89,7 @@ impl Check {
 impl S3 {
     /// Writes an object to `sink`. What was written by then is good only when this says so.
     pub(crate) fn get(&self, at: &Location, sink: &mut dyn Write, bar: &ProgressBar) -> anyhow::Result<Downloaded> {
-        let mut answer = self.ask(Method::Get, (&at.bucket, &at.key), &[], &WITH_SUMS, b"")?;
+        let mut answer = self.ask(Method::Get, (&at.bucket, &at.key), &[], &WITH_CHECKSUMS, b"")?;
         let size: u64 = header(&answer, "content-length").parse().context("the gateway did not say how long it is")?;
         let (etag, mut check) = (header(&answer, "etag").trim_matches('"').to_owned(), Check::of(&answer));
         bar.inc_length(size);

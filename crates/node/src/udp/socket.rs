@@ -165,7 +165,7 @@ fn open(address: SocketAddr, shared: bool) -> std::io::Result<Socket> {
     }
     if shared {
         socket.set_reuse_address(true)?;
-        // Else every socket on the port hears every group that anyone on this host has joined.
+        // Else every socket on the port receives what is sent to every group that anyone on this host has joined.
         match address {
             SocketAddr::V4(_) => socket.set_multicast_all_v4(false)?,
             SocketAddr::V6(_) => socket.set_multicast_all_v6(false)?,

@@ -22,8 +22,8 @@ impl Ahead {
 
     /// Room for `bytes`, if there is.
     pub(super) fn share(&self, bytes: usize) -> Option<Share> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        taken.ok().map(|_| Share { left: Arc::clone(&self.0), bytes })
+        let reserved = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        reserved.ok().map(|_| Share { left: Arc::clone(&self.0), bytes })
     }
 }
 

@@ -76,7 +76,7 @@ impl Listener {
         loop {
             let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
             let (stream, from) = match self.socket.accept().await {
-                Ok(taken) => taken,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     self.log_failure(&error);
                     tokio::time::sleep(RETRY_DELAY).await;

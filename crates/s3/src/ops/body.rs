@@ -253,7 +253,7 @@ impl ByteStream for Outgoing {
     }
 }
 
-/// The bytes of `reader`, whose first piece was read already, as a stream. The permit is held until the client has taken the
+/// The bytes of `reader`, whose first piece was read already, as a stream. The permit is held until the client has received the
 /// last piece or has left, or takes too little (`activity`) while others wait.
 pub(crate) fn stream(
     first: Option<Bytes>,
@@ -302,13 +302,13 @@ async fn hand_over(
     pace: &mut Pace,
 ) -> bool {
     let begin = Instant::now();
-    let (mut counted, mut taken) = (Duration::ZERO, activity.map_or(0, Activity::taken));
+    let (mut counted, mut received) = (Duration::ZERO, activity.map_or(0, Activity::received));
     loop {
         let room = tokio::time::timeout(CHECK_INTERVAL, sender.reserve()).await;
         let waited = begin.elapsed();
-        let now_taken = activity.map_or(0, Activity::taken);
-        pace.count(waited - counted, now_taken - taken);
-        (counted, taken) = (waited, now_taken);
+        let now_received = activity.map_or(0, Activity::received);
+        pace.count(waited - counted, now_received - received);
+        (counted, received) = (waited, now_received);
         match room {
             Ok(Ok(room)) => {
                 room.send(piece);

@@ -140,12 +140,12 @@ fn hash_all(queue: &Receiver<Job>) {
 /// Brings all jobs on by as many blocks, at most a stretch.
 fn step(level: Level, jobs: &mut [Job]) {
     let count = jobs.iter().map(|job| job.bytes.len() / BLOCK).min().unwrap_or(0).min(STRETCH);
-    let taken: Vec<Bytes> = jobs.iter_mut().map(|job| job.bytes.split_to(count * BLOCK)).collect();
-    if let ([job], [bytes]) = (&mut *jobs, &taken[..]) {
+    let blocks: Vec<Bytes> = jobs.iter_mut().map(|job| job.bytes.split_to(count * BLOCK)).collect();
+    if let ([job], [bytes]) = (&mut *jobs, &blocks[..]) {
         return alone(&mut job.state, bytes);
     }
     let mut streams: Vec<(State, &[u8])> =
-        jobs.iter().zip(&taken).map(|(job, bytes)| (job.state, &bytes[..])).collect();
+        jobs.iter().zip(&blocks).map(|(job, bytes)| (job.state, &bytes[..])).collect();
     compress(level, &mut streams, count);
     jobs.iter_mut().zip(streams).for_each(|(job, (state, _))| job.state = state);
 }

@@ -73,7 +73,7 @@ pub(crate) fn of_part(part: &catalog::Part) -> Attributes {
 }
 
 /// The checksum of a whole object from those of its parts, as attributes, by the algorithm that the upload named;
-/// CRC-64/NVME when it named none. `kind` says whether the sum is that of all bytes, or that of the parts' sums.
+/// CRC-64/NVME when it named none. `kind` says whether the checksum is that of all bytes, or that of the parts' checksums.
 pub(crate) fn of_object(parts: &[Part], algorithm: Option<&str>, kind: Option<&str>) -> S3Result<Attributes> {
     let algorithm = algorithm.unwrap_or("CRC64NVME").to_ascii_lowercase();
     let name = format!("x-amz-checksum-{algorithm}");
@@ -111,7 +111,7 @@ fn combined(values: &[(Vec<u8>, u64)], algorithm: CrcAlgorithm, width: usize) ->
     base64_simd::STANDARD.encode_to_string(&total.to_be_bytes()[8 - width..])
 }
 
-/// The sum of the parts' sums, and how many there are.
+/// The checksum of the parts' checksums, and how many there are.
 fn composed<C: s3s::crypto::Checksum>(values: &[(Vec<u8>, u64)]) -> String {
     let mut sum = C::new();
     values.iter().for_each(|(bytes, _)| sum.update(bytes));

@@ -147,11 +147,11 @@ fn fits(pattern: &str, text: &str) -> bool {
             (None, None) => return true,
             _ => {}
         }
-        let Some((after, taken)) = &mut retry else { return false };
-        if taken.next().is_none() {
+        let Some((after, remaining)) = &mut retry else { return false };
+        if remaining.next().is_none() {
             return false;
         }
-        (pattern, text) = (after.clone(), taken.clone());
+        (pattern, text) = (after.clone(), remaining.clone());
     }
 }
 

@@ -23,7 +23,7 @@ struct Counters {
     /// Bytes that the client took since then.
     recent: u64,
     /// Bytes that the client took since it connected.
-    taken: u64,
+    received: u64,
     /// Bytes that the client sent since a request was in work.
     idle: u64,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Working(Arc<Activity>);
 
 impl Activity {
     pub(crate) fn new(now: Instant) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Counters { working: 0, since: now, recent: 0, taken: 0, idle: 0 })))
+        Arc::new(Self(Mutex::new(Counters { working: 0, since: now, recent: 0, received: 0, idle: 0 })))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Counters) -> T) -> T {
@@ -61,13 +61,13 @@ impl Activity {
     pub(crate) fn count_taken(&self, bytes: u64) {
         self.with(|counters| {
             counters.recent += bytes;
-            counters.taken += bytes;
+            counters.received += bytes;
         });
     }
 
     /// Bytes that the client took since it connected.
-    pub(crate) fn taken(&self) -> u64 {
-        self.with(|counters| counters.taken)
+    pub(crate) fn received(&self) -> u64 {
+        self.with(|counters| counters.received)
     }
 
     /// Whether the client has been idle for `timeout`: no request was in work, and it took too little of its answers.

@@ -130,7 +130,7 @@ impl FairQueue {
     }
 
     /// Permits that are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.with(|shares| shares.most - shares.left)
     }
 }
@@ -203,7 +203,7 @@ mod tests {
         let queue = FairQueue::new(2, 1);
         let one = queue.take(Some("a"), None).await.unwrap();
         let two = queue.take(Some("a"), None).await.unwrap();
-        assert!(!one.is_wanted() && queue.taken() == 2);
+        assert!(!one.is_wanted() && queue.in_use() == 2);
         let waits = tokio::spawn({
             let queue = queue.clone();
             async move { queue.take(Some("a"), None).await }
@@ -214,9 +214,9 @@ mod tests {
         let three = waits.await.unwrap().unwrap();
         assert!(!two.is_wanted() && !three.is_wanted());
         assert!(queue.take(Some("a"), None).await.is_none(), "it waited for ever");
-        assert_eq!(queue.taken(), 2);
+        assert_eq!(queue.in_use(), 2);
         drop((two, three));
-        assert_eq!(queue.taken(), 0);
+        assert_eq!(queue.in_use(), 0);
     }
 
     /// Has as many of them ask as there may be and more, and takes what they get at once.
@@ -254,7 +254,7 @@ mod tests {
         waits.abort();
         assert!(waits.await.is_err());
         drop((greedy, strangers, others));
-        assert_eq!(queue.taken(), 0);
+        assert_eq!(queue.in_use(), 0);
         assert_eq!(queue.with(|shares| shares.parties.len()), 0);
     }
 

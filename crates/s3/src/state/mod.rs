@@ -101,7 +101,7 @@ impl State {
 
     /// Requests that transfer bytes of objects now.
     pub(crate) fn transferring(&self) -> usize {
-        self.transfers.taken()
+        self.transfers.in_use()
     }
 
     /// Does blocking work off the async threads. It goes on when the client leaves, so permits belong into the work.
