@@ -371,16 +371,19 @@ fn a_cluster_of_many_groups_is_taken_over_without_moving_a_byte() {
         assert!(cluster.run(&["get", &key, "-o", "-"]) == object(n), "{key} came back changed");
     }
     assert_eq!(held(&cluster), before, "nothing moved");
-    // What is put once more finds each copy in its place: only manifests come, which have less than 4 KiB. One that a busy
-    // machine keeps waiting is put to another target, too.
+    // Copies of the objects find all three of each chunk in its group, and make none: only manifests come, which have less
+    // than 4 KiB. A busy machine may answer so late that a few are made all the same.
+    let s3 = S3::of(&cluster);
     let sum = |held: Vec<(u64, u64)>| held.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let before = sum(before);
     for n in there().filter(|n| !n.is_multiple_of(3)) {
-        assert!(cluster.try_run(&["put", "-", &format!("s3://files/again/{n}")], &object(n)).status.success());
+        let from = [("x-amz-copy-source", &*format!("files/{n:02}"))];
+        s3.ask("PUT", ("files", &format!("again/{n}")), &[], &from, b"").is(200);
     }
     let after = sum(held(&cluster));
     let (chunks, bytes) = (after.0 - before.0, after.1 - before.1);
-    assert!(chunks >= 3 * 31 && bytes < chunks * 4_096, "{bytes} bytes in {chunks} chunks came: not only manifests");
+    let few = 5 * 80_000;
+    assert!(chunks >= 3 * 31 && bytes < chunks * 4_096 + few, "{bytes} bytes in {chunks} chunks came");
     assert!(cluster.stop());
 }
 
