@@ -68,7 +68,7 @@ struct Progress {
     rounds: u32,
     /// Rounds in which nobody offered anything, nobody was busy, and somebody was silent.
     fruitless: u8,
-    /// Whether those are asked as well who were the chunk's group before. Its own has no copy then.
+    /// Whether those are asked as well who were the chunk's group before: nobody of its own served it.
     before: bool,
 }
 
@@ -143,7 +143,11 @@ impl Get {
         // Where a leader answers, its members do not.
         let leader = self.leader.asked.take();
         self.multicast &= leader.is_some() || self.round.is_complete();
-        let (group, all) = self.candidates(context);
+        let (group, mut all) = self.candidates(context);
+        if self.may_widen(context) && all.iter().all(|n| self.progress.rules_out(*n)) {
+            self.progress.before = true;
+            all = self.candidates(context).1;
+        }
         self.round.begin(group);
         if core::mem::take(&mut self.leader.left) > 0
             && let Some(leader) = context.leader(&all)
@@ -193,7 +197,7 @@ impl Get {
         };
     }
 
-    /// Who may have the chunk: its group, listed holders, and when none of these has, those who were its group by the layout
+    /// Who may have the chunk: its group, listed holders, and when none of these serves it, those who were its group by the layout
     /// before, from where data may not have moved yet.
     fn candidates(&self, context: &Context) -> (GroupId, Vec<NodeId>) {
         let (group, mut all) = members(&context.map, &self.job.id);
@@ -220,12 +224,16 @@ impl Get {
         self.multicast && !self.progress.before && self.job.holders.is_empty()
     }
 
+    /// Whether there are others to ask, who were the chunk's group before.
+    fn may_widen(&self, context: &Context) -> bool {
+        !self.progress.before && !self.before(context, &members(&context.map, &self.job.id).1).is_empty()
+    }
+
     /// Fails when there is nobody left to ask, also of those who were the chunk's group before.
     fn fail_if_nowhere(&mut self, context: &mut Context) -> Option<Step> {
         let (_, all) = self.candidates(context);
         let error = self.progress.nowhere(&all)?;
-        if !self.progress.before && !self.before(context, &all).is_empty() {
-            self.progress.before = true;
+        if self.may_widen(context) {
             self.ask(context);
             return Some(Step::Continue);
         }
@@ -385,6 +393,12 @@ impl Get {
         }
         if all.iter().any(|n| !asked_of.contains(n) && !self.progress.rules_out(*n)) {
             // On to those who were not asked, at once: the next of the ranking, or who is not remembered as a holder.
+            self.ask(context);
+            return Step::Continue;
+        }
+        if self.may_widen(context) {
+            // What did not move yet is not with those who are silent or busy: the others need not wait for them.
+            self.progress.tried.extend(all);
             self.ask(context);
             return Step::Continue;
         }
