@@ -12,8 +12,8 @@ pub enum Excuse {
     LostDisk,
     /// A chunk that was cleaned away because every manifest that referred to it had all its copies harmed.
     LostReference,
-    /// A chunk whose copies are on fewer failure domains of its present group than there are copies: a newer map moved it
-    /// to another group, or changed the number of copies.
+    /// A copy on a target to which neither the layout of the map in use nor the one before it leads: newer maps moved the chunk
+    /// twice, or took the target out.
     Regrouped,
     /// A chunk that was put under a newer map than the one under which it is looked for, in another group.
     OlderMap,

@@ -30,7 +30,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 51] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -56,6 +56,7 @@ impl Planted {
         Self::Initiator(initiator::Bug::KeepCopies),
         Self::Initiator(initiator::Bug::KeepHolders),
         Self::Initiator(initiator::Bug::IgnoreRedundancy),
+        Self::Initiator(initiator::Bug::ForgetPrevious),
         Self::Store(store::Bug::SkipSync),
         Self::Store(store::Bug::RetrySync),
         Self::Store(store::Bug::RollUnsynced),
@@ -112,6 +113,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
             Self::Initiator(initiator::Bug::IgnoreRedundancy) => "ignore-redundancy",
+            Self::Initiator(initiator::Bug::ForgetPrevious) => "forget-previous",
             Self::Object(object::Bug::HastyRow) => "hasty-row",
             Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
             Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",

@@ -393,4 +393,6 @@ pub enum Bug {
     KeepHolders,
     /// Puts and renewals are content with what the cluster map says, whatever they were asked for.
     IgnoreRedundancy,
+    /// Gets do not look where a chunk was by the layout before.
+    ForgetPrevious,
 }

@@ -7,8 +7,8 @@ mod hedge;
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{
-    ChunkId, Context, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, GroupId, Instant, NodeId,
-    Span, Step, TxnId, members,
+    Bug, ChunkId, Context, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, GroupId, Instant,
+    NodeId, Span, Step, TxnId, members,
 };
 use crate::calendar::Window;
 use crate::config::Reads;
@@ -215,7 +215,8 @@ impl Get {
 
     /// Who was in the chunk's group by the layout before, beside these.
     fn before(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
-        let previous = context.map.previous().map(|previous| previous.targets_of(&self.job.id)).unwrap_or_default();
+        let previous = context.map.previous().filter(|_| context.bug != Some(Bug::ForgetPrevious));
+        let previous = previous.map(|previous| previous.targets_of(&self.job.id)).unwrap_or_default();
         beside(context, &previous, others)
     }
 

@@ -102,6 +102,15 @@ impl World<'_> {
         all
     }
 
+    /// Who is asked for a chunk under a map: its group, and who was its group by the layout before, as long as the map carries that.
+    pub(super) fn asked(&self, map: usize, id: &ChunkId) -> Vec<NodeId> {
+        let mut asked = self.group(map, id);
+        let map = &self.maps[map];
+        let before = map.previous().map(|previous| previous.targets_of(id)).unwrap_or_default();
+        asked.extend(before.into_iter().filter(|target| map.target(*target).is_some()));
+        asked
+    }
+
     /// The members of a chunk's group under a map.
     pub(super) fn group(&self, map: usize, id: &ChunkId) -> Vec<NodeId> {
         let map = &self.maps[map];

@@ -75,6 +75,6 @@ impl World<'_> {
         let Some(node) = self.nodes.get(&by) else { return false };
         let has = |target: &NodeId| self.holds(*target, &id).is_some();
         let mut before = (0..node.map).flat_map(|map| self.group(map, &id));
-        !self.group(node.map, &id).iter().any(has) && before.any(|target| has(&target))
+        !self.asked(node.map, &id).iter().any(has) && before.any(|target| has(&target))
     }
 }

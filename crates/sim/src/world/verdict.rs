@@ -247,7 +247,7 @@ impl World<'_> {
             return;
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let (left, excuses) = self.left(id, promise, map, &self.group(map, &id), since);
+        let (left, excuses) = self.left(id, promise, map, &self.asked(map, &id), since);
         if !left.is_empty() || silent {
             let of = left.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
             return self.fail(format!(
