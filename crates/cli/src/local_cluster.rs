@@ -331,6 +331,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         targets,
         layout: None,
         previous: None,
+        settled: None,
         path: directory.join("cluster.toml"),
     };
     Ok((config, held, pages))

@@ -64,11 +64,13 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     if args.write {
         ensure!(
-            args.forget_previous || !plan.regroups || present.previous.is_none(),
+            args.forget_previous || !plan.forgets,
             "the map has a layout before it ([previous]), where some of what is stored may still be, and the next one would forget \
              that: nothing is written; put such objects again, then write it with --forget-previous"
         );
-        write(path, &present, &next)?;
+        // Nodes that use the present map take this for leave to forget.
+        let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
+        write(path, &present, &ClusterConfig { settled, ..next.clone() })?;
     }
     let row = |(id, moves): (&NodeId, &protocol::planner::moves::Move)| Row {
         id: id.0,
@@ -86,7 +88,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         targets: plan.moves.targets.iter().map(row).collect(),
         written: args.write,
     };
-    if args.table.json { json(&report) } else { print(&report, path, present.previous.is_some()) }
+    if args.table.json { json(&report) } else { print(&report, path, plan.forgets) }
 }
 
 /// Writes the layout of a new cluster for one that is empty.
@@ -98,7 +100,9 @@ fn lay_out_anew(args: &PlanArgs, present: &ClusterConfig, stored: u64) -> anyhow
     );
     let path = &args.table.config;
     let next = present.clone().with_first_layout()?;
-    let next = ClusterConfig { epoch: present.epoch.saturating_add(1), ..next };
+    let epoch = present.epoch.saturating_add(1);
+    // Nothing is stored, so no layout before this one is needed.
+    let next = ClusterConfig { epoch, settled: Some(epoch), ..next };
     if args.write {
         write(path, present, &next)?;
     }
@@ -134,7 +138,7 @@ fn done(path: &Path, written: bool) -> String {
     }
 }
 
-fn print(report: &Report, path: &Path, had_previous: bool) -> anyhow::Result<()> {
+fn print(report: &Report, path: &Path, forgets: bool) -> anyhow::Result<()> {
     let row = |row: &Row| vec![row.id.to_string(), units::size(row.leaves_bytes), units::size(row.arrives_bytes)];
     output::table(&["target", "leaves", "arrives"], report.targets.iter().map(row).collect())?;
     let size = units::size;
@@ -153,7 +157,7 @@ fn print(report: &Report, path: &Path, had_previous: bool) -> anyhow::Result<()>
              change; put their objects again before that",
         )?;
     }
-    if report.regroups && had_previous {
+    if forgets {
         line("the map has one layout before it: that of the present [previous] is forgotten")?;
     }
     line(&done(path, report.written))

@@ -148,17 +148,26 @@ fn a_map_that_is_worse_is_not_taken() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     fs::create_dir(&data).unwrap();
-    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let cluster = Cluster::start(&data, &["--targets", "4"]);
     let log = || fs::read_to_string(data.join("logs/target-1.log")).unwrap();
     let good = fs::read_to_string(cluster.config()).unwrap();
     let name = good.lines().find(|line| line.starts_with("cluster = ")).unwrap().to_owned();
     let fewest = |n: u8| good.replace("epoch = 1", &format!("epoch = 2\nfewest_copies = {n}"));
     let newcomer =
-        "\n[[target]]\nid = 4\ndomain = \"d\"\naddress = \"127.0.0.1:9\"\ndata = \"d\"\ncapacity = \"1GiB\"\n";
+        "\n[[target]]\nid = 5\ndomain = \"d\"\naddress = \"127.0.0.1:9\"\ndata = \"d\"\ncapacity = \"1GiB\"\n";
     let newer = good.replace("epoch = 1", "epoch = 2");
     let (without_cells, _) = newer.split_once("[layout]").unwrap();
-    let bad: [(&str, String, &str); 7] = [
-        ("does not place a target", newer.clone() + newcomer, "target 4 is in no cell"),
+    // By hand, without the layout before, in which target 4 has copies.
+    let drained =
+        newer.replace("id = 4\n", "id = 4\ndrain = true\n").replace("targets = [1, 2, 3, 4]", "targets = [1, 2, 3]");
+    assert!(drained.contains("[1, 2, 3]") && drained.contains("drain"), "{drained}");
+    let bad: [(&str, String, &str); 8] = [
+        (
+            "hides what is stored",
+            drained,
+            "do not lead to all that is stored by the layout of epoch 1: keep that layout",
+        ),
+        ("does not place a target", newer.clone() + newcomer, "target 5 is in no cell"),
         ("has no cells", without_cells.to_owned() + newcomer, "has no [layout], and its targets are others"),
         ("is no TOML", good.clone() + "\nthis is not TOML", "line"),
         (
@@ -176,6 +185,6 @@ fn a_map_that_is_worse_is_not_taken() {
         wait_for(what, || log().contains(message));
     }
     assert!(cluster.try_run(&["put", "-", "f"], b"still here").status.success());
-    assert_eq!(epochs(&cluster), ["1", "1", "1"]);
+    assert_eq!(epochs(&cluster), ["1"; 4]);
     assert!(cluster.stop());
 }

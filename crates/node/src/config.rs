@@ -36,7 +36,10 @@ pub struct ClusterConfig {
     /// The fewest copies that an earlier map had, if that had fewer: what was put then has no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fewest_copies: Option<u8>,
-    /// Cells (of as many targets as copies) in a negotiating group.
+    /// The epoch of a map by whose layout alone all was found that was stored then: no layout before it is needed any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<u32>,
+    /// Cells (of as many targets as copies) in a negotiating group: what the layout says, once there is one.
     #[serde(default = "three_cells")]
     pub group_cells: usize,
     /// Whether neighbouring groups share cells, which evens out the load. Not for large clusters with `transport = "leader"`,

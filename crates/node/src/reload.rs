@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use protocol::id::Epoch;
 use protocol::map::ClusterMap;
+use protocol::planner;
 use protocol::time::{Instant, Span};
 
 use crate::config::ClusterConfig;
@@ -86,7 +87,7 @@ impl MapInUse {
                 old.epoch
             ));
         }
-        let map = match follow(&map, &used) {
+        let map = match find_all(&map, &used, config.settled).and_then(|()| follow(&map, &used)) {
             Ok(map) => map,
             Err(problem) => {
                 return self
@@ -107,6 +108,28 @@ impl MapInUse {
         }
         None
     }
+}
+
+/// Whether all that the map in use leads to is found by a newer one as well, on the targets that are left; else what to do. `settled`
+/// is what the newer one says of layouts that are over.
+fn find_all(map: &ClusterMap, used: &ClusterMap, settled: Option<u32>) -> Result<(), String> {
+    let (epoch, settled) = (used.epoch.0, settled.unwrap_or(0));
+    if settled > epoch {
+        return Ok(());
+    }
+    if planner::hides([used.placement()], map) {
+        return Err(format!(
+            "[layout] and [previous] do not lead to all that is stored by the layout of epoch {epoch}: keep that layout as [previous], as \
+             `reservoir cluster plan` does when it makes the next map"
+        ));
+    }
+    if settled < epoch && planner::hides(used.previous(), map) {
+        return Err(format!(
+            "the layout before that of epoch {epoch} is forgotten, where some of what is stored may still be: keep [previous]; or put \
+             such objects again, and make the next map with `reservoir cluster plan --write --forget-previous`"
+        ));
+    }
+    Ok(())
 }
 
 /// The map after the one in use, or what the file does not say of the maps before it, and what to write there: a process that
@@ -172,5 +195,45 @@ mod tests {
         assert!(next.may_hide(&[1, 3].map(NodeId)) && !next.may_hide(&[1, 2].map(NodeId)));
         assert!(follow(&more(3), &next).is_err(), "a later map must say so too");
         assert!(follow(&map(3, &[1, 1, 2, 2, 3, 3]), &next).is_ok());
+    }
+
+    /// The next map, when these are drained.
+    fn next(map: &ClusterMap, drained: &[u32]) -> planner::Plan {
+        let layout = map.placement().layout();
+        let wish = planner::Wish {
+            targets: map.targets().map(|target| (target.id, target.clone())).collect(),
+            drained: drained.iter().copied().map(NodeId).collect(),
+            places: Default::default(),
+            copies: map.copies,
+            group_cells: layout.group_cells,
+            overlap: map.overlap(),
+            level: false,
+        };
+        planner::plan(map, &wish, 0).expect("a good map")
+    }
+
+    #[test]
+    fn a_map_that_does_not_lead_to_what_is_stored_is_refused() {
+        let first = map(1, &(0..24).collect::<Vec<u16>>());
+        let second = next(&first, &[5]);
+        assert!(second.regroups && !second.forgets);
+        let second = second.map;
+        assert_eq!(find_all(&second, &first, None), Ok(()));
+        let forgotten = second.clone().with_previous(None);
+        let why = find_all(&forgotten, &first, None).expect_err("target 5 would not be asked");
+        assert!(why.contains("keep that layout as [previous], as `reservoir cluster plan` does"), "{why}");
+        // The layout before is needed for as long as nobody says that it is not.
+        let third = forgotten.clone();
+        let why = find_all(&third, &second, None).expect_err("target 5 would not be asked");
+        assert!(why.contains("keep [previous]; or put such objects again"), "{why}");
+        assert!(find_all(&third, &second, Some(1)).is_err(), "that was said of the layout before");
+        assert_eq!(find_all(&third, &second, Some(2)), Ok(()));
+        assert_eq!(find_all(&third, &first, Some(2)), Ok(()), "nodes that did not see the second map take it as well");
+        // To forget what came before takes nothing from the layout itself.
+        let fourth = next(&second, &[5, 11]);
+        assert!(fourth.forgets);
+        assert!(find_all(&fourth.map, &second, None).is_err());
+        assert_eq!(find_all(&fourth.map, &second, Some(2)), Ok(()));
+        assert!(find_all(&fourth.map.with_previous(None), &second, Some(2)).is_err());
     }
 }

@@ -47,6 +47,7 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         targets,
         layout: None,
         previous: None,
+        settled: None,
         path: dir.join("cluster.toml"),
     }
 }

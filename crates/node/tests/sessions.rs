@@ -42,6 +42,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         targets: (1..=targets).map(target).collect(),
         layout: None,
         previous: None,
+        settled: None,
         path: dir.join("cluster.toml"),
     };
     (1..=targets).for_each(|id| make_store(&config, id).unwrap());

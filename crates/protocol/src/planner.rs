@@ -111,6 +111,8 @@ pub struct Plan {
     pub moves: Moves,
     /// Whether chunks are in other groups than before, so that the map has the [previous](ClusterMap::previous) layout.
     pub regroups: bool,
+    /// Whether some that have not moved since the map before are found no more: one map has one layout before it.
+    pub forgets: bool,
 }
 
 /// Makes the next map. `stored` is how many bytes all copies of all chunks have, for the plan to say how many of them move. The
@@ -143,18 +145,50 @@ pub fn plan(map: &ClusterMap, wish: &Wish, stored: u64) -> Result<Plan, MapError
         }
     };
     let next = next.with_overlap(wish.overlap).after(map);
-    let regroups = loses(map, &next);
+    let regroups = leaves(map.placement(), &next, &[next.placement()]);
     let previous = if regroups { Some(map.placement()) } else { map.previous() };
     let next = next.with_previous(previous.cloned());
-    Ok(Plan { moves: Moves::between(map, &next, stored), map: next, regroups })
+    let forgets = hides(map.previous(), &next);
+    Ok(Plan { moves: Moves::between(map, &next, stored), map: next, regroups, forgets })
 }
 
-/// Whether a chunk's group loses a target that is still there.
-fn loses(before: &ClusterMap, after: &ClusterMap) -> bool {
-    let (old, new) = (before.placement(), after.placement());
-    let group = |of: &Placement, place| of.layout().group(place).collect::<BTreeSet<NodeId>>();
-    moves::common(old, new, u64::MAX).into_keys().any(|(from, to)| {
-        let stay = group(new, to);
-        group(old, from).iter().any(|id| after.target(*id).is_some() && !stay.contains(id))
+/// Whether a chunk was on a target, by one of these layouts, that is still there and is not asked for it by a map: neither by its
+/// layout nor by the one before that.
+#[must_use]
+pub fn hides<'p>(older: impl IntoIterator<Item = &'p Placement>, map: &ClusterMap) -> bool {
+    let by: Vec<&Placement> = map.previous().into_iter().chain([map.placement()]).collect();
+    older.into_iter().any(|older| leaves(older, map, &by))
+}
+
+/// Whether a target that is in a map has chunks by an older layout for which it is asked by none of the others.
+fn leaves(older: &Placement, map: &ClusterMap, by: &[&Placement]) -> bool {
+    let divides_alike = |other: &&Placement| other.layout().drawn == older.layout().drawn;
+    let (alike, others): (Vec<&Placement>, Vec<&Placement>) = by.iter().copied().partition(divides_alike);
+    // Where chunks are divided in another way, a chunk may be in any group.
+    let everywhere: BTreeSet<NodeId> = others.into_iter().flat_map(in_all_groups).collect();
+    let all: Vec<&Placement> = [older].into_iter().chain(alike).collect();
+    let total = all.iter().map(|placement| placement.layout().shares).max().unwrap_or(1);
+    let mut places: BTreeSet<Vec<usize>> = BTreeSet::new();
+    let (mut last, mut next) = (Vec::new(), Vec::new());
+    for share in 0..total {
+        next.clear();
+        next.extend(all.iter().map(|placement| placement.owner(share / (total / placement.layout().shares))));
+        if next != last {
+            places.insert(next.clone());
+            core::mem::swap(&mut last, &mut next);
+        }
+    }
+    places.into_iter().any(|places| {
+        let mut groups =
+            all.iter().zip(places).map(|(of, place)| of.layout().group(place).collect::<BTreeSet<NodeId>>());
+        let had = groups.next().unwrap_or_default();
+        let asked: BTreeSet<NodeId> = groups.flatten().collect();
+        had.iter().any(|id| map.target(*id).is_some() && !asked.contains(id) && !everywhere.contains(id))
     })
+}
+
+/// The targets that every group has.
+fn in_all_groups(of: &Placement) -> BTreeSet<NodeId> {
+    let groups = of.layout().leads().map(|place| of.layout().group(place).collect::<BTreeSet<NodeId>>());
+    groups.reduce(|all, group| all.intersection(&group).copied().collect()).unwrap_or_default()
 }

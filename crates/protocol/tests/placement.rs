@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
-use protocol::planner::{Plan, Wish, plan};
+use protocol::planner::{Plan, Wish, hides, plan};
 use protocol::rng::{Rng, mix};
 
 /// Bytes of all copies.
@@ -284,6 +284,21 @@ proptest! {
             let cells = &made.map.placement().layout().cells;
             let placed: BTreeSet<NodeId> = cells.iter().flat_map(|cell| cell.targets.iter().copied()).collect();
             prop_assert_eq!(placed, active);
+            // Whom a map asks for each chunk, and so what the next one hides.
+            let asked = |map: &ClusterMap, id: &ChunkId| {
+                let all = map.previous().into_iter().chain([map.placement()]).flat_map(|of| of.targets_of(id));
+                all.collect::<BTreeSet<NodeId>>()
+            };
+            let hidden = |old: Vec<NodeId>, id: &ChunkId| {
+                let asked = asked(&made.map, id);
+                old.iter().any(|target| made.map.target(*target).is_some() && !asked.contains(target))
+            };
+            prop_assert!(!hides([map.placement()], &made.map));
+            let previous = |id: &ChunkId| map.previous().map(|of| of.targets_of(id)).unwrap_or_default();
+            let forgets = (0..400).map(chunk).any(|id| hidden(previous(&id), &id));
+            prop_assert!(made.forgets || !forgets);
+            let bare = made.map.clone().with_previous(None);
+            prop_assert_eq!(hides([map.placement()], &bare), made.regroups);
             map = made.map;
         }
     }

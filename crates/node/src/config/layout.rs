@@ -16,7 +16,7 @@ use crate::atomic_file;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutConfig {
-    /// Cells in a group, where that is not the `group_cells` of the map.
+    /// Cells in a group. Absent only in maps of earlier versions: there it is the `group_cells` of the map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_cells: Option<usize>,
     /// In how many equal shares all chunks are divided.
@@ -43,14 +43,14 @@ pub struct CellConfig {
 }
 
 impl LayoutConfig {
-    fn of(layout: &Layout, group_cells: usize) -> Self {
+    fn of(layout: &Layout) -> Self {
         let cell = |cell: &Cell| CellConfig {
             id: cell.id,
             targets: cell.targets.iter().map(|id| id.0).collect(),
             shares: cell.shares.to_string(),
         };
         Self {
-            group_cells: Some(layout.group_cells).filter(|own| *own != group_cells),
+            group_cells: Some(layout.group_cells),
             shares: layout.shares,
             drawn: layout.drawn.clone(),
             cells: layout.cells.iter().map(cell).collect(),
@@ -98,6 +98,7 @@ impl ClusterConfig {
             None => ClusterMap::taken_over(cluster, epoch, self.copies, self.group_cells, self.overlap, targets)
                 .map_err(map_error)?,
             Some(layout) => {
+                self.check_group_cells(layout)?;
                 let layout = layout.layout(self.group_cells).map_err(|problem| self.value(problem))?;
                 let map = ClusterMap::with_layout(cluster, epoch, self.copies, targets, layout).map_err(map_error)?;
                 map.with_overlap(self.overlap)
@@ -129,6 +130,16 @@ impl ClusterConfig {
 
     fn value(&self, problem: String) -> ConfigError {
         ConfigError::Value { path: self.path.clone(), problem }
+    }
+
+    /// The groups of a layout stay as they are, whatever is written elsewhere in the file.
+    fn check_group_cells(&self, layout: &LayoutConfig) -> Result<(), ConfigError> {
+        let Some(own) = layout.group_cells.filter(|own| *own != self.group_cells) else { return Ok(()) };
+        let wished = self.group_cells;
+        Err(self.value(format!(
+            "group_cells = {wished}, and the groups of its [layout] have {own} cells: write {own}, and change it with `reservoir \
+             cluster plan --group-cells {wished}`"
+        )))
     }
 
     /// The targets in cells take chunks, and no others.
@@ -168,8 +179,8 @@ impl ClusterConfig {
         self.group_cells = layout.group_cells;
         self.overlap = map.overlap();
         self.fewest_copies = Some(map.fewest()).filter(|fewest| *fewest < map.copies);
-        self.layout = Some(LayoutConfig::of(layout, self.group_cells));
-        self.previous = map.previous().map(|previous| LayoutConfig::of(previous.layout(), self.group_cells));
+        self.layout = Some(LayoutConfig::of(layout));
+        self.previous = map.previous().map(|previous| LayoutConfig::of(previous.layout()));
         self
     }
 
@@ -233,7 +244,7 @@ impl ClusterConfig {
             return Ok(false);
         }
         let failed = |cause: std::io::Error| ConfigError::Write { path: path.to_owned(), cause };
-        let layout = LayoutConfig::of(config.map()?.placement().layout(), config.group_cells);
+        let layout = LayoutConfig::of(config.map()?.placement().layout());
         let section = toml::to_string(&BTreeMap::from([("layout", layout)]));
         let section = section.map_err(|error| config.value(format!("its cells cannot be written: {error}")))?;
         let whole = format!("{}\n\n{CELLS}{section}", text.trim_end());
@@ -293,7 +304,7 @@ mod tests {
         ClusterConfig::parse(text, Path::new("cluster.toml"))
     }
 
-    /// The text of cells, as it has to be read for ever.
+    /// The text of cells, as earlier versions wrote it: it has to be read for ever.
     const TAKEN_OVER: &str = r#"[layout]
 shares = 64
 drawn = [16, 16, 16, 16]
@@ -319,6 +330,30 @@ targets = [4, 8, 12]
 shares = "48-63"
 "#;
 
+    /// The same as it is written.
+    fn written() -> String {
+        TAKEN_OVER.replacen("[layout]\n", "[layout]\ngroup_cells = 3\n", 1)
+    }
+
+    #[test]
+    fn the_groups_of_a_layout_stay_whatever_else_the_file_says() {
+        let text = format!("{}\n{}", old(12), written());
+        let map = parse(&text).and_then(|config| config.map()).expect("a good map");
+        let before = parse(&format!("{}\n{TAKEN_OVER}", old(12))).and_then(|config| config.map()).expect("a good map");
+        assert_eq!(map, before, "what earlier versions wrote is read as it was");
+        let edited = text.replacen("epoch = 4", "epoch = 4\ngroup_cells = 2", 1);
+        let error = parse(&edited).expect_err("most of what is stored would not be found").to_string();
+        assert!(error.contains("the groups of its [layout] have 3 cells: write 3, and change it with"), "{error}");
+        // The layout before may have other groups.
+        let config = parse(&text).expect("a good map");
+        let wished = ClusterConfig { group_cells: 2, ..config.clone() };
+        let (next, made) = config.plan(&wished, &BTreeMap::new(), 1, false).expect("a good plan");
+        let cells = |layout: &Option<LayoutConfig>| layout.as_ref().and_then(|layout| layout.group_cells);
+        assert_eq!((next.group_cells, cells(&next.layout), cells(&next.previous)), (2, Some(2), Some(3)));
+        let read = parse(&toml::to_string(&next).expect("it can be written")).and_then(|config| config.map());
+        assert_eq!(read.expect("a good map"), made.map);
+    }
+
     #[test]
     fn a_map_without_cells_gets_those_that_it_stands_for() {
         let place = tempfile::tempdir().expect("a directory");
@@ -327,7 +362,7 @@ shares = "48-63"
         let before = ClusterConfig::load(&path).and_then(|config| config.map()).expect("a good map");
         assert!(ClusterConfig::take_over(&path).expect("it can be written"));
         let text = std::fs::read_to_string(&path).expect("reads");
-        assert_eq!(text, format!("{}\n\n{CELLS}{TAKEN_OVER}", old(12).trim_end()));
+        assert_eq!(text, format!("{}\n\n{CELLS}{}", old(12).trim_end(), written()));
         assert_eq!(ClusterConfig::load(&path).and_then(|config| config.map()).expect("a good map"), before);
         assert!(!ClusterConfig::take_over(&path).expect("it can be read"), "once is enough");
         let kept = place.path().join("cluster.toml.4");
@@ -346,7 +381,7 @@ shares = "48-63"
     fn nobody_takes_over_what_another_does_meanwhile() {
         let place = tempfile::tempdir().expect("a directory");
         let (path, other) = (place.path().join("cluster.toml"), place.path().join("other"));
-        let taken = format!("{}\n\n{CELLS}{TAKEN_OVER}", old(12).trim_end());
+        let taken = format!("{}\n\n{CELLS}{}", old(12).trim_end(), written());
         std::fs::write(&path, old(12)).expect("writes");
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -376,7 +411,7 @@ shares = "48-63"
         assert_eq!(read.map().expect("a good map"), made.map);
         assert_eq!((read.epoch, read.targets[2].drain), (5, true));
         let previous = read.previous.expect("it was elsewhere before");
-        assert_eq!(toml::to_string(&BTreeMap::from([("layout", previous)])).expect("text"), TAKEN_OVER);
+        assert_eq!(toml::to_string(&BTreeMap::from([("layout", previous)])).expect("text"), written());
     }
 
     #[test]

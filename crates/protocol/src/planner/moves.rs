@@ -68,7 +68,7 @@ struct Fill {
 }
 
 /// How many bytes go from which group, by its place, to which.
-pub(super) fn common(old: &Placement, new: &Placement, stored: u64) -> BTreeMap<(usize, usize), u64> {
+fn common(old: &Placement, new: &Placement, stored: u64) -> BTreeMap<(usize, usize), u64> {
     let mut counts: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     let (a, b) = (old.layout(), new.layout());
     let total = if a.drawn == b.drawn {
