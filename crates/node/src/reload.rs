@@ -179,6 +179,10 @@ mod tests {
         assert_eq!(next.span(&[2, 3, 4].map(NodeId)), 2);
         // A later map must say so too: whoever begins with that one knows no earlier.
         assert!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &next).is_err());
+        // One that takes the target out has nothing to say of it.
+        let rest = next.targets().filter(|target| target.id != NodeId(2)).cloned().collect();
+        let without = ClusterMap::new(ClusterId(1), Epoch(3), 2, 3, rest).expect("a good map");
+        assert!(follow(&without, &next).is_ok_and(|map| map.moved().count() == 0));
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl ClusterMap {
     }
 
     /// The same after `older`: who shares a domain now with others that were in another has [moved](Self::with_moved), and
-    /// so has who had before. Of those that came from different domains the larger number stayed. What was put with fewer
+    /// so has who had before, while it is in the map. Of those that came from different domains the larger number stayed. What was put with fewer
     /// copies still has no more ([`Self::with_fewest`]).
     #[must_use]
     pub fn after(self, older: &Self) -> Self {
@@ -231,7 +231,8 @@ impl ClusterMap {
                 from.entry(target.domain).or_default().entry(before).or_default().push(target.id);
             }
         }
-        let mut moved = older.moved.to_vec();
+        // Who is not in the map counts for itself anyway, and who comes later with its id holds nothing of it.
+        let mut moved: Vec<NodeId> = older.moved().filter(|id| self.target(*id).is_some()).collect();
         for mut parts in from.into_values() {
             let stayed = parts.iter().max_by_key(|(before, part)| (part.len(), core::cmp::Reverse(**before)));
             let stayed = stayed.map(|(before, _)| *before);

@@ -93,5 +93,10 @@ fn who_shares_a_domain_with_others_than_before_has_moved() {
     // It stays so in later maps.
     let first = map(&[1, 1, 2, 2], 2, 3).expect("a good map");
     let second = map(&[1, 2, 2, 2], 2, 3).expect("a good map").after(&first);
-    assert_eq!(first.after(&second).moved().collect::<Vec<NodeId>>(), [NodeId(1)]);
+    assert_eq!(first.clone().after(&second).moved().collect::<Vec<NodeId>>(), [NodeId(1)]);
+    // Until it is taken out.
+    let rest = second.targets().filter(|target| target.id != NodeId(1)).cloned().collect();
+    let third = ClusterMap::new(ClusterId(1), Epoch(3), 2, 3, rest).expect("a good map").after(&second);
+    assert_eq!(third.moved().count(), 0);
+    assert_eq!(first.after(&third).moved().count(), 0);
 }
