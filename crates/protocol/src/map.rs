@@ -403,10 +403,11 @@ impl ClusterMap {
         (widest as u32 <= bits).then_some(bits)
     }
 
-    /// The most members of a group, other than all of it, that have a multicast address together.
+    /// The most members of a group, other than all of it, that have a multicast address together: each is alone where sets have no
+    /// [`number`](Self::number).
     #[must_use]
     pub fn most_addressed(&self) -> usize {
-        self.copies as usize
+        if self.has_addresses() { self.copies as usize } else { 1 }
     }
 
     /// Every multicast set that `target` must listen to: each group it is in, and each subset of 2 to

@@ -4,17 +4,18 @@ mod common;
 
 use common::{CLUSTER, INITIATOR, at, from, map, put, step, tell, window};
 use protocol::config::Config;
-use protocol::id::{ChunkId, GroupId, NodeId, TxnId};
+use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{Initiator, Request};
 use protocol::limits;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
+use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Redundancy;
 use protocol::target::{Setup, Target};
 use protocol::time::Span;
 use protocol::transport::Transport;
 use protocol::wire::{
     Ack, Answer, Bid, DataHeader, Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Message, PutRequest,
-    Report,
+    Report, decode_message,
 };
 
 const GROUP: GroupId = GroupId(0);
@@ -67,12 +68,15 @@ fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
     }))
 }
 
-fn grants(messages: &[Message]) -> Vec<Grant> {
-    let grant = |message: &Message| match message {
-        Message::Leading(Leading::Grant(grant)) => Some(grant.clone()),
+fn grant_of(message: &Message) -> Option<&Grant> {
+    match message {
+        Message::Leading(Leading::Grant(grant)) => Some(grant),
         _ => None,
-    };
-    messages.iter().filter_map(grant).collect()
+    }
+}
+
+fn grants(messages: &[Message]) -> Vec<Grant> {
+    messages.iter().filter_map(grant_of).cloned().collect()
 }
 
 fn hear(target: &mut Target, nanos: u64, sender: u32, message: &Message) -> Vec<Message> {
@@ -114,6 +118,50 @@ fn a_leader_grants_windows_that_follow_each_other() {
     // It keeps to what it granted of itself.
     let (bid, _) = tell(&mut leader, at(30), &put(9, 1, ChunkId::of_payload(b"other"), 1 << 20), None);
     assert!(window(&bid).start + Span::from_nanos(10) >= ends[2], "{bid:?} {ends:?}");
+}
+
+/// A map with the same targets in one cell, whose id leaves too few bits of an address for its members.
+fn without_addresses() -> (ClusterMap, GroupId) {
+    let (map, id) = (map(), limits::CELL_IDS - 1);
+    let mut layout = map.placement().layout().clone();
+    layout.cells[0].id = id;
+    layout.cells[0].targets.extend([4, 5].map(NodeId));
+    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
+    let map = ClusterMap::with_layout(CLUSTER, Epoch(1), 3, (1..=5).map(entry).collect(), layout).expect("a good map");
+    assert!(!map.has_addresses());
+    (map, GroupId(id))
+}
+
+#[test]
+fn a_leader_grants_nothing_to_sets_that_have_no_address() {
+    let (map, group) = without_addresses();
+    let setup = Setup { id: NodeId(1), map, free: 1 << 30, chunks: 0, bug: None };
+    let mut leader = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
+    let mut hear = |nanos: u64, sender: NodeId, message: Leading| {
+        leader.handle_input(at(nanos), Input::Datagram(from(sender, &Message::Leading(message))));
+        let mut sent = Vec::new();
+        loop {
+            match leader.poll_output() {
+                Output::Transmit(transmit) => {
+                    let Body::Control(message) = transmit.body else { continue };
+                    sent.push((transmit.to, decode_message(&message).expect("what is sent can be decoded").1));
+                }
+                Output::Idle(_) => return sent,
+                _ => {}
+            }
+        }
+    };
+    let asked = |txn| LeadRequest { group, ..lead_request(txn, 1, ChunkId::of_payload(&[txn as u8])) };
+    hear(0, INITIATOR, Leading::Request(asked(1)));
+    for sender in 2..=5 {
+        let Message::Leading(Leading::Report(report)) = report(1, Span::ZERO) else { unreachable!("it is one") };
+        hear(10, NodeId(sender), Leading::Report(Report { group, ..report }));
+    }
+    let sent = hear(20, INITIATOR, Leading::Request(asked(2)));
+    let granted: Vec<&Grant> = sent.iter().filter_map(|(_, message)| grant_of(message)).collect();
+    let starts: std::collections::BTreeSet<Span> = granted[0].windows.iter().map(|turn| turn.start).collect();
+    assert_eq!(starts.len(), 3, "each copy is sent by itself: {:?}", granted[0].windows);
+    assert!(sent.iter().all(|(to, _)| matches!(to, Destination::Node(_))), "nobody listens to sets: {sent:?}");
 }
 
 #[test]

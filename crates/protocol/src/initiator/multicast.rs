@@ -29,7 +29,12 @@ impl Multicast {
 impl Context {
     /// Whether several are told at once.
     pub(super) fn multicast(&self) -> bool {
-        self.config.multicast && self.multicast.works
+        self.may_multicast() && self.multicast.works
+    }
+
+    /// Whether it is wished for, and sets of targets have addresses by the map in use.
+    fn may_multicast(&self) -> bool {
+        self.config.multicast && self.map.has_addresses()
     }
 
     /// Somebody who did not hear a question by multicast that was sent at `since` hears those by unicast. Questions at one
@@ -64,7 +69,7 @@ impl Context {
     }
 
     pub(super) fn next_multicast_check(&self) -> Option<Deadline> {
-        let is_due = self.config.multicast && !self.multicast.works;
+        let is_due = self.may_multicast() && !self.multicast.works;
         is_due.then_some(Deadline { at: self.multicast.check_at, why: "multicast" })
     }
 
