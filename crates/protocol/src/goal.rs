@@ -9,8 +9,7 @@ use crate::redundancy::{Piece, Pieces, Redundancy};
 pub struct Goal {
     redundancy: Redundancy,
     missing: Pieces,
-    /// The pieces that are durable and the domains in which they count, in the order in which they came.
-    durable: [Piece; limits::COPIES],
+    /// The domains in which pieces count, in the order in which these came.
     domains: [u16; limits::COPIES],
     held: usize,
 }
@@ -19,8 +18,7 @@ impl Goal {
     /// Nothing is durable yet.
     #[must_use]
     pub const fn new(redundancy: Redundancy) -> Self {
-        let (durable, domains) = ([Piece(0); limits::COPIES], [0; limits::COPIES]);
-        Self { redundancy, missing: redundancy.all(), durable, domains, held: 0 }
+        Self { redundancy, missing: redundancy.all(), domains: [0; limits::COPIES], held: 0 }
     }
 
     /// What is to be reached.
@@ -47,13 +45,6 @@ impl Goal {
         &self.domains[..self.held]
     }
 
-    /// The failure domain in which a piece counts; `None` when it is missing.
-    #[must_use]
-    pub fn domain_of(&self, piece: Piece) -> Option<u16> {
-        let mut held = self.durable.iter().zip(self.domains());
-        held.find(|(durable, _)| **durable == piece).map(|(_, domain)| *domain)
-    }
-
     /// Whether it would be met if copies were in these domains as well.
     #[must_use]
     pub fn would_be_met(mut self, domains: impl IntoIterator<Item = u16>) -> bool {
@@ -71,7 +62,6 @@ impl Goal {
             return None;
         }
         let piece = self.missing.and(pieces).lowest()?;
-        *self.durable.get_mut(self.held)? = piece;
         *self.domains.get_mut(self.held)? = domain;
         self.held += 1;
         self.missing = self.missing.without(piece);
@@ -81,7 +71,7 @@ impl Goal {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -101,7 +91,6 @@ mod tests {
         assert_eq!(goal.hold(pieces(&[1]), 8), None, "it is durable elsewhere");
         assert_eq!(goal.hold(pieces(&[1, 2]), 8), Some(Piece(2)));
         assert_eq!((goal.missing(), goal.domains()), (pieces(&[0]), &[7, 8][..]));
-        assert_eq!([0, 1, 2].map(|n| goal.domain_of(Piece(n))), [None, Some(7), Some(8)]);
         assert_eq!(goal.hold(Pieces::first(9), 9), Some(Piece(0)));
         assert!(goal.is_met() && goal.missing().is_empty());
         assert_eq!((goal.hold(goal.redundancy().all(), 10), goal.domains()), (None, &[7, 8, 9][..]));
@@ -120,6 +109,7 @@ mod tests {
         #[test]
         fn what_counts_is_held_apart(count in 1..=limits::COPIES as u8, held in vec((vec(0_u8..8, 0..8), 0_u16..12), 0..40)) {
             let mut goal = Goal::new(Redundancy::Copies(count));
+            let mut durable: BTreeMap<Piece, u16> = BTreeMap::new();
             for (numbers, domain) in &held {
                 let held = pieces(numbers);
                 let before = goal;
@@ -127,7 +117,7 @@ mod tests {
                     Some(piece) => {
                         prop_assert!(held.and(before.missing()).iter().any(|other| other == piece));
                         prop_assert_eq!(goal.missing(), before.missing().without(piece));
-                        prop_assert_eq!(goal.domain_of(piece), Some(*domain));
+                        prop_assert_eq!(durable.insert(piece, *domain), None);
                         prop_assert!(!before.domains().contains(domain));
                     }
                     None => {
@@ -138,8 +128,7 @@ mod tests {
                     }
                 }
             }
-            let durable: Vec<u16> = goal.redundancy().all().iter().filter_map(|piece| goal.domain_of(piece)).collect();
-            let distinct: BTreeSet<u16> = durable.iter().copied().collect();
+            let distinct: BTreeSet<u16> = durable.values().copied().collect();
             prop_assert_eq!(distinct.len() + goal.missing().len(), usize::from(count));
             prop_assert_eq!(&distinct, &goal.domains().iter().copied().collect());
             prop_assert_eq!(goal.is_met(), durable.len() == usize::from(count));

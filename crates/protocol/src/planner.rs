@@ -45,57 +45,6 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// That nothing changes.
-    #[must_use]
-    pub fn of(map: &ClusterMap) -> Self {
-        let layout = map.placement().layout();
-        let placed: BTreeSet<NodeId> = layout.cells.iter().flat_map(|cell| cell.targets.iter().copied()).collect();
-        let targets: BTreeMap<NodeId, TargetEntry> = map.targets().map(|target| (target.id, target.clone())).collect();
-        Self {
-            drained: targets.keys().filter(|id| !placed.contains(id)).copied().collect(),
-            targets,
-            places: BTreeMap::new(),
-            copies: map.copies,
-            group_cells: layout.group_cells,
-            overlap: map.overlap(),
-            level: false,
-        }
-    }
-
-    /// A target comes, or is no longer drained, or has another domain or capacity.
-    pub fn add(&mut self, target: TargetEntry) {
-        self.drained.remove(&target.id);
-        self.targets.insert(target.id, target);
-    }
-
-    /// A target is to take no chunks, and others are to have what it has.
-    pub fn drain(&mut self, target: NodeId) {
-        if self.targets.contains_key(&target) {
-            self.drained.insert(target);
-        }
-    }
-
-    /// A target goes, with what it has.
-    pub fn remove(&mut self, target: NodeId) {
-        self.targets.remove(&target);
-        self.drained.remove(&target);
-    }
-
-    /// A target goes, and another takes its place.
-    pub fn replace(&mut self, old: NodeId, new: TargetEntry) {
-        self.remove(old);
-        self.places.insert(old, new.id);
-        self.add(new);
-    }
-
-    /// A target may hold another number of bytes, and groups are to have shares by their capacity.
-    pub fn weigh(&mut self, target: NodeId, capacity: u64) {
-        self.level = true;
-        if let Some(target) = self.targets.get_mut(&target) {
-            target.capacity = capacity;
-        }
-    }
-
     /// Those that take chunks, by id.
     fn active(&self) -> Vec<TargetEntry> {
         self.targets.values().filter(|target| !self.drained.contains(&target.id)).cloned().collect()

@@ -1,6 +1,6 @@
 //! Layouts that stay: what was dealt is taken over, and what comes and goes moves little.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
@@ -60,6 +60,68 @@ mod dealt {
                 }
             }
             self.members(best.1).map(|t| t.id).collect()
+        }
+    }
+}
+
+/// How a wish for the next map is put together here.
+trait Wishing {
+    /// That nothing changes.
+    fn of(map: &ClusterMap) -> Self;
+    /// A target comes, or is no longer drained, or has another domain or capacity.
+    fn add(&mut self, target: TargetEntry);
+    /// A target is to take no chunks, and others are to have what it has.
+    fn drain(&mut self, target: NodeId);
+    /// A target goes, with what it has.
+    fn remove(&mut self, target: NodeId);
+    /// A target goes, and another takes its place.
+    fn replace(&mut self, old: NodeId, new: TargetEntry);
+    /// A target may hold another number of bytes, and groups are to have shares by their capacity.
+    fn weigh(&mut self, target: NodeId, capacity: u64);
+}
+
+impl Wishing for Wish {
+    fn of(map: &ClusterMap) -> Self {
+        let layout = map.placement().layout();
+        let placed: BTreeSet<NodeId> = layout.cells.iter().flat_map(|cell| cell.targets.iter().copied()).collect();
+        let targets: BTreeMap<NodeId, TargetEntry> = map.targets().map(|target| (target.id, target.clone())).collect();
+        Self {
+            drained: targets.keys().filter(|id| !placed.contains(id)).copied().collect(),
+            targets,
+            places: BTreeMap::new(),
+            copies: map.copies,
+            group_cells: layout.group_cells,
+            overlap: map.overlap(),
+            level: false,
+        }
+    }
+
+    fn add(&mut self, target: TargetEntry) {
+        self.drained.remove(&target.id);
+        self.targets.insert(target.id, target);
+    }
+
+    fn drain(&mut self, target: NodeId) {
+        if self.targets.contains_key(&target) {
+            self.drained.insert(target);
+        }
+    }
+
+    fn remove(&mut self, target: NodeId) {
+        self.targets.remove(&target);
+        self.drained.remove(&target);
+    }
+
+    fn replace(&mut self, old: NodeId, new: TargetEntry) {
+        self.remove(old);
+        self.places.insert(old, new.id);
+        self.add(new);
+    }
+
+    fn weigh(&mut self, target: NodeId, capacity: u64) {
+        self.level = true;
+        if let Some(target) = self.targets.get_mut(&target) {
+            target.capacity = capacity;
         }
     }
 }
