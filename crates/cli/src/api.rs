@@ -15,7 +15,10 @@ pub(crate) struct TargetInfo {
     pub(crate) domain: String,
     /// Whether it answered.
     pub(crate) alive: bool,
-    /// Why not, as far as it is known.
+    /// Whether it takes no chunks, and is only read.
+    #[serde(default)]
+    pub(crate) drained: bool,
+    /// Why it does not answer, as far as it is known.
     #[serde(default)]
     pub(crate) silence: Option<SilenceInfo>,
     /// Bytes that it has free.
@@ -64,7 +67,7 @@ pub(crate) struct CleanInfo {
 pub(crate) struct ClassInfo {
     /// Copies of each of its chunks.
     pub(crate) copies: u8,
-    /// The groups whose silent targets may be all that hold something of it.
+    /// The groups of which silent targets may be all that hold something of it.
     pub(crate) out_of_reach: Vec<u32>,
 }
 
@@ -87,7 +90,7 @@ pub(crate) struct Status {
     pub(crate) targets: Vec<TargetInfo>,
     /// The targets of each negotiating group.
     pub(crate) groups: Vec<Vec<u32>>,
-    /// The groups, from 0 on, whose silent targets may be all that hold something.
+    /// The groups, from 0 on, of which silent targets may be all that hold something: their own, or those of the layout before.
     pub(crate) out_of_reach: Vec<u32>,
     /// The same for objects of the storage classes that this gateway knows, by their names.
     pub(crate) classes: BTreeMap<String, ClassInfo>,

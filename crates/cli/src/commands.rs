@@ -2,7 +2,7 @@
 
 use rustix::fs::Mode;
 
-use crate::api::Status;
+use crate::api::{Status, TargetInfo};
 use crate::args::{Args, ClusterCommand, Command, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
@@ -63,6 +63,26 @@ fn say_out_of_reach(status: &Status) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn state(target: &TargetInfo) -> &'static str {
+    match (target.alive, target.drained) {
+        (false, _) => "silent",
+        (true, true) => "drained",
+        (true, false) => "up",
+    }
+}
+
+/// What the table says of a target.
+fn row(target: &TargetInfo) -> Vec<String> {
+    let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
+    let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), units::size);
+    let mut cells =
+        vec![target.id.to_string(), state(target).to_owned(), output::shortened(&target.domain), number(target.chunks)];
+    cells.extend([target.live, target.dead, target.reclaimed, target.free].map(size));
+    let more = if target.damaged_more == Some(true) { "+" } else { "" };
+    cells.push(format!("{}{more}", number(target.damaged)));
+    cells
+}
+
 fn status(args: &TableArgs) -> anyhow::Result<()> {
     let gateway = Gateway::of(args)?;
     let status = gateway.status()?;
@@ -91,17 +111,6 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
              it can hardly store or read anything"
         ))?;
     }
-    let row = |target: &crate::api::TargetInfo| {
-        let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
-        let state = if target.alive { "up" } else { "silent" };
-        let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), units::size);
-        let mut cells =
-            vec![target.id.to_string(), state.to_owned(), output::shortened(&target.domain), number(target.chunks)];
-        cells.extend([target.live, target.dead, target.reclaimed, target.free].map(size));
-        let more = if target.damaged_more == Some(true) { "+" } else { "" };
-        cells.push(format!("{}{more}", number(target.damaged)));
-        cells
-    };
     let header = ["target", "state", "domain", "chunks", "live", "dead", "reclaimed", "free", "damaged"];
     output::table(&header, status.targets.iter().map(row).collect())?;
     for target in &status.targets {

@@ -1,6 +1,6 @@
 //! The node crate as the rest of this program sees it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -162,6 +162,7 @@ impl Cluster for NodeCluster {
             id: state.target.0,
             domain: target.map_or_else(String::new, |t| t.domain.clone()),
             alive: state.answer.is_some(),
+            drained: target.is_some_and(|t| t.drain),
             silence: target
                 .filter(|_| state.answer.is_none())
                 .map(|t| SilenceInfo::new(&self.client.silence(state.target), t.address)),
@@ -182,17 +183,14 @@ impl Cluster for NodeCluster {
         let map = self.client.map();
         let members = |group| map.members(group).map(|member| member.id.0).collect();
         let groups: Vec<Vec<u32>> = map.group_ids().map(members).collect();
-        let silent: BTreeSet<u32> = targets.iter().filter(|target| !target.alive).map(|target| target.id).collect();
-        let silent = |group: &Vec<u32>| -> Vec<NodeId> {
-            group.iter().filter(|id| silent.contains(id)).map(|id| NodeId(*id)).collect()
-        };
-        let silent: Vec<Vec<NodeId>> = groups.iter().map(silent).collect();
-        let out_of_reach = |hides: &dyn Fn(&[NodeId]) -> bool| -> Vec<u32> {
-            (0..).zip(&silent).filter(|(_, silent)| hides(silent)).map(|(n, _)| n).collect()
+        let silent: Vec<NodeId> =
+            targets.iter().filter(|target| !target.alive).map(|target| NodeId(target.id)).collect();
+        let out_of_reach = |redundancy: Redundancy| -> Vec<u32> {
+            map.out_of_reach(&silent, redundancy).into_iter().map(|n| n as u32).collect()
         };
         let class = |redundancy: Redundancy| ClassInfo {
             copies: redundancy.pieces() as u8,
-            out_of_reach: out_of_reach(&|silent| map.may_hide_all(silent, redundancy)),
+            out_of_reach: out_of_reach(redundancy),
         };
         let classes = self.classes.iter().map(|(name, redundancy)| (name.to_owned(), class(redundancy))).collect();
         Ok(Status {
@@ -204,7 +202,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
-            out_of_reach: out_of_reach(&|silent| map.may_hide(silent)),
+            out_of_reach: out_of_reach(Redundancy::Copies(map.fewest())),
             classes,
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{Cluster, make_store, reservoir};
 
@@ -114,16 +114,44 @@ fn write_target(path: &Path, map: &Path, id: u32, domain: &str) {
     fs::write(path, format!("{entry}{capacity}\n")).unwrap();
 }
 
+fn made(data: &Path, targets: &str) -> PathBuf {
+    let up = ["up", "--data", data.to_str().unwrap(), "--targets", targets, "--once"];
+    assert!(reservoir(&up).status.success());
+    data.join("cluster.toml")
+}
+
+#[test]
+fn status_counts_what_drained_targets_hide() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let map = made(&data, "12");
+    planned(&map, &["--drain", "3", "--write"]).unwrap();
+    let cluster = Cluster::start(&data, &[]);
+    let status = || serde_json::from_slice::<serde_json::Value>(&cluster.run(&["status", "--json"])).unwrap();
+    let before = status();
+    assert_eq!((&before["targets"][2]["drained"], &before["targets"][3]["drained"]), (&true.into(), &false.into()));
+    let table = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert_eq!((table.matches("drained").count(), table.matches("out of reach").count()), (1, 0), "{table}");
+    // They were a cell, and so in a group.
+    let text: toml::Table = toml::from_str(&fs::read_to_string(&map).unwrap()).unwrap();
+    let cells = text["previous"]["cell"].as_array().unwrap().clone();
+    assert!(cells.iter().any(|cell| cell["targets"] == toml::Value::from(vec![3, 7, 11])), "{cells:?}");
+    let targets = cluster.children("target");
+    let mut hidden = Vec::new();
+    for id in [7, 11, 3] {
+        common::signal(targets[id - 1], "-STOP");
+        hidden.push(status()["out_of_reach"].as_array().unwrap().len());
+    }
+    [7, 11, 3].into_iter().for_each(|id| common::signal(targets[id - 1], "-CONT"));
+    assert!(hidden[..2] == [0, 0] && hidden[2] > 0, "{hidden:?}");
+    assert!(cluster.stop());
+}
+
 #[test]
 fn a_target_replaces_another_in_its_place() {
     let place = tempfile::tempdir().unwrap();
     let (data, new) = (place.path().join("data"), place.path().join("new.toml"));
-    let up = |data: &Path, targets: &str| {
-        let up = ["up", "--data", data.to_str().unwrap(), "--targets", targets, "--once"];
-        assert!(reservoir(&up).status.success());
-        data.join("cluster.toml")
-    };
-    let map = up(&data, "12");
+    let map = made(&data, "12");
     write_target(&new, &map, 13, "another");
     let add = ["--add", new.to_str().unwrap()];
     let with_new = |map: &Path, wish: &[&str]| planned(map, &[&add[..], wish].concat());
@@ -159,7 +187,7 @@ fn a_target_replaces_another_in_its_place() {
     assert!(!after.contains("\nid = 7\n") && after.contains("\nid = 13\n"));
 
     // With one target to a domain, and as many domains as copies, only one of its own domain can do it.
-    let three = up(&place.path().join("three"), "3");
+    let three = made(&place.path().join("three"), "3");
     write_target(&new, &three, 13, "disk-001");
     let error = with_new(&three, &["--replace", "2=13"]).unwrap_err();
     assert!(error.contains("target 13 cannot take the place of target 2"), "{error}");

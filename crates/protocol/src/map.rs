@@ -500,6 +500,33 @@ impl ClusterMap {
     }
 }
 
+impl ClusterMap {
+    /// The groups, by their places among [all](Self::group_ids), of which these silent targets may be all that have some chunk of this
+    /// redundancy: it is with the group, or where it was by the layout before. Who was taken out since then answers no more, too.
+    #[must_use]
+    pub fn out_of_reach(&self, silent: &[NodeId], redundancy: Redundancy) -> Vec<usize> {
+        let hides = |of: &Placement, place: usize| {
+            let group: Vec<NodeId> = of.layout().group(place).collect();
+            let is_away = |id: &NodeId| silent.contains(id) || self.target(*id).is_none();
+            let away: Vec<NodeId> = group.iter().copied().filter(is_away).collect();
+            group.iter().any(|id| silent.contains(id)) && self.may_hide_all(&away, redundancy)
+        };
+        let now = self.placement.leads().iter().map(|place| *place as usize);
+        let mut places: BTreeSet<usize> = now.filter(|place| hides(&self.placement, *place)).collect();
+        if let Some(previous) = self.previous() {
+            let before: BTreeSet<usize> = previous.layout().leads().filter(|place| hides(previous, *place)).collect();
+            // Mostly nobody is silent.
+            let pairs = if before.is_empty() { BTreeSet::new() } else { previous.pairs(&self.placement) };
+            places.extend(pairs.into_iter().filter(|(from, _)| before.contains(from)).map(|(_, to)| to));
+        }
+        (0..)
+            .zip(self.placement.leads())
+            .filter(|(_, place)| places.contains(&(**place as usize)))
+            .map(|(n, _)| n)
+            .collect()
+    }
+}
+
 /// Bits that a member mask may have in an address, beside ids of cells up to this one.
 pub(crate) const fn mask_room(largest: u32) -> u32 {
     let room = 23_u32.saturating_sub(32 - largest.leading_zeros());

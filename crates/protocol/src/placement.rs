@@ -245,6 +245,17 @@ impl Placement {
         self.layout.group(self.lead_of(chunk)).collect()
     }
 
+    /// The groups of two layouts that have a chunk in common, by the places of the cells with which they begin.
+    pub(crate) fn pairs(&self, other: &Self) -> BTreeSet<(usize, usize)> {
+        if self.layout.drawn != other.layout.drawn {
+            // They divide chunks in ways that have nothing to do with each other.
+            return self.layout.leads().flat_map(|one| other.layout.leads().map(move |two| (one, two))).collect();
+        }
+        let total = self.layout.shares.max(other.layout.shares);
+        let owner = |of: &Self, share: u32| of.owner(share / (total / of.layout.shares.max(1)));
+        (0..total).map(|share| (owner(self, share), owner(other, share))).collect()
+    }
+
     /// A chunk's share: its draw, and for each doubling another bit of its key.
     fn share_of(&self, chunk: &ChunkId) -> u32 {
         let key = fold(chunk.placement_key());

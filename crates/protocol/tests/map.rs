@@ -2,6 +2,7 @@
 
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
+use protocol::planner::{Wish, plan};
 use protocol::redundancy::Redundancy;
 
 /// Target `n` is in the `n`th of `domains`.
@@ -99,4 +100,69 @@ fn who_shares_a_domain_with_others_than_before_has_moved() {
     let third = ClusterMap::new(ClusterId(1), Epoch(3), 2, 3, rest).expect("a good map").after(&second);
     assert_eq!(third.moved().count(), 0);
     assert_eq!(first.after(&third).moved().count(), 0);
+}
+
+/// 24 targets, each a domain of its own, after target 5 was drained.
+fn drained() -> (ClusterMap, ClusterMap) {
+    let before = map(&(0..24).collect::<Vec<u16>>(), 3, 3).expect("a good map");
+    let wish = Wish {
+        targets: before.targets().map(|target| (target.id, target.clone())).collect(),
+        drained: [NodeId(5)].into(),
+        places: Default::default(),
+        copies: 3,
+        group_cells: 3,
+        overlap: true,
+        level: false,
+    };
+    let plan = plan(&before, &wish, 0).expect("a good map");
+    assert!(plan.regroups);
+    (before, plan.map)
+}
+
+#[test]
+fn what_silent_targets_hide_is_weighed_by_both_layouts() {
+    let (before, after) = drained();
+    let out_of_reach = |map: &ClusterMap, silent: &[NodeId]| map.out_of_reach(silent, Redundancy::Copies(3));
+    // What was put before may have all its copies on the drained target and two others of its group then.
+    let ids: Vec<ChunkId> = (0..400_u32).map(|n| ChunkId::of_payload(&n.to_le_bytes())).collect();
+    let had = |id: &&ChunkId| before.placement().targets_of(id).contains(&NodeId(5));
+    let group = before.placement().targets_of(ids.iter().find(had).expect("some were there"));
+    let two: Vec<NodeId> = group.iter().copied().filter(|id| *id != NodeId(5)).take(2).collect();
+    let silent = [&two[..], &[NodeId(5)]].concat();
+    let hidden = out_of_reach(&after, &silent);
+    let groups: Vec<_> = after.group_ids().collect();
+    let mut seen = [0, 0];
+    for id in &ids {
+        let n = groups.iter().position(|group| *group == after.group_of(id)).expect("it has a group");
+        let was = before.placement().targets_of(id);
+        let hides = silent.iter().all(|silent| was.contains(silent));
+        assert!(!hides || hidden.contains(&n), "{id:?}: {hidden:?}");
+        seen[usize::from(hides)] += 1;
+    }
+    assert!(seen.iter().all(|often| *often > 0), "{seen:?}");
+    assert!(out_of_reach(&after, &two).is_empty(), "a third copy answers");
+    assert!(out_of_reach(&after, &[NodeId(5)]).is_empty());
+    let alone = after.clone().with_previous(None);
+    assert!(out_of_reach(&alone, &silent).is_empty(), "by the layout of now they hide nothing");
+    // Three of a group hide something by any layout.
+    let now = after.placement().targets_of(&ids[0]);
+    assert!(!out_of_reach(&alone, &now[..3]).is_empty() && !out_of_reach(&before, &group[..3]).is_empty());
+}
+
+#[test]
+fn who_was_taken_out_answers_no_more() {
+    let (before, after) = drained();
+    let chunk = (0..400_u32).map(|n| ChunkId::of_payload(&n.to_le_bytes())).find(|id| {
+        let group = before.placement().targets_of(id);
+        group.contains(&NodeId(5))
+    });
+    let was = before.placement().targets_of(&chunk.expect("some were there"));
+    let two: Vec<NodeId> = was.into_iter().filter(|id| *id != NodeId(5)).take(2).collect();
+    let rest = after.targets().filter(|target| target.id != NodeId(5)).cloned().collect();
+    let layout = after.placement().layout().clone();
+    let without = ClusterMap::with_layout(ClusterId(1), Epoch(3), 3, rest, layout).expect("a good map");
+    let without = without.with_previous(after.previous().cloned());
+    assert!(after.out_of_reach(&two, Redundancy::Copies(3)).is_empty());
+    assert!(!without.out_of_reach(&two, Redundancy::Copies(3)).is_empty());
+    assert!(without.out_of_reach(&[], Redundancy::Copies(1)).is_empty(), "nobody is silent");
 }
