@@ -89,7 +89,12 @@ const CAPACITY: (u64, u64) = (256 << 20, 64 << 30);
 
 /// Reads a cluster's configuration as it is.
 pub(crate) fn read(path: &Path) -> anyhow::Result<ClusterConfig> {
-    ClusterConfig::load(path).map_err(|error| match &error {
+    Ok(read_text(path)?.1)
+}
+
+/// The same, and the text that it was read from.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<(String, ClusterConfig)> {
+    ClusterConfig::load_text(path).map_err(|error| match &error {
         node::ConfigError::Read { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
             anyhow::anyhow!("{error}, or make one with `{} up`", program())
         }

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use node::ClusterConfig;
 use node::config::TargetConfig;
+use node::{ClusterConfig, atomic_file};
 use protocol::id::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +52,10 @@ struct Row {
 /// Runs `reservoir cluster plan`.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let path = &args.table.config;
-    let present = local_cluster::read(path)?;
+    let (text, present) = local_cluster::read_text(path)?;
     let stored = stored(args)?;
     if args.new {
-        return lay_out_anew(args, &present, stored);
+        return lay_out_anew(args, (&text, &present), stored);
     }
     let wished = wish(args, &present)?;
     let (next, plan) = present.plan(&wished, &places(args, &present, &wished)?, stored, args.level)?;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         );
         // Nodes that use the present map take this for leave to forget.
         let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
-        write(path, &present, &ClusterConfig { settled, ..next.clone() })?;
+        write(path, (&text, &present), &ClusterConfig { settled, ..next.clone() })?;
     }
     let row = |(id, moves): (&NodeId, &protocol::planner::moves::Move)| Row {
         id: id.0,
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 /// Writes the layout of a new cluster for one that is empty.
-fn lay_out_anew(args: &PlanArgs, present: &ClusterConfig, stored: u64) -> anyhow::Result<()> {
+fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored: u64) -> anyhow::Result<()> {
     ensure!(
         stored == 0,
         "{} are stored, which would not be found any more: --new is for clusters that are empty",
@@ -104,7 +104,7 @@ fn lay_out_anew(args: &PlanArgs, present: &ClusterConfig, stored: u64) -> anyhow
     // Nothing is stored, so no layout before this one is needed.
     let next = ClusterConfig { epoch, settled: Some(epoch), ..next };
     if args.write {
-        write(path, present, &next)?;
+        write(path, (text, present), &next)?;
     }
     let map = next.map()?;
     if args.table.json {
@@ -249,12 +249,18 @@ fn stored(args: &PlanArgs) -> anyhow::Result<u64> {
     Ok(status.targets.iter().filter_map(|target| target.live).sum())
 }
 
-/// Puts the next map in the place of the present one, which is kept.
-fn write(path: &Path, present: &ClusterConfig, next: &ClusterConfig) -> anyhow::Result<()> {
+/// Puts the next map in the place of the present one, which is kept, unless that is another by now.
+fn write(path: &Path, (was, present): (&str, &ClusterConfig), next: &ClusterConfig) -> anyhow::Result<()> {
     let text = toml::to_string(next).with_context(|| format!("{} cannot be made", path.display()))?;
     ClusterConfig::parse(&text, path).context("the next map is not read back as it is: nothing is written")?;
+    let changed = || anyhow::anyhow!("{} was changed meanwhile: nothing is written; plan again", path.display());
+    let failed = || format!("{} cannot be written", path.display());
+    // What another plan has kept under this name is its business.
+    ensure!(fs::read_to_string(path).with_context(failed)? == was, changed());
     let kept = PathBuf::from(format!("{}.{}", path.display(), present.epoch));
-    fs::copy(path, &kept).with_context(|| format!("{} cannot be kept as {}", path.display(), kept.display()))?;
+    atomic_file::write(&kept, was)
+        .with_context(|| format!("{} cannot be kept as {}", path.display(), kept.display()))?;
     let text = format!("# A Reservoir cluster. docs/operate.md explains each line.\n{text}");
-    node::atomic_file::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))
+    ensure!(atomic_file::write_if(path, was, &text).with_context(failed)?, changed());
+    Ok(())
 }

@@ -148,6 +148,29 @@ fn status_counts_what_drained_targets_hide() {
 }
 
 #[test]
+fn a_map_that_is_changed_while_it_is_planned_is_not_replaced() {
+    let place = tempfile::tempdir().unwrap();
+    let map = made(&place.path().join("data"), "4");
+    let (pipe, new) = (place.path().join("pipe"), place.path().join("new.toml"));
+    write_target(&new, &map, 5, "another");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let text = fs::read_to_string(&map).unwrap();
+    let edited = text.replace("epoch = 1", "epoch = 2");
+    std::thread::scope(|scope| {
+        let plan = scope.spawn(|| planned(&map, &["--add", pipe.to_str().unwrap(), "--write"]));
+        // It has read the map when it asks for what is to be added.
+        let mut asked = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+        fs::write(&map, &edited).unwrap();
+        std::io::Write::write_all(&mut asked, &fs::read(&new).unwrap()).unwrap();
+        drop(asked);
+        let error = plan.join().unwrap().unwrap_err();
+        assert!(error.contains("was changed meanwhile: nothing is written; plan again"), "{error}");
+    });
+    assert_eq!(fs::read_to_string(&map).unwrap(), edited);
+    assert!(!map.with_file_name("cluster.toml.1").exists());
+}
+
+#[test]
 fn a_target_replaces_another_in_its_place() {
     let place = tempfile::tempdir().unwrap();
     let (data, new) = (place.path().join("data"), place.path().join("new.toml"));

@@ -15,7 +15,10 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// The same, unless the file has another text than this by now. Whether it did.
-pub(crate) fn write_if(path: &Path, was: &str, text: &str) -> io::Result<bool> {
+///
+/// # Errors
+/// When it cannot be written: then it is as before.
+pub fn write_if(path: &Path, was: &str, text: &str) -> io::Result<bool> {
     replace(path, Some(was), text)
 }
 

@@ -287,7 +287,17 @@ impl ClusterConfig {
     /// # Errors
     /// One line that says where and what.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&Self::read(path)?, path)
+        Ok(Self::load_text(path)?.1)
+    }
+
+    /// The same, and the text that it was read from: to replace just that.
+    ///
+    /// # Errors
+    /// One line that says where and what.
+    pub fn load_text(path: &Path) -> Result<(String, Self), ConfigError> {
+        let text = Self::read(path)?;
+        let config = Self::parse(&text, path)?;
+        Ok((text, config))
     }
 
     fn read(path: &Path) -> Result<String, ConfigError> {
