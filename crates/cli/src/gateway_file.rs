@@ -138,16 +138,22 @@ impl S3File {
         format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.listen)
     }
 
-    /// The storage classes, which this map must have the failure domains for.
-    pub(crate) fn storage_classes(&self, map: &ClusterMap) -> anyhow::Result<s3::StorageClasses> {
-        let mut classes = BTreeMap::new();
-        for (name, class) in &self.storage_class {
-            let what = || format!("[s3.storage_class] {name} in gateway.toml");
+    /// How objects of the storage classes are kept.
+    pub(crate) fn redundancies(&self) -> anyhow::Result<BTreeMap<String, Redundancy>> {
+        let redundancy = |(name, class): (&String, &StorageClass)| {
             let redundancy = Redundancy::copies(class.copies)
                 .with_context(|| format!("copies = {}: choose 1 to {}", class.copies, limits::COPIES))
-                .with_context(what)?;
-            map.can_keep(redundancy).with_context(what)?;
-            classes.insert(name.clone(), redundancy);
+                .with_context(|| in_class(name))?;
+            Ok((name.clone(), redundancy))
+        };
+        self.storage_class.iter().map(redundancy).collect()
+    }
+
+    /// The storage classes, which this map must have the failure domains for.
+    pub(crate) fn storage_classes(&self, map: &ClusterMap) -> anyhow::Result<s3::StorageClasses> {
+        let classes = self.redundancies()?;
+        for (name, redundancy) in &classes {
+            map.can_keep(*redundancy).with_context(|| in_class(name))?;
         }
         s3::StorageClasses::new(classes).map_err(|why| anyhow::anyhow!("gateway.toml: {why}"))
     }
@@ -174,6 +180,10 @@ impl S3File {
     }
 }
 
+fn in_class(name: &str) -> String {
+    format!("[s3.storage_class] {name} in gateway.toml")
+}
+
 /// A size in section `[s3]`.
 fn size(name: &str, text: Option<&str>, default: usize, most: usize) -> anyhow::Result<usize> {
     let Some(text) = text else { return Ok(default) };
@@ -192,6 +202,15 @@ pub(crate) fn address(config: &Path) -> anyhow::Result<String> {
 /// What the gateway of the cluster whose configuration is `config` does.
 pub(crate) fn load(config: &Path) -> anyhow::Result<GatewayFile> {
     load_from(config, &config.with_file_name("gateway.toml"))
+}
+
+/// The same, if there is one: where no gateway runs, there need not be.
+pub(crate) fn load_if_there(config: &Path) -> anyhow::Result<Option<GatewayFile>> {
+    let path = config.with_file_name("gateway.toml");
+    match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        _ => load_from(config, &path).map(Some),
+    }
 }
 
 /// What the gateway does whose file is `path`.

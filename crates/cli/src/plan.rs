@@ -8,10 +8,12 @@ use anyhow::{Context, ensure};
 use node::config::TargetConfig;
 use node::{ClusterConfig, atomic_file};
 use protocol::id::NodeId;
+use protocol::redundancy::Redundancy;
 use serde::{Deserialize, Serialize};
 
 use crate::args::PlanArgs;
 use crate::client::Gateway;
+use crate::gateway_file::S3File;
 use crate::output::{self, json, line};
 use crate::{gateway_file, local_cluster, units};
 
@@ -53,13 +55,19 @@ struct Row {
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let path = &args.table.config;
     let (text, present) = local_cluster::read_text(path)?;
+    let s3 = gateway_file::load_if_there(path)?.and_then(|file| file.s3);
     let stored = stored(args)?;
     if args.new {
         return lay_out_anew(args, (&text, &present), stored);
     }
     let wished = wish(args, &present)?;
-    let (next, plan) = present.plan(&wished, &places(args, &present, &wished)?, stored, args.level)?;
-    if let Some(s3) = gateway_file::load(path).ok().and_then(|file| file.s3) {
+    let classes = s3.as_ref().map(S3File::redundancies).transpose()?.unwrap_or_default();
+    if stored > 0 && !args.drop_copies {
+        ensure_copies_stay(args, &present, &classes)?;
+    }
+    let most = classes.values().copied().max().unwrap_or(Redundancy::Copies(wished.copies));
+    let (next, plan) = present.plan(&wished, &places(args, &present, &wished)?, most, stored, args.level)?;
+    if let Some(s3) = s3 {
         s3.storage_classes(&plan.map).context("a storage class could not be kept under the next map")?;
     }
     if args.write {
@@ -247,6 +255,32 @@ fn stored(args: &PlanArgs) -> anyhow::Result<u64> {
         silent.join(", ")
     );
     Ok(status.targets.iter().filter_map(|target| target.live).sum())
+}
+
+/// Refuses to take out at once so many failure domains as some objects have copies: all of them may be there.
+fn ensure_copies_stay(
+    args: &PlanArgs,
+    present: &ClusterConfig,
+    classes: &BTreeMap<String, Redundancy>,
+) -> anyhow::Result<()> {
+    let map = present.map()?;
+    let gone = args.remove.iter().copied().chain(args.replace.iter().map(|(old, _)| *old));
+    let gone: BTreeSet<NodeId> = gone.map(NodeId).collect();
+    let all: Vec<NodeId> = gone.iter().copied().collect();
+    let plain = ("the cluster's".to_owned(), Redundancy::Copies(map.fewest()));
+    let classes = classes.iter().map(|(name, redundancy)| (format!("those of class {name}"), *redundancy));
+    let lost = [plain].into_iter().chain(classes).filter(|(_, redundancy)| map.may_hide_all(&all, *redundancy));
+    let lost: Vec<String> = lost.map(|(what, redundancy)| format!("{what}, with {redundancy}")).collect();
+    ensure!(
+        lost.is_empty(),
+        "targets {} are in {} failure domains, and some objects have no more copies ({}): all that there is of them may be on these \
+         targets, and would be lost; take fewer out at once, or --drain them and put such objects again, and then take them out with \
+         --drop-copies",
+        gone.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", "),
+        map.span(&all),
+        lost.join("; ")
+    );
+    Ok(())
 }
 
 /// Puts the next map in the place of the present one, which is kept, unless that is another by now.

@@ -121,6 +121,39 @@ fn made(data: &Path, targets: &str) -> PathBuf {
 }
 
 #[test]
+fn as_many_domains_as_there_are_copies_are_not_taken_out_by_mistake() {
+    let place = tempfile::tempdir().unwrap();
+    let map = made(&place.path().join("data"), "12");
+    let settings = map.with_file_name("gateway.toml");
+    let plain = fs::read_to_string(&settings).unwrap();
+    let three = ["--remove", "3", "--remove", "4", "--remove", "5"];
+    assert!(planned(&map, &three[..4]).is_ok());
+    let error = planned(&map, &three).unwrap_err();
+    assert!(
+        error.contains("targets 3, 4, 5 are in 3 failure domains") && error.contains("(the cluster's, with 3)"),
+        "{error}"
+    );
+    assert!(error.contains("--drop-copies"), "{error}");
+    assert!(planned(&map, &[&three[..], &["--drop-copies"]].concat()).is_ok());
+    // Who comes in its place brings nothing of what is taken out.
+    let new = place.path().join("new.toml");
+    write_target(&new, &map, 13, "another");
+    let swap = ["--add", new.to_str().unwrap(), "--replace", "3=13", "--remove", "4", "--remove", "5"];
+    assert!(planned(&map, &swap).unwrap_err().contains("targets 3, 4, 5 are in 3 failure domains"));
+    // Objects of a storage class may have fewer.
+    fs::write(&settings, format!("{plain}\n[s3.storage_class]\nONEZONE_IA = {{ copies = 1 }}\n")).unwrap();
+    let error = planned(&map, &three[..2]).unwrap_err();
+    assert!(error.contains("(those of class ONEZONE_IA, with 1)"), "{error}");
+    let empty = ["cluster", "plan", "--config", map.to_str().unwrap(), "--stored", "0", "--remove", "3"];
+    assert!(reservoir(&empty).status.success(), "nothing is stored");
+    // A file that cannot be read may say anything.
+    fs::write(&settings, format!("{plain}\nthis is no TOML\n")).unwrap();
+    assert!(planned(&map, &["--level"]).unwrap_err().contains("gateway.toml"));
+    fs::remove_file(&settings).unwrap();
+    assert!(planned(&map, &["--level"]).is_ok(), "no gateway runs here");
+}
+
+#[test]
 fn status_counts_what_drained_targets_hide() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");

@@ -209,6 +209,7 @@ mod tests {
             drained: drained.iter().copied().map(NodeId).collect(),
             places: Default::default(),
             copies: map.copies,
+            most: map.redundancy(),
             group_cells: layout.group_cells,
             overlap: map.overlap(),
             level: false,

@@ -36,6 +36,8 @@ pub struct Wish {
     pub places: BTreeMap<NodeId, NodeId>,
     /// Copies of every chunk.
     pub copies: u8,
+    /// The most that a chunk is put with by who does not leave it to the map: every group is to be able to keep that.
+    pub most: Redundancy,
     /// Cells in a group.
     pub group_cells: usize,
     /// Whether neighbouring groups are to share cells.
@@ -77,7 +79,8 @@ pub fn plan(map: &ClusterMap, wish: &Wish, stored: u64) -> Result<Plan, MapError
     let with = |layout| ClusterMap::with_layout(map.cluster, epoch, wish.copies, all.clone(), layout);
     let draft = Draft::of(map, wish, redundancy);
     if let Some((old, new)) = draft.misplaced(map, wish) {
-        return Err(MapError::Place { old, new, copies: wish.copies });
+        let copies = redundancy.max(wish.most).pieces() as u8;
+        return Err(MapError::Place { old, new, copies });
     }
     let kept = draft.settle().and_then(|layout| with(layout).ok());
     let next = match kept {

@@ -110,6 +110,7 @@ fn drained() -> (ClusterMap, ClusterMap) {
         drained: [NodeId(5)].into(),
         places: Default::default(),
         copies: 3,
+        most: before.redundancy(),
         group_cells: 3,
         overlap: true,
         level: false,

@@ -90,6 +90,7 @@ impl Wishing for Wish {
             targets,
             places: BTreeMap::new(),
             copies: map.copies,
+            most: map.redundancy(),
             group_cells: layout.group_cells,
             overlap: map.overlap(),
             level: false,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::id::{ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::planner::{self, Plan, Wish};
+use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;
 use protocol::time::Span;
 
@@ -246,6 +247,7 @@ impl Map {
             drained: self.drained.clone(),
             places: BTreeMap::new(),
             copies: self.copies,
+            most: Redundancy::Copies(self.copies),
             group_cells: self.group_cells,
             overlap: !disjoint_groups,
             level: self.targets.iter().any(weighed),

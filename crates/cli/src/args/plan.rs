@@ -52,6 +52,9 @@ pub(crate) struct PlanArgs {
     /// Write also a map that forgets the layout before the present one, where something may still be.
     #[arg(long, requires = "write")]
     pub(crate) forget_previous: bool,
+    /// Take targets out also when they may have every copy of some objects: those in as many failure domains as objects have copies.
+    #[arg(long)]
+    pub(crate) drop_copies: bool,
     /// Which cluster, and how to print.
     #[command(flatten)]
     pub(crate) table: TableArgs,

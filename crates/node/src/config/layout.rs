@@ -7,6 +7,7 @@ use protocol::id::{ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::placement::{Cell, Layout, Placement, Shares};
 use protocol::planner::{self, Plan, Wish};
+use protocol::redundancy::Redundancy;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterConfig, ConfigError, parse_size};
@@ -199,7 +200,8 @@ impl ClusterConfig {
 
     /// Makes the map that follows this one, when the cluster is to be as `wished` says: its targets, which of them are
     /// drained, their capacities and domains, and `copies`, `group_cells` and `overlap`. `places` says who takes whose place,
-    /// first the one that goes. `stored` is how many bytes all copies of all chunks have, and `level` whether groups are to have shares by their capacities again.
+    /// first the one that goes. `most` is the most that chunks are put with by who does not leave it to the map, `stored` how many bytes
+    /// all copies of all chunks have, and `level` whether groups are to have shares by their capacities again.
     ///
     /// # Errors
     /// When no map can keep the copies in different failure domains on these targets.
@@ -207,6 +209,7 @@ impl ClusterConfig {
         &self,
         wished: &Self,
         places: &BTreeMap<NodeId, NodeId>,
+        most: Redundancy,
         stored: u64,
         level: bool,
     ) -> Result<(Self, Plan), ConfigError> {
@@ -222,6 +225,7 @@ impl ClusterConfig {
             targets,
             places: places.clone(),
             copies: wished.copies,
+            most,
             group_cells: wished.group_cells,
             overlap: wished.overlap,
         };
@@ -287,6 +291,9 @@ const CELLS: &str = "# The cells of this map as they were until now. `reservoir 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TargetConfig;
+
+    const COPIES: Redundancy = Redundancy::Copies(3);
 
     /// A map from before there were cells in it: so many targets, each a domain of its own.
     fn old(targets: u32) -> String {
@@ -347,7 +354,7 @@ shares = "48-63"
         // The layout before may have other groups.
         let config = parse(&text).expect("a good map");
         let wished = ClusterConfig { group_cells: 2, ..config.clone() };
-        let (next, made) = config.plan(&wished, &BTreeMap::new(), 1, false).expect("a good plan");
+        let (next, made) = config.plan(&wished, &BTreeMap::new(), COPIES, 1, false).expect("a good plan");
         let cells = |layout: &Option<LayoutConfig>| layout.as_ref().and_then(|layout| layout.group_cells);
         assert_eq!((next.group_cells, cells(&next.layout), cells(&next.previous)), (2, Some(2), Some(3)));
         let read = parse(&toml::to_string(&next).expect("it can be written")).and_then(|config| config.map());
@@ -404,7 +411,7 @@ shares = "48-63"
         let present = parse(&old(12)).expect("a good map");
         let mut wished = parse(&old(14)).expect("a good map");
         wished.targets[2].drain = true;
-        let (next, made) = present.plan(&wished, &BTreeMap::new(), 1 << 40, false).expect("a good plan");
+        let (next, made) = present.plan(&wished, &BTreeMap::new(), COPIES, 1 << 40, false).expect("a good plan");
         assert!(made.regroups && made.moves.bytes() > 0);
         let text = toml::to_string(&next).expect("it can be written");
         let read = parse(&text).expect("a good map");
@@ -412,6 +419,34 @@ shares = "48-63"
         assert_eq!((read.epoch, read.targets[2].drain), (5, true));
         let previous = read.previous.expect("it was elsewhere before");
         assert_eq!(toml::to_string(&BTreeMap::from([("layout", previous)])).expect("text"), written());
+    }
+
+    #[test]
+    fn a_plan_keeps_the_domains_that_the_most_copies_need() {
+        // Ten disks of one server come, and crowd the groups that they join until those are split.
+        let target = |n: u32| {
+            let domain = (n - 1) % 5;
+            format!(
+                "[[target]]\nid = {n}\ndomain = \"d{domain}\"\naddress = \"127.0.0.1:{n}\"\ndata = \"{n}\"\n\
+                 capacity = \"1GiB\"\n"
+            )
+        };
+        let targets: String = (1..=40).map(target).collect();
+        let text = format!("cluster = \"c\"\nepoch = 4\ngroup_cells = 1\nkey_file = \"k\"\n\n{targets}");
+        let text = text.replacen("epoch = 4", "epoch = 4\ncopies = 2", 1);
+        let config = parse(&text).and_then(ClusterConfig::with_first_layout).expect("a good map");
+        let mut wished = config.clone();
+        wished.targets.extend((41..=50).map(|n| TargetConfig {
+            id: n,
+            domain: "d0".to_owned(),
+            address: format!("127.0.0.1:{n}").parse().expect("an address"),
+            ..config.targets[0].clone()
+        }));
+        let kept = |most: Redundancy| {
+            let made = config.plan(&wished, &BTreeMap::new(), most, 1, false).expect("a good plan").1;
+            made.map.can_keep(Redundancy::Copies(3)).is_ok()
+        };
+        assert!(kept(Redundancy::Copies(3)) && !kept(Redundancy::Copies(2)));
     }
 
     #[test]

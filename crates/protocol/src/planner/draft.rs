@@ -20,8 +20,10 @@ pub(super) struct Draft {
     before: BTreeSet<u32>,
     /// Those that are to be in cells.
     targets: BTreeMap<NodeId, TargetEntry>,
-    /// What every group must be able to keep.
+    /// How chunks are kept of which nothing else is said.
     redundancy: Redundancy,
+    /// What every group must be able to keep.
+    most: Redundancy,
     overlap: bool,
     /// Whether member sets are to have addresses.
     addressed: bool,
@@ -40,9 +42,10 @@ impl Draft {
         }
         layout.group_cells = wish.group_cells.max(1);
         let targets = wish.active().into_iter().map(|target| (target.id, target)).collect();
+        let most = redundancy.max(wish.most);
         let (overlap, addressed) = (wish.overlap, map.has_addresses());
         let before = map.placement().layout().cells.iter().map(|cell| cell.id).collect();
-        let mut draft = Self { layout, before, targets, redundancy, overlap, addressed, level: wish.level };
+        let mut draft = Self { layout, before, targets, redundancy, most, overlap, addressed, level: wish.level };
         if other {
             draft.divide();
         }
@@ -527,7 +530,7 @@ impl Draft {
     /// Whether a group has a failure domain for each piece.
     fn serves(&self, lead: usize) -> bool {
         let domains: BTreeSet<u16> = self.layout.group(lead).filter_map(|id| self.domain(id)).collect();
-        self.redundancy.is_met(domains.len())
+        self.most.is_met(domains.len())
     }
 
     /// How many pieces a chunk has, and a cell targets at least, as a rule.
