@@ -204,6 +204,24 @@ fn a_map_that_is_changed_while_it_is_planned_is_not_replaced() {
 }
 
 #[test]
+fn a_layout_that_is_needed_is_forgotten_only_when_that_is_said() {
+    let place = tempfile::tempdir().unwrap();
+    let map = made(&place.path().join("data"), "12");
+    assert!(planned(&map, &["--drain", "3", "--write"]).unwrap()["regroups"].as_bool().unwrap());
+    let error = planned(&map, &["--drain", "4", "--write"]).unwrap_err();
+    assert!(error.contains("--forget-previous"), "{error}");
+    let text = || fs::read_to_string(&map).unwrap();
+    assert!(text().contains("epoch = 2\n") && !text().contains("settled"));
+    planned(&map, &["--drain", "4", "--write", "--forget-previous"]).unwrap();
+    assert!(text().contains("epoch = 3\n") && text().contains("settled = 2\n"), "{}", text());
+    // A new layout for an empty cluster needs none of those before it, and leaves who is drained alone.
+    let anew = ["cluster", "plan", "--config", map.to_str().unwrap(), "--stored", "0", "--new", "--write"];
+    assert!(reservoir(&anew).status.success());
+    assert!(text().contains("epoch = 4\n") && text().contains("settled = 4\n"), "{}", text());
+    assert_eq!(text().matches("drain = true").count(), 2, "{}", text());
+}
+
+#[test]
 fn a_target_replaces_another_in_its_place() {
     let place = tempfile::tempdir().unwrap();
     let (data, new) = (place.path().join("data"), place.path().join("new.toml"));

@@ -185,17 +185,23 @@ impl ClusterConfig {
         self
     }
 
-    /// The same cluster, of which nothing is stored yet, with the layout of a new one.
+    /// The same cluster, of which nothing is stored yet, with the layout of a new one. Who is drained stays so, and what is known of
+    /// earlier maps stays known.
     ///
     /// # Errors
     /// When its targets cannot keep the copies in different failure domains.
     pub fn with_first_layout(self) -> Result<Self, ConfigError> {
-        let targets = self.entries(&domains(&[&self]));
-        let cluster = ClusterId::of_name(&self.cluster);
-        let map = ClusterMap::new(cluster, Epoch(self.epoch), self.copies, self.group_cells, targets)
+        let all = self.entries(&domains(&[&self]));
+        let (cluster, epoch) = (ClusterId::of_name(&self.cluster), Epoch(self.epoch));
+        let is_drained = |id: NodeId| self.targets.iter().any(|target| target.id == id.0 && target.drain);
+        let active = all.iter().filter(|target| !is_drained(target.id)).cloned().collect();
+        let map = ClusterMap::new(cluster, epoch, self.copies, self.group_cells, active)
             .and_then(|map| if self.overlap { Ok(map) } else { map.with_disjoint_groups() })
+            .and_then(|map| ClusterMap::with_layout(cluster, epoch, self.copies, all, map.placement().layout().clone()))
             .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
-        Ok(self.with_map(&map))
+        let map = map.with_overlap(self.overlap).with_fewest(self.fewest_copies.unwrap_or(self.copies));
+        let moved: Vec<NodeId> = self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)).collect();
+        Ok(self.with_map(&map.with_moved(moved)))
     }
 
     /// Makes the map that follows this one, when the cluster is to be as `wished` says: its targets, which of them are
@@ -419,6 +425,20 @@ shares = "48-63"
         assert_eq!((read.epoch, read.targets[2].drain), (5, true));
         let previous = read.previous.expect("it was elsewhere before");
         assert_eq!(toml::to_string(&BTreeMap::from([("layout", previous)])).expect("text"), written());
+    }
+
+    #[test]
+    fn a_new_layout_leaves_who_is_drained_and_what_was_before() {
+        let mut config = parse(&old(12)).and_then(ClusterConfig::with_first_layout).expect("a good map");
+        config.targets[4].drain = true;
+        config.targets[7].moved = true;
+        config.fewest_copies = Some(2);
+        let config = config.with_first_layout().expect("a good map");
+        let map = parse(&toml::to_string(&config).expect("text")).and_then(|read| read.map()).expect("a good map");
+        assert_eq!((map.targets().count(), map.fewest(), map.moved().collect::<Vec<_>>()), (12, 2, vec![NodeId(8)]));
+        let cells = &map.placement().layout().cells;
+        let placed: BTreeSet<u32> = cells.iter().flat_map(|cell| cell.targets.iter().map(|id| id.0)).collect();
+        assert_eq!(placed, (1..=12).filter(|id| *id != 5).collect());
     }
 
     #[test]
