@@ -221,13 +221,21 @@ impl ClusterConfig {
     ) -> Result<(Self, Plan), ConfigError> {
         let numbers = domains(&[self, wished]);
         let present = self.numbered(&numbers)?;
-        let capacities: BTreeMap<NodeId, u64> = present.targets().map(|t| (t.id, t.capacity)).collect();
+        let drained = |of: &Self| -> BTreeSet<NodeId> {
+            of.targets.iter().filter(|target| target.drain).map(|target| NodeId(target.id)).collect()
+        };
+        // Those that take no chunks weigh nothing.
+        let (was_drained, drained) = (drained(self), drained(wished));
+        let capacities: BTreeMap<NodeId, u64> =
+            present.targets().filter(|t| !was_drained.contains(&t.id)).map(|t| (t.id, t.capacity)).collect();
         let targets: BTreeMap<NodeId, TargetEntry> =
             wished.entries(&numbers).into_iter().map(|target| (target.id, target)).collect();
-        let weighed = |target: &TargetEntry| capacities.get(&target.id).is_some_and(|was| *was != target.capacity);
+        let weighed = |target: &TargetEntry| {
+            !drained.contains(&target.id) && capacities.get(&target.id).is_some_and(|was| *was != target.capacity)
+        };
         let wish = Wish {
-            drained: wished.targets.iter().filter(|target| target.drain).map(|target| NodeId(target.id)).collect(),
             level: level || targets.values().any(weighed),
+            drained,
             targets,
             places: places.clone(),
             copies: wished.copies,
@@ -439,6 +447,35 @@ shares = "48-63"
         let cells = &map.placement().layout().cells;
         let placed: BTreeSet<u32> = cells.iter().flat_map(|cell| cell.targets.iter().map(|id| id.0)).collect();
         assert_eq!(placed, (1..=12).filter(|id| *id != 5).collect());
+    }
+
+    #[test]
+    fn the_capacity_of_who_takes_no_chunks_moves_nothing() {
+        let mut config = parse(&old(30)).and_then(ClusterConfig::with_first_layout).expect("a good map");
+        let plan = |present: &ClusterConfig, wished: &ClusterConfig| {
+            present.plan(wished, &BTreeMap::new(), COPIES, 1 << 40, false).expect("a good plan")
+        };
+        // A newcomer has far more room than the others: only when shares are levelled its groups get more of them.
+        let mut grown = config.clone();
+        let address = "127.0.0.1:31".parse().expect("an address");
+        let large = "64GiB".to_owned();
+        grown.targets.push(TargetConfig { id: 31, address, capacity: large.clone(), ..config.targets[0].clone() });
+        config = plan(&config, &grown).0;
+        let changed = |of: &ClusterConfig, drain: bool, capacity: &str| {
+            let mut wished = of.clone();
+            wished.targets[4] = TargetConfig { drain, capacity: capacity.to_owned(), ..of.targets[4].clone() };
+            plan(of, &wished)
+        };
+        assert!(changed(&config, false, "2GiB").1.regroups, "who takes chunks takes more, and all is levelled");
+        let (drained, made) = changed(&config, true, "1GiB");
+        let strays = made.moves.strays;
+        let (both, made) = changed(&config, true, "64GiB");
+        assert_eq!((&both.layout, made.moves.strays), (&drained.layout, strays));
+        let (still, made) = changed(&drained, true, "64GiB");
+        assert!(!made.regroups && made.moves.bytes() == 0, "{:?}", made.moves);
+        assert_eq!((&still.layout, still.targets[4].capacity.as_str()), (&drained.layout, "64GiB"));
+        // Who takes chunks again is a newcomer like any other.
+        assert!(!changed(&still, false, "1GiB").1.regroups);
     }
 
     #[test]
