@@ -39,11 +39,12 @@ pub struct ClusterConfig {
     /// The epoch of a map by whose layout alone all was found that was stored then: no layout before it is needed any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<u32>,
-    /// Cells (of as many targets as copies) in a negotiating group: what the layout says, once there is one.
+    /// Cells in a negotiating group; a cell has as many targets as there are copies, to less than twice as many. It is what the layout
+    /// says, once there is one: `reservoir cluster plan` changes both.
     #[serde(default = "three_cells")]
     pub group_cells: usize,
     /// Whether neighbouring groups share cells, which evens out the load. Not for large clusters with `transport = "leader"`,
-    /// whose leaders would not know of each other. The layout is made so: to change it takes a new one.
+    /// whose leaders would not know of each other. The layout is made so: `reservoir cluster plan` makes another.
     #[serde(default = "yes")]
     pub overlap: bool,
     /// File with the cluster's key, 64 hexadecimal digits; relative to this file.
