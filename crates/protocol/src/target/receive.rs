@@ -1,6 +1,7 @@
 //! Copies on their way in: bid, window, payload, write, acknowledgement.
 
 mod port;
+mod stage;
 
 use bytes::Bytes;
 
@@ -8,12 +9,14 @@ use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Pending, PutRequest,
     Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
-use crate::id::{ChunkKind, GroupId};
+use crate::id::ChunkKind;
 use crate::machine::Unused;
 use crate::transfer::Incoming;
 use crate::wire::{Grant, GrantedWindow};
 
 pub(super) use port::Busy;
+use stage::Basis;
+pub(super) use stage::Stage;
 
 /// Times that missing ranges are asked for without anything new arriving, before the copy is given up.
 const REPAIRS: u8 = 6;
@@ -38,57 +41,6 @@ pub(super) struct Reservation {
     /// not wait in a queue.
     silent: Option<Instant>,
     repairs: u8,
-}
-
-/// What a copy may count on.
-#[derive(Clone, Copy, Debug)]
-enum Basis {
-    /// Nothing is kept for it but room in memory.
-    Share,
-    /// The window that was offered.
-    Offer,
-    /// The window that a leader granted.
-    Grant {
-        leader: NodeId,
-        group: GroupId,
-        /// When the leader expects the copy to be durable.
-        expected: Instant,
-    },
-}
-
-impl Basis {
-    /// Whether the port is kept for it.
-    const fn is_reserved(self) -> bool {
-        !matches!(self, Self::Share)
-    }
-
-    /// The leader that granted it.
-    const fn leader(self) -> Option<NodeId> {
-        match self {
-            Self::Grant { leader, .. } => Some(leader),
-            Self::Share | Self::Offer => None,
-        }
-    }
-}
-
-/// How far it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Offered.
-    Tentative,
-    /// The window is the initiator's; nothing is here yet.
-    Accepted,
-    /// Some of it is here.
-    Arriving,
-    /// With the disk.
-    Writing,
-}
-
-impl Stage {
-    /// Whether payload may come.
-    pub(super) const fn is_open(self) -> bool {
-        matches!(self, Self::Accepted | Self::Arriving)
-    }
 }
 
 impl Reservation {
