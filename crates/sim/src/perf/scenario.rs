@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use ::paper::Protocol;
 use protocol::time::Span;
+use protocol::transport::Transport;
 use serde::Deserialize;
-use serde::de::{Deserializer, Unexpected, Visitor};
+use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
 
 use super::setup::{Load, Machines, Mode, Setup, Slow};
 
@@ -90,19 +92,42 @@ struct File {
     crash_down: Option<Time>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Named {
-    UchCcp,
-    UchAimd,
-    ReplicastM,
-    ReplicastH,
-    LeastOfTwo,
-    C3Like,
-    PrequalLike,
-    PrequalSync,
-    Hash,
-    Leader,
+/// A protocol by its name: one of the papers' or of their rivals, one of the product's, or both.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    paper: Option<Protocol>,
+    product: Option<Transport>,
+}
+
+impl Named {
+    fn find(name: &str) -> Option<Self> {
+        let paper = Protocol::ALL.into_iter().chain(Protocol::RIVALS).find(|protocol| protocol.name() == name);
+        let product = name.parse().ok();
+        (paper.is_some() || product.is_some()).then_some(Self { paper, product })
+    }
+
+    /// All names, each once.
+    fn names() -> String {
+        let product = Transport::NAMED.iter().map(|named| named.name);
+        let papers = Protocol::ALL.into_iter().chain(Protocol::RIVALS).map(Protocol::name);
+        let papers: Vec<&str> = papers.collect();
+        let all = papers.iter().copied().chain(product.filter(|name| !papers.contains(name)));
+        all.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Default for Named {
+    fn default() -> Self {
+        Self { paper: Some(Protocol::ReplicastM), product: Some(Transport::REPLICAST_M) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let unknown = || D::Error::custom(format!("unknown protocol `{name}`, expected one of {}", Self::names()));
+        Self::find(&name).ok_or_else(unknown)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -289,7 +314,7 @@ impl File {
 
     fn choosy(&self) -> Result<bool, Wrong> {
         let choosy = self.choosy.unwrap_or(false);
-        if choosy && !matches!(self.protocol, None | Some(Named::ReplicastM | Named::ReplicastH | Named::Leader)) {
+        if choosy && self.protocol.unwrap_or_default().product.is_none_or(|transport| !transport.reserved) {
             return Err(("choosy", "choosy is for `replicast-m`, `replicast-h` and `leader`".to_owned()));
         }
         Ok(choosy)

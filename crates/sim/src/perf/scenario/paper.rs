@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::super::setup::profile::{HEADERS, Profile, per_datagram};
 use super::super::setup::{Paper, Quirks};
 use super::product::ProfileName;
-use super::{File, LATE_FRAMES, Named, STAGGERED_START, Wrong, within};
+use super::{File, LATE_FRAMES, STAGGERED_START, Wrong, within};
 
 /// Bytes of the longest control message of those that send without windows.
 const LONGEST_OF_RIVALS: u64 = 30;
@@ -37,27 +37,10 @@ pub(super) enum QuirkName {
     StaggeredStart,
 }
 
-impl Named {
-    /// Which of the papers' protocols or rivals it is; `None` when only the product's machines have it.
-    const fn of_papers(self) -> Option<Protocol> {
-        Some(match self {
-            Self::UchCcp => Protocol::UchCcp,
-            Self::UchAimd => Protocol::UchAimd,
-            Self::ReplicastM => Protocol::ReplicastM,
-            Self::ReplicastH => Protocol::ReplicastH,
-            Self::LeastOfTwo => Protocol::LeastOfTwo,
-            Self::C3Like => Protocol::C3Like,
-            Self::PrequalLike => Protocol::PrequalLike,
-            Self::PrequalSync => Protocol::PrequalSync,
-            Self::Hash | Self::Leader => return None,
-        })
-    }
-}
-
 impl File {
     /// A run of the papers' machines, on the papers' network, or with the product's costs.
     pub(super) fn paper(&self, profile: ProfileName) -> Result<Paper, Wrong> {
-        let protocol = self.protocol.unwrap_or(Named::ReplicastM).of_papers().ok_or_else(|| {
+        let protocol = self.protocol.unwrap_or_default().paper.ok_or_else(|| {
             ("protocol", "protocol: `hash` and `leader` are for profile = \"product\" only".to_owned())
         })?;
         let mut config = self.config(protocol)?;

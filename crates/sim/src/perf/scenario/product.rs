@@ -1,5 +1,6 @@
 //! The keys of the product's own machines.
 
+use paper::Protocol;
 use protocol::config::{Config, Reads};
 use protocol::time::Span;
 use protocol::transport::{Selection, Transport};
@@ -57,7 +58,7 @@ impl File {
     /// What is chosen with the protocol where the scenario does not say it, in words. Two leaders that share members refuse
     /// each other's windows.
     pub(super) fn chosen(&self) -> Option<&'static str> {
-        let is_led = matches!(self.protocol, Some(Named::Leader));
+        let is_led = self.protocol.unwrap_or_default().product == Some(Transport::LEADER);
         (is_led && self.overlap.is_none()).then_some(
             "groups share no targets, because protocol = \"leader\" and the scenario does not say otherwise (overlap)",
         )
@@ -91,30 +92,17 @@ impl File {
     }
 
     /// Whether the protocol is one of the papers' machines that may have the product's costs.
-    pub(super) const fn is_unicast(&self) -> bool {
-        matches!(
-            self.protocol,
-            Some(Named::UchCcp | Named::LeastOfTwo | Named::C3Like | Named::PrequalLike | Named::PrequalSync)
-        )
+    pub(super) fn is_unicast(&self) -> bool {
+        let Named { paper, product } = self.protocol.unwrap_or_default();
+        product.is_none() && paper.is_some_and(|paper| paper != Protocol::UchAimd)
     }
 
     fn config_of_product(&self, link: u64) -> Result<Config, Wrong> {
-        let transport = match self.protocol.unwrap_or(Named::ReplicastM) {
-            Named::Hash => Transport::HASH,
-            Named::ReplicastM => Transport::REPLICAST_M,
-            Named::ReplicastH => Transport::REPLICAST_H,
-            Named::Leader => Transport::LEADER,
-            Named::UchCcp
-            | Named::UchAimd
-            | Named::LeastOfTwo
-            | Named::C3Like
-            | Named::PrequalLike
-            | Named::PrequalSync => {
-                let why =
-                    "protocol: with profile = \"product\", `hash`, `replicast-m`, `replicast-h`, `leader`, or a rival";
-                return Err(("protocol", why.to_owned()));
-            }
-        };
+        let transport = self.protocol.unwrap_or_default().product.ok_or_else(|| {
+            let why =
+                "protocol: with profile = \"product\", `hash`, `replicast-m`, `replicast-h`, `leader`, or a rival";
+            ("protocol", why.to_owned())
+        })?;
         let mtu = within("frame", self.frame.unwrap_or(9_000), 576, 65_000)?;
         let percent = within("data_percent", self.data_percent.unwrap_or(100), 1, 100)?;
         let plain = Config::default();
