@@ -447,8 +447,9 @@ impl Put {
         if !(over || enough && (expected || woken && context.now >= soft)) {
             // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
             // bids or the hard deadline change anything.
+            let again = since + context.now.since(since).times(2);
             let soft = match enough {
-                true if self.has_enough_good(context) => soft.min(since + context.now.since(since).times(2)),
+                true if again < soft && self.has_enough_good(context) => again,
                 false if woken && context.now >= soft => hard,
                 _ => soft,
             };
