@@ -87,20 +87,20 @@ enum Phase {
 #[derive(Debug)]
 pub struct Cleaner {
     phase: Phase,
-    /// Whether nothing is told to the targets.
+    /// Whether nothing is sent to the targets.
     dry: bool,
     slice_bytes: u8,
     mark: Option<Mark>,
     /// The mark of the look before.
     since: Option<Mark>,
-    /// Still to be told.
+    /// Targets that have not been told yet.
     queue: Vec<(ChunkId, Vec<NodeId>)>,
     summary: Summary,
     bug: Option<Bug>,
 }
 
 impl Cleaner {
-    /// A cleaner before its first look, which condemns and drops nothing. A `dry` one tells the targets nothing.
+    /// A cleaner before its first look, which condemns and drops nothing. A `dry` one sends the targets nothing.
     #[must_use]
     pub fn new(dry: bool) -> Self {
         let summary = Summary::default();
@@ -149,7 +149,7 @@ impl Cleaner {
         prefix
     }
 
-    /// What to do next; the same until it is said how it ended.
+    /// What to do next; the same until its result is reported.
     #[must_use]
     pub fn want(&mut self) -> Want {
         loop {

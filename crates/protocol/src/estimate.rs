@@ -4,7 +4,7 @@ use crate::flat_map::FlatMap;
 use crate::time::{Instant, Span};
 
 /// Bytes per second that a disk is taken to write before it has shown what it does, and long after it did: more than any disk.
-/// Whoever was not chosen yet is tried, and those that have shown that they are fast are not preferred to it.
+/// A disk that was not chosen yet is tried, and those that have shown that they are fast are not preferred to it.
 pub const FIRST_WRITES: u64 = 16_000_000_000;
 
 /// The same of reads. There is less to choose from, and who says too little keeps the reader's port for a transfer that is late.

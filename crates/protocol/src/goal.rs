@@ -105,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is held where, and in whatever order that is heard.
+        /// Whatever is held where, and in whatever order the answers come.
         #[test]
         fn what_counts_is_held_apart(count in 1..=limits::COPIES as u8, held in vec((vec(0_u8..8, 0..8), 0_u16..12), 0..40)) {
             let mut goal = Goal::new(Redundancy::Copies(count));

@@ -22,7 +22,7 @@ pub const LOOKUPS: usize = 1_024;
 /// Looks for a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
 /// for longer than the interval.
 pub const SCRUB_LOOKS: u8 = 8;
-/// Finished transactions that a target remembers, to say again how they failed when asked.
+/// Finished transactions that a target remembers, to repeat how they failed when asked.
 pub const FINISHED: usize = 1_024;
 /// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.
 pub const WAITING: usize = 4_096;
@@ -36,18 +36,18 @@ pub const REMEMBERED: usize = 16_384;
 pub const LISTED: usize = 30;
 /// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.
 pub const MARKS: usize = 16;
-/// Senders whose replay window is remembered; the one heard from longest ago is forgotten first.
+/// Senders whose replay window is remembered; the one that was silent for longest is forgotten first.
 pub const SENDERS: usize = 4_096;
 /// Sessions that wait for a proof, in all and of one sender: when there are as many, further ones are dropped, or replace
 /// the one that has not answered for longest, and for 20 ms.
 pub const UNPROVEN: usize = 1_024;
 /// See [`UNPROVEN`].
 pub const UNPROVEN_OF_A_SENDER: usize = 4;
-/// Messages of an unproven session that its sender is asked to say again; others are lost.
+/// Messages of an unproven session that its sender is asked to send again; others are lost.
 pub const MISSED: usize = 8;
-/// Messages that a session can say again: its last.
+/// Messages that a session can send again: its last.
 pub const RECENT_MESSAGES: usize = 64;
-/// Nodes to whom a session says again what they dropped before its proof; others miss it.
+/// Nodes to which a session sends again what they dropped before its proof; others miss it.
 pub const ANSWERED: usize = 16_384;
 /// Times a choosy initiator gives windows back for one put because they begin too late; then it takes what it gets.
 pub const CANCELS: u8 = 3;

@@ -25,7 +25,7 @@ pub use crate::wire::DataRun;
 pub trait Machine {
     /// What the local application asks of it.
     type Request;
-    /// What it tells the local application.
+    /// What it reports to the local application.
     type Event;
 
     /// Takes one input; `now` must not be earlier than in the call before.
@@ -95,19 +95,19 @@ pub enum Output<E> {
     Idle(Option<Deadline>),
 }
 
-/// Why a machine has no use for a datagram that was well sealed, or for payload: told so that it can be counted.
+/// Why a machine has no use for a datagram that was well sealed, or for payload: reported so that it can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unused {
     /// It cannot be decoded, or says what cannot be so.
     Invalid,
     /// Payload of no known transfer.
     Unsolicited,
-    /// Of a transfer, a question or a round that is over, or said already: the network doubled it, or it was long on its
+    /// Of a transfer, a question or a round that is over, or received before: the network doubled it, or it was long on its
     /// way.
     Late,
     /// Of a cluster map with which it means something else than here.
     OtherMap,
-    /// There is too much to do, and whoever asks asks again.
+    /// There is too much to do, and the sender asks again.
     Busy,
 }
 
@@ -142,7 +142,7 @@ pub struct Deadline {
 pub enum Destination {
     /// One node.
     Node(NodeId),
-    /// Several targets at once, by multicast. Only used while the initiator is told that multicast works.
+    /// Several targets at once, by multicast. Only used while the initiator finds that multicast works.
     Members(MemberSet),
 }
 

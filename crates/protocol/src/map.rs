@@ -202,7 +202,7 @@ impl ClusterMap {
         self
     }
 
-    /// How chunks are kept of which nothing else is said.
+    /// How chunks are kept that are put with no redundancy of their own.
     #[must_use]
     pub fn redundancy(&self) -> Redundancy {
         Redundancy::Copies(self.copies)
@@ -486,7 +486,7 @@ impl ClusterMap {
 
     /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
     /// in as many distinct domains as there were copies then. Silence that hides nothing is as good as an answer. This is of
-    /// what was put as the map said; what was put with a redundancy of its own is asked for with
+    /// what was put with the redundancy of the map; what was put with a redundancy of its own is asked for with
     /// [`may_hide_all`](Self::may_hide_all).
     #[must_use]
     pub fn may_hide(&self, silent: &[NodeId]) -> bool {

@@ -1,4 +1,4 @@
-//! What an initiator is asked, and what it tells.
+//! What an initiator is asked, and what it reports.
 
 use core::fmt;
 
@@ -67,7 +67,7 @@ pub enum Request {
     Discard {
         /// The caller's name for this request.
         handle: u64,
-        /// Which, and whom to tell.
+        /// Which, and which targets to tell.
         discard: Discard,
     },
     /// Ask every target what its bytes do.
@@ -79,7 +79,7 @@ pub enum Request {
     Map(ClusterMap),
 }
 
-/// What an initiator tells.
+/// What an initiator reports.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A put is over.
@@ -132,7 +132,7 @@ pub enum Event {
         /// What became of the chunks.
         result: Result<Discarded, Busy>,
     },
-    /// The targets said what their bytes do.
+    /// The targets answered how their bytes are used.
     Usage {
         /// Of which request.
         handle: u64,
@@ -295,7 +295,7 @@ pub enum PutError {
 pub enum GetError {
     /// Too much is waiting already.
     Busy,
-    /// Every member of the group said that it does not hold the chunk.
+    /// Every member of the group answered that it does not hold the chunk.
     NotFound,
     /// No good copy could be had in time, but not everybody could be asked.
     Unavailable {

@@ -33,7 +33,7 @@ pub(super) struct Context {
     pub(super) map: ClusterMap,
     pub(super) config: Arc<Config>,
     pub(super) rng: Rng,
-    /// A node that hears of one transaction must not be able to name the next.
+    /// A node that knows one transaction must not be able to name the next.
     pub(super) txns: Unguessable,
     pub(super) now: Instant,
     pub(super) out: VecDeque<Output<Event>>,
@@ -180,7 +180,7 @@ impl Context {
         late
     }
 
-    /// What a leader granted comes too late to be used: whoever keeps a window for it is free again at once.
+    /// What a leader granted comes too late to be used: the targets that keep a window for it are free again at once.
     pub(super) fn give_back(&mut self, leader: NodeId, grant: &Grant) {
         let members = grant.windows.iter().map(|turn| turn.target).filter(|member| *member != leader);
         self.release(grant.txn, grant.round, members.chain([leader]).collect());
@@ -192,7 +192,7 @@ impl Context {
         holders.into_iter().for_each(|node| self.send(Destination::Node(node), &nobody));
     }
 
-    /// How long to rest when targets are busy: until the first of them said that it may have a window, within reason.
+    /// How long to rest when targets are busy: until the first of them expects to have a window, within reason.
     pub(super) fn rest(&self, busy: Option<Span>) -> Span {
         busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
     }

@@ -57,11 +57,11 @@ pub(super) struct Job {
 /// What is known after all rounds so far.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Targets that said that they have no copy.
+    /// Targets that have no copy.
     absent: Vec<NodeId>,
     /// Holders that failed this get; asked again when there is nobody else.
     tried: Vec<NodeId>,
-    /// Holders that said themselves that their copy is damaged or cannot be read: not asked again.
+    /// Holders whose copy is damaged or cannot be read, by their own answer: not asked again.
     corrupt: Vec<NodeId>,
     /// Holders whose copy arrived damaged. That may have happened on the way.
     suspect: Vec<NodeId>,
@@ -86,7 +86,7 @@ impl Progress {
         damaged
     }
 
-    /// Why there is nobody left to ask: all of them said that they have no copy, or a damaged one.
+    /// Why there is nobody left to ask: all of them answered that they have no copy, or a damaged one.
     fn nowhere(&self, all: &[NodeId]) -> Option<GetError> {
         if !all.iter().all(|n| self.absent.contains(n) || self.corrupt.contains(n)) {
             return None;

@@ -13,7 +13,7 @@ const CHECKED_GROUPS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Multicast {
     works: bool,
-    /// Questions that were not heard, and when the last of them was over.
+    /// Questions that did not arrive, and when the last of them was over.
     unheard: (u8, Instant),
     check_at: Instant,
     checked: Option<TxnId>,
@@ -107,7 +107,7 @@ impl Rounds {
         self.strangers.clear();
     }
 
-    /// Whether the last round that asked by multicast was heard by nobody.
+    /// Whether the last round that asked by multicast reached nobody.
     pub(super) const fn is_unheard(&self) -> bool {
         self.asked.is_some() || self.unheard.is_some()
     }
@@ -121,7 +121,7 @@ impl Rounds {
         }
     }
 
-    /// An answer to an earlier round: late, but it was heard.
+    /// An answer to an earlier round: late, but the question had arrived.
     pub(super) fn late(&mut self) {
         self.unheard = None;
     }

@@ -27,7 +27,7 @@ use crate::wire::{Ack, Answer, Bid, BusyWindows, ByteRange, Granted, Grants, Mes
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
-/// Rounds of a put before it counts without those who are down: whoever is back answers by then.
+/// Rounds of a put before it counts without those who are down: a target that is back answers by then.
 const ASKED: u8 = 3;
 /// Rounds that ask the leader of the group before the group itself is asked. What a member refused, its leader knows better
 /// the next time.
@@ -45,7 +45,7 @@ pub(super) struct Put {
     /// From when on windows were asked for in this round.
     earliest: Instant,
     leader: LeaderAttempts,
-    /// Members that refused what the leader granted before we heard of the grant.
+    /// Members that refused what the leader granted before the grant came here.
     refusals: Vec<(NodeId, Answer)>,
     /// Whether rounds ask by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
@@ -78,7 +78,7 @@ struct Progress {
     holders: Vec<NodeId>,
     /// Targets that failed this put; asked again only when there is nobody else.
     failed: Vec<NodeId>,
-    /// Targets that said that they have no room: not asked again by this put.
+    /// Targets that have no room: not asked again by this put.
     full: Vec<NodeId>,
     rounds: u32,
     /// Rounds that count against [`limits::ROUNDS`]: not those in which targets only had no window free yet.

@@ -31,7 +31,7 @@ pub(super) struct Query {
 /// An answer that a target still owes.
 #[derive(Debug)]
 struct Owed {
-    /// How often it was asked since it was heard last.
+    /// How often it was asked since its last answer.
     asked: u8,
     /// When it is asked again.
     again: Instant,
@@ -39,7 +39,7 @@ struct Owed {
     after: Option<ChunkId>,
     /// (To a discard.) Which page.
     page: u16,
-    /// Whether the last that was heard of it is that it is busy.
+    /// Whether its last answer was that it is busy.
     busy: bool,
 }
 
@@ -294,7 +294,7 @@ impl Query {
             silent.pop();
         }
         context.event(match &mut self.question {
-            // What was not heard is missing: "silent" would send the reader to look for targets that are well.
+            // What did not arrive is missing: "silent" would send the reader to look for targets that are well.
             Question::List { .. } if too_few => Event::List { handle, result: Err(Busy) },
             Question::List { found, .. } => {
                 let chunks =
@@ -322,7 +322,7 @@ impl Query {
 
     pub(super) fn wake(&mut self, context: &mut Context) -> Step {
         if context.now >= self.give_up_at {
-            // Whoever still has more to say counts as silent: what was not heard is not known.
+            // A target whose list is not complete counts as silent: what did not arrive is not known.
             let open = core::mem::take(&mut self.open);
             let (busy, silent): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, owed)| owed.busy);
             self.busy.extend(busy.into_iter().map(|(node, _)| node));

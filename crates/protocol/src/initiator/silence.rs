@@ -1,4 +1,4 @@
-//! Who has said nothing for how long, as far as this initiator noticed.
+//! Which targets have been silent for how long, as far as this initiator noticed.
 
 use super::{Context, Instant, NodeId};
 
@@ -21,7 +21,7 @@ impl Context {
         self.missed.remove(&node);
     }
 
-    /// Nothing was heard of a member in a round that began at `since`. Rounds at one time count as one: a moment's silence
+    /// Nothing came from a member in a round that began at `since`. Rounds at one time count as one: a moment's silence
     /// is not many.
     pub(super) fn miss(&mut self, node: NodeId, since: Instant) {
         let (rounds, over) = self.missed.entry(node).or_insert((0, Instant::ZERO));

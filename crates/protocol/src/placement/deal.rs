@@ -76,7 +76,7 @@ pub(crate) fn salts(drawn: &[u8]) -> impl Iterator<Item = u64> + '_ {
     (0..).zip(drawn).flat_map(salts)
 }
 
-/// Gives every group its shares by capacity, whoever had them.
+/// Gives every group its shares by capacity, whichever group had them.
 pub(crate) fn divide<'a>(layout: &mut Layout, targets: impl IntoIterator<Item = &'a TargetEntry>, overlap: bool) {
     let leads = leads(layout, overlap);
     while layout.shares < SHARES_PER_GROUP.saturating_mul(leads.len() as u32).min(limits::SHARES) {

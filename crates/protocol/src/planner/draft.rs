@@ -20,7 +20,7 @@ pub(super) struct Draft {
     before: BTreeSet<u32>,
     /// Those that are to be in cells.
     targets: BTreeMap<NodeId, TargetEntry>,
-    /// How chunks are kept of which nothing else is said.
+    /// How chunks are kept that are put with no redundancy of their own.
     redundancy: Redundancy,
     /// What every group must be able to keep.
     most: Redundancy,

@@ -1,4 +1,4 @@
-//! What a target tells its driver, and how it is set up.
+//! What a target reports to its driver, and how it is set up.
 
 use crate::id::{ChunkId, Epoch, NodeId};
 use crate::machine::Unused;
@@ -6,7 +6,7 @@ use crate::map::ClusterMap;
 use crate::time::Span;
 use crate::wire::Answer;
 
-/// A target has no local application; it is told these.
+/// A target has no local application; these come from its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A newer cluster map has come.
@@ -30,7 +30,7 @@ pub struct Setup {
     pub bug: Option<Bug>,
 }
 
-/// What a target tells, for metrics, logs and checkers.
+/// What a target reports, for metrics, logs and checkers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A bid was sent: a window, or why there is none.
@@ -111,7 +111,7 @@ pub enum Bug {
     SkipHashCheck,
     /// Offer and accept windows that overlap accepted ones.
     OverlapWindows,
-    /// Take what a leader grants into the calendar, whoever has the port then.
+    /// Take what a leader grants into the calendar, even if the port is reserved then.
     TrustGrants,
     /// Keep what a leader granted for ever, although no payload comes.
     KeepGrants,
@@ -121,7 +121,7 @@ pub enum Bug {
     NeverExpire,
     /// Take puts under an older cluster map than the own one.
     TakeOldMap,
-    /// Vouch for a copy to whoever uses an older cluster map.
+    /// Vouch for a copy to an initiator that uses an older cluster map.
     VouchOldMap,
     /// Answer "have it" without remembering that somebody counts on the copy now.
     ForgetPromise,

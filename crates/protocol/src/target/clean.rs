@@ -12,7 +12,7 @@ pub(super) struct Marks {
     newest: u32,
     /// Oldest first.
     known: VecDeque<(TxnId, u32)>,
-    /// The newest cluster map that was heard of.
+    /// The newest cluster map that a message had.
     epoch: Epoch,
 }
 
@@ -50,7 +50,7 @@ impl Marks {
 }
 
 impl Target {
-    /// Whoever asks whether a copy is here counts on it from now on.
+    /// An initiator that asks whether a copy is here counts on it from now on.
     pub(super) fn promise(&self) -> Option<u32> {
         (self.setup.bug != Some(Bug::ForgetPromise)).then(|| self.marks.newest())
     }

@@ -1,6 +1,6 @@
 //! The leader of a group: grants windows on behalf of the other members, which keep the last word (`docs/leader.md`).
 //!
-//! What a leader knows of its group is a guess, put right by reports. A wrong guess costs time: whoever was granted what a
+//! What a leader knows of its group is a guess, put right by reports. A wrong guess costs time: an initiator that was granted what a
 //! member cannot keep negotiates directly.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ const ABOUT: u64 = 2;
 #[derive(Debug, Default)]
 struct Group {
     term: u32,
-    /// Who leads it, and when that was heard last.
+    /// Its leader, and when the last message of that leader came.
     leader: Option<(NodeId, Instant)>,
     /// What we know of its members, while we lead it.
     leadership: Option<Leadership>,
@@ -132,8 +132,8 @@ impl View {
         self.free = report.free;
     }
 
-    /// What a write of `size` keeps the disk by, and takes by itself: from the nearest size that was told of. A smaller one may take
-    /// so much less, for all that is known: whoever has done none is to be tried.
+    /// What a write of `size` keeps the disk by, and takes by itself: from the nearest size that was reported. A smaller one may take
+    /// so much less, for all that is known: a member without a report is to be tried.
     fn write(&self, size: u32) -> (Span, Span) {
         let class = size.ilog2();
         let nearest = self.writes.iter().min_by_key(|(known, _)| known.abs_diff(class));
@@ -226,7 +226,7 @@ impl Target {
             group.leadership = None;
             group.leader = Some((from, now));
         }
-        // Whoever claims with a term that is over learns of the later one.
+        // A claim with a term that is over is answered with the later one.
         self.report(id, from, REPORTED);
     }
 
@@ -404,7 +404,7 @@ impl Target {
         }
     }
 
-    /// After a copy is complete: tells the leader when it was far from right about it.
+    /// After a copy is complete: reports to the leader when its estimate was far off.
     pub(super) fn report_unless_right(&mut self, leader: NodeId, group: GroupId, expected: Instant, size: u32) {
         let (each, whole) = self.write_times(size);
         let done = (self.now + self.writing()).max(self.now + whole);
@@ -440,10 +440,10 @@ impl Target {
         }
     }
 
-    /// A member holds what is sought. When as many as there are copies said so, or it took them long, one is chosen.
+    /// A member holds what is sought. When as many as there are copies have answered, or after a while, one is chosen.
     fn holds(&mut self, from: NodeId, holds: Holds) {
         let txn = holds.txn;
-        // Another was chosen before this one said so.
+        // Another was chosen before this one answered.
         if self.lead.has_granted(holds.initiator, txn, holds.round) {
             return self.event(Event::Dropped(Unused::Late));
         }

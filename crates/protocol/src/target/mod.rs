@@ -181,7 +181,7 @@ impl Target {
         op
     }
 
-    /// Starts a question to the index. When too many are open, whoever asked is told so, and asks again.
+    /// Starts a question to the index. When too many are open, the answer is "busy", and the initiator asks again.
     fn begin_effect(&mut self, effect: Effect, pending: Pending) {
         if self.pending.len() < limits::LOOKUPS {
             self.start(effect, pending);
@@ -195,7 +195,7 @@ impl Target {
                 self.bid(from, txn, 0, busy);
             }
             Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
-            // A copy that was granted a window is written once more, if it is here. Whoever seeks asks directly after a while.
+            // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while.
             // Else only suspicions come here: the background looks at the same copy in its turn.
             Pending::Granted { .. }
             | Pending::Seek { .. }
@@ -232,7 +232,7 @@ impl Target {
             Message::Leading(Leading::Request(request)) if head.epoch < self.setup.map.epoch => {
                 self.bid(from, request.txn, request.round, Answer::Stale);
             }
-            // Whoever asks counts on the copy where its map looks for it.
+            // The initiator counts on the copy where its map looks for it.
             Message::Probe { txn, .. }
                 if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::VouchOldMap) =>
             {

@@ -313,7 +313,7 @@ impl Target {
             return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Unknown });
         };
         let State::Sending { payload, outgoing } = &mut serving.state else {
-            // The disk is slower than was expected: whoever gave up now would only make it read again.
+            // The disk is slower than was expected: to give up now would only make it read again.
             return self.send(from, &Message::Ack { txn: repair.txn, ack: Ack::Pending });
         };
         if outgoing.next_deadline().is_some() {

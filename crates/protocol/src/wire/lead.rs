@@ -1,4 +1,4 @@
-//! What a group's leader says and hears (`docs/leader.md`).
+//! What a group's leader sends and receives (`docs/leader.md`).
 
 use bytes::BufMut;
 

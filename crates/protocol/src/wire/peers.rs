@@ -24,7 +24,7 @@ pub enum Bug {
     TrustSequences,
     /// A session counts from its first datagram on, proven or not.
     BelieveSessions,
-    /// What was sealed before the proof of a session counts, too, if this life has not heard it.
+    /// What was sealed before the proof of a session counts, too, if this life has not received it.
     BelieveBefore,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Peers {
     /// By sender and session.
     unproven: BTreeMap<(u32, u64), Unproven>,
     nonces: Rng,
-    /// Counts what was heard, to find whom nothing was heard of for longest.
+    /// Counts what was received, to find the node that was silent for longest.
     clock: u64,
     pub(super) bug: Option<Bug>,
 }
@@ -47,7 +47,7 @@ struct Proven {
     seen: Seen,
     /// What was asked.
     nonce: u64,
-    /// What was dropped before the proof, and is good once if it is said again.
+    /// What was dropped before the proof, and is good once if it is sent again.
     missed: Vec<u64>,
     used: u64,
 }
@@ -67,7 +67,7 @@ struct Unproven {
 /// What to ask the sender of an unproven session.
 pub(super) struct Question {
     pub(super) nonce: u64,
-    /// What it should say again, if nobody can have heard it.
+    /// What it should send again, if nobody can have received it.
     pub(super) missed: Vec<u64>,
 }
 
@@ -126,7 +126,7 @@ impl Peers {
                 None
             };
             let oldest = oldest.map(|(key, waits)| (*key, waits.first));
-            // Whoever was asked just now must have the time to answer.
+            // A node that was asked just now must have the time to answer.
             if oldest.is_some_and(|(_, first)| now.since(first) < TURN) {
                 return None;
             }
@@ -154,7 +154,7 @@ impl Peers {
     /// question was asked. An error for one that was not asked for.
     ///
     /// The nonce was drawn here, in this life: so whatever has a higher number was sealed in this life, and what has not
-    /// may have been heard by an earlier one.
+    /// may have been received by an earlier one.
     pub(super) fn prove(
         &mut self,
         now: Instant,
@@ -181,7 +181,7 @@ impl Peers {
         Ok((!unlisted.is_empty()).then_some(Question { nonce, missed: unlisted }))
     }
 
-    /// Takes message number `missed`, which its sender says again, asked with this nonce.
+    /// Takes message number `missed`, which its sender sends again, asked with this nonce.
     pub(super) fn again(&mut self, from: u32, session: u64, nonce: u64, missed: u64) -> Result<(), DropReason> {
         let known = self.proven.get_mut(&from).filter(|known| known.session == session).ok_or(DropReason::Unproven)?;
         let asked = known.missed.iter().position(|n| *n == missed).filter(|_| known.nonce == nonce);

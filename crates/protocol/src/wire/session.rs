@@ -57,7 +57,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     nonce: u64,
-    /// Messages that may still be said again.
+    /// Messages that may still be sent again.
     left: usize,
 }
 
@@ -70,7 +70,7 @@ struct Header {
 }
 
 impl Session {
-    /// A session of `node`, from when on no earlier process of that node hears anything any more. `seed`: 64 random bits
+    /// A session of `node`, from when on no earlier process of that node receives anything. `seed`: 64 random bits
     /// that no other session has. They need not be secret: only who has the key can ask for a proof.
     #[must_use]
     pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64) -> Self {
@@ -98,7 +98,7 @@ impl Session {
         sealed
     }
 
-    /// The same for what is never said again.
+    /// The same for what is never sent again.
     fn seal_unrepeated(&mut self, message: &[u8]) -> Bytes {
         self.sequence += 1;
         let mut out = BytesMut::with_capacity(message.len() + TAG);
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// What to answer a datagram that was dropped as of another cluster, key or version ([`is_answerable`]): it says
-    /// nothing, but its version, cluster and seal let the other side see why it is not heard.
+    /// nothing, but its version, cluster and seal let the other side see why it is dropped.
     #[must_use]
     pub fn refusal(&mut self) -> Bytes {
         let refusal = self.between(REFUSAL);
@@ -181,7 +181,7 @@ impl Session {
         out
     }
 
-    /// Asks a node to prove its session, and to say again what was dropped because it was not proven.
+    /// Asks a node to prove its session, and to send again what was dropped because it was not proven.
     fn challenge(&mut self, of: &Header, question: &Question) -> Bytes {
         let mut out = self.between(CHALLENGE);
         out.put_u32_le(of.from);
@@ -217,7 +217,7 @@ impl Session {
         Ok(Opened::Between(replies))
     }
 
-    /// How many of the messages that a node missed it is told again. None, unless no life of it can have taken anything of
+    /// How many of the messages that a node missed are sent to it again. None, unless no life of it can have taken anything of
     /// this session before it drew this nonce: none takes anything before its first challenge was answered.
     fn says_again(&mut self, node: u32, nonce: u64, missed: usize) -> usize {
         if self.answered.len() >= limits::ANSWERED && !self.answered.contains_key(&node) {
@@ -253,7 +253,7 @@ impl Session {
         Ok(Opened::Between(more.map(|question| self.challenge(header, &question)).into_iter().collect()))
     }
 
-    /// The message that another node says again.
+    /// The message that another node sends again.
     fn again(&mut self, header: &Header, body: &Bytes) -> Result<Bytes, DropReason> {
         let mut r = Reader::new(body);
         let (to, nonce) = r.u32().zip(r.u64()).ok_or(DropReason::Malformed)?;

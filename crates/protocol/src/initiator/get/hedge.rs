@@ -1,4 +1,4 @@
-//! A second request for a get whose holder is late: who begins to send first is received from, the other is told to stop.
+//! A second request for a get whose holder is late: the one that begins to send first is received from, the other is told to stop.
 
 use super::{
     Answer, Bid, Context, Destination, Event, Get, Instant, Message, NodeId, OfferedWindow, Phase, Span, Step,
