@@ -46,14 +46,7 @@ fn what_is_put_comes_back_with_every_transport() {
         let mut cluster = Cluster::new(&config);
         let chunks: Vec<Bytes> = [1, 100, 16 << 10, 128 << 10, 1 << 20].map(|n| payload(n as u64, n)).to_vec();
         for (handle, chunk) in chunks.iter().enumerate() {
-            let id = ChunkId::of_payload(chunk);
-            cluster.request(Request::Put {
-                handle: handle as u64,
-                id,
-                payload: chunk.clone(),
-                removal: false,
-                redundancy: None,
-            });
+            cluster.put(handle as u64, chunk.clone());
         }
         for event in cluster.run() {
             let Event::Put { handle, result: Ok(stored) } = event else { panic!("{config:?}: {event:?}") };
@@ -109,8 +102,7 @@ fn negotiated_gets_come_one_after_the_other() {
         let mut cluster = Cluster::new(&config);
         let chunks: Vec<Bytes> = (0..12).map(|n| payload(n, 1 << 20)).collect();
         for (handle, chunk) in chunks.iter().enumerate() {
-            let (handle, id) = (handle as u64, ChunkId::of_payload(chunk));
-            cluster.request(Request::Put { handle, id, payload: chunk.clone(), removal: false, redundancy: None });
+            cluster.put(handle as u64, chunk.clone());
         }
         cluster.run();
         for (handle, chunk) in chunks.iter().enumerate() {
@@ -130,7 +122,7 @@ fn a_get_outlasts_a_cut_cable_but_not_dead_holders() {
         let mut cluster = Cluster::new(&config);
         let chunk = payload(4, 1_000);
         let id = ChunkId::of_payload(&chunk);
-        cluster.request(Request::Put { handle: 1, id, payload: chunk, removal: false, redundancy: None });
+        cluster.put(1, chunk);
         cluster.run();
         let holders = cluster.holders(&id);
         // How long a get lasts when these are silent.
@@ -154,7 +146,7 @@ fn a_chunk_with_only_damaged_copies_is_not_called_not_found() {
         let mut cluster = Cluster::new(&config);
         let chunk = payload(4, 1_000);
         let id = ChunkId::of_payload(&chunk);
-        cluster.request(Request::Put { handle: 1, id, payload: chunk, removal: false, redundancy: None });
+        cluster.put(1, chunk);
         cluster.run();
         let holders = cluster.holders(&id);
         cluster.rot = Some(rot);
@@ -181,13 +173,7 @@ fn two_dead_targets_hinder_nothing() {
         cluster.dead.extend([NodeId(2), NodeId(7)]);
         for n in 0..40 {
             let chunk = payload(n, 5_000);
-            cluster.request(Request::Put {
-                handle: n,
-                id: ChunkId::of_payload(&chunk),
-                payload: chunk,
-                removal: false,
-                redundancy: None,
-            });
+            cluster.put(n, chunk);
         }
         for event in cluster.run() {
             let Event::Put { result: Ok(stored), .. } = event else { panic!("{config:?}: {event:?}") };
@@ -201,11 +187,10 @@ fn a_chunk_that_is_there_is_not_sent_again() {
     for config in configs() {
         let mut cluster = Cluster::new(&config);
         let chunk = payload(3, 20_000);
-        let id = ChunkId::of_payload(&chunk);
-        cluster.request(Request::Put { handle: 1, id, payload: chunk.clone(), removal: false, redundancy: None });
+        cluster.put(1, chunk.clone());
         cluster.run();
         let sent = cluster.sent.get("data").copied();
-        cluster.request(Request::Put { handle: 2, id, payload: chunk, removal: false, redundancy: None });
+        cluster.put(2, chunk);
         let events = cluster.run();
         assert!(matches!(&events[..], [Event::Put { result: Ok(s), .. }] if s.holders.len() == 3));
         assert_eq!(cluster.sent.get("data").copied(), sent, "{config:?}");
@@ -228,13 +213,7 @@ fn too_few_live_targets_fail_with_names() {
     let mut cluster = Cluster::new(&config);
     cluster.dead.extend((1..=7).map(NodeId));
     let chunk = payload(1, 1_000);
-    cluster.request(Request::Put {
-        handle: 1,
-        id: ChunkId::of_payload(&chunk),
-        payload: chunk,
-        removal: false,
-        redundancy: None,
-    });
+    cluster.put(1, chunk);
     let events = cluster.run();
     let [Event::Put { result: Err(PutError::TooFewCopies { have, silent, .. }), .. }] = &events[..] else {
         panic!("{events:?}")
@@ -257,13 +236,7 @@ fn a_put_that_lacks_a_failure_domain_says_so_soon() {
         // The second finds known what the first waited for.
         for (n, limit) in [(1, Span::from_secs(10)), (2, Span::from_secs(1))] {
             let (began, chunk) = (cluster.now, payload(n, 1_000));
-            cluster.request(Request::Put {
-                handle: n,
-                id: ChunkId::of_payload(&chunk),
-                payload: chunk,
-                removal: false,
-                redundancy: None,
-            });
+            cluster.put(n, chunk);
             let events = cluster.run();
             let Some(Event::Put { result: Err(error), .. }) = events.iter().find(|e| matches!(e, Event::Put { .. }))
             else {
@@ -277,13 +250,7 @@ fn a_put_that_lacks_a_failure_domain_says_so_soon() {
         }
         cluster.dead.clear();
         let chunk = payload(3, 1_000);
-        cluster.request(Request::Put {
-            handle: 3,
-            id: ChunkId::of_payload(&chunk),
-            payload: chunk,
-            removal: false,
-            redundancy: None,
-        });
+        cluster.put(3, chunk);
         let events = cluster.run();
         assert!(events.iter().any(|e| matches!(e, Event::Put { result: Ok(_), .. })), "{config:?}: {events:?}");
     }
@@ -328,13 +295,7 @@ fn lists_merge_what_many_hold_page_by_page() {
     for n in 0..200 {
         let chunk = payload(n, 64);
         ids.insert(ChunkId::of_payload(&chunk));
-        cluster.request(Request::Put {
-            handle: n,
-            id: ChunkId::of_payload(&chunk),
-            payload: chunk,
-            removal: false,
-            redundancy: None,
-        });
+        cluster.put(n, chunk);
     }
     cluster.run();
     cluster.request(Request::List { handle: 1, prefix: vec![0] });

@@ -221,6 +221,12 @@ impl Cluster {
         }
     }
 
+    /// Asks for a put of this payload, with the redundancy of the map.
+    pub(super) fn put(&mut self, handle: u64, payload: Bytes) {
+        let id = ChunkId::of_payload(&payload);
+        self.request(Request::Put { handle, id, payload, removal: false, redundancy: None });
+    }
+
     pub(super) fn request(&mut self, request: Request) {
         self.initiator.handle_input(self.now, Input::Request(request));
         let mut out = Vec::new();
