@@ -205,7 +205,7 @@ impl Put {
         };
         let silent: Vec<NodeId> = self.round.asked_of.iter().copied().filter(silent).collect();
         let (have, full) = (core::mem::take(&mut self.progress.holders), core::mem::take(&mut self.progress.full));
-        let (_, mut possible) = members(&context.map, &self.job.id);
+        let mut possible = self.ranked.clone();
         possible.retain(|n| !silent.contains(n) && !full.contains(n) && !context.is_suspect(*n));
         possible.extend(&have);
         let (domains, possible) = (context.domains(&have), context.domains(&possible));
@@ -220,15 +220,14 @@ impl Put {
         if self.progress.full.is_empty() {
             return false;
         }
-        let (_, mut left) = members(&context.map, &self.job.id);
-        left.retain(|n| !self.progress.full.contains(n));
+        let left = self.ranked.iter().copied().filter(|n| !self.progress.full.contains(n));
         !context.would_meet(self.progress.goal, left)
     }
 
     /// Whether so many are down that too few domains are left. While nobody answers it may be our own way that is cut, and
     /// that heals.
     fn lacks_domains(&self, context: &Context) -> bool {
-        let (_, mut left) = members(&context.map, &self.job.id);
+        let mut left = self.ranked.clone();
         left.retain(|n| !context.is_down(*n));
         self.progress.counted >= ASKED && !left.is_empty() && !context.would_meet(self.progress.goal, left)
     }
