@@ -6,7 +6,9 @@ use crate::api::{Status, TargetInfo};
 use crate::args::{Args, ClusterCommand, Command, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
-use crate::{bench, catalog, clean, files, local_cluster, log, migrate, objects, plan, roles, simulate, units, up};
+use crate::{
+    bench, catalog, clean, files, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up,
+};
 
 /// Groups that a line names at most.
 const GROUPS: usize = 12;
@@ -20,6 +22,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     // `s3s` calls every refused request an error of ours.
     log::start(if quiet { "warn" } else { "info,s3s=off" });
+    if !matches!(args.command, Command::Sim(_)) {
+        memory::keep_pages_small();
+    }
     match args.command {
         Command::Up(args) => up::run(&args),
         Command::Target(args) => roles::target(&args),

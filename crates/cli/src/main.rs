@@ -14,6 +14,7 @@ mod gateway_file;
 mod local_cluster;
 mod location;
 mod log;
+mod memory;
 mod migrate;
 mod objects;
 mod output;

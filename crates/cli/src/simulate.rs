@@ -4,7 +4,6 @@ mod ablate;
 mod cells;
 mod check;
 mod choosy;
-mod large_pages;
 mod leader;
 mod paper;
 mod plot;

@@ -188,7 +188,7 @@ fn a_run_repeats_exactly_on_every_build_and_any_number_of_threads() {
     assert_eq!(one, DIGESTS, "what is repeated has changed: if it was meant to, write the new digests down");
 }
 
-const DIGESTS: [u64; 3] = [15_241_406_358_310_452_085, 12_582_203_645_250_211_699, 5_712_383_252_046_181_140];
+const DIGESTS: [u64; 3] = [2_341_200_806_265_816_273, 12_582_203_645_250_211_699, 5_712_383_252_046_181_140];
 
 #[test]
 fn what_disks_can_do_counts_their_syncs_and_hashing() {

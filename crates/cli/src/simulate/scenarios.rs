@@ -8,7 +8,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sim::perf::{Change, Estimate, Load, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
 
-use super::large_pages;
 use super::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
 use super::progress::Progress;
 use super::report::{Report, make_place};
@@ -72,7 +71,6 @@ pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::
     make_place(report)?;
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
-    large_pages::restart_with(&setups);
     if let Some(chosen) = scenarios.iter().find_map(|scenario| scenario.chosen) {
         print_note(chosen, report)?;
     }

@@ -46,7 +46,7 @@ const RUN: u32 = SOURCES - 1;
 
 /// What happens at a moment. Numbers of nodes: targets first, initiators behind them.
 #[derive(Clone)]
-pub(super) enum Event<W> {
+pub(super) enum Event<W, N> {
     /// A node's deadline.
     Wake(u32),
     /// On the network.
@@ -62,12 +62,14 @@ pub(super) enum Event<W> {
     Restart(u32),
     /// The next request of an initiator.
     Arrival(u32),
+    /// What a part should know of another.
+    Notice(N),
     /// Measuring begins; measuring ends.
     Measure,
     Stop,
 }
 
-impl<W> Event<W> {
+impl<W, N> Event<W, N> {
     /// The node whose own event this is; `of_wire` says it of what happens on the network. Of wakes only the earliest counts,
     /// which [`Node::armed`] knows.
     fn owner(&self, targets: u32, of_wire: impl FnOnce(&W) -> Option<u32>) -> Option<u32> {
@@ -79,7 +81,7 @@ impl<W> Event<W> {
             | Self::Restart(node) => Some(*node),
             Self::Arrival(n) => Some(n + targets),
             Self::Wire(wire) => of_wire(wire),
-            Self::Wake(_) | Self::Crash | Self::Measure | Self::Stop => None,
+            Self::Wake(_) | Self::Notice(_) | Self::Crash | Self::Measure | Self::Stop => None,
         }
     }
 }
@@ -97,9 +99,9 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     pub(super) map: &'a ClusterMap,
     /// For each cell the targets of the group that begins with it, in the order of their bits.
     members: &'a [Box<[u32]>],
-    queue: Queue<Event<F::Wire>>,
+    queue: Queue<Event<F::Wire, M::Notice>>,
     /// What happens at other parts' nodes.
-    letters: Vec<Vec<Letter<F::Wire>>>,
+    letters: Vec<Vec<Letter<F::Wire, M::Notice>>>,
     pub(super) now: u64,
     targets: Vec<M::Target>,
     initiators: Vec<M::Initiator>,
@@ -293,7 +295,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     }
 
     /// Adds an event of a node's own, which is in this part.
-    pub(super) fn push(&mut self, node: u32, at: u64, event: Event<F::Wire>) {
+    pub(super) fn push(&mut self, node: u32, at: u64, event: Event<F::Wire, M::Notice>) {
         let order = self.order(node);
         if event.owner(self.setup.targets, F::owner).is_some() {
             self.node(node).due.add(at);
@@ -302,12 +304,23 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     }
 
     /// Adds an event of this part's node `from` that comes to others, a trip from now at the earliest.
-    pub(super) fn post(&mut self, from: u32, at: u64, to: Destination, event: Event<F::Wire>) {
+    pub(super) fn post(&mut self, from: u32, at: u64, to: Destination, event: Event<F::Wire, M::Notice>) {
         let order = self.order(from);
         if self.parts.count() == 1 {
             return self.queue.push(at, order, event);
         }
         let parts = self.receivers(to).fold(0_u32, |parts, node| parts | 1 << self.parts.part(node));
+        self.post_to(parts, at, order, &event);
+    }
+
+    /// Lets all parts know something, a trip from now.
+    pub(super) fn tell_all(&mut self, from: u32, notice: M::Notice) {
+        let (at, order) = (self.now + self.fabric.trip(), self.order(from));
+        self.post_to(u32::MAX, at, order, &Event::Notice(notice));
+    }
+
+    /// Adds an event that comes to those parts whose bits are set.
+    fn post_to(&mut self, parts: u32, at: u64, order: Order, event: &Event<F::Wire, M::Notice>) {
         for part in (0..self.parts.count()).filter(|part| parts >> part & 1 == 1) {
             if part == self.part {
                 self.queue.push(at, order, event.clone());
@@ -318,7 +331,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     }
 
     /// Adds an event that comes in every part.
-    fn push_for_all(&mut self, at: u64, event: Event<F::Wire>) {
+    fn push_for_all(&mut self, at: u64, event: Event<F::Wire, M::Notice>) {
         self.common += 1;
         self.common_due.add(at);
         self.queue.push(at, Order { source: RUN, count: self.common }, event);
@@ -369,7 +382,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         *digest = (*digest ^ what ^ now << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 
-    fn handle(&mut self, event: Event<F::Wire>) {
+    fn handle(&mut self, event: Event<F::Wire, M::Notice>) {
         match &event {
             Event::Wake(node) => self.happens(*node, 0),
             Event::Handle(node, _) => self.happens(*node, 1),
@@ -378,7 +391,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Event::Written(node, op) => self.happens(*node, op.0 << 8 | 4),
             Event::Arrival(n) => self.happens(n + self.setup.targets, 5),
             Event::Restart(node) => self.happens(*node, 6),
-            Event::Wire(_) => {}
+            Event::Wire(_) | Event::Notice(_) => {}
             // In all parts, and counted once.
             Event::Measure | Event::Stop | Event::Crash => {
                 self.events += u64::from(self.part == 0);
@@ -406,6 +419,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
                 self.next_arrival(n);
             }
             Event::Wire(wire) => F::happen(self, wire),
+            Event::Notice(notice) => self.machines.note(notice),
             Event::Measure => self.measure(),
             Event::Stop => self.stop(),
             Event::Crash => self.crash(),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use protocol::id::{NodeId, OpId};
-use protocol::machine::{Completion, Effect, ReadFailure};
+use protocol::machine::{Completion, Destination, Effect, ReadFailure};
 use protocol::time::Span;
 
 use super::{Driver, Event, FREE, Fabric, MachineSet};
@@ -67,7 +67,10 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         for finished in done.drain(..) {
             let arrived = match finished {
                 Finished::Written { op, id, bytes } => {
-                    self.machines.stored(&id, bytes as u32, NodeId(node));
+                    if let Some((notice, to)) = self.machines.stored(&id, bytes as u32, NodeId(node)) {
+                        let at = self.now + self.fabric.trip();
+                        self.post(node, at, Destination::Node(to), Event::Notice(notice));
+                    }
                     written(op)
                 }
                 Finished::Read { op, payload } => Arrived::Done(op, Box::new(Completion::Read(Ok(payload)))),

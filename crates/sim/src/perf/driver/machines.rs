@@ -17,7 +17,7 @@ pub(super) use products::Products;
 pub(in crate::perf) trait MachineSet: Clone + Send {
     type Initiator: Machine<Request: Send, Event: Send> + Send;
     type Target: Machine<Event: Send> + Send;
-    /// What all parts of a run should know, a trip later.
+    /// What other parts of a run should know, a trip later.
     type Notice: Clone + Send;
 
     fn initiator(&self, n: u32) -> Self::Initiator;
@@ -37,17 +37,14 @@ pub(in crate::perf) trait MachineSet: Clone + Send {
     /// The size of a chunk if it is on a target's disk.
     fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32>;
 
-    /// A chunk is on a target's disk.
-    fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId);
+    /// A chunk is on a target's disk, which an initiator's part should know.
+    fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) -> Option<(Self::Notice, NodeId)>;
 
     /// Whether a message asks for a put that nobody negotiates.
     fn asks_plainly(&self, message: &[u8]) -> bool;
 
-    /// What this part has for all.
-    fn notices(&mut self) -> &mut Vec<Self::Notice>;
-
-    /// A part, perhaps this one, has a notice.
-    fn note(&mut self, notice: &Self::Notice);
+    /// A part, perhaps this one, lets this one know something.
+    fn note(&mut self, notice: Self::Notice);
 
     /// Requests under way that began in this time.
     fn unfinished(&self, from: u64, to: u64) -> u64;

@@ -49,8 +49,9 @@ pub(in crate::perf) struct Measures {
     pub(in crate::perf) ended: Option<u64>,
     length: u64,
     keeps_series: bool,
-    /// Requests of the measured time that are not over.
-    pub(in crate::perf) open: u64,
+    /// Requests of the measured time that are not over, and when the last that is was.
+    open: u64,
+    closed: u64,
     pub(in crate::perf) count: Counters,
     /// What was counted until measuring ended.
     pub(in crate::perf) stopped: Counters,
@@ -79,6 +80,7 @@ impl Measures {
             length: setup.length.as_nanos(),
             keeps_series: setup.keep_series,
             open: 0,
+            closed: 0,
             count: Counters::default(),
             stopped: Counters::default(),
             latency: histogram(),
@@ -118,6 +120,17 @@ impl Measures {
             self.found.resize(self.found.len().max(others + 1), 0);
             self.found[others] += 1;
         }
+    }
+
+    /// A request of the measured time, which has ended, is over.
+    pub(in crate::perf) fn close(&mut self, now: u64) {
+        self.open -= 1;
+        self.closed = self.closed.max(now);
+    }
+
+    /// When all requests of the measured time were over, once they are.
+    pub(in crate::perf) fn over(&self) -> Option<u64> {
+        self.ended.filter(|_| self.open == 0).map(|ended| ended.max(self.closed))
     }
 
     /// A request ended well.

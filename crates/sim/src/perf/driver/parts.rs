@@ -1,11 +1,10 @@
 //! A run in parts, each with nodes of its own and on a thread of its own.
 //!
-//! Nothing that a node does reaches another sooner than the network's trip takes. So the parts go on together in windows of
-//! that length: in one of them nothing that is done in a part can matter to another, and what is sent over is exchanged
-//! between two. In which order a node's events come, and what is drawn for it, is the node's own; so a run comes to the same
-//! in any number of parts.
+//! Nothing that a node does reaches another sooner than the network's trip takes. So a part may go on until a trip after the
+//! time that all others have reached, and nobody waits for a part that is ahead. In which order a node's events come, and what
+//! is drawn for it, is the node's own; so a run comes to the same in any number of parts.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use protocol::map::ClusterMap;
@@ -18,7 +17,9 @@ use crate::perf::setup::Setup;
 const NODES: u32 = 1_000;
 /// Most parts.
 const PARTS: usize = 32;
-/// How often a thread looks whether the others have come before it lets others have its core.
+/// How often a part says in a trip how far it is.
+const STEPS: u64 = 8;
+/// How often a thread looks how far the others are before it lets others have its core.
 const LOOKS: u32 = 200;
 /// Parts of the time that are distinguished in the progress of a run.
 const SHARES: u64 = 1_000;
@@ -80,166 +81,130 @@ impl Parts {
 }
 
 /// An event for another part.
-pub(super) struct Letter<W> {
+pub(super) struct Letter<W, N> {
     pub(super) at: u64,
     pub(super) order: Order,
-    pub(super) event: Event<W>,
+    pub(super) event: Event<W, N>,
 }
 
-/// What goes from part to part between two windows.
-struct Exchange<W, N> {
-    /// For each part what comes to it.
-    letters: Vec<Mutex<Vec<Letter<W>>>>,
-    notices: Vec<Mutex<Vec<N>>>,
-    /// For each part when the first event comes that it knows of, and how many requests it has open, or that it still measures.
-    firsts: Vec<AtomicU64>,
-    open: Vec<AtomicU64>,
+/// What the other parts know of one.
+struct Post<W, N> {
+    /// What comes to it.
+    letters: Mutex<Vec<Letter<W, N>>>,
+    /// It has done all that it does before this time, and sends nothing more that comes sooner than a trip after it.
+    reached: AtomicU64,
+    /// When all its requests of the measured time were over; [`OPEN`] until then.
+    over: AtomicU64,
 }
 
-impl<W, N> Exchange<W, N> {
-    fn new(parts: usize) -> Self {
-        Self {
-            letters: (0..parts).map(|_| Mutex::default()).collect(),
-            notices: (0..parts).map(|_| Mutex::default()).collect(),
-            firsts: (0..parts).map(|_| AtomicU64::default()).collect(),
-            open: (0..parts).map(|_| AtomicU64::default()).collect(),
-        }
-    }
-}
+/// The time at which nothing is over.
+const OPEN: u64 = u64::MAX;
 
-/// Where threads wait for each other. A window takes microseconds: nobody sleeps.
-struct Rendezvous {
-    threads: usize,
-    here: AtomicUsize,
-    times: AtomicUsize,
-    /// One of them is gone and will not come.
+/// What the parts of a run share.
+struct Posts<W, N> {
+    parts: Vec<Post<W, N>>,
+    /// One of the threads is gone and will not come.
     is_broken: AtomicBool,
 }
 
-impl Rendezvous {
-    fn meet(&self) {
-        let times = self.times.load(Ordering::Acquire);
-        if self.here.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.here.store(0, Ordering::Relaxed);
-            self.times.store(times + 1, Ordering::Release);
-            return;
-        }
-        let mut looks = 0;
-        while self.times.load(Ordering::Acquire) == times {
-            assert!(!self.is_broken.load(Ordering::Relaxed), "another part of the run has stopped");
-            looks += 1;
-            if looks < LOOKS {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
+/// How far a part may go on.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// What others send comes then at the earliest.
+    until: u64,
+    /// When all requests of the measured time were over, in all parts.
+    over: u64,
+}
+
+impl<W, N> Posts<W, N> {
+    fn new(parts: usize) -> Self {
+        let post = |_| Post { letters: Mutex::default(), reached: AtomicU64::new(0), over: AtomicU64::new(OPEN) };
+        Self { parts: (0..parts).map(post).collect(), is_broken: AtomicBool::new(false) }
+    }
+
+    /// How far `part` may go on, if nothing reaches another part sooner than `trip`.
+    fn reach(&self, part: usize, trip: u64) -> Reach {
+        let others = self.parts.iter().enumerate().filter(|(other, _)| *other != part);
+        // First how far they are: whoever is further than its last request's end has said that end before.
+        let least = others.map(|(_, other)| other.reached.load(Ordering::Acquire)).fold(u64::MAX, u64::min);
+        let over = self.parts.iter().map(|part| part.over.load(Ordering::Relaxed)).fold(0, u64::max);
+        Reach { until: least.saturating_add(trip), over }
     }
 }
 
-/// Breaks the rendezvous when its thread panics, so that nobody waits for it.
-struct Present<'a>(&'a Rendezvous);
+/// Says when its thread panics, so that nobody waits for it.
+struct Present<'a>(&'a AtomicBool);
 
 impl Drop for Present<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.is_broken.store(true, Ordering::Relaxed);
+            self.0.store(true, Ordering::Relaxed);
         }
     }
 }
 
 /// Runs all parts to their end. Progress is reported by this thread, which runs the first.
 pub(super) fn run<M: MachineSet, F: Fabric>(drivers: &mut [Driver<'_, M, F>], progress: Progress<'_>) {
-    if let [only] = drivers {
-        let mut notices = Vec::new();
-        return only.run(progress, |driver| {
-            core::mem::swap(&mut notices, driver.machines.notices());
-            notices.drain(..).for_each(|notice| driver.machines.note(&notice));
-            (driver.queue.first().unwrap_or(u64::MAX), driver.open())
-        });
-    }
-    let parts = drivers.len();
-    let rendezvous = Rendezvous {
-        threads: parts,
-        here: AtomicUsize::new(0),
-        times: AtomicUsize::new(0),
-        is_broken: AtomicBool::new(false),
-    };
-    // While one is read, the other is written.
-    let exchanges = [Exchange::new(parts), Exchange::new(parts)];
-    let meeting = (&rendezvous, &exchanges);
+    let posts = Posts::new(drivers.len());
     let Some((first, others)) = drivers.split_first_mut() else { return };
     std::thread::scope(|scope| {
         for other in others {
-            scope.spawn(move || other.run_with_others(meeting, &mut |_| ()));
+            scope.spawn(|| other.run(&posts, &mut |_| ()));
         }
-        first.run_with_others(meeting, progress);
+        first.run(&posts, progress);
     });
 }
 
-type Meeting<'a, W, N> = (&'a Rendezvous, &'a [Exchange<W, N>; 2]);
-
 impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
-    /// Runs to the end. Between two windows `exchange` takes what others have for this part, and says when the first event of
-    /// all comes and how many requests of the measured time are open.
-    fn run(&mut self, progress: Progress<'_>, mut exchange: impl FnMut(&mut Self) -> (u64, u64)) {
+    /// Runs to the end: until a trip after the last request of the measured time is over, which no part has passed then.
+    fn run(&mut self, posts: &Posts<F::Wire, M::Notice>, progress: Progress<'_>) {
+        let _present = Present(&posts.is_broken);
         let (end, most) = self.begin();
         let trip = self.fabric.trip().max(1);
-        let mut next_report = 0;
+        let step = if posts.parts.len() == 1 { trip } else { trip.div_ceil(STEPS) };
+        let (mut next_report, mut looks) = (0, 0);
         loop {
-            let (first, open) = exchange(self);
-            if first > most || open == 0 {
+            let reach = posts.reach(self.part, trip);
+            self.take(posts);
+            let last = reach.over.saturating_add(trip).min(most + 1);
+            let until = reach.until.min(last);
+            let first = self.queue.first().unwrap_or(u64::MAX);
+            if first < until {
+                self.go_on(first.saturating_add(step).min(until));
+                looks = 0;
+            } else if until == last {
                 break;
+            } else {
+                assert!(!posts.is_broken.load(Ordering::Relaxed), "another part of the run has stopped");
+                looks += 1;
+                if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
-            self.go_on(first.saturating_add(trip).min(most + 1));
-            if first >= next_report {
+            self.give(posts, until);
+            if first >= next_report && first < u64::MAX {
                 progress((first as f64 / end.max(1) as f64).min(1.0));
                 next_report = first + (end / SHARES).max(1);
             }
         }
+        posts.parts[self.part].reached.store(u64::MAX, Ordering::Release);
         self.finish(end);
     }
 
-    fn run_with_others(&mut self, (rendezvous, exchanges): Meeting<'_, F::Wire, M::Notice>, progress: Progress<'_>) {
-        let _present = Present(rendezvous);
-        let mut exchanges = exchanges.iter().cycle();
-        self.run(progress, |driver| {
-            let Some(exchange) = exchanges.next() else { return (u64::MAX, 0) };
-            driver.give(exchange);
-            rendezvous.meet();
-            driver.take(exchange);
-            let loaded = |of: &AtomicU64| of.load(Ordering::Relaxed);
-            let first = exchange.firsts.iter().map(loaded).fold(u64::MAX, u64::min);
-            (first, exchange.open.iter().map(loaded).fold(0, u64::saturating_add))
-        });
-    }
-
-    /// Requests of the measured time that are open; all that may come while it lasts.
-    fn open(&self) -> u64 {
-        if self.measures.ended.is_some() { self.measures.open } else { u64::MAX }
-    }
-
-    /// Hands over what is for other parts.
-    fn give(&mut self, exchange: &Exchange<F::Wire, M::Notice>) {
-        let mut first = self.queue.first().unwrap_or(u64::MAX);
-        for (part, mine) in self.letters.iter_mut().enumerate().filter(|(_, mine)| !mine.is_empty()) {
-            first = mine.iter().map(|letter| letter.at).fold(first, u64::min);
-            lock(&exchange.letters[part]).append(mine);
+    /// Hands over what is for other parts, and says how far this one is, to which nothing more comes before `until`.
+    fn give(&mut self, posts: &Posts<F::Wire, M::Notice>, until: u64) {
+        for (post, mine) in posts.parts.iter().zip(&mut self.letters).filter(|(_, mine)| !mine.is_empty()) {
+            lock(&post.letters).append(mine);
         }
-        let notices = self.machines.notices();
-        exchange.notices.iter().for_each(|other| lock(other).extend_from_slice(notices));
-        notices.clear();
-        exchange.firsts[self.part].store(first, Ordering::Relaxed);
-        exchange.open[self.part].store(self.open(), Ordering::Relaxed);
+        let own = &posts.parts[self.part];
+        own.over.store(self.measures.over().unwrap_or(OPEN), Ordering::Relaxed);
+        own.reached.store(self.queue.first().map_or(until, |first| first.min(until)), Ordering::Release);
     }
 
     /// Takes what others handed over.
-    fn take(&mut self, exchange: &Exchange<F::Wire, M::Notice>) {
-        for Letter { at, order, event } in lock(&exchange.letters[self.part]).drain(..) {
-            self.queue.push(at, order, event);
-        }
-        for notice in lock(&exchange.notices[self.part]).drain(..) {
-            self.machines.note(&notice);
+    fn take(&mut self, posts: &Posts<F::Wire, M::Notice>) {
+        if posts.parts.len() > 1 {
+            for Letter { at, order, event } in lock(&posts.parts[self.part].letters).drain(..) {
+                self.queue.push(at, order, event);
+            }
         }
     }
 }

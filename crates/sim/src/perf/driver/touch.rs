@@ -27,7 +27,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     }
 
     /// Adds the nodes of this part to which something comes.
-    fn add_slots(&self, event: &Event<F::Wire>, slots: &mut Vec<usize>) {
+    fn add_slots(&self, event: &Event<F::Wire, M::Notice>, slots: &mut Vec<usize>) {
         let mut add = |node: u32| {
             if self.is_own(node) {
                 slots.push(self.slot(node));

@@ -23,7 +23,6 @@ pub(in crate::perf) struct Papers {
     /// The time behind which completions are not counted, from the beginning of the measured time.
     counted: Option<u64>,
     is_closed: bool,
-    none: Vec<core::convert::Infallible>,
 }
 
 impl Papers {
@@ -47,7 +46,6 @@ impl Papers {
             puts: 0,
             counted: paper.quirks.last_hundredth.then(|| 99 * (setup.length.as_nanos() / 100)),
             is_closed: matches!(setup.load, Load::Closed { .. }),
-            none: Vec::new(),
         }
     }
 }
@@ -99,18 +97,16 @@ impl MachineSet for Papers {
         None
     }
 
-    fn stored(&mut self, _: &ChunkId, _: u32, _: NodeId) {}
+    fn stored(&mut self, _: &ChunkId, _: u32, _: NodeId) -> Option<(Self::Notice, NodeId)> {
+        None
+    }
 
     fn asks_plainly(&self, _: &[u8]) -> bool {
         false
     }
 
-    fn notices(&mut self) -> &mut Vec<Self::Notice> {
-        &mut self.none
-    }
-
-    fn note(&mut self, notice: &Self::Notice) {
-        match *notice {}
+    fn note(&mut self, notice: Self::Notice) {
+        match notice {}
     }
 
     fn unfinished(&self, _: u64, _: u64) -> u64 {

@@ -102,7 +102,7 @@ impl MachineSet for Products {
             | InitiatorEvent::Dropped(_)
             | InitiatorEvent::CorruptCopy { .. } => return,
         };
-        let over = machines.workload.over(n, handle);
+        let (over, notice) = machines.workload.over(n, handle);
         measures.count.puts += u64::from(good && over.is_put);
         measures.count.gets += u64::from(good && !over.is_put);
         measures.count.failed += u64::from(!good);
@@ -113,7 +113,7 @@ impl MachineSet for Products {
         let in_window = over.begun >= measures.began && measures.ended.is_none_or(|end| over.begun < end);
         if in_window && driver.now >= driver.setup.warm_up.as_nanos() {
             if measures.ended.is_some() {
-                measures.open -= 1;
+                measures.close(driver.now);
                 measures.stopped.failed += u64::from(!good);
             }
             let took = driver.now - over.begun;
@@ -123,7 +123,11 @@ impl MachineSet for Products {
                 (false, _) => {}
             }
         }
-        if machines.is_closed {
+        let is_closed = machines.is_closed;
+        if let Some(notice) = notice {
+            driver.tell_all(n + driver.setup.targets, notice);
+        }
+        if is_closed {
             // When the outputs of this moment are taken.
             driver.push(n + driver.setup.targets, driver.now, Event::Arrival(n));
         }
@@ -142,20 +146,16 @@ impl MachineSet for Products {
         self.workload.found(id, on)
     }
 
-    fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) {
-        self.workload.stored(id, size, on);
+    fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) -> Option<(Notice, NodeId)> {
+        self.workload.stored(id, size, on)
     }
 
     fn asks_plainly(&self, message: &[u8]) -> bool {
         !self.config.transport.reserved && matches!(decode_message(message), Some((_, Message::PutRequest(_))))
     }
 
-    fn notices(&mut self) -> &mut Vec<Notice> {
-        &mut self.workload.notices
-    }
-
-    fn note(&mut self, notice: &Notice) {
-        self.workload.note(*notice);
+    fn note(&mut self, notice: Notice) {
+        self.workload.note(notice);
     }
 
     fn unfinished(&self, from: u64, to: u64) -> u64 {

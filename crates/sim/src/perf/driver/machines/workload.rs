@@ -102,7 +102,6 @@ pub(super) struct Workload {
     /// By initiator; of its own puts by place.
     asking: Vec<Asking>,
     held: Vec<Vec<Held>>,
-    pub(super) notices: Vec<Notice>,
 }
 
 /// What an initiator is asked.
@@ -147,7 +146,6 @@ impl Workload {
             popularity: popularity.into(),
             asking: (0..initiators).map(asking).collect(),
             held: vec![Vec::new(); initiators as usize],
-            notices: Vec::new(),
         }
     }
 
@@ -174,26 +172,23 @@ impl Workload {
         Wish { handle: u64::from(place), id: chunk.id(), size, is_put }
     }
 
-    /// A request is over.
-    pub(super) fn over(&mut self, initiator: u32, handle: u64) -> Over {
+    /// A request is over; what all parts of the run should know then.
+    pub(super) fn over(&mut self, initiator: u32, handle: u64) -> (Over, Option<Notice>) {
         let place = handle as u32;
         let Asking { asked, free, .. } = &mut self.asking[initiator as usize];
         free.push(place);
         let asked = &mut asked[place as usize];
         let number = core::mem::replace(&mut asked.number, OVER);
-        if asked.is_put {
-            self.notices.push(Notice::Over(Chunk { number, initiator, place }));
-        }
-        Over { begun: asked.begun, is_put: asked.is_put }
+        let notice = asked.is_put.then_some(Notice::Over(Chunk { number, initiator, place }));
+        (Over { begun: asked.begun, is_put: asked.is_put }, notice)
     }
 
-    /// A copy of a chunk is durable on a target.
-    pub(super) fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) {
+    /// A copy of a chunk is durable on a target; what the part of its initiator should know.
+    pub(super) fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) -> Option<(Notice, NodeId)> {
         let chunk = Chunk::of(id);
         if chunk.number < self.objects.len() as u64 {
-            return;
+            return None;
         }
-        self.notices.push(Notice::Stored(chunk, on));
         let held = self.held(chunk);
         if held.number < chunk.number {
             (held.number, held.size, held.is_over) = (chunk.number, size, false);
@@ -202,6 +197,7 @@ impl Workload {
         if held.number == chunk.number && !held.is_over {
             held.holders.push(on);
         }
+        Some((Notice::Stored(chunk, on), NodeId(NodeId::FIRST_INITIATOR + chunk.initiator)))
     }
 
     fn held(&mut self, chunk: Chunk) -> &mut Held {
@@ -284,26 +280,19 @@ mod tests {
     fn what_is_durable_is_found_there_until_its_put_is_over() {
         let mut workload = Workload::new(Rng::new(1), &[(1_000, 1)], (50, 10, 0), &map(), 8);
         let mut elsewhere = workload.clone();
-        let exchange = |workload: &mut Workload, elsewhere: &mut Workload| {
-            for notice in
-                core::mem::take(&mut workload.notices).into_iter().chain(core::mem::take(&mut elsewhere.notices))
-            {
-                workload.note(notice);
-                elsewhere.note(notice);
-            }
-        };
         let wish = std::iter::repeat_with(|| workload.wish(7, 5)).find(|wish| wish.is_put).unwrap();
         assert_eq!(elsewhere.found(&wish.id, NodeId(4)), None);
-        elsewhere.stored(&wish.id, 1_000, NodeId(4));
+        let (notice, to) = elsewhere.stored(&wish.id, 1_000, NodeId(4)).unwrap();
+        assert_eq!(to, NodeId(NodeId::FIRST_INITIATOR + 7));
         let found = |elsewhere: &Workload, on| elsewhere.found(&wish.id, NodeId(on));
         assert_eq!((found(&elsewhere, 4), found(&elsewhere, 5)), (Some(1_000), None));
         assert!(!workload.holds(7, wish.handle, &[NodeId(4)]));
-        exchange(&mut workload, &mut elsewhere);
+        workload.note(notice);
         assert!(workload.holds(7, wish.handle, &[NodeId(4)]));
         let before = workload.unfinished(5, 6);
-        workload.over(7, wish.handle);
+        let (_, notice) = workload.over(7, wish.handle);
         assert_eq!(workload.unfinished(5, 6), before - 1);
-        exchange(&mut workload, &mut elsewhere);
+        elsewhere.note(notice.unwrap());
         // A copy that comes late is a copy too many.
         elsewhere.stored(&wish.id, 1_000, NodeId(6));
         assert_eq!((found(&elsewhere, 4), found(&elsewhere, 6)), (None, None));
