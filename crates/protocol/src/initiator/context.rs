@@ -182,7 +182,7 @@ impl Context {
 
     /// What a leader granted comes too late to be used: the targets that keep a window for it are free again at once.
     pub(super) fn give_back(&mut self, leader: NodeId, grant: &Grant) {
-        let members = grant.windows.iter().map(|turn| turn.target).filter(|member| *member != leader);
+        let members = grant.windows.iter().map(|window| window.target).filter(|member| *member != leader);
         self.release(grant.txn, grant.round, members.chain([leader]).collect());
     }
 

@@ -261,23 +261,23 @@ impl Get {
             context.give_back(from, grant);
             return Step::Continue;
         }
-        let (Phase::Asking { .. }, [turn]) = (&self.phase, &grant.windows[..]) else {
+        let (Phase::Asking { .. }, [window]) = (&self.phase, &grant.windows[..]) else {
             return context.drops(Unused::Late);
         };
         if self.leader.asked != Some(from) || grant.round != self.round.number || grant.direction != Direction::Get {
             return context.drops(Unused::Late);
         }
         self.round.answered.push(from);
-        let (start, _) = context.downlink.hole(context.now + turn.start, grant.transfer);
+        let (start, _) = context.downlink.hole(context.now + window.start, grant.transfer);
         context.downlink.insert(Window { start, end: start + grant.transfer, txn: self.txn });
-        let late = start.since(context.now + turn.start);
+        let late = start.since(context.now + window.start);
         if late > Span::ZERO && grant.size as usize > context.config.quantum {
             // What goes out in one piece anyway fits into any queue.
-            let granted = Grants::from_iter([Granted { target: turn.target, offset: late }]);
+            let granted = Grants::from_iter([Granted { target: window.target, offset: late }]);
             let later = Message::Accept { txn: self.txn, round: self.round.number, granted };
-            context.send(Destination::Node(turn.target), &later);
+            context.send(Destination::Node(window.target), &later);
         }
-        self.receive(context, turn.target, grant.size, start, grant.transfer);
+        self.receive(context, window.target, grant.size, start, grant.transfer);
         Step::Continue
     }
 
@@ -335,7 +335,7 @@ impl Get {
         }
         context.bids.sample(context.now.since(since));
         match bid.answer {
-            Answer::Window(slot) => self.offers.push((from, slot, context.now)),
+            Answer::Window(offered) => self.offers.push((from, offered, context.now)),
             Answer::NotHere => self.progress.absent.push(from),
             Answer::Busy(wait) => {
                 self.round.note_busy(wait);
@@ -363,11 +363,11 @@ impl Get {
             return Step::Continue;
         }
         let all = self.round.is_complete();
-        let best = self.offers.iter().min_by_key(|(n, slot, at)| (*at + slot.done, *n)).copied();
-        if let Some((from, slot, at)) = best {
-            let soon = context.config.reads == Reads::First && slot.done <= slot.transfer.times(3) + SOON;
+        let best = self.offers.iter().min_by_key(|(n, offered, at)| (*at + offered.done, *n)).copied();
+        if let Some((from, offered, at)) = best {
+            let soon = context.config.reads == Reads::First && offered.done <= offered.transfer.times(3) + SOON;
             if soon || all || woken && context.now >= soft {
-                self.accept(context, from, slot, at);
+                self.accept(context, from, offered, at);
                 return Step::Continue;
             }
         } else if all || woken && context.now >= hard {
@@ -419,13 +419,13 @@ impl Get {
         Step::Continue
     }
 
-    fn accept(&mut self, context: &mut Context, from: NodeId, slot: OfferedWindow, at: Instant) {
+    fn accept(&mut self, context: &mut Context, from: NodeId, offered: OfferedWindow, at: Instant) {
         let reserved = context.config.transport.reserved;
-        let window = at + slot.start;
-        let (start, _) = context.downlink.hole(window.max(context.now), slot.transfer);
-        let (offset, most) = (start.since(window), slot.length.less(slot.transfer));
+        let window = at + offered.start;
+        let (start, _) = context.downlink.hole(window.max(context.now), offered.transfer);
+        let (offset, most) = (start.since(window), offered.length.less(offered.transfer));
         let taken = start > window.max(context.now) && offset > most;
-        if taken && reserved && slot.size as usize > context.config.quantum {
+        if taken && reserved && offered.size as usize > context.config.quantum {
             // Others of ours were accepted since we asked, and our port is taken for longer than the offer reaches. The
             // next request replaces this one. (What goes out in one piece anyway fits into any queue.) Those who have not
             // answered yet were not waited for: that says nothing of multicast.
@@ -434,7 +434,7 @@ impl Get {
         }
         let offset = offset.min(most);
         if reserved {
-            context.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
+            context.downlink.insert(Window { start, end: start + offered.transfer, txn: self.txn });
         }
         let bidders: Vec<NodeId> = self
             .round
@@ -446,7 +446,7 @@ impl Get {
         let granted = Grants::from_iter([Granted { target: from, offset }]);
         let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
         context.send_group(self.round.group, &bidders, &accept, self.may_multicast());
-        self.receive(context, from, slot.size, beginning(start, &slot), slot.transfer);
+        self.receive(context, from, offered.size, beginning(start, &offered), offered.transfer);
     }
 
     /// The holder is still reading.

@@ -1,8 +1,8 @@
 //! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in
-//! [`led`], and how windows are given back that begin too late in [`choosy`].
+//! [`by_leader`], and how windows are given back that begin too late in [`choosy`].
 
+mod by_leader;
 mod choosy;
-mod led;
 mod transfer;
 
 use bytes::Bytes;
@@ -378,15 +378,15 @@ impl Put {
         }
         context.bids.sample(context.now.since(since));
         match bid.answer {
-            Answer::Window(slot) => {
+            Answer::Window(offered) => {
                 if let Some(domain) = context.domain(from) {
-                    let start = context.window_start(slot.start, &context.bids);
+                    let start = context.window_start(offered.start, &context.bids);
                     let offer = Offer {
                         start,
-                        end: start + slot.length,
-                        transfer: slot.transfer,
-                        done: start + slot.done.less(slot.start),
-                        rate: u64::from(slot.rate),
+                        end: start + offered.length,
+                        transfer: offered.transfer,
+                        done: start + offered.done.less(offered.start),
+                        rate: u64::from(offered.rate),
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
                         slack: context.slack(),

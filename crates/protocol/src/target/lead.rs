@@ -358,7 +358,7 @@ impl Target {
     fn grant(&mut self, grant: &Grant) {
         let message = Message::Leading(Leading::Grant(grant.clone()));
         let own = self.setup.id;
-        let others = |id: NodeId| id != own && grant.windows.iter().any(|turn| turn.target == id);
+        let others = |id: NodeId| id != own && grant.windows.iter().any(|window| window.target == id);
         match self.setup.map.set_of(grant.group, others) {
             // Nobody listens to larger sets, but for whole groups.
             Some(set)
@@ -370,11 +370,11 @@ impl Target {
             _ => grant
                 .windows
                 .iter()
-                .filter(|turn| others(turn.target))
-                .for_each(|turn| self.send(turn.target, &message)),
+                .filter(|window| others(window.target))
+                .for_each(|window| self.send(window.target, &message)),
         }
         self.send(grant.initiator, &message);
-        if grant.windows.iter().any(|turn| turn.target == own) {
+        if grant.windows.iter().any(|window| window.target == own) {
             self.granted(own, grant);
         }
     }
@@ -382,7 +382,7 @@ impl Target {
     /// A member's part in a grant.
     fn granted(&mut self, from: NodeId, grant: &Grant) {
         let own = self.setup.id;
-        let Some(turn) = grant.windows.iter().find(|turn| turn.target == own).copied() else {
+        let Some(window) = grant.windows.iter().find(|window| window.target == own).copied() else {
             return self.event(Event::Dropped(Unused::Invalid));
         };
         if !self.is_member(grant.group, from) || !self.is_member(grant.group, own) {
@@ -395,9 +395,9 @@ impl Target {
             group.leader = Some((from, self.now));
         }
         if grant.direction == Direction::Get {
-            return self.get_granted(grant, turn);
+            return self.get_granted(grant, window);
         }
-        let kept = if old { Err(Answer::Busy(Span::ZERO)) } else { self.put_granted(from, grant, turn) };
+        let kept = if old { Err(Answer::Busy(Span::ZERO)) } else { self.put_granted(from, grant, window) };
         if let Err(answer) = kept {
             self.bid(grant.initiator, grant.txn, grant.round, answer);
             self.report(grant.group, from, grant.size);
@@ -488,7 +488,7 @@ impl Target {
             view.read_free = read;
             view.outward.insert(Window { start, end: start + transfer, txn });
         }
-        let turn = GrantedWindow { target, start: start.since(now), done: done.since(now) };
+        let window = GrantedWindow { target, start: start.since(now), done: done.since(now) };
         let grant = Grant {
             initiator: holds.initiator,
             txn,
@@ -500,7 +500,7 @@ impl Target {
             direction: Direction::Get,
             transfer,
             rate: holds.rate,
-            windows: vec![turn],
+            windows: vec![window],
         };
         self.lead.granted.remember(txn, grant.initiator, grant.round);
         self.grant(&grant);

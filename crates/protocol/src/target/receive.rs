@@ -104,7 +104,7 @@ impl Target {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
         }
         let offer = if request.unreserved { self.offer_share(&request) } else { self.offer_window(&request) };
-        let (slot, window) = match offer {
+        let (offered, window) = match offer {
             Ok(offer) => offer,
             Err(wait) => return self.bid(from, txn, round, Answer::Busy(wait)),
         };
@@ -120,7 +120,7 @@ impl Target {
                 from,
                 id: request.id,
                 round,
-                answer: slot,
+                answer: offered,
                 bid_at: self.now,
                 window,
                 basis,
@@ -132,7 +132,7 @@ impl Target {
                 repairs: 0,
             },
         );
-        self.bid(from, txn, round, Answer::Window(slot));
+        self.bid(from, txn, round, Answer::Window(offered));
     }
 
     /// The conventional answer: start when you can, with a share of the link.
@@ -147,9 +147,9 @@ impl Target {
         let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
         let transfer = Span::of_transfer(size, u64::from(rate));
         let done = self.disk_done(start + transfer, request.size).since(self.now);
-        let slot =
+        let offered =
             OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
-        Ok((slot, (start, start + transfer)))
+        Ok((offered, (start, start + transfer)))
     }
 
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
@@ -220,7 +220,7 @@ impl Target {
     }
 
     /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
-    pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, turn: GrantedWindow) -> Result<(), Answer> {
+    pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, granted: GrantedWindow) -> Result<(), Answer> {
         let (txn, size) = (grant.txn, u64::from(grant.size));
         match self.reservations.get(&txn) {
             Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => {
@@ -233,7 +233,7 @@ impl Target {
         if self.free() < size {
             return Err(Answer::NoSpace);
         }
-        let start = self.now + turn.start;
+        let start = self.now + granted.start;
         let busy = Answer::Busy(Span::ZERO);
         if self.reservations.len() >= limits::RESERVATIONS || self.buffer_free(size).is_none_or(|at| at > start) {
             return Err(busy);
@@ -253,7 +253,7 @@ impl Target {
         } else {
             self.inward.insert(reserved);
         }
-        let GrantedWindow { start, done, .. } = turn;
+        let GrantedWindow { start, done, .. } = granted;
         let answer = OfferedWindow {
             start,
             length: grant.transfer,

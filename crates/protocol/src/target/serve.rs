@@ -83,7 +83,7 @@ impl Target {
             }
             // The same request again: the same answer, as it stands now.
             Some(serving) if serving.round == round && matches!(serving.state, State::Tentative) => {
-                let answer = Answer::Window(self.slot(serving));
+                let answer = Answer::Window(self.offered_window(serving));
                 return self.bid(from, txn, round, answer);
             }
             Some(serving) if serving.round == round => {
@@ -133,13 +133,13 @@ impl Target {
             state: State::Tentative,
             until,
         };
-        let slot = self.slot(&serving);
+        let offered = self.offered_window(&serving);
         self.servings.insert(txn, serving);
-        self.bid(from, txn, round, Answer::Window(slot));
+        self.bid(from, txn, round, Answer::Window(offered));
     }
 
     /// What is offered, as it stands now.
-    fn slot(&self, serving: &Serving) -> OfferedWindow {
+    fn offered_window(&self, serving: &Serving) -> OfferedWindow {
         let (size, transfer, (start, end)) = (serving.size, serving.transfer, serving.window);
         let wait = start.since(self.now);
         let length = end.since(start.max(self.now));
@@ -205,7 +205,7 @@ impl Target {
     }
 
     /// Takes a read that a leader granted. What the port has no room for then goes out as soon as it has.
-    pub(super) fn get_granted(&mut self, grant: &Grant, turn: GrantedWindow) {
+    pub(super) fn get_granted(&mut self, grant: &Grant, granted: GrantedWindow) {
         let txn = grant.txn;
         match self.servings.get(&txn) {
             Some(s) if !Self::is_replaced(s.from, s.round, grant) || s.state.is_reading() => {
@@ -217,7 +217,7 @@ impl Target {
         if self.make_room_to_serve(grant.size).is_none() {
             return self.send(grant.initiator, &Message::Ack { txn, ack: Ack::Unknown });
         }
-        let (start, _) = self.outward.hole(self.now + turn.start, grant.transfer);
+        let (start, _) = self.outward.hole(self.now + granted.start, grant.transfer);
         let window = (start, start + grant.transfer);
         self.outward.insert(Window { start, end: window.1, txn });
         let serving = Serving {

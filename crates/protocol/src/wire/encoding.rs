@@ -268,13 +268,13 @@ fn put_bid(bid: &Bid, out: &mut impl BufMut) {
     out.put_u64_le(bid.txn.0);
     out.put_u8(bid.round);
     match bid.answer {
-        Answer::Window(slot) => {
+        Answer::Window(offered) => {
             out.put_u8(0);
-            for span in [slot.start, slot.length, slot.transfer, slot.done] {
+            for span in [offered.start, offered.length, offered.transfer, offered.done] {
                 out.put_u32_le(wire_span(span));
             }
-            out.put_u32_le(slot.rate);
-            out.put_u32_le(slot.size);
+            out.put_u32_le(offered.rate);
+            out.put_u32_le(offered.size);
         }
         Answer::HaveIt => out.put_u8(1),
         Answer::NotHere => out.put_u8(2),

@@ -306,10 +306,10 @@ impl Grant {
         out.put_u32_le(wire_span(self.transfer));
         out.put_u32_le(self.rate);
         out.put_u8(self.windows.len() as u8);
-        for turn in &self.windows {
-            out.put_u32_le(turn.target.0);
-            out.put_u32_le(wire_span(turn.start));
-            out.put_u32_le(wire_span(turn.done));
+        for window in &self.windows {
+            out.put_u32_le(window.target.0);
+            out.put_u32_le(wire_span(window.start));
+            out.put_u32_le(wire_span(window.done));
         }
     }
 
@@ -318,9 +318,9 @@ impl Grant {
         let direction = if r.flag()? { Direction::Get } else { Direction::Put };
         let (id, size, group, term) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.u32()?);
         let (transfer, rate, count) = (r.span()?, r.u32()?, r.count(limits::COPIES)?);
-        let turn =
+        let window =
             |r: &mut Reader<'_>| Some(GrantedWindow { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
-        let windows = (0..count).map(|_| turn(r)).collect::<Option<_>>()?;
+        let windows = (0..count).map(|_| window(r)).collect::<Option<_>>()?;
         Some(Self { initiator, txn, round, id, size, group, term, direction, transfer, rate, windows })
     }
 }

@@ -219,7 +219,7 @@ struct Seen {
     bits: [u64; (WINDOW / 64) as usize],
 }
 
-const fn slot(sequence: u64) -> (usize, u64) {
+const fn bit_of(sequence: u64) -> (usize, u64) {
     (((sequence % WINDOW) / 64) as usize, 1 << (sequence % 64))
 }
 
@@ -239,7 +239,7 @@ impl Seen {
                 self.bits = [0; (WINDOW / 64) as usize];
             } else {
                 for n in self.highest + 1..=sequence {
-                    let (word, bit) = slot(n);
+                    let (word, bit) = bit_of(n);
                     self.bits[word] &= !bit;
                 }
             }
@@ -247,7 +247,7 @@ impl Seen {
         } else if self.highest - sequence >= WINDOW {
             return false;
         }
-        let (word, bit) = slot(sequence);
+        let (word, bit) = bit_of(sequence);
         let fresh = self.bits[word] & bit == 0;
         self.bits[word] |= bit;
         fresh

@@ -29,8 +29,8 @@ impl Context {
 
 /// When the payload of an accepted offer should begin, if its window is used from `start` on. The disk reads after the
 /// acceptance, so that may be later.
-pub(super) fn beginning(start: Instant, slot: &OfferedWindow) -> Instant {
-    start + slot.done.less(slot.start + slot.transfer)
+pub(super) fn beginning(start: Instant, offered: &OfferedWindow) -> Instant {
+    start + offered.done.less(offered.start + offered.transfer)
 }
 
 impl Get {
@@ -49,7 +49,7 @@ impl Get {
         let (serving, is_late) = (*from, incoming.is_empty());
         self.hedge = Hedge::Off;
         let mut offers = self.offers.clone();
-        offers.sort_by_key(|(n, slot, at)| (*at + slot.done, *n));
+        offers.sort_by_key(|(n, offered, at)| (*at + offered.done, *n));
         let mut known: Vec<NodeId> = offers.into_iter().map(|(n, ..)| n).collect();
         known.extend(context.memory.holders(&self.job.id));
         known.extend(self.listed(context, &known));
@@ -79,13 +79,13 @@ impl Get {
                 if !self.switch(context) {
                     self.ask(context);
                 }
-            } else if let Answer::Window(slot) = bid.answer
+            } else if let Answer::Window(offered) = bid.answer
                 && self.round.asked_of.contains(&from)
                 && !self.round.answered.contains(&from)
             {
                 // It holds the chunk: that is worth knowing.
                 self.round.answered.push(from);
-                self.offers.push((from, slot, context.now));
+                self.offers.push((from, offered, context.now));
             } else if !self.round.awaits(from) {
                 return context.drops(Unused::Late);
             }
@@ -95,9 +95,9 @@ impl Get {
             return context.drops(Unused::Late);
         }
         self.hedge = Hedge::Off;
-        if let Answer::Window(slot) = bid.answer {
+        if let Answer::Window(offered) = bid.answer {
             if nothing_yet {
-                self.take_other(context, from, &slot);
+                self.take_other(context, from, &offered);
             } else {
                 self.stop(context, from, self.round.number);
             }
@@ -105,18 +105,18 @@ impl Get {
         Step::Continue
     }
 
-    fn take_other(&mut self, context: &mut Context, from: NodeId, slot: &OfferedWindow) {
-        let window = context.now + slot.start;
-        let (start, _) = context.downlink.hole(window, slot.transfer);
-        let offset = start.since(window).min(slot.length.less(slot.transfer));
+    fn take_other(&mut self, context: &mut Context, from: NodeId, offered: &OfferedWindow) {
+        let window = context.now + offered.start;
+        let (start, _) = context.downlink.hole(window, offered.transfer);
+        let offset = start.since(window).min(offered.length.less(offered.transfer));
         if context.config.transport.reserved {
             // Of two windows of one get only one will be used.
             context.downlink.remove(self.txn);
-            context.downlink.insert(Window { start, end: start + slot.transfer, txn: self.txn });
+            context.downlink.insert(Window { start, end: start + offered.transfer, txn: self.txn });
         }
         let granted = Grants::from_iter([Granted { target: from, offset }]);
         context.send(Destination::Node(from), &Message::Accept { txn: self.txn, round: self.round.number, granted });
-        self.hedge = Hedge::Taken(from, beginning(start, slot));
+        self.hedge = Hedge::Taken(from, beginning(start, offered));
     }
 
     fn stop(&self, context: &mut Context, holder: NodeId, round: u8) {

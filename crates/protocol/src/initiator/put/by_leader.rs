@@ -52,20 +52,20 @@ impl Put {
         context.uplink.remove(self.txn);
         self.round.answered.push(from);
         let mut choices: Vec<Choice> = Vec::new();
-        for turn in &grant.windows {
-            let Some(domain) = context.domain(turn.target) else { continue };
-            let (start, rate) = (context.window_start(turn.start, &context.grants), u64::from(grant.rate));
-            let done = start + turn.done.less(turn.start);
+        for window in &grant.windows {
+            let Some(domain) = context.domain(window.target) else { continue };
+            let (start, rate) = (context.window_start(window.start, &context.grants), u64::from(grant.rate));
+            let done = start + window.done.less(window.start);
             let end = start + grant.transfer;
             let offer = Offer { start, end, transfer: grant.transfer, done, rate, domain, rank: 0, slack: Span::ZERO };
-            self.offers.insert(turn.target, offer);
+            self.offers.insert(window.target, offer);
             let most = if self.by_multicast(context) { context.map.most_addressed() } else { 1 };
             match choices.iter_mut().find(|choice| choice.start == start && choice.targets.len() < most) {
-                Some(choice) => choice.targets.push(turn.target),
-                None => choices.push(Choice { start, targets: vec![turn.target], length: grant.transfer, rate }),
+                Some(choice) => choice.targets.push(window.target),
+                None => choices.push(Choice { start, targets: vec![window.target], length: grant.transfer, rate }),
             }
         }
-        self.round.asked_of = grant.windows.iter().map(|turn| turn.target).collect();
+        self.round.asked_of = grant.windows.iter().map(|window| window.target).collect();
         // Another leader may have granted our port for the same time. A transfer that is a little late costs others less than
         // asking again.
         let mut uplink = context.uplink.clone();
