@@ -11,6 +11,8 @@ use crate::heap::{self, Key as _, Keys, Slab};
 /// A stretch is 2^9 nanoseconds, and there are so many lists.
 const STRETCH: u32 = 9;
 const LISTS: usize = 1 << 13;
+/// Lists whose bits are in one word.
+const WORD: usize = u64::BITS as usize;
 /// Events that are looked at ahead together.
 const AHEAD: usize = 16;
 
@@ -70,7 +72,8 @@ pub(super) struct Queue<E> {
     unseen: usize,
     /// What comes in each of the [`LISTS`] stretches that begin with the present one, in no order, and how much that is.
     lists: Vec<Vec<Key>>,
-    listed: usize,
+    /// Which of the lists have something in them, a bit each, so that empty ones are passed over together.
+    listed: [u64; LISTS / WORD],
     /// Lists that were emptied: memory that was used just now is at hand sooner than that of the list's last turn.
     spare: Vec<Vec<Key>>,
     /// What comes later.
@@ -86,7 +89,7 @@ impl<E> Queue<E> {
             unseen: 0,
             added: Keys::new(),
             lists: vec![Vec::new(); LISTS],
-            listed: 0,
+            listed: [0; LISTS / WORD],
             spare: Vec::new(),
             later: Keys::new(),
         }
@@ -103,12 +106,13 @@ impl<E> Queue<E> {
         if stretch <= self.stretch {
             self.added.push(key);
         } else if stretch - self.stretch < LISTS as u64 {
-            let list = &mut self.lists[stretch as usize % LISTS];
-            if list.capacity() == 0 {
+            let place = stretch as usize % LISTS;
+            let list = &mut self.lists[place];
+            if list.is_empty() {
                 *list = self.spare.pop().unwrap_or_default();
+                self.listed[place / WORD] |= 1 << (place % WORD);
             }
             list.push(key);
-            self.listed += 1;
         } else {
             self.later.push(key);
         }
@@ -155,16 +159,29 @@ impl<E> Queue<E> {
         self.present[places].iter().map(|(_, event)| event)
     }
 
+    /// The next stretch after the present one that has a list with something in it.
+    fn next_listed(&self) -> Option<u64> {
+        let next = self.stretch + 1;
+        let (first, passed) = (next as usize % LISTS / WORD, next as usize % WORD);
+        // Bits of the first word that come before the next stretch's are those of the last lists.
+        let words = self.listed.iter().cycle().skip(first).take(self.listed.len() + 1);
+        let ahead = words.enumerate().find_map(|(n, word)| {
+            let word = if n == 0 { word >> passed << passed } else { *word };
+            (word != 0).then(|| n * WORD + word.trailing_zeros() as usize - passed)
+        });
+        ahead.map(|ahead| next + ahead as u64)
+    }
+
     /// The present becomes the next stretch in which something comes. `None` when nothing does.
     fn advance(&mut self) -> Option<()> {
-        if self.listed == 0 {
-            self.stretch = self.later.first()?.stretch();
-        } else {
-            self.stretch += 1;
-        }
-        let mut list = core::mem::take(&mut self.lists[self.stretch as usize % LISTS]);
-        if list.capacity() > 0 {
-            self.listed -= list.len();
+        self.stretch = match self.next_listed() {
+            Some(stretch) => stretch,
+            None => self.later.first()?.stretch(),
+        };
+        let place = self.stretch as usize % LISTS;
+        let mut list = core::mem::take(&mut self.lists[place]);
+        if !list.is_empty() {
+            self.listed[place / WORD] &= !(1 << (place % WORD));
             list.sort_unstable_by_key(|key| core::cmp::Reverse(key.0));
             let slab = &mut self.slab;
             self.present.extend(list.drain(..).filter_map(|key| slab.take(key.slot()).map(|event| (key, event))));
