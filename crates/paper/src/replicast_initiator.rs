@@ -53,7 +53,7 @@ struct Task {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Send { to: Destination },
-    Ask,
+    Query,
 }
 
 /// The machine.
@@ -247,7 +247,7 @@ impl Initiator {
         let nobody = Pdu::Accept { txn, grants: Grants::default() };
         self.context.send(Destination::Members(MemberSet { cell, mask }), &nobody);
         self.context.out.push_back(Output::Event(Event::Cancelled));
-        self.tasks.push(Task { at: self.context.now + rest, txn, what: What::Ask });
+        self.tasks.push(Task { at: self.context.now + rest, txn, what: What::Query });
     }
 
     /// The papers' way to go on after bids without a common window: forget the chunk and begin with another.
@@ -287,7 +287,7 @@ impl Initiator {
         } else {
             (last.right - pdu.times(2)).max(last.left)
         };
-        self.tasks.push(Task { at: when.max(now), txn, what: What::Ask });
+        self.tasks.push(Task { at: when.max(now), txn, what: What::Query });
     }
 
     /// A window was another's after all: the copy that was to go there goes elsewhere. What is on its way is taken there.
@@ -306,7 +306,7 @@ impl Initiator {
             put.windows.retain(|(other, _)| 1 << other != bit);
             put.booked = put.windows.iter().map(|(_, end)| *end).max().unwrap_or(self.context.now);
             if !is_open {
-                self.tasks.retain(|task| task.txn != txn || !matches!(task.what, What::Ask));
+                self.tasks.retain(|task| task.txn != txn || !matches!(task.what, What::Query));
                 self.ask(at);
             }
         } else if is_open && put.offers.iter().any(|offer| offer.target == from) {
@@ -325,7 +325,7 @@ impl Initiator {
             let task = self.tasks.swap_remove(next);
             let Some(at) = self.puts.iter().position(|put| put.txn == task.txn) else { continue };
             match task.what {
-                What::Ask => self.ask(at),
+                What::Query => self.ask(at),
                 What::Send { to } => {
                     let payload = self.puts[at].payload.clone();
                     self.context.transmit(to, task.txn, &payload, 0, payload.len() as u32);

@@ -53,7 +53,7 @@ impl Outgoing {
     #[must_use]
     pub fn ranges(mut self, ranges: &[ByteRange]) -> Self {
         let size = self.payload.len() as u64;
-        let inside = |leg: &&ByteRange| leg.len > 0 && u64::from(leg.offset) + u64::from(leg.len) <= size;
+        let inside = |range: &&ByteRange| range.len > 0 && u64::from(range.offset) + u64::from(range.len) <= size;
         self.ranges = ranges.iter().filter(inside).take(limits::RANGES).copied().collect();
         self
     }
@@ -67,14 +67,14 @@ impl Outgoing {
             self.others = port.free;
             return None;
         }
-        let leg = self.ranges.front_mut()?;
+        let range = self.ranges.front_mut()?;
         let step = (quantum / per_datagram.max(1)).max(1) * per_datagram.max(1);
-        let take = leg.len.min(u32::try_from(step).unwrap_or(u32::MAX));
-        let (from, to) = (leg.offset as usize, (leg.offset + take) as usize);
-        let header = DataHeader { offset: leg.offset, ..self.header };
-        leg.offset += take;
-        leg.len -= take;
-        if leg.len == 0 {
+        let take = range.len.min(u32::try_from(step).unwrap_or(u32::MAX));
+        let (from, to) = (range.offset as usize, (range.offset + take) as usize);
+        let header = DataHeader { offset: range.offset, ..self.header };
+        range.offset += take;
+        range.len -= take;
+        if range.len == 0 {
             self.ranges.pop_front();
         }
         // Counted from when this was due, so that a late wake-up does not slow the rest.
@@ -93,7 +93,7 @@ impl Outgoing {
     /// Bytes that are not sent yet.
     #[must_use]
     pub fn unsent(&self) -> u64 {
-        self.ranges.iter().map(|leg| u64::from(leg.len)).sum()
+        self.ranges.iter().map(|range| u64::from(range.len)).sum()
     }
 
     /// To whom it goes.
@@ -215,9 +215,9 @@ mod tests {
                 incoming.insert(offset, &whole.slice(offset as usize..end as usize));
             }
             while !incoming.is_complete() {
-                for leg in incoming.missing() {
-                    let end = (leg.offset + leg.len) as usize;
-                    prop_assert_eq!(incoming.insert(leg.offset, &whole.slice(leg.offset as usize..end)), leg.len);
+                for range in incoming.missing() {
+                    let end = (range.offset + range.len) as usize;
+                    prop_assert_eq!(incoming.insert(range.offset, &whole.slice(range.offset as usize..end)), range.len);
                 }
             }
             prop_assert!(incoming.missing().is_empty());

@@ -65,15 +65,15 @@ fn a_copy_that_was_read_damaged_is_scrubbed_and_only_then_called_dropped() {
     let (_, effects) = step(&mut target, at(2), get_accepted(1, 1));
     let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}") };
     let completion = Completion::Read(Err(ReadFailure::Corrupt));
-    let said = hear(&mut target, at(3), Input::Done { op, completion });
-    assert!(!said.events.iter().any(|event| matches!(event, Event::Corrupt { .. })), "{:?}", said.events);
-    let [(op, Effect::Scrub { after: Some(after), max_bytes: 1 })] = said.effects[..] else {
-        panic!("{:?}", said.effects)
+    let sent = hear(&mut target, at(3), Input::Done { op, completion });
+    assert!(!sent.events.iter().any(|event| matches!(event, Event::Corrupt { .. })), "{:?}", sent.events);
+    let [(op, Effect::Scrub { after: Some(after), max_bytes: 1 })] = sent.effects[..] else {
+        panic!("{:?}", sent.effects)
     };
     assert!(after < id, "the scrub begins behind the copy");
     let completion = Completion::Scrubbed { next: Some(id), bytes: 0, bad: vec![id], result: Ok(()) };
-    let said = hear(&mut target, at(4), Input::Done { op, completion });
-    assert_eq!(said.events, [Event::Corrupt { id }]);
+    let sent = hear(&mut target, at(4), Input::Done { op, completion });
+    assert_eq!(sent.events, [Event::Corrupt { id }]);
 }
 
 #[test]
@@ -226,12 +226,12 @@ fn putting(targets: u32) -> (Initiator, TxnId) {
     let map = ClusterMap::new(CLUSTER, Epoch(1), 3, 3, targets).expect("a good map");
     let mut initiator = Initiator::new(INITIATOR, map, Config { multicast: false, ..Config::default() }, 1);
     let (id, payload) = (ChunkId::of_payload(PAYLOAD), Bytes::from_static(PAYLOAD));
-    let said = hear(
+    let sent = hear(
         &mut initiator,
         at(0),
         Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }),
     );
-    let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
+    let [Message::PutRequest(request), ..] = &sent.messages[..] else { panic!("{:?}", sent.messages) };
     let txn = request.txn;
     (initiator, txn)
 }
@@ -279,8 +279,8 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
         removal: false,
         redundancy: None,
     };
-    let said = hear(&mut initiator, at(0), Input::Request(put));
-    let [Message::PutRequest(request), ..] = &said.messages[..] else { panic!("{:?}", said.messages) };
+    let sent = hear(&mut initiator, at(0), Input::Request(put));
+    let [Message::PutRequest(request), ..] = &sent.messages[..] else { panic!("{:?}", sent.messages) };
     let have = Bid { txn: request.txn, round: request.round, answer: Answer::HaveIt };
     bid(&mut initiator, at(10), 1, have);
     bid(&mut initiator, at(10), 2, have);
@@ -294,8 +294,8 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     // Nor are they promised, of which is asked whether they are there.
     let renew = initiator::Request::Renew { handle: 2, id, redundancy: None };
     let mut renewing = Initiator::new(INITIATOR, map(1, 1..=3), Config::default(), 2);
-    let said = hear(&mut renewing, at(0), Input::Request(renew));
-    let [Message::Probe { txn: asks, .. }, ..] = said.messages[..] else { panic!("{:?}", said.messages) };
+    let sent = hear(&mut renewing, at(0), Input::Request(renew));
+    let [Message::Probe { txn: asks, .. }, ..] = sent.messages[..] else { panic!("{:?}", sent.messages) };
     hear(&mut renewing, at(20), Input::Request(initiator::Request::Map(map(2, 1..=30))));
     let promised = |n| from(NodeId(n), &Message::Ack { txn: asks, ack: Ack::Durable });
     let events: Vec<_> =
@@ -359,9 +359,9 @@ fn a_target_counts_what_others_leave_of_its_disk() {
 fn a_question_that_an_initiator_refuses_is_answered_so() {
     let mut initiator = initiator();
     for handle in 0..=limits::WAITING as u64 {
-        let said = hear(&mut initiator, at(0), Input::Request(initiator::Request::Ping { handle }));
-        let refused = matches!(said.events[..], [initiator::Event::Ping { result: Err(initiator::Busy), .. }]);
-        assert_eq!(refused, handle == limits::WAITING as u64, "{:?}", said.events);
+        let sent = hear(&mut initiator, at(0), Input::Request(initiator::Request::Ping { handle }));
+        let refused = matches!(sent.events[..], [initiator::Event::Ping { result: Err(initiator::Busy), .. }]);
+        assert_eq!(refused, handle == limits::WAITING as u64, "{:?}", sent.events);
     }
 }
 
@@ -558,7 +558,7 @@ fn a_chunk_that_its_group_has_not_is_looked_for_where_it_was() {
         let previous = moved.then(|| old.placement().clone());
         let new = new.clone().with_previous(previous);
         let mut initiator = Initiator::new(INITIATOR, new.clone(), Config::default(), 1);
-        let mut said =
+        let mut sent =
             hear(&mut initiator, at(0), Input::Request(initiator::Request::Get { handle: 1, id, holders: vec![] }));
         let mut over = false;
         let is_nowhere = |event: &initiator::Event| {
@@ -566,15 +566,15 @@ fn a_chunk_that_its_group_has_not_is_looked_for_where_it_was() {
         };
         for who in [members(&new), if moved { members(&old) } else { vec![] }] {
             for node in who {
-                let Some(Message::GetRequest { txn, round, .. }) = said.messages.first().cloned() else {
-                    panic!("{:?}", said.messages)
+                let Some(Message::GetRequest { txn, round, .. }) = sent.messages.first().cloned() else {
+                    panic!("{:?}", sent.messages)
                 };
                 assert!(!over, "moved: {moved}: {node} was not asked");
                 let absent = Message::Bid(Bid { txn, round, answer: Answer::NotHere });
                 let next = hear(&mut initiator, at(10), Input::Datagram(from(node, &absent)));
                 over = next.events.iter().any(is_nowhere);
                 if !next.messages.is_empty() {
-                    said = next;
+                    sent = next;
                 }
             }
         }

@@ -187,8 +187,9 @@ fn header() -> DataHeader {
 #[test]
 fn what_is_asked_for_again_is_sent_and_nothing_else() {
     let payload: Bytes = (0..4_000_u32).map(|n| (n % 251) as u8).collect();
-    let leg = |offset, len| ByteRange { offset, len };
-    let asked = [leg(0, 10), leg(100, 0), leg(3_990, 10), leg(3_990, 11), leg(u32::MAX, 1), leg(1_000, 2_000)];
+    let range = |offset, len| ByteRange { offset, len };
+    let asked =
+        [range(0, 10), range(100, 0), range(3_990, 10), range(3_990, 11), range(u32::MAX, 1), range(1_000, 2_000)];
     let whole = Outgoing::whole(Destination::Node(NodeId(2)), header(), payload.clone(), Instant::ZERO, 1_000_000);
     let mut outgoing = whole.ranges(&asked);
     assert_eq!(outgoing.unsent(), 2_020);
@@ -210,7 +211,8 @@ fn what_is_asked_for_again_is_sent_and_nothing_else() {
 fn what_is_missing_is_named_exactly() {
     let payload = Bytes::from(vec![7; 4_000]);
     let mut incoming = Incoming::new(4_000);
-    let legs = |incoming: &Incoming| incoming.missing().iter().map(|leg| (leg.offset, leg.len)).collect::<Vec<_>>();
+    let legs =
+        |incoming: &Incoming| incoming.missing().iter().map(|range| (range.offset, range.len)).collect::<Vec<_>>();
     assert_eq!((legs(&incoming), incoming.outstanding()), (vec![(0, 4_000)], 4_000));
     incoming.insert(1_000, &payload.slice(..500));
     incoming.insert(3_000, &payload.slice(..500));

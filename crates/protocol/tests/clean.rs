@@ -17,7 +17,7 @@ use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
 
-fn said(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
+fn sent(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
     let head = Head { cluster: ClusterId(1), epoch: Epoch(epoch), from: INITIATOR };
     Input::Datagram(encode_message(head, message))
 }
@@ -29,28 +29,28 @@ fn discard(mark: u64, since: u64, id: ChunkId) -> Message {
 #[test]
 fn a_target_numbers_its_marks_and_remembers_promises() {
     let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
-    let (answer, effects) = step(&mut target, at(0), said(1, &discard(5, 0, id)));
+    let (answer, effects) = step(&mut target, at(0), sent(1, &discard(5, 0, id)));
     assert!(effects.is_empty(), "a mark that it does not know: {effects:?}");
     assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: None, bytes: 0 }]);
     for (n, mark) in [5, 6, 5].into_iter().enumerate() {
-        let (answer, _) = step(&mut target, at(1), said(1, &Message::Mark { txn: TxnId(mark) }));
+        let (answer, _) = step(&mut target, at(1), sent(1, &Message::Mark { txn: TxnId(mark) }));
         assert_eq!(answer, [Message::Marked { txn: TxnId(mark) }], "mark {n}");
     }
     let promised = |effects: &[_]| match effects {
         [(_, Effect::Lookup { promise, .. })] => *promise,
         other => panic!("{other:?}"),
     };
-    assert_eq!(promised(&step(&mut target, at(2), said(1, &put(1, 1, id, 10))).1), Some(2));
-    assert_eq!(promised(&step(&mut target, at(2), said(1, &Message::Probe { txn: TxnId(3), id })).1), Some(2));
-    assert_eq!(promised(&step(&mut target, at(2), said(1, &common::get(4, 1, id))).1), None, "a get promises nothing");
-    let (_, effects) = step(&mut target, at(3), said(1, &discard(6, 5, id)));
+    assert_eq!(promised(&step(&mut target, at(2), sent(1, &put(1, 1, id, 10))).1), Some(2));
+    assert_eq!(promised(&step(&mut target, at(2), sent(1, &Message::Probe { txn: TxnId(3), id })).1), Some(2));
+    assert_eq!(promised(&step(&mut target, at(2), sent(1, &common::get(4, 1, id))).1), None, "a get promises nothing");
+    let (_, effects) = step(&mut target, at(3), sent(1, &discard(6, 5, id)));
     let [(op, Effect::Discard { mark: 2, since: 1, .. })] = effects[..] else { panic!("{effects:?}") };
     let completion = Completion::Discarded { dropped: 1, bytes: 64, result: Ok(()) };
     let (answer, _) = step(&mut target, at(4), Input::Done { op, completion });
     assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: Some(1), bytes: 64 }]);
     // Only an earlier mark than this look's says what was condemned before it.
     for since in [5, 6, 7] {
-        let (_, effects) = step(&mut target, at(5), said(1, &discard(5, since, id)));
+        let (_, effects) = step(&mut target, at(5), sent(1, &discard(5, since, id)));
         assert!(matches!(effects[..], [(_, Effect::Discard { mark: 1, since: 0, .. })]), "{effects:?}");
     }
 }
@@ -59,14 +59,14 @@ fn a_target_numbers_its_marks_and_remembers_promises() {
 fn the_oldest_of_many_marks_is_forgotten_and_what_refers_to_it_is_refused() {
     let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
     for mark in 1..=limits::MARKS as u64 + 1 {
-        step(&mut target, at(mark), said(1, &Message::Mark { txn: TxnId(mark) }));
+        step(&mut target, at(mark), sent(1, &Message::Mark { txn: TxnId(mark) }));
     }
-    let (answer, effects) = step(&mut target, at(100), said(1, &discard(1, 0, id)));
+    let (answer, effects) = step(&mut target, at(100), sent(1, &discard(1, 0, id)));
     assert!(effects.is_empty(), "{effects:?}");
     assert_eq!(answer, [Message::Discarded { txn: TxnId(9), page: 2, dropped: None, bytes: 0 }]);
-    let (_, effects) = step(&mut target, at(100), said(1, &discard(2, 1, id)));
+    let (_, effects) = step(&mut target, at(100), sent(1, &discard(2, 1, id)));
     assert!(matches!(effects[..], [(_, Effect::Discard { mark: 2, since: 0, .. })]), "{effects:?}");
-    let (_, effects) = step(&mut target, at(100), said(1, &discard(3, 2, id)));
+    let (_, effects) = step(&mut target, at(100), sent(1, &discard(3, 2, id)));
     assert!(matches!(effects[..], [(_, Effect::Discard { mark: 3, since: 2, .. })]), "{effects:?}");
 }
 
@@ -78,8 +78,8 @@ fn a_target_says_what_a_discard_came_to() {
         let count = dropped.count_ones();
         let setup = Setup { id: NodeId(1), map: common::map(), free: 1 << 30, chunks: 7, bug: None };
         let mut target = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
-        step(&mut target, at(0), said(1, &Message::Mark { txn: TxnId(5) }));
-        let (_, effects) = step(&mut target, at(1), said(1, &discard(5, 0, ChunkId::of_payload(b"x"))));
+        step(&mut target, at(0), sent(1, &Message::Mark { txn: TxnId(5) }));
+        let (_, effects) = step(&mut target, at(1), sent(1, &discard(5, 0, ChunkId::of_payload(b"x"))));
         let [(op, _)] = effects[..] else { panic!("{effects:?}") };
         let completion = Completion::Discarded { dropped, bytes: 64, result };
         let events = hear(&mut target, at(2), Input::Done { op, completion }).events;
@@ -87,7 +87,7 @@ fn a_target_says_what_a_discard_came_to() {
         assert_eq!(discarded.len(), usize::from(told), "{events:?}");
         assert!(!told || *discarded[0] == Event::Discarded { chunks: count, bytes: 64 }, "{events:?}");
         assert_eq!(events.contains(&Event::DiskFailed), !free, "{events:?}");
-        let (pong, _) = step(&mut target, at(3), said(1, &Message::Ping { txn: TxnId(1) }));
+        let (pong, _) = step(&mut target, at(3), sent(1, &Message::Ping { txn: TxnId(1) }));
         let [Message::Pong { free: left, chunks, .. }] = pong[..] else { panic!("{pong:?}") };
         assert_eq!((left > 0, chunks), (free, 7 - u64::from(count)));
     }
@@ -96,12 +96,12 @@ fn a_target_says_what_a_discard_came_to() {
 #[test]
 fn a_cleaner_with_an_old_map_is_refused() {
     let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
-    step(&mut target, at(0), said(1, &Message::Mark { txn: TxnId(5) }));
+    step(&mut target, at(0), sent(1, &Message::Mark { txn: TxnId(5) }));
     // Somebody puts under a newer map, which this target has not found yet.
-    step(&mut target, at(1), said(2, &put(1, 1, id, 10)));
+    step(&mut target, at(1), sent(2, &put(1, 1, id, 10)));
     let refused = |txn| [Message::Bid(Bid { txn: TxnId(txn), round: 0, answer: Answer::Stale })];
-    assert_eq!(step(&mut target, at(2), said(1, &discard(5, 0, id))).0, refused(9));
-    assert_eq!(step(&mut target, at(2), said(1, &Message::Mark { txn: TxnId(6) })).0, refused(6));
+    assert_eq!(step(&mut target, at(2), sent(1, &discard(5, 0, id))).0, refused(9));
+    assert_eq!(step(&mut target, at(2), sent(1, &Message::Mark { txn: TxnId(6) })).0, refused(6));
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn a_renewal_needs_enough_promises() {
     for (acks, enough) in [([Ack::Durable; 3], true), ([Ack::Durable, Ack::Unknown, Ack::Durable], false)] {
         let mut machine = initiator();
         let request = initiator::Request::Renew { handle: 7, id: ChunkId::of_payload(b"x"), redundancy: None };
-        let said = hear(&mut machine, at(0), Input::Request(request));
-        let [Message::Probe { txn, .. }, ..] = said.messages[..] else { panic!("{:?}", said.messages) };
+        let sent = hear(&mut machine, at(0), Input::Request(request));
+        let [Message::Probe { txn, .. }, ..] = sent.messages[..] else { panic!("{:?}", sent.messages) };
         let mut events = vec![];
         for (n, ack) in acks.into_iter().enumerate() {
             let datagram = common::from(NodeId(n as u32 + 1), &Message::Ack { txn, ack });
@@ -292,15 +292,15 @@ fn discarded(count: u32, answer: impl Fn(u16) -> Option<u32>) -> initiator::Disc
     let mut input = Input::Request(initiator::Request::Discard { handle: 7, discard: request });
     let mut told = Vec::new();
     for second in 0..100 {
-        let heard = hear(&mut machine, at(second * 1_000_000_000), input);
-        if let [initiator::Event::Discard { handle: 7, result }] = &heard.events[..] {
+        let received = hear(&mut machine, at(second * 1_000_000_000), input);
+        if let [initiator::Event::Discard { handle: 7, result }] = &received.events[..] {
             // Who answers is told each chunk once; who is silent, the first page until patience is over.
             let pages = count.div_ceil(limits::LISTED as u32);
             let all: Vec<u16> = (0..pages as u16).collect();
             assert!(told == all || answer(0).is_none() && told == [0], "{told:?}");
             return result.clone().expect("not busy");
         }
-        let asked = heard.messages.into_iter().find_map(|message| match message {
+        let asked = received.messages.into_iter().find_map(|message| match message {
             Message::Discard(discard) if told.last().is_none_or(|last| *last < discard.page) => Some(discard),
             _ => None,
         });
@@ -309,8 +309,8 @@ fn discarded(count: u32, answer: impl Fn(u16) -> Option<u32>) -> initiator::Disc
             assert!(discard.ids.len() <= limits::LISTED);
             told.push(discard.page);
             let dropped = answer(discard.page);
-            let said = Message::Discarded { txn: discard.txn, page: discard.page, dropped, bytes: 64 };
-            Input::Datagram(common::from(NodeId(1), &said))
+            let sent = Message::Discarded { txn: discard.txn, page: discard.page, dropped, bytes: 64 };
+            Input::Datagram(common::from(NodeId(1), &sent))
         });
     }
     panic!("it never ends")
@@ -365,8 +365,8 @@ fn a_discard_that_tells_nobody_anything_ends_at_once() {
     let (earlier, chunks) =
         (Mark { name: TxnId(5), epoch: Epoch(0) }, vec![(ChunkId::of_payload(b"x"), vec![NodeId(1)])]);
     let discard = initiator::Discard { mark: earlier, since: None, chunks };
-    let said = hear(&mut machine, at(0), Input::Request(initiator::Request::Discard { handle: 7, discard }));
-    assert_eq!((said.messages, said.events.len()), (vec![], 0));
+    let sent = hear(&mut machine, at(0), Input::Request(initiator::Request::Discard { handle: 7, discard }));
+    assert_eq!((sent.messages, sent.events.len()), (vec![], 0));
     let woken = hear(&mut machine, at(0), Input::Wake);
     let [initiator::Event::Discard { handle: 7, result: Ok(done) }] = &woken.events[..] else { panic!("it goes on") };
     assert_eq!((done.copies, &done.silent[..]), (0, &[1, 2, 3].map(NodeId)[..]));

@@ -25,7 +25,7 @@ fn initiator_drops(initiator: &mut Initiator, input: Input<initiator::Request>) 
     events.filter_map(|event| if let initiator::Event::Dropped(why) = event { Some(why) } else { None }).collect()
 }
 
-fn said<R>(by: NodeId, message: &Message) -> Input<R> {
+fn sent<R>(by: NodeId, message: &Message) -> Input<R> {
     Input::Datagram(from(by, message))
 }
 
@@ -44,11 +44,11 @@ fn a_target_says_why_it_drops_a_datagram() {
     assert_eq!(target_drops(&mut target, Input::Datagram(nonsense)), [Unused::Invalid]);
     assert_eq!(target_drops(&mut target, data(1, SIZE, b"")), [Unused::Invalid]);
     let pong = Message::Pong { txn: TxnId(1), free: 0, chunks: 0 };
-    assert_eq!(target_drops(&mut target, said(NodeId(2), &pong)), [Unused::Invalid]);
+    assert_eq!(target_drops(&mut target, sent(NodeId(2), &pong)), [Unused::Invalid]);
     assert_eq!(target_drops(&mut target, data(7, SIZE, b"stored")), [Unused::Unsolicited]);
 
     window(&tell(&mut target, at(100), &put(1, 2, id, SIZE), None).0);
-    assert_eq!(target_drops(&mut target, said(INITIATOR, &put(1, 1, id, SIZE))), [Unused::Late]);
+    assert_eq!(target_drops(&mut target, sent(INITIATOR, &put(1, 1, id, SIZE))), [Unused::Late]);
     assert_eq!(target_drops(&mut target, get_accepted(1, 1)), [Unused::Late], "of the round before");
     assert_eq!(target_drops(&mut target, get_accepted(1, 2)), []);
     assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [Unused::Late], "doubled");
@@ -64,7 +64,7 @@ fn a_target_says_why_it_drops_a_datagram() {
     // The network doubles a request before the disk has said whether the chunk is here.
     let other = ChunkId::of_payload(b"others");
     let looked_up =
-        [(); 2].map(|()| match hear(&mut target, at(100), said(INITIATOR, &put(2, 1, other, SIZE))).effects[..] {
+        [(); 2].map(|()| match hear(&mut target, at(100), sent(INITIATOR, &put(2, 1, other, SIZE))).effects[..] {
             [(op, Effect::Lookup { .. })] => op,
             ref effects => panic!("{effects:?}"),
         });
@@ -73,7 +73,7 @@ fn a_target_says_why_it_drops_a_datagram() {
 
     // A get of a round that is over.
     window(&tell(&mut target, at(100), &get(3, 2, id), Some(SIZE)).0);
-    let asked = hear(&mut target, at(100), said(INITIATOR, &get(3, 1, id))).effects;
+    let asked = hear(&mut target, at(100), sent(INITIATOR, &get(3, 1, id))).effects;
     let [(op, Effect::Lookup { .. })] = asked[..] else { panic!("{asked:?}") };
     assert_eq!(target_drops(&mut target, found(op, Some(SIZE))), [Unused::Late]);
 
@@ -83,19 +83,19 @@ fn a_target_says_why_it_drops_a_datagram() {
 
     // Its index is asked as much as it may be.
     for _ in 0..limits::LOOKUPS {
-        assert_eq!(target_drops(&mut target, said(INITIATOR, &Message::Suspect { id })), []);
+        assert_eq!(target_drops(&mut target, sent(INITIATOR, &Message::Suspect { id })), []);
     }
-    assert_eq!(target_drops(&mut target, said(INITIATOR, &Message::Suspect { id })), [Unused::Busy]);
+    assert_eq!(target_drops(&mut target, sent(INITIATOR, &Message::Suspect { id })), [Unused::Busy]);
 }
 
 #[test]
 fn an_initiator_says_why_it_drops_a_datagram() {
     let mut initiator = initiator();
     let ack = Message::Ack { txn: TxnId(1), ack: Ack::Durable };
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &ack)), [Unused::Late]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &ack)), [Unused::Late]);
     let nonsense = Bytes::from([&from(NodeId(1), &ack)[..], b"more"].concat());
     assert_eq!(initiator_drops(&mut initiator, Input::Datagram(nonsense)), [Unused::Invalid]);
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Ping { txn: TxnId(1) })), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &Message::Ping { txn: TxnId(1) })), [Unused::Invalid]);
     assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"stored")), [Unused::Late]);
     assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"")), [Unused::Invalid]);
 
@@ -104,14 +104,14 @@ fn an_initiator_says_why_it_drops_a_datagram() {
     let asked = hear(&mut initiator, at(100), Input::Request(list)).messages;
     let Some(Message::List { txn, .. }) = asked.first() else { panic!("{asked:?}") };
     assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Invalid]);
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Repair(repair(*txn)))), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &Message::Repair(repair(*txn)))), [Unused::Invalid]);
     let busy = Message::Bid(Bid { txn: *txn, round: 0, answer: Answer::Busy(Span::from_millis(1)) });
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &busy)), []);
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &Message::Marked { txn: *txn })), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &busy)), []);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &Message::Marked { txn: *txn })), [Unused::Invalid]);
     let listed = Message::Listed { txn: *txn, ids: vec![], more: false };
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &listed)), []);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &listed)), []);
     for doubled in [listed, busy] {
-        assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &doubled)), [Unused::Late], "{doubled:?}");
+        assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &doubled)), [Unused::Late], "{doubled:?}");
     }
 
     // A get whose payload has not been promised by anybody.
@@ -156,11 +156,11 @@ fn an_initiator_says_of_each_question_that_an_answer_is_doubled_or_of_another_ki
             Message::Ack { txn, ack: Ack::Durable },
         ];
         for (other, answer) in answers.iter().enumerate().filter(|(other, _)| *other != kind) {
-            let drops = initiator_drops(&mut initiator, said(NodeId(1), answer));
+            let drops = initiator_drops(&mut initiator, sent(NodeId(1), answer));
             assert_eq!(drops, [Unused::Invalid], "{other} answers {kind}");
         }
-        assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &answers[kind])), []);
-        let doubled = initiator_drops(&mut initiator, said(NodeId(1), &answers[kind]));
+        assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &answers[kind])), []);
+        let doubled = initiator_drops(&mut initiator, sent(NodeId(1), &answers[kind]));
         assert_eq!(doubled, [Unused::Late], "{:?}", answers[kind]);
     }
 }
@@ -185,7 +185,7 @@ fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
             ref other => panic!("{other:?}"),
         };
         let bid = |round| Message::Bid(Bid { txn, round, answer: Answer::Busy(Span::from_millis(1)) });
-        let drops = |initiator: &mut Initiator, message: &Message| initiator_drops(initiator, said(NodeId(1), message));
+        let drops = |initiator: &mut Initiator, message: &Message| initiator_drops(initiator, sent(NodeId(1), message));
         assert_eq!(drops(&mut initiator, &bid(round.wrapping_sub(1))), [Unused::Late], "of another round");
         assert_eq!(drops(&mut initiator, &bid(round)), []);
         assert_eq!(drops(&mut initiator, &bid(round)), [Unused::Late], "doubled");
@@ -205,7 +205,7 @@ fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
     let asked = hear(&mut initiator, at(100), Input::Request(put)).messages;
     let [Message::PutRequest(request), ..] = &asked[..] else { panic!("{asked:?}") };
     let early = Message::Repair(repair(request.txn));
-    assert_eq!(initiator_drops(&mut initiator, said(NodeId(1), &early)), [Unused::Late]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &early)), [Unused::Late]);
 }
 
 fn repair(txn: TxnId) -> protocol::wire::Repair {

@@ -46,9 +46,9 @@ fn a_copy_that_comes_in_time_tells_its_course() {
         assert_eq!(events, [Event::Accepted { id, start: at(10) + slot.start, length: slot.transfer }]);
         let events = hear(&mut target, at(1_010) + slot.start, data(0, 50_000)).events;
         assert_eq!(events, [Event::Started { late_nanos: 1_000 }]);
-        let said = hear(&mut target, end(&slot), data(50_000, 50_000));
-        assert_eq!(said.events, []);
-        let [(op, Effect::Write { .. })] = said.effects[..] else { panic!("{:?}", said.effects) };
+        let sent = hear(&mut target, end(&slot), data(50_000, 50_000));
+        assert_eq!(sent.events, []);
+        let [(op, Effect::Write { .. })] = sent.effects[..] else { panic!("{:?}", sent.effects) };
         let now = end(&slot) + Span::from_micros(7);
         let events =
             hear(&mut target, now, Input::Done { op, completion: Completion::Written { result, free: 1 << 30 } })
@@ -79,11 +79,11 @@ fn a_copy_of_which_nothing_comes_is_asked_for_and_given_up() {
     let (mut now, mut asked) = (at(20), 0);
     while target.in_progress() > 0 {
         now += Span::from_millis(1);
-        let said = hear(&mut target, now, Input::Wake);
-        let repairs = said.messages.iter().filter(|message| matches!(message, Message::Repair(_))).count();
-        assert_eq!(said.events.iter().filter(|event| **event == Event::RepairAsked).count(), repairs);
+        let sent = hear(&mut target, now, Input::Wake);
+        let repairs = sent.messages.iter().filter(|message| matches!(message, Message::Repair(_))).count();
+        assert_eq!(sent.events.iter().filter(|event| **event == Event::RepairAsked).count(), repairs);
         asked += repairs;
-        assert_eq!(said.events.contains(&Event::Released { id }), target.in_progress() == 0, "{:?}", said.events);
+        assert_eq!(sent.events.contains(&Event::Released { id }), target.in_progress() == 0, "{:?}", sent.events);
         assert!(now < Instant::ZERO + Span::from_secs(60), "it is never given up");
     }
     assert_eq!(asked, 6);
@@ -110,8 +110,8 @@ fn while_the_disk_writes_nothing_more_is_asked_for() {
     let (_, effects) = step(&mut target, end(&slot), data(0, SIZE));
     let [(op, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
     for second in 1..100 {
-        let said = hear(&mut target, at(10) + Span::from_secs(second), Input::Wake);
-        assert_eq!((said.messages, said.events), (vec![], vec![]), "after {second} s");
+        let sent = hear(&mut target, at(10) + Span::from_secs(second), Input::Wake);
+        assert_eq!((sent.messages, sent.events), (vec![], vec![]), "after {second} s");
     }
     let completion = Completion::Written { result: Ok(()), free: 1 << 30 };
     let (messages, _) = step(&mut target, at(10) + Span::from_secs(100), Input::Done { op, completion });

@@ -26,8 +26,8 @@ fn after_a_failure(newer: Option<ClusterMap>) -> (Vec<NodeId>, Option<Result<Sto
     let id = ChunkId::of_payload(&payload);
     let mut initiator = Initiator::new(INITIATOR, map(1, 3), Config { multicast: false, ..Config::default() }, 1);
     let put = Request::Put { handle: 1, id, payload, removal: false, redundancy: None };
-    let said = hear(&mut initiator, at(0), Input::Request(put));
-    let Some(Message::PutRequest(request)) = said.messages.first() else { panic!("{:?}", said.messages) };
+    let sent = hear(&mut initiator, at(0), Input::Request(put));
+    let Some(Message::PutRequest(request)) = sent.messages.first() else { panic!("{:?}", sent.messages) };
     let (txn, span) = (request.txn, Span::from_micros(10));
     let slot = OfferedWindow { start: span, length: span, transfer: span, done: span.times(2), rate: 1 << 30, size: 7 };
     let bid = |answer| Message::Bid(Bid { txn, round: 1, answer });

@@ -33,20 +33,20 @@ fn payload(initiator: &mut Initiator, now: Instant, txn: TxnId, target: u32) -> 
     hear(initiator, now, Input::Payload { header, payload: Bytes::from_static(CHUNK) })
 }
 
-fn ends(initiator: &mut Initiator, now: Instant, said: Said<Event>) -> NodeId {
-    let (op, _) = said.effects.into_iter().next().expect("all of it is here");
-    let said = hear(initiator, now, Input::Done { op, completion: Completion::Verified(true) });
-    let Some(Event::Get { result: Ok(fetched), .. }) = said.events.into_iter().next() else { panic!("it is good") };
+fn ends(initiator: &mut Initiator, now: Instant, sent: Said<Event>) -> NodeId {
+    let (op, _) = sent.effects.into_iter().next().expect("all of it is here");
+    let sent = hear(initiator, now, Input::Done { op, completion: Completion::Verified(true) });
+    let Some(Event::Get { result: Ok(fetched), .. }) = sent.events.into_iter().next() else { panic!("it is good") };
     fetched.from
 }
 
 /// A get that target 1 was accepted for, and which 2 offered, too.
 fn accepted(initiator: &mut Initiator, now: Instant) -> TxnId {
     let request = Request::Get { handle: 1, id: ChunkId::of_payload(CHUNK), holders: vec![] };
-    let said = hear(initiator, now, Input::Request(request));
-    let [Message::GetRequest { txn, round: 1, .. }] = said.messages[..] else { panic!("{:?}", said.messages) };
-    let said = bid(initiator, now, txn, 1, 1);
-    assert!(matches!(&said.messages[..], [Message::Accept { granted, .. }] if granted[0].target == NodeId(1)));
+    let sent = hear(initiator, now, Input::Request(request));
+    let [Message::GetRequest { txn, round: 1, .. }] = sent.messages[..] else { panic!("{:?}", sent.messages) };
+    let sent = bid(initiator, now, txn, 1, 1);
+    assert!(matches!(&sent.messages[..], [Message::Accept { granted, .. }] if granted[0].target == NodeId(1)));
     assert!(bid(initiator, now, txn, 2, 1).messages.is_empty());
     txn
 }
@@ -54,12 +54,12 @@ fn accepted(initiator: &mut Initiator, now: Instant) -> TxnId {
 /// After one get that was in time, one that is late: what is asked next, and when.
 fn late(initiator: &mut Initiator) -> (TxnId, Instant, Vec<Message>) {
     let txn = accepted(initiator, at(1_000));
-    let said = payload(initiator, at(20_000), txn, 1);
-    assert_eq!(ends(initiator, at(20_000), said), NodeId(1));
+    let sent = payload(initiator, at(20_000), txn, 1);
+    assert_eq!(ends(initiator, at(20_000), sent), NodeId(1));
     let txn = accepted(initiator, at(1_000_000));
     let Output::Idle(Some(deadline)) = initiator.poll_output() else { panic!("nothing to wait for") };
-    let said = hear(initiator, deadline.at, Input::Wake);
-    (txn, deadline.at, said.messages)
+    let sent = hear(initiator, deadline.at, Input::Wake);
+    (txn, deadline.at, sent.messages)
 }
 
 #[test]
@@ -68,15 +68,15 @@ fn whoever_begins_first_is_received_from_and_the_other_is_stopped() {
         let mut initiator = initiator(100);
         let (txn, now, asked) = late(&mut initiator);
         assert!(matches!(asked[..], [Message::GetRequest { round: 2, .. }]), "{asked:?}");
-        let said = bid(&mut initiator, now, txn, 2, 2);
+        let sent = bid(&mut initiator, now, txn, 2, 2);
         assert!(
-            matches!(&said.messages[..], [Message::Accept { round: 2, granted, .. }] if granted[0].target == NodeId(2))
+            matches!(&sent.messages[..], [Message::Accept { round: 2, granted, .. }] if granted[0].target == NodeId(2))
         );
-        let said = payload(&mut initiator, now, txn, winner);
-        let [Message::Accept { round, granted, .. }] = &said.messages[..] else { panic!("{:?}", said.messages) };
+        let sent = payload(&mut initiator, now, txn, winner);
+        let [Message::Accept { round, granted, .. }] = &sent.messages[..] else { panic!("{:?}", sent.messages) };
         assert!(granted.is_empty() && u32::from(*round) == 3 - winner, "the slower one is told to stop");
         assert!(payload(&mut initiator, now, txn, 3 - winner).effects.is_empty(), "it came too late");
-        assert_eq!(ends(&mut initiator, now, said), NodeId(winner));
+        assert_eq!(ends(&mut initiator, now, sent), NodeId(winner));
     }
 }
 
@@ -84,8 +84,8 @@ fn whoever_begins_first_is_received_from_and_the_other_is_stopped() {
 fn an_offer_after_the_payload_is_not_accepted() {
     let mut initiator = initiator(100);
     let (txn, now, _) = late(&mut initiator);
-    let said = payload(&mut initiator, now, txn, 1);
-    assert_eq!(ends(&mut initiator, now, said), NodeId(1));
+    let sent = payload(&mut initiator, now, txn, 1);
+    assert_eq!(ends(&mut initiator, now, sent), NodeId(1));
     assert!(bid(&mut initiator, now, txn, 2, 2).messages.is_empty());
 }
 

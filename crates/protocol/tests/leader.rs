@@ -187,16 +187,16 @@ fn members_keep_the_last_word() {
     let (bid, _) = tell(&mut third, at(0), &put(7, 1, ChunkId::of_payload(b"own"), 4 << 20), None);
     assert!(window(&bid).length > Span::from_millis(2));
     let refusal = Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::Busy(Span::ZERO) });
-    let said = hear(&mut third, 5, 1, &grant(1, 4, ChunkId::of_payload(b"x"), 3));
-    assert!(said.contains(&refusal), "the port is another's: {said:?}");
+    let sent = hear(&mut third, 5, 1, &grant(1, 4, ChunkId::of_payload(b"x"), 3));
+    assert!(sent.contains(&refusal), "the port is another's: {sent:?}");
     assert!(
-        said.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4 && r.port > Span::ZERO))
+        sent.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4 && r.port > Span::ZERO))
     );
     // What an earlier leader grants is refused, and it learns why.
-    let said = hear(&mut third, 10, 2, &grant(1, 3, ChunkId::of_payload(b"x"), 3));
+    let sent = hear(&mut third, 10, 2, &grant(1, 3, ChunkId::of_payload(b"x"), 3));
     assert!(
-        said.contains(&refusal)
-            && said.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4))
+        sent.contains(&refusal)
+            && sent.iter().any(|m| matches!(m, Message::Leading(Leading::Report(r)) if r.term == 4))
     );
 }
 
@@ -208,9 +208,9 @@ fn a_member_takes_no_more_grants_than_it_keeps_reservations() {
         let Message::Leading(Leading::Grant(large)) = grant(txn, 1, ChunkId::of_payload(&txn.to_le_bytes()), 3) else {
             unreachable!("it is one")
         };
-        let said = hear(&mut third, txn, 1, &Message::Leading(Leading::Grant(Grant { size: 10, ..large })));
+        let sent = hear(&mut third, txn, 1, &Message::Leading(Leading::Grant(Grant { size: 10, ..large })));
         let refusal = Message::Bid(Bid { txn: TxnId(txn), round: 1, answer: Answer::Busy(Span::ZERO) });
-        assert_eq!(said.contains(&refusal), txn > most, "{txn}: {said:?}");
+        assert_eq!(sent.contains(&refusal), txn > most, "{txn}: {sent:?}");
     }
     assert_eq!(third.in_progress(), limits::RESERVATIONS);
 }
@@ -220,17 +220,17 @@ fn a_granted_window_takes_payload_and_only_the_disk_makes_it_a_copy() {
     let mut third = member(3);
     let payload = vec![7; 1 << 20];
     let id = ChunkId::of_payload(&payload);
-    let (said, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
-    assert!(said.is_empty(), "silence is consent: {said:?}");
+    let (sent, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
+    assert!(sent.is_empty(), "silence is consent: {sent:?}");
     let [(look, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}") };
     assert!(step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(None) }).0.is_empty());
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 1 << 20 };
-    let (said, effects) = step(&mut third, at(2), Input::Payload { header, payload: payload.into() });
-    assert!(!said.iter().any(|m| matches!(m, Message::Ack { .. })), "{said:?}");
+    let (sent, effects) = step(&mut third, at(2), Input::Payload { header, payload: payload.into() });
+    assert!(!sent.iter().any(|m| matches!(m, Message::Ack { .. })), "{sent:?}");
     let [(write, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
     let done = Completion::Written { result: Ok(()), free: 1 << 30 };
-    let (said, _) = step(&mut third, at(3), Input::Done { op: write, completion: done });
-    assert_eq!(said, [Message::Ack { txn: TxnId(1), ack: Ack::Durable }]);
+    let (sent, _) = step(&mut third, at(3), Input::Done { op: write, completion: done });
+    assert_eq!(sent, [Message::Ack { txn: TxnId(1), ack: Ack::Durable }]);
 }
 
 #[test]
@@ -239,8 +239,8 @@ fn a_member_that_holds_the_chunk_says_so() {
     let id = ChunkId::of_payload(b"here");
     let (_, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
     let [(look, Effect::Lookup { promise: Some(_), .. })] = effects[..] else { panic!("{effects:?}") };
-    let (said, _) = step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(Some(1 << 20)) });
-    assert_eq!(said, [Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::HaveIt })]);
+    let (sent, _) = step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(Some(1 << 20)) });
+    assert_eq!(sent, [Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::HaveIt })]);
     assert_eq!(third.in_progress(), 0, "and keeps nothing for it");
 }
 
@@ -251,14 +251,14 @@ fn the_lowest_leads_and_a_higher_one_only_when_it_is_gone() {
     let ask = |target: &mut Target, nanos| {
         step(target, at(nanos), Input::Datagram(from(INITIATOR, &request(nanos, ChunkId::of_payload(b"x"))))).0
     };
-    let claims = |said: &[Message]| said.iter().any(|m| matches!(m, Message::Leading(Leading::Claim { .. })));
+    let claims = |sent: &[Message]| sent.iter().any(|m| matches!(m, Message::Leading(Leading::Claim { .. })));
     assert!(!claims(&ask(&mut second, 100)), "the first was heard just now");
     assert!(claims(&ask(&mut second, 10_000_000_000)), "it is silent");
     // The first comes back, with an earlier term; it learns of the later one, and goes beyond it.
     let late = Message::Leading(Leading::Claim { group: GROUP, term: 2 });
-    let said = hear(&mut first, 10_000_000_100, 2, &late);
+    let sent = hear(&mut first, 10_000_000_100, 2, &late);
     let again = Message::Leading(Leading::Claim { group: GROUP, term: 3 });
-    assert!(said.contains(&again), "{said:?}");
+    assert!(sent.contains(&again), "{sent:?}");
     hear(&mut second, 10_000_000_200, 1, &again);
     assert!(!claims(&ask(&mut second, 10_000_000_300)));
 }
@@ -313,20 +313,20 @@ fn without_an_answer_of_the_leader_the_group_is_asked() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
     let request = Request::Put { handle: 1, id, payload: payload.into(), removal: false, redundancy: None };
-    let (said, _) = step(&mut initiator, at(0), Input::Request(request));
-    assert!(matches!(&said[..], [Message::Leading(Leading::Request(_))]), "{said:?}");
-    let (said, _) = step(&mut initiator, at(50_000_000), Input::Wake);
-    assert!(matches!(&said[..], [Message::PutRequest(PutRequest { round: 2, .. })]), "{said:?}");
+    let (sent, _) = step(&mut initiator, at(0), Input::Request(request));
+    assert!(matches!(&sent[..], [Message::Leading(Leading::Request(_))]), "{sent:?}");
+    let (sent, _) = step(&mut initiator, at(50_000_000), Input::Wake);
+    assert!(matches!(&sent[..], [Message::PutRequest(PutRequest { round: 2, .. })]), "{sent:?}");
     // A get of one that never answered, too.
-    let (said, _) =
+    let (sent, _) =
         step(&mut initiator, at(50_000_001), Input::Request(Request::Get { handle: 2, id, holders: vec![] }));
-    assert!(matches!(&said[..], [Message::Leading(Leading::Seek(_))]), "{said:?}");
-    let (said, _) = step(&mut initiator, at(100_000_001), Input::Wake);
-    assert!(said.iter().any(|m| matches!(m, Message::GetRequest { .. })), "{said:?}");
+    assert!(matches!(&sent[..], [Message::Leading(Leading::Seek(_))]), "{sent:?}");
+    let (sent, _) = step(&mut initiator, at(100_000_001), Input::Wake);
+    assert!(sent.iter().any(|m| matches!(m, Message::GetRequest { .. })), "{sent:?}");
     // Others never ask one.
-    let (said, _) =
+    let (sent, _) =
         step(&mut common::initiator(), at(0), Input::Request(Request::Get { handle: 1, id, holders: vec![] }));
-    assert!(matches!(&said[..], [Message::GetRequest { .. }]), "{said:?}");
+    assert!(matches!(&sent[..], [Message::GetRequest { .. }]), "{sent:?}");
 }
 
 #[test]
@@ -368,8 +368,8 @@ fn a_holder_that_says_so_after_the_choice_is_not_sent_as_well() {
 fn asking(request: Request) -> (Initiator, TxnId) {
     let config = Config { transport: Transport::LEADER, lead_gets: true, ..Config::default() };
     let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
-    let (said, _) = step(&mut initiator, at(0), Input::Request(request));
-    let txn = match &said[..] {
+    let (sent, _) = step(&mut initiator, at(0), Input::Request(request));
+    let txn = match &sent[..] {
         [Message::Leading(Leading::Request(request))] => request.txn,
         [Message::Leading(Leading::Seek(seek)), ..] => seek.txn,
         other => panic!("{other:?}"),
@@ -432,8 +432,8 @@ fn what_is_granted_too_late_is_given_back_at_once() {
             initiator_hears(&mut initiator, 50_000_200, target, &bid);
         }
         assert_eq!(initiator.in_progress(), 0);
-        let said = initiator_hears(&mut initiator, 50_000_300, 1, &late);
-        assert_eq!(said.len(), everybody.len(), "{said:?}");
+        let sent = initiator_hears(&mut initiator, 50_000_300, 1, &late);
+        assert_eq!(sent.len(), everybody.len(), "{sent:?}");
     }
 }
 
@@ -468,9 +468,9 @@ fn the_holder_that_a_leader_chose_is_remembered() {
     step(&mut initiator, at(2_000_001), Input::Done { op, completion: Completion::Verified(true) });
     assert_eq!(initiator.in_progress(), 0);
     // The leader does not answer the next get, so its group is asked; of that, who is known to hold it.
-    let (said, _) =
+    let (sent, _) =
         step(&mut initiator, at(3_000_000), Input::Request(Request::Get { handle: 2, id, holders: vec![] }));
-    assert!(said.iter().all(|m| matches!(m, Message::Leading(Leading::Seek(_)))), "{said:?}");
+    assert!(sent.iter().all(|m| matches!(m, Message::Leading(Leading::Seek(_)))), "{sent:?}");
     initiator.handle_input(at(60_000_000), Input::Wake);
     let to = core::iter::from_fn(|| match initiator.poll_output() {
         Output::Transmit(transmit) => Some(transmit.to),

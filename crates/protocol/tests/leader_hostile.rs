@@ -64,8 +64,8 @@ struct World {
 
 impl World {
     fn input(&mut self, input: Input<Request>) {
-        let said = hear(&mut self.target, self.now, input);
-        for event in said.events {
+        let sent = hear(&mut self.target, self.now, input);
+        for event in sent.events {
             match event {
                 Event::Accepted { id, start, length } => {
                     let (now, end) = (self.now, start + length);
@@ -82,13 +82,13 @@ impl World {
                 _ => {}
             }
         }
-        for (op, effect) in said.effects {
+        for (op, effect) in sent.effects {
             if let Effect::Write { id, .. } = &effect {
                 self.windows.retain(|(other, ..)| other != id);
             }
             self.under_way.push((op, effect));
         }
-        for message in said.messages {
+        for message in sent.messages {
             let claims = match message {
                 Message::Bid(bid) => bid.answer == Answer::HaveIt,
                 Message::Ack { ack, .. } => ack == Ack::Durable,

@@ -32,8 +32,8 @@ fn every_set_that_has_an_address_is_listened_to_by_all_that_it_names() {
             let pairs = members.iter().flat_map(|a| members.iter().map(|b| [*a, *b]));
             let sets = pairs.filter_map(|pair| map.set_of(group, |n| pair.contains(&n)));
             for set in sets.filter(|s| s.mask.count_ones() == 2).chain([map.group_set(group)]) {
-                let heard = map.resolve(set).all(|n| listens[n.0 as usize].contains(&set));
-                assert_eq!(heard, map.number(set).is_some(), "{copies} copies, {group_cells} cells: {set:?}");
+                let received = map.resolve(set).all(|n| listens[n.0 as usize].contains(&set));
+                assert_eq!(received, map.number(set).is_some(), "{copies} copies, {group_cells} cells: {set:?}");
             }
         }
     }

@@ -144,7 +144,7 @@ impl Net {
     }
 
     /// What was said of multicast since the last look.
-    fn said(&mut self) -> Vec<bool> {
+    fn sent(&mut self) -> Vec<bool> {
         let works = |event| match event {
             Event::Multicast { works } => Some(works),
             _ => None,
@@ -165,20 +165,20 @@ fn a_switch_that_drops_multicast_is_noticed_and_looked_at_until_it_carries_it_ag
     assert!(net.put() > 0 && net.get() > 0);
     net.carried = false;
     for n in 0..UNHEARD {
-        assert_eq!(net.said(), [], "after {n}");
+        assert_eq!(net.sent(), [], "after {n}");
         let asked = if n % 2 == 0 { net.put() } else { net.get() };
         assert_eq!(asked, 1, "it is asked by multicast, and then by unicast: {:?}", net.unicasts);
     }
-    assert_eq!(net.said(), [false]);
+    assert_eq!(net.sent(), [false]);
     for _ in 0..20 {
         assert_eq!((net.put(), net.get()), (0, 0));
     }
     net.rest(LOOK);
     assert!(net.multicasts.contains(&"ping"));
-    assert_eq!((net.put(), net.said()), (0, vec![]));
+    assert_eq!((net.put(), net.sent()), (0, vec![]));
     net.carried = true;
     net.rest(LOOK);
-    assert_eq!(net.said(), [true]);
+    assert_eq!(net.sent(), [true]);
     assert!(net.put() > 0 && net.get() > 0);
     net.rest(LOOK.times(10));
     assert!(!net.multicasts.contains(&"ping"), "nothing is left to look for");
@@ -192,7 +192,7 @@ fn an_initiator_that_began_without_multicast_uses_it_when_it_works() {
     assert_eq!((net.put(), net.get()), (0, 0));
     net.carried = true;
     net.rest(LOOK);
-    assert_eq!(net.said(), [true]);
+    assert_eq!(net.sent(), [true]);
     assert_eq!(net.put(), 1);
     // Where it is not to be used, nobody looks.
     let mut net = Net::new(Config { multicast: false, ..Config::default() });
@@ -230,7 +230,7 @@ fn targets_that_are_gone_say_nothing_of_multicast() {
         }
         assert!(net.put() > 0, "they heard this one");
     }
-    assert_eq!(net.said(), []);
+    assert_eq!(net.sent(), []);
 }
 
 #[test]
@@ -238,17 +238,17 @@ fn members_that_heard_no_grant_are_asked_directly_and_leaders_no_more() {
     let mut net = Net::new(Config { transport: Transport::LEADER, ..Config::default() });
     net.carried = false;
     for _ in 0..UNHEARD {
-        assert_eq!(net.said(), []);
+        assert_eq!(net.sent(), []);
         net.put();
         let requests = net.unicasts.iter().filter(|name| **name == "lead-request").count();
         assert_eq!(requests, 1, "one round of the leader is enough: {:?}", net.unicasts);
     }
-    assert_eq!(net.said(), [false]);
+    assert_eq!(net.sent(), [false]);
     net.put();
     assert!(net.unicasts.iter().all(|name| *name == "put-request"), "{:?}", net.unicasts);
     net.carried = true;
     net.rest(LOOK);
-    assert_eq!(net.said(), [true]);
+    assert_eq!(net.sent(), [true]);
     net.put();
     assert!(net.unicasts.contains(&"lead-request"));
 }

@@ -86,6 +86,6 @@ fn a_disk_that_cannot_forget_a_bad_copy_has_failed() {
     let (_, effects) = step(&mut target, at(0), Input::Wake);
     let id = ChunkId::of_payload(b"bad");
     let completion = scrubbed(None, vec![id], Err(WriteFailure::Disk));
-    let said = common::hear(&mut target, at(1), Input::Done { op: effects[0].0, completion });
-    assert_eq!(said.events, [Event::Corrupt { id }, Event::DiskFailed]);
+    let sent = common::hear(&mut target, at(1), Input::Done { op: effects[0].0, completion });
+    assert_eq!(sent.events, [Event::Corrupt { id }, Event::DiskFailed]);
 }

@@ -11,10 +11,10 @@ use protocol::wire::{Answer, Bid, Message};
 /// What comes of `request` when the targets 1 and 2 answer it and the third is ahead of us.
 fn with_one_ahead(request: Request, answer: impl Fn(TxnId) -> Message) -> Event {
     let mut machine = initiator();
-    let said = hear(&mut machine, at(0), Input::Request(request));
-    let txn = match said.messages[..] {
+    let sent = hear(&mut machine, at(0), Input::Request(request));
+    let txn = match sent.messages[..] {
         [Message::List { txn, .. } | Message::Mark { txn }, ..] => txn,
-        _ => panic!("{:?}", said.messages),
+        _ => panic!("{:?}", sent.messages),
     };
     let ahead = Message::Bid(Bid { txn, round: 0, answer: Answer::Stale });
     let mut events = Vec::new();

@@ -33,18 +33,18 @@ impl Reader {
     }
 
     fn input(&mut self, input: Input<Request>) {
-        let said = hear(&mut self.initiator, self.now, input);
-        for message in said.messages {
+        let sent = hear(&mut self.initiator, self.now, input);
+        for message in sent.messages {
             if let Message::GetRequest { txn, round, .. } = message {
                 self.rounds += usize::from(self.round != (txn, round));
                 self.round = (txn, round);
             }
         }
-        self.verify = said.effects.first().map(|(op, effect)| {
+        self.verify = sent.effects.first().map(|(op, effect)| {
             assert!(matches!(effect, Effect::Verify { .. }), "{effect:?}");
             *op
         });
-        self.events.extend(said.events.into_iter().filter(|event| !matches!(event, Event::Bid { .. })));
+        self.events.extend(sent.events.into_iter().filter(|event| !matches!(event, Event::Bid { .. })));
     }
 
     fn bid(&mut self, target: u32, answer: Answer) {

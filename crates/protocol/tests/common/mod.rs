@@ -35,17 +35,17 @@ pub(crate) struct Said<E> {
 /// Hands one input to a machine.
 pub(crate) fn hear<M: Machine>(machine: &mut M, now: Instant, input: Input<M::Request>) -> Said<M::Event> {
     machine.handle_input(now, input);
-    let mut said = Said { messages: Vec::new(), effects: Vec::new(), events: Vec::new() };
+    let mut sent = Said { messages: Vec::new(), effects: Vec::new(), events: Vec::new() };
     loop {
         match machine.poll_output() {
             Output::Transmit(transmit) => {
                 if let Body::Control(message) = transmit.body {
-                    said.messages.push(decode_message(&message).expect("what is sent can be decoded").1);
+                    sent.messages.push(decode_message(&message).expect("what is sent can be decoded").1);
                 }
             }
-            Output::Effect { op, effect } => said.effects.push((op, effect)),
-            Output::Event(event) => said.events.push(event),
-            Output::Idle(_) => return said,
+            Output::Effect { op, effect } => sent.effects.push((op, effect)),
+            Output::Event(event) => sent.events.push(event),
+            Output::Idle(_) => return sent,
         }
     }
 }
@@ -56,8 +56,8 @@ pub(crate) fn step<M: Machine>(
     now: Instant,
     input: Input<M::Request>,
 ) -> (Vec<Message>, Vec<(OpId, Effect)>) {
-    let said = hear(machine, now, input);
-    (said.messages, said.effects)
+    let sent = hear(machine, now, input);
+    (sent.messages, sent.effects)
 }
 
 pub(crate) fn target() -> Target {

@@ -18,20 +18,20 @@ fn the_first_word_after_a_start_costs_a_round_trip_and_makes_both_known() {
     let (mut gateway, mut target) = (Node::start(1 << 24, 1), Node::start(1, 2));
     let first = gateway.ping(1);
     let challenge = target.take(ms(1_000), &first);
-    assert_eq!((challenge.len(), target.heard.len()), (1, 0), "nothing is believed yet");
+    assert_eq!((challenge.len(), target.received.len()), (1, 0), "nothing is believed yet");
     let replies = gateway.take(ms(1_000), &challenge[0]);
     let proofs: Vec<Bytes> = replies.iter().flat_map(|reply| target.take(ms(1_000), reply)).collect();
-    assert_eq!(target.heard, [(1 << 24, 1)], "it was said again behind the proof");
+    assert_eq!(target.received, [(1 << 24, 1)], "it was said again behind the proof");
     // What the target says next is believed at once.
     let answer = target.ping(2);
     assert!(proofs.iter().chain([&answer]).all(|datagram| gateway.take(ms(1_000), datagram).is_empty()));
-    assert_eq!(gateway.heard, [(1, 2)]);
+    assert_eq!(gateway.received, [(1, 2)]);
     // From then on nothing but messages is sent.
     for n in 10..3_000 {
         let ping = gateway.ping(n);
         assert!(target.take(ms(1_000 + n), &ping).is_empty());
     }
-    assert_eq!((target.heard.len(), target.dropped.len()), (2_991, 0));
+    assert_eq!((target.received.len(), target.dropped.len()), (2_991, 0));
 }
 
 #[test]
@@ -40,13 +40,13 @@ fn what_was_said_while_the_question_was_on_its_way_is_heard_too() {
     let (first, second) = (a.ping(1), a.ping(2));
     let asked = b.take(ms(1), &first);
     // The second was on its way already, and the question names the first alone.
-    assert!(b.take(ms(1), &second).is_empty() && b.heard.is_empty());
+    assert!(b.take(ms(1), &second).is_empty() && b.received.is_empty());
     let mut to_a = asked;
     for n in 2..6 {
         let to_b: Vec<Bytes> = to_a.iter().flat_map(|datagram| a.take(ms(n), datagram)).collect();
         to_a = to_b.iter().flat_map(|datagram| b.take(ms(n), datagram)).collect();
     }
-    assert_eq!((&b.heard[..], to_a.len()), (&[(1, 1), (1, 2)][..], 0));
+    assert_eq!((&b.received[..], to_a.len()), (&[(1, 1), (1, 2)][..], 0));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn one_word_to_nine_is_heard_by_nine() {
     for n in 1..=9 {
         let mut target = Node::start(n, 100 + u64::from(n));
         deliver(ms(1_000), &mut gateway, &mut target, &first);
-        assert_eq!(target.heard, [(1 << 24, 1)]);
+        assert_eq!(target.received, [(1 << 24, 1)]);
     }
 }
 
@@ -67,7 +67,7 @@ fn forged_doubled_and_foreign_datagrams_are_dropped() {
     for datagram in [&second, &first, &first, &second] {
         target.take(ms(1_100), datagram);
     }
-    assert_eq!(target.heard[1..], [(1 << 24, 3), (1 << 24, 2)], "overtaking is allowed");
+    assert_eq!(target.received[1..], [(1 << 24, 3), (1 << 24, 2)], "overtaking is allowed");
     assert_eq!(target.dropped, [DropReason::Replayed; 2]);
     target.dropped.clear();
     let with = |at: usize, change: u8| {
@@ -103,7 +103,7 @@ fn a_restarted_target_is_heard_although_it_begins_to_count_anew() {
         let ping = target.ping(n);
         gateway.take(ms(1_100), &ping);
     }
-    gateway.heard.clear();
+    gateway.received.clear();
     let mut target = Node::start(1, 3);
     // The gateway speaks first, as it does, then the target by itself. That first word is lost: the earlier life may have
     // heard it.
@@ -113,7 +113,7 @@ fn a_restarted_target_is_heard_although_it_begins_to_count_anew() {
     deliver(ms(2_110), &mut target, &mut gateway, &answer);
     let request = gateway.ping(3);
     assert!(target.take(ms(2_120), &request).is_empty());
-    assert_eq!((target.heard, gateway.heard), (vec![(1 << 24, 3)], vec![(1, 2)]));
+    assert_eq!((target.received, gateway.received), (vec![(1 << 24, 3)], vec![(1, 2)]));
 }
 
 #[test]
@@ -123,34 +123,34 @@ fn a_session_that_is_over_is_never_believed_again() {
     let mut target = Node::start(1, 3);
     let hello = target.ping(7);
     deliver(ms(2_100), &mut target, &mut gateway, &hello);
-    gateway.heard.clear();
+    gateway.received.clear();
     // Never delivered before, but of the earlier life: the target of today is asked, and does not know it.
     for (n, old) in lost.iter().enumerate() {
         deliver(ms(2_200 + 20 * n as u64), &mut target, &mut gateway, old);
     }
-    assert_eq!(gateway.heard, []);
+    assert_eq!(gateway.received, []);
     let next = target.ping(8);
     deliver(ms(9_000), &mut target, &mut gateway, &next);
-    assert_eq!(gateway.heard, [(1, 8)], "the session of today still counts");
+    assert_eq!(gateway.received, [(1, 8)], "the session of today still counts");
 }
 
 #[test]
 fn what_an_earlier_life_of_the_receiver_heard_is_not_heard_again() {
     let (mut gateway, mut target, _) = acquainted();
-    let heard: Vec<Bytes> = (0..20).map(|n| gateway.ping(n)).collect();
-    heard.iter().for_each(|ping| drop(target.take(ms(1_999), ping)));
-    assert_eq!(target.heard.len(), 21);
+    let received: Vec<Bytes> = (0..20).map(|n| gateway.ping(n)).collect();
+    received.iter().for_each(|ping| drop(target.take(ms(1_999), ping)));
+    assert_eq!(target.received.len(), 21);
     // The gateway lives on in its session, and proves it when the target asks; yet what was recorded is old, however much
     // time either of them believes to have passed.
     for (life, later) in [(3, 0), (4, 1), (5, 20), (6, 1_000_000_000)] {
         let mut target = Node::start(1, life);
-        heard.iter().for_each(|ping| drop(deliver(ms(1_999 + later), &mut gateway, &mut target, ping)));
-        assert_eq!(target.heard, []);
+        received.iter().for_each(|ping| drop(deliver(ms(1_999 + later), &mut gateway, &mut target, ping)));
+        assert_eq!(target.received, []);
         let fresh = gateway.ping(500 + life);
-        for ping in heard.iter().chain([&fresh]).chain(&heard) {
+        for ping in received.iter().chain([&fresh]).chain(&received) {
             deliver(ms(2_020 + later), &mut gateway, &mut target, ping);
         }
-        assert_eq!(target.heard, [(1 << 24, 500 + life)]);
+        assert_eq!(target.received, [(1 << 24, 500 + life)]);
     }
 }
 
@@ -168,7 +168,7 @@ fn a_recorded_challenge_or_proof_is_worth_nothing() {
         assert!(to_gateway.iter().all(|d| gateway.take(now, d).is_empty()));
         assert!(to_target.iter().all(|d| target.take(now, d).is_empty()));
     }
-    assert_eq!((target.heard.len(), gateway.heard.len()), (1, 1));
+    assert_eq!((target.received.len(), gateway.received.len()), (1, 1));
     // After the target began anew: it hears everything that its earlier life heard, and the gateway what it heard.
     let mut target = Node::start(1, 3);
     for n in 0..5 {
@@ -179,10 +179,10 @@ fn a_recorded_challenge_or_proof_is_worth_nothing() {
             deliver(ms(2_110 + 50 * n), &mut target, &mut gateway, datagram);
         }
     }
-    assert_eq!((target.heard.len(), gateway.heard.len()), (0, 1));
+    assert_eq!((target.received.len(), gateway.received.len()), (0, 1));
     let first = gateway.ping(9);
     deliver(ms(3_000), &mut gateway, &mut target, &first);
-    assert_eq!(target.heard, [(1 << 24, 9)]);
+    assert_eq!(target.received, [(1 << 24, 9)]);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_proof_that_was_held_back_is_too_late_when_the_next_life_was_heard() {
     // It asked for no such proof any more, and takes nothing of that session.
     assert_eq!(gateway.dropped[..2], [DropReason::Replayed, DropReason::Unproven]);
     deliver(ms(1_130), &mut target, &mut gateway, &first);
-    assert_eq!(gateway.heard, [(1, 2)]);
+    assert_eq!(gateway.received, [(1, 2)]);
 }
 
 #[test]
@@ -222,11 +222,11 @@ fn lost_and_doubled_challenges_and_proofs_delay_and_no_more() {
                     }
                 }
             }
-            !b.heard.is_empty()
+            !b.received.is_empty()
         });
         rounds += sent.unwrap();
-        let once: std::collections::BTreeSet<_> = b.heard.iter().collect();
-        assert_eq!(once.len(), b.heard.len(), "{:?}", b.heard);
+        let once: std::collections::BTreeSet<_> = b.received.iter().collect();
+        assert_eq!(once.len(), b.received.len(), "{:?}", b.received);
     }
     assert!(rounds < 300 * 8, "{rounds} questions until 300 first ones were heard");
 }
@@ -254,7 +254,7 @@ fn what_waits_for_proofs_is_bounded_and_so_is_what_is_asked() {
             deliver(ms(3_100 + n), &mut speaker, &mut target, &ping);
         }
     }
-    assert_eq!(target.heard, [(9, 35), (9, 60), (9, 85)]);
+    assert_eq!(target.received, [(9, 35), (9, 60), (9, 85)]);
     // One that speaks without a pause is asked a hundred times in a second, and heard as soon as it answers.
     let mut target = Node::start(1, 3);
     let mut speaker = Node::start(1 << 24, 12);
@@ -263,10 +263,10 @@ fn what_waits_for_proofs_is_bounded_and_so_is_what_is_asked() {
     assert_eq!(asks.len(), 100);
     let replies = speaker.take(ms(5_000), asks.last().unwrap());
     replies.iter().for_each(|reply| drop(target.take(ms(5_000), reply)));
-    assert_eq!(target.heard, [], "that was too long ago to say it again");
+    assert_eq!(target.received, [], "that was too long ago to say it again");
     let next = speaker.ping(10_000);
     target.take(ms(5_000), &next);
-    assert_eq!(target.heard, [(1 << 24, 10_000)]);
+    assert_eq!(target.received, [(1 << 24, 10_000)]);
     // One that waits with its answer says again what it was asked for, and that is not everything.
     let (mut target, mut speaker) = (Node::start(1, 4), Node::start(1 << 24, 13));
     let pings: Vec<Bytes> = (0..30).map(|n| speaker.ping(n)).collect();
@@ -274,7 +274,7 @@ fn what_waits_for_proofs_is_bounded_and_so_is_what_is_asked() {
     assert_eq!(asks.len(), 3);
     let replies = speaker.take(ms(6_030), asks.last().unwrap());
     replies.iter().for_each(|reply| drop(target.take(ms(6_030), reply)));
-    assert_eq!(target.heard, (0..limits::MISSED as u64).map(|n| (1 << 24, n)).collect::<Vec<_>>());
+    assert_eq!(target.received, (0..limits::MISSED as u64).map(|n| (1 << 24, n)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn what_is_said_again_is_heard_once_and_by_one_life_of_whom_it_is_for() {
         let ping = gateway.ping(n);
         sent.extend(deliver(ms(1_000 + n), &mut gateway, &mut target, &ping));
     }
-    assert_eq!(target.heard.len(), 5);
+    assert_eq!(target.received.len(), 5);
     let mut again = |target: &mut Node, from: u64| {
         for n in 0..200 {
             let datagram = &sent[(n * 7 % sent.len() as u64) as usize].clone();
@@ -294,15 +294,15 @@ fn what_is_said_again_is_heard_once_and_by_one_life_of_whom_it_is_for() {
         }
     };
     again(&mut target, 2_000);
-    assert_eq!(target.heard.len(), 5);
+    assert_eq!(target.received.len(), 5);
     // A later life of the same, which also gets the answers to the challenges of the earlier one; and another node, which
     // was told nothing of this.
     let mut target = Node::start(1, 4);
     again(&mut target, 4_000);
-    assert_eq!(target.heard, []);
+    assert_eq!(target.received, []);
     again(&mut other, 6_000);
-    let once: std::collections::BTreeSet<_> = other.heard.iter().collect();
-    assert_eq!(once.len(), other.heard.len(), "what has no address may be heard by others, and once");
+    let once: std::collections::BTreeSet<_> = other.received.iter().collect();
+    assert_eq!(once.len(), other.received.len(), "what has no address may be heard by others, and once");
 }
 
 /// Nodes that begin anew at any time, with clocks of their own, and somebody who plays back to anybody what he saw: over
@@ -314,7 +314,7 @@ fn whoever_plays_back_what_is_never_heard_twice() {
         let mut lives = [0_u64; 4];
         let mut nodes: Vec<Node> = (0..4).map(|id| Node::start(id, seed << 20 | u64::from(id))).collect();
         let (mut sent, mut way): (Vec<Bytes>, Vec<(usize, Bytes)>) = (Vec::new(), Vec::new());
-        let mut heard: std::collections::BTreeMap<(usize, u32), Vec<u64>> = Default::default();
+        let mut received: std::collections::BTreeMap<(usize, u32), Vec<u64>> = Default::default();
         let mut words = 0;
         for n in 0..1_500 {
             let (one, other) = (rng.below(4) as usize, rng.below(4) as usize);
@@ -334,8 +334,8 @@ fn whoever_plays_back_what_is_never_heard_twice() {
                     let from = u32::from_le_bytes(datagram[12..16].try_into().unwrap()) as usize;
                     way.extend(nodes[to].take(now, &datagram).into_iter().map(|reply| (from, reply)));
                     sent.push(datagram);
-                    for (from, word) in core::mem::take(&mut nodes[to].heard) {
-                        let earlier = heard.entry((to, from)).or_default();
+                    for (from, word) in core::mem::take(&mut nodes[to].received) {
+                        let earlier = received.entry((to, from)).or_default();
                         assert!(!earlier.contains(&word), "seed {seed}: {to} heard {word:x} of {from} twice");
                         assert!(
                             earlier.iter().all(|w| w >> 32 <= word >> 32),
@@ -347,7 +347,7 @@ fn whoever_plays_back_what_is_never_heard_twice() {
                 _ => {}
             }
         }
-        assert!(heard.values().map(Vec::len).sum::<usize>() > 5, "seed {seed}: hardly anything was heard");
+        assert!(received.values().map(Vec::len).sum::<usize>() > 5, "seed {seed}: hardly anything was heard");
     }
 }
 
@@ -355,7 +355,7 @@ fn whoever_plays_back_what_is_never_heard_twice() {
 fn two_processes_of_one_id_take_turns_and_neither_is_heard_twice() {
     let (mut gateway, mut one, _) = acquainted();
     let mut other = Node::start(1, 77);
-    gateway.heard.clear();
+    gateway.received.clear();
     let mut sent = 0;
     for n in 0..200 {
         let now = ms(2_000 + 5 * n);
@@ -365,8 +365,8 @@ fn two_processes_of_one_id_take_turns_and_neither_is_heard_twice() {
         sent += deliver(now, &mut other, &mut gateway, &ping).len();
     }
     assert!(sent <= 400 * 3 + 2, "{sent} datagrams for 400 words");
-    let once: std::collections::BTreeSet<_> = gateway.heard.iter().collect();
-    assert_eq!(once.len(), gateway.heard.len());
+    let once: std::collections::BTreeSet<_> = gateway.received.iter().collect();
+    assert_eq!(once.len(), gateway.received.len());
 }
 
 #[test]
@@ -377,17 +377,17 @@ fn a_sender_that_was_forgotten_is_asked_again_and_no_replay_of_it_counts() {
         let ping = other.ping(1);
         deliver(ms(1_050), other, &mut target, &ping);
     }
-    let before = target.heard.len();
+    let before = target.received.len();
     let mut gateway = gateway;
     let known = others.last_mut().unwrap().ping(2);
     assert!(target.take(ms(1_055), &known).is_empty(), "who was heard just now is not asked");
     let unknown = gateway.ping(2);
     assert_eq!(target.take(ms(1_055), &unknown).len(), 1, "one more than fit was heard since");
     sent.iter().for_each(|datagram| drop(deliver(ms(1_070), &mut gateway, &mut target, datagram)));
-    assert_eq!(target.heard.len(), before + 1);
+    assert_eq!(target.received.len(), before + 1);
     let ping = gateway.ping(3);
     deliver(ms(2_000), &mut gateway, &mut target, &ping);
-    assert_eq!(target.heard.last(), Some(&(1 << 24, 3)));
+    assert_eq!(target.received.last(), Some(&(1 << 24, 3)));
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn what_was_heard_is_dropped_when_it_comes_again_after_others() {
     for n in (0..sealed.len()).step_by(3) {
         for each in [n + 1, n + 2, n] {
             target.take(ms(1_100), &sealed[each]);
-            assert_eq!(target.heard.last(), Some(&(gateway.id.0, 1_000 + each as u64)), "{each} is new");
+            assert_eq!(target.received.last(), Some(&(gateway.id.0, 1_000 + each as u64)), "{each} is new");
         }
         for again in (0..=n + 2).rev().take(20).chain((0..n).step_by(500)) {
             target.take(ms(1_100), &sealed[again]);
@@ -447,7 +447,7 @@ fn what_a_great_leap_overtook_is_heard() {
     let sealed: Vec<Bytes> = (0..3_000).map(|n| gateway.ping(1_000 + n)).collect();
     for each in (2_500..3_000).rev() {
         target.take(ms(1_100), &sealed[each]);
-        assert_eq!(target.heard.last(), Some(&(gateway.id.0, 1_000 + each as u64)));
+        assert_eq!(target.received.last(), Some(&(gateway.id.0, 1_000 + each as u64)));
     }
 }
 
@@ -470,12 +470,12 @@ fn a_challenge_that_was_lost_long_ago_is_followed_by_another() {
     // A challenge in return, which is lost, a proof, and the message again.
     let late = speaker.take(ms(1_000), &challenge);
     late[1..].iter().for_each(|datagram| drop(target.take(ms(4_000), datagram)));
-    assert_eq!(target.heard, [], "an answer that comes so late does not count");
+    assert_eq!(target.received, [], "an answer that comes so late does not count");
     let ping = speaker.ping(2);
     deliver(ms(5_000), &mut speaker, &mut target, &ping);
     let ping = speaker.ping(3);
     target.take(ms(5_001), &ping);
-    assert_eq!(target.heard, [(1 << 24, 3)]);
+    assert_eq!(target.received, [(1 << 24, 3)]);
 }
 
 #[test]
@@ -492,10 +492,10 @@ fn a_session_that_lost_its_place_cannot_be_proven_any_more() {
         })
         .collect();
     // The first had to make room for the last, and now the second for a question of the first.
-    for (life, heard) in [(0, 0), (2, 1)] {
+    for (life, received) in [(0, 0), (2, 1)] {
         let answers = lives[life].take(ms(1_050), &challenges[life]);
         answers.iter().for_each(|datagram| drop(target.take(ms(1_050), datagram)));
-        assert_eq!(target.heard.len(), heard);
+        assert_eq!(target.received.len(), received);
     }
 }
 
@@ -505,9 +505,9 @@ fn a_challenge_that_is_played_back_is_not_answered_with_more_and_more() {
     let pings: Vec<Bytes> = (0..=limits::MISSED as u64).map(|n| speaker.ping(n)).collect();
     let times = (0..).step_by(10).map(|n| ms(1_000 + n));
     let asks: Vec<Bytes> = pings.iter().zip(times).flat_map(|(ping, now)| target.take(now, ping)).collect();
-    let said: Vec<usize> =
+    let sent: Vec<usize> =
         (0..5).map(|_| speaker.take(ms(1_200), asks.last().unwrap()).iter().filter(is_again).count()).collect();
-    assert_eq!(said, [limits::MISSED, limits::MISSED, 0, 0, 0]);
+    assert_eq!(sent, [limits::MISSED, limits::MISSED, 0, 0, 0]);
 }
 
 /// Of nodes that it cannot remember, one does not know whether an earlier life of them has heard it.
@@ -526,5 +526,5 @@ fn whoever_is_one_too_many_is_told_nothing_again() {
     deliver(ms(1_010), &mut speaker, last, &next);
     let next = speaker.ping(3);
     last.take(ms(1_020), &next);
-    assert_eq!(last.heard, [(1 << 24, 3)]);
+    assert_eq!(last.received, [(1 << 24, 3)]);
 }

@@ -13,7 +13,7 @@ pub(super) struct Node {
     pub(super) id: NodeId,
     pub(super) session: Session,
     /// Pings that its machine would have heard: from whom, which.
-    pub(super) heard: Vec<(u32, u64)>,
+    pub(super) received: Vec<(u32, u64)>,
     pub(super) dropped: Vec<DropReason>,
 }
 
@@ -24,7 +24,7 @@ pub(super) fn ms(n: u64) -> Instant {
 impl Node {
     pub(super) fn start(id: u32, seed: u64) -> Self {
         let session = Session::new(KEY, CLUSTER, NodeId(id), seed);
-        Self { id: NodeId(id), session, heard: Vec::new(), dropped: Vec::new() }
+        Self { id: NodeId(id), session, received: Vec::new(), dropped: Vec::new() }
     }
 
     /// Ping number `n`, sealed.
@@ -45,7 +45,7 @@ impl Node {
         };
         let (head, message) = decode_message(&message).unwrap();
         let Message::Ping { txn } = message else { panic!("{message:?}") };
-        self.heard.push((head.from.0, txn.0));
+        self.received.push((head.from.0, txn.0));
         vec![]
     }
 }
@@ -80,6 +80,6 @@ pub(super) fn acquainted() -> (Node, Node, Vec<Bytes>) {
     let mut sent = deliver(ms(1_000), &mut gateway, &mut target, &first);
     let answer = target.ping(100);
     sent.extend(deliver(ms(1_010), &mut target, &mut gateway, &answer));
-    assert_eq!((&target.heard[..], &gateway.heard[..]), (&[(1 << 24, 1)][..], &[(1, 100)][..]));
+    assert_eq!((&target.received[..], &gateway.received[..]), (&[(1 << 24, 1)][..], &[(1, 100)][..]));
     (gateway, target, sent)
 }
