@@ -12,6 +12,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use super::body;
 use crate::rules::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::rules::caller::Caller;
+use crate::rules::checksums::set_checksums;
 use crate::rules::preconditions::{Preconditions, preconditions};
 use crate::rules::{error, lock, storage_class, tags};
 use crate::state::State;
@@ -161,19 +162,14 @@ pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput
 }
 
 /// The answer for a part of a version, without its body. A checksum is that of the whole.
-fn get_output(record: &Record, part: &Part, with_sums: bool) -> GetObjectOutput {
+fn get_output(record: &Record, part: &Part, with_checksums: bool) -> GetObjectOutput {
     let attribute = |name: &str| attributes::get(record, name);
-    let sum = |name: &str| attribute(name).filter(|_| with_sums && part.content_range.is_none());
+    let checksum = |name: &str| attribute(name).filter(|_| with_checksums && part.content_range.is_none());
     let (object_lock_mode, object_lock_retain_until_date, object_lock_legal_hold_status) = lock::to_dto(record);
-    GetObjectOutput {
+    let mut output = GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
         cache_control: attribute("cache-control"),
-        checksum_crc32: sum("x-amz-checksum-crc32"),
-        checksum_crc32c: sum("x-amz-checksum-crc32c"),
-        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
-        checksum_sha1: sum("x-amz-checksum-sha1"),
-        checksum_sha256: sum("x-amz-checksum-sha256"),
-        checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+        checksum_type: checksum(CHECKSUM_TYPE).map(ChecksumType::from),
         content_disposition: attribute("content-disposition"),
         content_encoding: attribute("content-encoding"),
         content_language: attribute("content-language"),
@@ -192,5 +188,7 @@ fn get_output(record: &Record, part: &Part, with_sums: bool) -> GetObjectOutput 
         tag_count: tags::count(record),
         version_id: (!record.null).then(|| record.version.to_string()),
         ..GetObjectOutput::default()
-    }
+    };
+    set_checksums!(output, checksum);
+    output
 }

@@ -56,6 +56,11 @@ pub(crate) struct Page<R> {
 }
 
 impl Query {
+    pub(crate) fn new(prefix: Option<&str>, delimiter: Option<&str>, after: Option<&str>, most: usize) -> Self {
+        let [prefix, delimiter, after] = [prefix, delimiter, after].map(|text| text.unwrap_or_default().to_owned());
+        Self { prefix, delimiter, after, most }
+    }
+
     /// The part of a key up to the delimiter after the prefix.
     fn common_prefix<'a>(&self, key: &'a str) -> Option<&'a str> {
         let rest = key.strip_prefix(&self.prefix)?;
@@ -138,12 +143,7 @@ pub(crate) fn list_objects(state: &State, caller: &Caller, input: ListObjectsInp
     let bucket = state.bucket(&input.bucket, caller, "")?;
     let most = max_keys(input.max_keys)?;
     let encode = encoding(input.encoding_type.as_ref())?;
-    let query = Query {
-        prefix: input.prefix.clone().unwrap_or_default(),
-        delimiter: input.delimiter.clone().unwrap_or_default(),
-        after: input.marker.clone().unwrap_or_default(),
-        most,
-    };
+    let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), input.marker.as_deref(), most);
     let page = page_of_objects(state, &bucket, &query)?;
     Ok(ListObjectsOutput {
         name: Some(input.bucket),
@@ -172,12 +172,7 @@ pub(crate) fn list_objects_v2(
         Some(token) => read_token(token).ok_or_else(|| s3_error!(InvalidArgument, "no such continuation token"))?,
         None => input.start_after.clone().unwrap_or_default(),
     };
-    let query = Query {
-        prefix: input.prefix.clone().unwrap_or_default(),
-        delimiter: input.delimiter.clone().unwrap_or_default(),
-        after,
-        most,
-    };
+    let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), Some(&after), most);
     let page = page_of_objects(state, &bucket, &query)?;
     let owner = (input.fetch_owner == Some(true)).then(|| owner(&bucket.record));
     Ok(ListObjectsV2Output {
@@ -252,12 +247,7 @@ mod tests {
 
     #[test]
     fn a_page_begins_where_the_one_before_ended() {
-        let query = |prefix: &str, after: &str| Query {
-            prefix: prefix.to_owned(),
-            delimiter: "/".to_owned(),
-            after: after.to_owned(),
-            most: 1,
-        };
+        let query = |prefix, after| Query::new(Some(prefix), Some("/"), Some(after), 1);
         assert_eq!(query("", "").start(), Start::Key(vec![]));
         assert_eq!(query("b/", "a").start(), Start::Key(b"b/".to_vec()));
         assert_eq!(query("", "a/").start(), Start::Key(b"a/\xff".to_vec()));

@@ -17,7 +17,7 @@ use super::list::{Listed, Query, common_prefixes, encoding, page};
 use super::put::{condition, copy_source, draft, header, put_error, requested_attributes};
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, owner, time};
 use crate::rules::caller::Caller;
-use crate::rules::checksums::{self, of_part, take_checksums};
+use crate::rules::checksums::{self, of_part, set_checksums, take_checksums};
 use crate::rules::headers::headers;
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
@@ -118,16 +118,10 @@ pub(crate) async fn upload_part(
         put_part(state, &upload, request.input.part_number, &mut incoming)
     };
     let (part, _) = state.blocking(work).await?;
-    let sum = |name: &str| of_part(&part).remove(name);
-    Ok(S3Response::new(UploadPartOutput {
-        checksum_crc32: sum("x-amz-checksum-crc32"),
-        checksum_crc32c: sum("x-amz-checksum-crc32c"),
-        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
-        checksum_sha1: sum("x-amz-checksum-sha1"),
-        checksum_sha256: sum("x-amz-checksum-sha256"),
-        e_tag: Some(ETag::Strong(part.etag)),
-        ..UploadPartOutput::default()
-    }))
+    let mut checksums = of_part(&part);
+    let mut output = UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() };
+    set_checksums!(output, |name| checksums.remove(name));
+    Ok(S3Response::new(output))
 }
 
 /// Stores a part; its number must be possible.
@@ -314,10 +308,7 @@ pub(crate) fn list_uploads(
     let bucket = state.bucket(&input.bucket, caller, "")?;
     let most = most(input.max_uploads)?;
     let encode = encoding(input.encoding_type.as_ref())?;
-    let prefix = input.prefix.clone().unwrap_or_default();
-    let delimiter = input.delimiter.clone().unwrap_or_default();
-    let after = input.key_marker.clone().unwrap_or_default();
-    let query = Query { prefix, delimiter, after, most };
+    let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), input.key_marker.as_deref(), most);
     let marker = input.upload_id_marker.as_deref().and_then(|id| id.parse().ok());
     let start = match marker {
         Some(id) if !query.after.is_empty() => Start::Version(query.after.clone().into_bytes(), id),
@@ -372,21 +363,17 @@ fn record_sum<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a str> {
 
 fn completed(row: &Row) -> CompleteMultipartUploadOutput {
     let record = &row.record;
-    let sum = |name: &str| attributes::get(record, name);
-    CompleteMultipartUploadOutput {
+    let mut output = CompleteMultipartUploadOutput {
         bucket: Some(record.bucket.clone()),
         key: Some(record.key.clone()),
         location: Some(format!("/{}/{}", record.bucket, record.key)),
         e_tag: attributes::etag(record),
-        checksum_crc32: sum("x-amz-checksum-crc32"),
-        checksum_crc32c: sum("x-amz-checksum-crc32c"),
-        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
-        checksum_sha1: sum("x-amz-checksum-sha1"),
-        checksum_sha256: sum("x-amz-checksum-sha256"),
-        checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+        checksum_type: attributes::get(record, CHECKSUM_TYPE).map(ChecksumType::from),
         version_id: (!record.null).then(|| record.version.to_string()),
         ..CompleteMultipartUploadOutput::default()
-    }
+    };
+    set_checksums!(output, |name| attributes::get(record, name));
+    output
 }
 
 /// The entity tag of an object in parts: the hash of the hashes of its parts, and their number.
@@ -406,17 +393,15 @@ fn most(asked: Option<i32>) -> S3Result<usize> {
 
 fn part_listed(part: &catalog::Part) -> Part {
     let mut checksums = of_part(part);
-    Part {
-        checksum_crc32: checksums.remove("x-amz-checksum-crc32"),
-        checksum_crc32c: checksums.remove("x-amz-checksum-crc32c"),
-        checksum_crc64nvme: checksums.remove("x-amz-checksum-crc64nvme"),
-        checksum_sha1: checksums.remove("x-amz-checksum-sha1"),
-        checksum_sha256: checksums.remove("x-amz-checksum-sha256"),
+    let mut listed = Part {
         e_tag: Some(ETag::Strong(part.etag.clone())),
         last_modified: Some(time(part.micros)),
         part_number: i32::try_from(part.number).ok(),
         size: i64::try_from(part.size).ok(),
-    }
+        ..Part::default()
+    };
+    set_checksums!(listed, |name| checksums.remove(name));
+    listed
 }
 
 fn upload_listed(upload: Upload, owner: &str, encode: fn(String) -> String) -> MultipartUpload {

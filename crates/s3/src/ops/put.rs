@@ -9,7 +9,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use super::body::{Expected, Incoming};
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD};
 use crate::rules::caller::Caller;
-use crate::rules::checksums::take_checksums;
+use crate::rules::checksums::{set_checksums, take_checksums};
 use crate::rules::headers::{Headers, headers};
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
@@ -64,18 +64,14 @@ fn put(
     state.classes.apply(class, &bucket.record, &mut record)?;
     let row = state.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
     let record = row.record;
-    let sum = |name: &str| attributes::get(&record, name);
-    Ok(PutObjectOutput {
+    let mut output = PutObjectOutput {
         e_tag: attributes::etag(&record),
-        checksum_crc32: sum("x-amz-checksum-crc32"),
-        checksum_crc32c: sum("x-amz-checksum-crc32c"),
-        checksum_crc64nvme: sum("x-amz-checksum-crc64nvme"),
-        checksum_sha1: sum("x-amz-checksum-sha1"),
-        checksum_sha256: sum("x-amz-checksum-sha256"),
-        checksum_type: sum(CHECKSUM_TYPE).map(ChecksumType::from),
+        checksum_type: attributes::get(&record, CHECKSUM_TYPE).map(ChecksumType::from),
         version_id: (!record.null).then(|| record.version.to_string()),
         ..PutObjectOutput::default()
-    })
+    };
+    set_checksums!(output, |name| attributes::get(&record, name));
+    Ok(output)
 }
 
 /// A new version of this key, without content.

@@ -50,12 +50,7 @@ pub(crate) fn list_object_versions(
     let bucket = state.bucket(&input.bucket, caller, "")?;
     let most = max_keys(input.max_keys)?;
     let encode = encoding(input.encoding_type.as_ref())?;
-    let query = Query {
-        prefix: input.prefix.clone().unwrap_or_default(),
-        delimiter: input.delimiter.clone().unwrap_or_default(),
-        after: input.key_marker.clone().unwrap_or_default(),
-        most,
-    };
+    let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), input.key_marker.as_deref(), most);
     let start = first_version(state, &bucket, &query, input.version_id_marker.as_deref())?;
     let name = &bucket.record.bucket;
     let page = page(&query, start, |start, limit| state.objects.catalog().versions(name, start, limit))?;

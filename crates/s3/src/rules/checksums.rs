@@ -48,6 +48,20 @@ macro_rules! take_checksums {
 }
 pub(crate) use take_checksums;
 
+/// Sets the checksums of an answer to what `$value` gives for each header: every kind of answer has these fields of its own.
+macro_rules! set_checksums {
+    ($output:expr, $value:expr) => {
+        [
+            $output.checksum_crc32,
+            $output.checksum_crc32c,
+            $output.checksum_crc64nvme,
+            $output.checksum_sha1,
+            $output.checksum_sha256,
+        ] = $crate::rules::checksums::CHECKSUMS.map($value)
+    };
+}
+pub(crate) use set_checksums;
+
 /// The checksums in a body's trailer, which has to be as it was announced.
 pub(crate) fn trailer(announced: Option<&str>, trailers: Option<TrailingHeaders>) -> S3Result<Checksums> {
     let requested = trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
