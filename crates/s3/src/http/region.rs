@@ -5,10 +5,8 @@
 use http::{HeaderMap, StatusCode, header};
 use s3s::HttpResponse;
 
+use crate::rules::REGION;
 use crate::rules::error::with_element;
-
-/// The region that the answer names.
-const REGION: &str = "us-east-1";
 
 /// The answer to a request whose signature names no region or another service; `None` when it is in order, or signed in
 /// another way.

@@ -7,13 +7,11 @@ use catalog::{Refused, all_buckets};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
-use crate::rules::attributes::{owner, time};
+use crate::rules::attributes::{owner, owner_dto, time};
 use crate::rules::caller::Caller;
-use crate::rules::{error, lock};
+use crate::rules::{REGION, error, lock};
 use crate::state::State;
 
-/// The region of this cluster: the default of every client.
-const REGION: &str = "us-east-1";
 /// Buckets of a user. Each list of buckets, each cleaning and each sweep reads all buckets of the cluster.
 const MOST: usize = 1_000;
 
@@ -31,7 +29,7 @@ pub(crate) fn list_buckets(state: &State, caller: &Caller, input: ListBucketsInp
     let more = own.len() > most;
     own.truncate(most);
     let continuation_token = own.last().and_then(|bucket| bucket.name.clone()).filter(|_| more);
-    let owner = Owner { display_name: Some(user.to_owned()), id: Some(user.to_owned()) };
+    let owner = owner_dto(user);
     Ok(ListBucketsOutput { buckets: Some(own), continuation_token, owner: Some(owner), prefix: input.prefix })
 }
 

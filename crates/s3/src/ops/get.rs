@@ -186,7 +186,7 @@ fn get_output(record: &Record, part: &Part, with_checksums: bool) -> GetObjectOu
         parts_count: part.parts_count,
         storage_class: storage_class::other_than_standard(record).map(StorageClass::from),
         tag_count: tags::count(record),
-        version_id: (!record.null).then(|| record.version.to_string()),
+        version_id: attributes::version_header(record),
         ..GetObjectOutput::default()
     };
     set_checksums!(output, checksum);

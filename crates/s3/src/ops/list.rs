@@ -4,7 +4,7 @@ use catalog::{CatalogError, Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use crate::rules::attributes::{etag, modified, owner};
+use crate::rules::attributes::{etag, modified, owner, owner_dto};
 use crate::rules::caller::Caller;
 use crate::rules::error;
 use crate::rules::query::encode_key;
@@ -12,7 +12,7 @@ use crate::rules::storage_class;
 use crate::state::State;
 
 /// Keys on a page at most.
-const PAGE: usize = 1_000;
+pub(crate) const PAGE: usize = 1_000;
 /// Keys that are read at once at first, and after a common prefix was found, as the keys below it are not needed. Doubled
 /// each time that none was found.
 const FEW: usize = 2;
@@ -141,7 +141,7 @@ fn page_of_objects(state: &State, bucket: &Row, query: &Query) -> S3Result<Page<
 
 pub(crate) fn list_objects(state: &State, caller: &Caller, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
-    let most = max_keys(input.max_keys)?;
+    let most = page_length("max-keys", input.max_keys)?;
     let encode = encoding(input.encoding_type.as_ref())?;
     let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), input.marker.as_deref(), most);
     let page = page_of_objects(state, &bucket, &query)?;
@@ -166,7 +166,7 @@ pub(crate) fn list_objects_v2(
     input: ListObjectsV2Input,
 ) -> S3Result<ListObjectsV2Output> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
-    let most = max_keys(input.max_keys)?;
+    let most = page_length("max-keys", input.max_keys)?;
     let encode = encoding(input.encoding_type.as_ref())?;
     let after = match &input.continuation_token {
         Some(token) => read_token(token).ok_or_else(|| s3_error!(InvalidArgument, "no such continuation token"))?,
@@ -192,14 +192,11 @@ pub(crate) fn list_objects_v2(
     })
 }
 
-/// The number of keys on a page.
-pub(crate) fn max_keys(asked: Option<i32>) -> S3Result<usize> {
-    match asked {
-        None => Ok(PAGE),
-        Some(asked) => usize::try_from(asked)
-            .map(|asked| asked.min(PAGE))
-            .map_err(|_| s3_error!(InvalidArgument, "max-keys cannot be negative")),
-    }
+/// The length of a page for which a request asks by this name.
+pub(crate) fn page_length(name: &str, asked: Option<i32>) -> S3Result<usize> {
+    let Some(asked) = asked else { return Ok(PAGE) };
+    let asked = usize::try_from(asked).map_err(|_| s3_error!(InvalidArgument, "{name} cannot be negative"))?;
+    Ok(asked.min(PAGE))
 }
 
 /// The function that encodes keys for the answer.
@@ -225,7 +222,7 @@ pub(crate) fn common_prefixes(prefixes: Vec<String>, encode: fn(String) -> Strin
 }
 
 fn contents(rows: Vec<Row>, owner: Option<&str>, encode: fn(String) -> String) -> Vec<Object> {
-    let owner = owner.map(|name| Owner { display_name: Some(name.to_owned()), id: Some(name.to_owned()) });
+    let owner = owner.map(owner_dto);
     rows.into_iter()
         .map(|row| Object {
             e_tag: etag(&row.record),

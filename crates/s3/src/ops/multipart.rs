@@ -13,9 +13,9 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::body::{Expected, Incoming};
-use super::list::{Listed, Query, common_prefixes, encoding, page};
+use super::list::{Listed, PAGE, Query, common_prefixes, encoding, page, page_length};
 use super::put::{condition, copy_source, draft, header, put_error, requested_attributes};
-use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, owner, time};
+use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, initiator_dto, owner, owner_dto, time};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{self, of_part, set_checksums, take_checksums};
 use crate::rules::headers::headers;
@@ -30,8 +30,6 @@ const PARTS: i32 = 10_000;
 const LEAST: u64 = 5 << 20;
 /// Bytes of a part at most, as in S3.
 const MOST: i64 = 5 << 30;
-/// Uploads or parts on a page.
-const PAGE: i32 = 1_000;
 /// Uploads that are not completed are forgotten after this.
 const EXPIRY: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Attributes of an upload that its object does not have.
@@ -273,23 +271,22 @@ pub(crate) fn abort_upload(
 
 pub(crate) fn list_parts(state: &State, caller: &Caller, input: ListPartsInput) -> S3Result<ListPartsOutput> {
     let upload = find_upload(state, caller, &input.bucket, &input.key, &input.upload_id)?;
-    let most = most(input.max_parts)?;
+    let most = page_length("max-parts", input.max_parts)?;
     let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
     let mut parts = state.objects.catalog().parts(upload.id, after, most + 1).map_err(error::catalog)?;
     let more = parts.len() > most;
     parts.truncate(most);
     let last = parts.last().map(|part| part.number as i32);
     let bucket = state.bucket_named(&input.bucket)?;
-    let name = owner(&bucket.record).to_owned();
-    let owner = Owner { display_name: Some(name.clone()), id: Some(name) };
+    let owner = owner(&bucket.record);
     Ok(ListPartsOutput {
         bucket: Some(input.bucket),
-        initiator: Some(Initiator { display_name: owner.display_name.clone(), id: owner.id.clone() }),
+        initiator: Some(initiator_dto(owner)),
         is_truncated: Some(more),
         key: Some(input.key),
         max_parts: Some(most as i32),
         next_part_number_marker: last.filter(|_| more),
-        owner: Some(owner),
+        owner: Some(owner_dto(owner)),
         part_number_marker: input.part_number_marker,
         parts: Some(parts.iter().map(part_listed).collect()),
         storage_class: Some(storage_class::of(&upload.record).into()),
@@ -306,7 +303,7 @@ pub(crate) fn list_uploads(
     input: ListMultipartUploadsInput,
 ) -> S3Result<ListMultipartUploadsOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
-    let most = most(input.max_uploads)?;
+    let most = page_length("max-uploads", input.max_uploads)?;
     let encode = encoding(input.encoding_type.as_ref())?;
     let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), input.key_marker.as_deref(), most);
     let marker = input.upload_id_marker.as_deref().and_then(|id| id.parse().ok());
@@ -344,7 +341,7 @@ pub(crate) fn expire_uploads(state: &State) -> S3Result<()> {
         let bucket = bucket.map_err(error::catalog)?;
         let mut start = Start::Key(vec![]);
         loop {
-            let page = catalog.uploads(&bucket.record.bucket, &start, PAGE as usize).map_err(error::catalog)?;
+            let page = catalog.uploads(&bucket.record.bucket, &start, PAGE).map_err(error::catalog)?;
             let Some(last) = page.last() else { break };
             start = Start::Version(last.record.key.clone().into_bytes(), last.id);
             for upload in page.iter().filter(|upload| u128::from(upload.id.micros()) < before) {
@@ -369,7 +366,7 @@ fn completed(row: &Row) -> CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", record.bucket, record.key)),
         e_tag: attributes::etag(record),
         checksum_type: attributes::get(record, CHECKSUM_TYPE).map(ChecksumType::from),
-        version_id: (!record.null).then(|| record.version.to_string()),
+        version_id: attributes::version_header(record),
         ..CompleteMultipartUploadOutput::default()
     };
     set_checksums!(output, |name| attributes::get(record, name));
@@ -386,11 +383,6 @@ fn etag_of(parts: &[catalog::Part]) -> S3Result<String> {
     Ok(format!("{}-{}", hex_simd::encode_to_string(md5.finalize(), AsciiCase::Lower), parts.len()))
 }
 
-fn most(asked: Option<i32>) -> S3Result<usize> {
-    let asked = asked.unwrap_or(PAGE).min(PAGE);
-    usize::try_from(asked).map_err(|_| s3_error!(InvalidArgument, "a page cannot have a negative length"))
-}
-
 fn part_listed(part: &catalog::Part) -> Part {
     let mut checksums = of_part(part);
     let mut listed = Part {
@@ -405,15 +397,14 @@ fn part_listed(part: &catalog::Part) -> Part {
 }
 
 fn upload_listed(upload: Upload, owner: &str, encode: fn(String) -> String) -> MultipartUpload {
-    let owner = Owner { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) };
     MultipartUpload {
         checksum_algorithm: attributes::get(&upload.record, ALGORITHM).map(ChecksumAlgorithm::from),
         checksum_type: attributes::get(&upload.record, KIND).map(ChecksumType::from),
         initiated: Some(time(upload.id.micros())),
         storage_class: Some(storage_class::of(&upload.record).into()),
-        initiator: Some(Initiator { display_name: owner.display_name.clone(), id: owner.id.clone() }),
+        initiator: Some(initiator_dto(owner)),
         key: Some(encode(upload.record.key)),
-        owner: Some(owner),
+        owner: Some(owner_dto(owner)),
         upload_id: Some(upload.id.to_string()),
     }
 }

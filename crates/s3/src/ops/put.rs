@@ -67,7 +67,7 @@ fn put(
     let mut output = PutObjectOutput {
         e_tag: attributes::etag(&record),
         checksum_type: attributes::get(&record, CHECKSUM_TYPE).map(ChecksumType::from),
-        version_id: (!record.null).then(|| record.version.to_string()),
+        version_id: attributes::version_header(&record),
         ..PutObjectOutput::default()
     };
     set_checksums!(output, |name| attributes::get(&record, name));
@@ -165,8 +165,8 @@ pub(crate) fn copy_object(state: &State, caller: &Caller, mut input: CopyObjectI
     };
     Ok(CopyObjectOutput {
         copy_object_result: Some(result),
-        copy_source_version_id: (!from.record.null).then(|| from.record.version.to_string()),
-        version_id: (!row.record.null).then(|| row.record.version.to_string()),
+        copy_source_version_id: attributes::version_header(&from.record),
+        version_id: attributes::version_header(&row.record),
         ..CopyObjectOutput::default()
     })
 }

@@ -3,7 +3,7 @@
 use s3s::S3Result;
 use s3s::dto::*;
 
-use crate::rules::attributes::version_id;
+use crate::rules::attributes::version_header;
 use crate::rules::caller::Caller;
 use crate::rules::tags::{self, TAGS, Tags};
 use crate::state::State;
@@ -40,7 +40,7 @@ fn set_tags(
         tags::keep(&mut record.attributes, tags);
         Ok(())
     })?;
-    Ok((!row.record.null).then(|| version_id(&row.record)))
+    Ok(version_header(&row.record))
 }
 
 pub(crate) fn get_object_tagging(
@@ -52,6 +52,5 @@ pub(crate) fn get_object_tagging(
     let row = state.find(&bucket, &input.key, input.version_id.as_deref())?;
     let text = row.record.attributes.get(TAGS).map_or("", String::as_str);
     let tag_set = tags::to_dto(tags::read(text)?);
-    let version_id = (!row.record.null).then(|| version_id(&row.record));
-    Ok(GetObjectTaggingOutput { tag_set, version_id })
+    Ok(GetObjectTaggingOutput { tag_set, version_id: version_header(&row.record) })
 }

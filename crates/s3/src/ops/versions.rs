@@ -5,8 +5,8 @@ use catalog::{Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use super::list::{Listed, Query, common_prefixes, encoding, max_keys, page};
-use crate::rules::attributes::{etag, modified, owner, version_id};
+use super::list::{Listed, Query, common_prefixes, encoding, page, page_length};
+use crate::rules::attributes::{etag, modified, owner, owner_dto, version_id};
 use crate::rules::caller::Caller;
 use crate::rules::error;
 use crate::rules::storage_class;
@@ -48,14 +48,13 @@ pub(crate) fn list_object_versions(
     input: ListObjectVersionsInput,
 ) -> S3Result<ListObjectVersionsOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
-    let most = max_keys(input.max_keys)?;
+    let most = page_length("max-keys", input.max_keys)?;
     let encode = encoding(input.encoding_type.as_ref())?;
     let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), input.key_marker.as_deref(), most);
     let start = first_version(state, &bucket, &query, input.version_id_marker.as_deref())?;
     let name = &bucket.record.bucket;
     let page = page(&query, start, |start, limit| state.objects.catalog().versions(name, start, limit))?;
-    let owner = owner(&bucket.record);
-    let owner = Owner { display_name: Some(owner.to_owned()), id: Some(owner.to_owned()) };
+    let owner = owner_dto(owner(&bucket.record));
     let (mut versions, mut markers) = (vec![], vec![]);
     for (row, newest) in page.rows {
         let record = row.record;

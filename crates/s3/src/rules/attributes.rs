@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use catalog::object_manifest::Record;
-use s3s::dto::{ETag, Metadata, Timestamp, TimestampFormat};
+use s3s::dto::{ETag, Initiator, Metadata, Owner, Timestamp, TimestampFormat};
 
 /// The attribute with the upload id of an object, so that a repeated completion is answered like the first.
 pub(crate) const UPLOAD: &str = "upload-id";
@@ -67,7 +67,22 @@ pub(crate) fn seconds(time: &Timestamp) -> i64 {
     time::OffsetDateTime::from(time.clone()).unix_timestamp()
 }
 
-/// The id of a version as clients see it.
+/// The id of a version as lists have it.
 pub(crate) fn version_id(record: &Record) -> String {
-    if record.null { "null".to_owned() } else { record.version.to_string() }
+    version_header(record).unwrap_or_else(|| "null".to_owned())
+}
+
+/// The id of a version as the answer about it has it. The null version has none there.
+pub(crate) fn version_header(record: &Record) -> Option<String> {
+    (!record.null).then(|| record.version.to_string())
+}
+
+/// A user as answers name the owner of something.
+pub(crate) fn owner_dto(name: &str) -> Owner {
+    Owner { display_name: Some(name.to_owned()), id: Some(name.to_owned()) }
+}
+
+/// A user as answers name whoever began an upload.
+pub(crate) fn initiator_dto(name: &str) -> Initiator {
+    Initiator { display_name: Some(name.to_owned()), id: Some(name.to_owned()) }
 }

@@ -14,3 +14,6 @@ pub(crate) mod query;
 pub(crate) mod storage_class;
 pub(crate) mod tags;
 pub(crate) mod versioning;
+
+/// The region of this cluster: the default of every client.
+pub(crate) const REGION: &str = "us-east-1";
