@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
-use protocol::initiator::{Discard, Event, Initiator, Mark, Request};
+use protocol::initiator::{ChunkPut, Discard, Event, Initiator, Mark, Request};
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -135,7 +135,7 @@ impl World {
             Step::Put(n) => {
                 let (id, payload) = chunk(n);
                 let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Put { handle, id, payload, removal: false, redundancy: None }));
+                self.input(Input::Request(Request::Put { handle, put: ChunkPut::new(id, payload) }));
             }
             Step::Get(n) => {
                 let id = chunk(n).0;

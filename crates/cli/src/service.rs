@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
-use bytes::Bytes;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, PutError, Stored};
+use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
@@ -88,37 +87,15 @@ where
     })
 }
 
-impl NodeCluster {
-    fn stored(&self, ticket: Ticket<Result<Stored, PutError>>, bytes: u64) -> Pending<Result<Stored, ServiceError>> {
-        let live = Arc::clone(&self.live);
-        pending(ticket, move |stored: Option<&Stored>| {
+impl ChunkService for NodeCluster {
+    fn put(&self, put: ChunkPut) -> Pending<Result<Stored, ServiceError>> {
+        let (live, bytes) = (Arc::clone(&self.live), put.payload.len() as u64);
+        pending(self.client.put_chunk(put), move |stored: Option<&Stored>| {
             // Where every copy was there already, nobody took one.
             let took = stored.filter(|stored| stored.rounds > 0).map_or(&[][..], |stored| &stored.holders);
             let done = stored.map(|stored| (bytes, duration(stored.took)));
             live.put(Instant::now(), done, took.iter().map(|target| target.0));
         })
-    }
-}
-
-impl ChunkService for NodeCluster {
-    fn put(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>> {
-        let bytes = payload.len() as u64;
-        self.stored(self.client.put_as(id, payload, redundancy), bytes)
-    }
-
-    fn put_removal(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>> {
-        let bytes = payload.len() as u64;
-        self.stored(self.client.put_removal(id, payload, redundancy), bytes)
     }
 
     fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {

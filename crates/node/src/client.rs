@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::initiator::{
-    Busy, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Request, Stored,
+    Busy, ChunkPut, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Request, Stored,
     TargetState,
 };
 use protocol::machine::{Completion, Effect};
@@ -325,29 +325,13 @@ impl Client {
     /// Stores a chunk as the map says.
     #[must_use]
     pub fn put(&self, id: ChunkId, payload: Bytes) -> Ticket<Result<Stored, PutError>> {
-        self.put_as(id, payload, None)
+        self.put_chunk(ChunkPut::new(id, payload))
     }
 
-    /// Stores a chunk with a redundancy of its own.
+    /// Stores a chunk.
     #[must_use]
-    pub fn put_as(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Ticket<Result<Stored, PutError>> {
-        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: false, redundancy })
-    }
-
-    /// Stores a manifest that says that something is removed, for which full targets have room.
-    #[must_use]
-    pub fn put_removal(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Ticket<Result<Stored, PutError>> {
-        self.ask(Reply::Put, |handle| Request::Put { handle, id, payload, removal: true, redundancy })
+    pub fn put_chunk(&self, put: ChunkPut) -> Ticket<Result<Stored, PutError>> {
+        self.ask(Reply::Put, |handle| Request::Put { handle, put })
     }
 
     /// Fetches a chunk.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
-use protocol::initiator::Stored;
+use protocol::initiator::{ChunkPut, Stored};
 use protocol::redundancy::Redundancy;
 
 use self::ahead::Ahead;
@@ -458,8 +458,8 @@ impl Objects {
     /// Starts to store a record's manifest: as often as the map says, so that lost disks hide no name, and as often as what it
     /// names, or carries.
     fn put_manifest(&self, record: &Record, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        let more = record.redundancy().filter(|own| *own > self.service.map().redundancy());
-        if record.is_removal() { self.service.put_removal(id, bytes, more) } else { self.service.put(id, bytes, more) }
+        let redundancy = record.redundancy().filter(|own| *own > self.service.map().redundancy());
+        self.service.put(ChunkPut { id, payload: bytes, redundancy, removal: record.is_removal() })
     }
 
     /// With which redundancy the manifest is stored that says that something is gone which had `own`: with the larger of

@@ -1,8 +1,7 @@
 //! What objects need of whoever stores chunks.
 
-use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
+use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
 
@@ -41,16 +40,8 @@ pub enum ServiceError {
 
 /// Stores and finds chunks. Calls return at once; the answers are waited for.
 pub trait ChunkService: Sync {
-    /// Starts to store a chunk with this redundancy, or as the [map](Self::map) says.
-    fn put(&self, id: ChunkId, payload: Bytes, redundancy: Option<Redundancy>)
-    -> Pending<Result<Stored, ServiceError>>;
-    /// The same of a manifest that says that something is removed, for which full targets have room.
-    fn put_removal(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>>;
+    /// Starts to store a chunk.
+    fn put(&self, put: ChunkPut) -> Pending<Result<Stored, ServiceError>>;
     /// Starts to fetch a chunk; its bytes are verified against its id.
     fn get(&self, id: ChunkId) -> Pending<Result<Fetched, ServiceError>> {
         self.get_listed(id, vec![])

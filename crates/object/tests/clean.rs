@@ -18,6 +18,7 @@ use object::objects::{ObjectError, Objects};
 use object::rebuild::{Comparison, Manifests};
 use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
+use protocol::initiator::ChunkPut;
 
 const MIB: usize = 1 << 20;
 
@@ -146,12 +147,12 @@ fn an_empty_catalog_removes_nothing_that_stands() {
     let mut erased = Record::new(Kind::Erased, "b", "long", VersionId::new(u64::MAX >> 1, 1));
     erased.erases = long.record.version;
     let (id, bytes) = erased.chunk();
-    world.memory.put(id, bytes, None).wait().unwrap();
+    world.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
     let kept = world.catalog.newest("b", "k").unwrap().unwrap();
     let mut erased = Record::new(Kind::Erased, "b", "k", VersionId::new(u64::MAX >> 1, 1));
     erased.null = true;
     let (id, bytes) = erased.chunk();
-    world.memory.put(id, bytes, None).wait().unwrap();
+    world.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
     world.passes(4);
     assert!(world.memory.chunks.lock().unwrap().contains_key(&kept.manifest));
     assert!(world.memory.chunks.lock().unwrap().contains_key(&long.manifest));
@@ -189,7 +190,7 @@ fn what_is_not_known_drops_nothing() {
     bytes.resize(100, 7);
     let bytes = Bytes::from(bytes);
     let strange = ChunkId::of_manifest("strange", 1, &bytes);
-    world.memory.put(strange, bytes, None).wait().unwrap();
+    world.memory.put(ChunkPut::new(strange, bytes)).wait().unwrap();
     let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
     for _ in 0..3 {
         let report = cleaning.run_pass(&mut || true);
@@ -208,7 +209,7 @@ fn a_silent_target_stops_a_pass() {
     let memory = Arc::new(Memory { silent: vec![NodeId(4)], ..Memory::default() });
     let world = World::over(memory, &place.path().join("catalog"));
     let orphan = Bytes::from_static(b"nobody names it");
-    world.memory.put(ChunkId::of_payload(&orphan), orphan, None).wait().unwrap();
+    world.memory.put(ChunkPut::new(ChunkId::of_payload(&orphan), orphan)).wait().unwrap();
     let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
     for _ in 0..3 {
         let report = cleaning.run_pass(&mut || true);

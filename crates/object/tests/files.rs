@@ -8,6 +8,7 @@ use bytes::Bytes;
 use object::ChunkService;
 use object::files::{File, FileError, Reader, drop_files, each_file};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
+use protocol::initiator::ChunkPut;
 
 mod memory;
 #[path = "common/world.rs"]
@@ -88,7 +89,7 @@ fn what_is_damaged_or_not_to_be_had_is_no_file() {
     memory.chunks.lock().unwrap().remove(&short.manifest.entries[2].id);
     assert!(read(&memory, short).unwrap_err().to_string().contains("cannot be had"));
     let junk = Bytes::from_static(b"not a manifest");
-    memory.put(ChunkId::of_manifest("junk", 5, &junk), junk, None).wait().unwrap();
+    memory.put(ChunkPut::new(ChunkId::of_manifest("junk", 5, &junk), junk)).wait().unwrap();
     let (files, errors) = all(&memory);
     assert!(files.len() == 2 && matches!(errors[..], [FileError::Malformed(..)]), "{errors:?}");
 }

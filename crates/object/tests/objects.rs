@@ -18,6 +18,7 @@ use object::manifest::Entry;
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
 use object::rebuild::{Comparison, Manifests};
 use protocol::id::ChunkId;
+use protocol::initiator::ChunkPut;
 use protocol::redundancy::Redundancy;
 
 mod memory;
@@ -145,7 +146,7 @@ fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     let chunks: Vec<Bytes> = [&b"a"[..], b"bb", b"ccc"].map(Bytes::copy_from_slice).to_vec();
     let entries: Vec<Entry> = chunks.iter().map(|c| Entry::new(ChunkId::of_payload(c), c.len() as u32)).collect();
     for (entry, chunk) in entries.iter().zip(&chunks) {
-        memory.put(entry.id, chunk.clone(), None).wait().unwrap();
+        memory.put(ChunkPut::new(entry.id, chunk.clone())).wait().unwrap();
     }
     let parts = 8_334;
     let body = objects.join((0..parts).map(|_| Ok(entries.clone())), None).unwrap();
@@ -209,7 +210,7 @@ fn a_chunk_that_does_not_unpack_is_an_error() {
     let objects = objects(&memory, place.path());
     for (stored, plain) in [(&b"no frame"[..], 100), (&zstd::bulk::compress(&[7; 50], 1).unwrap(), 100)] {
         let entry = Entry { plain, ..Entry::new(ChunkId::of_payload(stored), stored.len() as u32) };
-        memory.put(entry.id, Bytes::copy_from_slice(stored), None).wait().unwrap();
+        memory.put(ChunkPut::new(entry.id, Bytes::copy_from_slice(stored))).wait().unwrap();
         let new = Record { body: Body::Chunks(vec![entry]), size: u64::from(plain), ..record("k") };
         let row = objects.publish(new, &Condition::Always).unwrap();
         let error = Reader::new(&objects, &row, 0..5).unwrap().piece().unwrap_err();
@@ -338,7 +339,7 @@ fn the_manifests_say_all_that_the_catalog_says() {
     let mut unfinished = Record { size: 9, version: objects.next_version(), ..record("replaced") };
     unfinished.body = Body::Chunks(vec![Entry::new(ChunkId::of_payload(b"nowhere"), 9)]);
     let (id, bytes) = unfinished.chunk();
-    memory.put(id, bytes, None).wait().unwrap();
+    memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
 
     let manifests = Manifests::read(&*memory).unwrap();
     let found = manifests.compare(objects.catalog()).unwrap();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
-use protocol::initiator::Initiator;
+use protocol::initiator::{ChunkPut, Initiator};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Event, Target};
@@ -229,7 +229,7 @@ fn putting(targets: u32) -> (Initiator, TxnId) {
     let sent = hear(
         &mut initiator,
         at(0),
-        Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }),
+        Input::Request(initiator::Request::Put { handle: 1, put: ChunkPut::new(id, payload) }),
     );
     let [Message::PutRequest(request), ..] = &sent.messages[..] else { panic!("{:?}", sent.messages) };
     let txn = request.txn;
@@ -272,13 +272,7 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let new = (12..60).map(|last| map(2, 1..=last)).find(is_another).expect("another group");
     let inside = members(&new);
     let mut initiator = Initiator::new(INITIATOR, old, Config { multicast: false, ..Config::default() }, 1);
-    let put = initiator::Request::Put {
-        handle: 1,
-        id,
-        payload: Bytes::from_static(PAYLOAD),
-        removal: false,
-        redundancy: None,
-    };
+    let put = initiator::Request::Put { handle: 1, put: ChunkPut::new(id, Bytes::from_static(PAYLOAD)) };
     let sent = hear(&mut initiator, at(0), Input::Request(put));
     let [Message::PutRequest(request), ..] = &sent.messages[..] else { panic!("{:?}", sent.messages) };
     let have = Bid { txn: request.txn, round: request.round, answer: Answer::HaveIt };
@@ -408,7 +402,7 @@ fn whoever_is_busy_is_asked_when_it_said_and_for_as_long_as_patience_lasts() {
     let payload = Bytes::from_static(PAYLOAD);
     let id = ChunkId::of_payload(PAYLOAD);
     let requests = [
-        initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None },
+        initiator::Request::Put { handle: 1, put: ChunkPut::new(id, payload) },
         initiator::Request::Get { handle: 1, id, holders: vec![] },
     ];
     for request in requests {
@@ -467,8 +461,7 @@ fn refusals(multicast: bool) -> (Vec<Destination>, Vec<Destination>) {
         }
     };
     let (payload, id) = (Bytes::from_static(PAYLOAD), ChunkId::of_payload(PAYLOAD));
-    let (_, txn) =
-        hear(0, Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }));
+    let (_, txn) = hear(0, Input::Request(initiator::Request::Put { handle: 1, put: ChunkPut::new(id, payload) }));
     let (txn, span) = (txn.expect("it asks"), Span::from_millis(5));
     let slot = OfferedWindow { start: span, length: span, transfer: span, done: span.times(2), rate: 1_000, size: 6 };
     let bid = |target| {
@@ -496,10 +489,8 @@ fn asked(map: ClusterMap, config: Config, last: u8) -> (Vec<NodeId>, Vec<GroupId
     let payload = Bytes::from([PAYLOAD, &[last]].concat());
     let id = ChunkId::of_payload(&payload);
     let mut initiator = Initiator::new(INITIATOR, map, config, 1);
-    initiator.handle_input(
-        at(0),
-        Input::Request(initiator::Request::Put { handle: 1, id, payload, removal: false, redundancy: None }),
-    );
+    initiator
+        .handle_input(at(0), Input::Request(initiator::Request::Put { handle: 1, put: ChunkPut::new(id, payload) }));
     let mut asked = Vec::new();
     loop {
         match initiator.poll_output() {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, step};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
-use protocol::initiator::{Bug, Initiator, Request};
+use protocol::initiator::{Bug, ChunkPut, Initiator, Request};
 use protocol::limits;
 use protocol::machine::{Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
@@ -39,13 +39,7 @@ fn requested(messages: &[Message]) -> Option<PutRequest> {
 
 fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> PutRequest {
     let payload = Bytes::from(vec![n; 1_000]);
-    let request = Request::Put {
-        handle: u64::from(n),
-        id: ChunkId::of_payload(&payload),
-        payload,
-        removal: false,
-        redundancy: None,
-    };
+    let request = Request::Put { handle: u64::from(n), put: ChunkPut::new(ChunkId::of_payload(&payload), payload) };
     requested(&step(initiator, now, Input::Request(request)).0).expect("it asks")
 }
 

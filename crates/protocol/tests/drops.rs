@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, target, tell, window};
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
-use protocol::initiator::{self, Initiator};
+use protocol::initiator::{self, ChunkPut, Initiator};
 use protocol::limits;
 use protocol::machine::{Completion, Effect, Input, Unused};
 use protocol::target::{self, Target};
@@ -168,13 +168,7 @@ fn an_initiator_says_of_each_question_that_an_answer_is_doubled_or_of_another_ki
 #[test]
 fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
     let id = ChunkId::of_payload(b"stored");
-    let put = initiator::Request::Put {
-        handle: 1,
-        id,
-        payload: Bytes::from_static(b"stored"),
-        removal: false,
-        redundancy: None,
-    };
+    let put = initiator::Request::Put { handle: 1, put: ChunkPut::new(id, Bytes::from_static(b"stored")) };
     let get = initiator::Request::Get { handle: 2, id, holders: vec![] };
     for request in [put, get] {
         let mut initiator = initiator();
@@ -195,13 +189,7 @@ fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
     }
     // Nor is anything on its way that could be repaired: a get has nothing to repair at all.
     let mut initiator = initiator();
-    let put = initiator::Request::Put {
-        handle: 1,
-        id,
-        payload: Bytes::from_static(b"stored"),
-        removal: false,
-        redundancy: None,
-    };
+    let put = initiator::Request::Put { handle: 1, put: ChunkPut::new(id, Bytes::from_static(b"stored")) };
     let asked = hear(&mut initiator, at(100), Input::Request(put)).messages;
     let [Message::PutRequest(request), ..] = &asked[..] else { panic!("{asked:?}") };
     let early = Message::Repair(repair(request.txn));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, hear};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
-use protocol::initiator::{Event, Initiator, PutError, Request, Stored};
+use protocol::initiator::{ChunkPut, Event, Initiator, PutError, Request, Stored};
 use protocol::machine::{Body, Destination, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::Span;
@@ -25,7 +25,7 @@ fn after_a_failure(newer: Option<ClusterMap>) -> (Vec<NodeId>, Option<Result<Sto
     let payload = Bytes::from_static(b"a chunk");
     let id = ChunkId::of_payload(&payload);
     let mut initiator = Initiator::new(INITIATOR, map(1, 3), Config { multicast: false, ..Config::default() }, 1);
-    let put = Request::Put { handle: 1, id, payload, removal: false, redundancy: None };
+    let put = Request::Put { handle: 1, put: ChunkPut::new(id, payload) };
     let sent = hear(&mut initiator, at(0), Input::Request(put));
     let Some(Message::PutRequest(request)) = sent.messages.first() else { panic!("{:?}", sent.messages) };
     let (txn, span) = (request.txn, Span::from_micros(10));

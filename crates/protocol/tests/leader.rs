@@ -5,7 +5,7 @@ mod common;
 use common::{CLUSTER, INITIATOR, at, from, map, put, step, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
-use protocol::initiator::{Initiator, Request};
+use protocol::initiator::{ChunkPut, Initiator, Request};
 use protocol::limits;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
@@ -312,7 +312,7 @@ fn without_an_answer_of_the_leader_the_group_is_asked() {
     let mut initiator = Initiator::new(INITIATOR, map(), config, 1);
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    let request = Request::Put { handle: 1, id, payload: payload.into(), removal: false, redundancy: None };
+    let request = Request::Put { handle: 1, put: ChunkPut::new(id, payload.into()) };
     let (sent, _) = step(&mut initiator, at(0), Input::Request(request));
     assert!(matches!(&sent[..], [Message::Leading(Leading::Request(_))]), "{sent:?}");
     let (sent, _) = step(&mut initiator, at(50_000_000), Input::Wake);
@@ -378,13 +378,7 @@ fn asking(request: Request) -> (Initiator, TxnId) {
 }
 
 fn put_of(payload: &[u8]) -> Request {
-    Request::Put {
-        handle: 1,
-        id: ChunkId::of_payload(payload),
-        payload: payload.to_vec().into(),
-        removal: false,
-        redundancy: None,
-    }
+    Request::Put { handle: 1, put: ChunkPut::new(ChunkId::of_payload(payload), payload.to_vec().into()) }
 }
 
 /// A grant for a round of `txn`, of windows at some targets.

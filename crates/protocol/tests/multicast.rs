@@ -5,7 +5,7 @@ mod common;
 use common::{CLUSTER, INITIATOR, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
-use protocol::initiator::{Event, Initiator, Request};
+use protocol::initiator::{ChunkPut, Event, Initiator, Request};
 use protocol::machine::{Body, Destination, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -136,7 +136,7 @@ impl Net {
     fn put(&mut self) -> usize {
         let payload = vec![1; 100];
         let id = ChunkId::of_payload(&payload);
-        self.request(Request::Put { handle: 1, id, payload: payload.into(), removal: false, redundancy: None })
+        self.request(Request::Put { handle: 1, put: ChunkPut::new(id, payload.into()) })
     }
 
     fn get(&mut self) -> usize {
@@ -212,13 +212,8 @@ fn targets_that_are_gone_say_nothing_of_multicast() {
         net.multicasts.clear();
         let payload = vec![2; 100];
         let id = ChunkId::of_payload(&payload);
-        let mut deadline = net.input(Input::Request(Request::Put {
-            handle: 1,
-            id,
-            payload: payload.into(),
-            removal: false,
-            redundancy: None,
-        }));
+        let mut deadline =
+            net.input(Input::Request(Request::Put { handle: 1, put: ChunkPut::new(id, payload.into()) }));
         for _ in 0..3 {
             net.now = net.now.max(deadline);
             deadline = net.input(Input::Wake);

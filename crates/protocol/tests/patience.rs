@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, step};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
-use protocol::initiator::{Initiator, Request};
+use protocol::initiator::{ChunkPut, Initiator, Request};
 use protocol::machine::{Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -22,13 +22,7 @@ fn initiator() -> Initiator {
 /// Asks for bids for a chunk of its own.
 fn ask(initiator: &mut Initiator, now: Instant, n: u8) -> TxnId {
     let payload = Bytes::from(vec![n; 1_000]);
-    let request = Request::Put {
-        handle: u64::from(n),
-        id: ChunkId::of_payload(&payload),
-        payload,
-        removal: false,
-        redundancy: None,
-    };
+    let request = Request::Put { handle: u64::from(n), put: ChunkPut::new(ChunkId::of_payload(&payload), payload) };
     let (messages, _) = step(initiator, now, Input::Request(request));
     let [Message::PutRequest(request)] = &messages[..] else { panic!("{messages:?}") };
     request.txn

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use protocol::initiator::ChunkPut;
 use protocol::redundancy::Redundancy;
 
 use super::{ObjectError, Objects, failed};
@@ -53,7 +54,7 @@ impl Objects {
             return Ok(());
         }
         let bytes = self.fetch(id)?;
-        self.service.put(id, bytes, redundancy).wait().map(drop).map_err(failed(id))
+        self.service.put(ChunkPut { redundancy, ..ChunkPut::new(id, bytes) }).wait().map(drop).map_err(failed(id))
     }
 }
 

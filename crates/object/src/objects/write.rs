@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 
 use bytes::{Bytes, BytesMut};
 use protocol::id::ChunkId;
-use protocol::initiator::Stored;
+use protocol::initiator::{ChunkPut, Stored};
 use protocol::redundancy::Redundancy;
 
 use super::ahead::{Ahead, Share};
@@ -207,7 +207,7 @@ impl<'a> Writer<'a> {
         }
         let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
         let share = self.ahead.share(chunk.len());
-        let pending = self.service.put(entry.id, chunk, self.redundancy);
+        let pending = self.service.put(ChunkPut { redundancy: self.redundancy, ..ChunkPut::new(entry.id, chunk) });
         self.flight.push_back(Flying { id: entry.id, pending, share });
         Ok(entry)
     }

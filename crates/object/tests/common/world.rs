@@ -12,6 +12,7 @@ use object::clean::Cleaning;
 use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
 use protocol::id::ChunkId;
+use protocol::initiator::ChunkPut;
 
 use crate::memory::{All, Memory};
 
@@ -59,7 +60,7 @@ impl Gateway {
     /// Stores a manifest and does not tell the catalog, as a gateway that is killed between.
     pub(crate) fn leave(&self, record: &Record) -> ChunkId {
         let (id, bytes) = record.chunk();
-        self.memory.put(id, bytes, None).wait().unwrap();
+        self.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
         id
     }
 

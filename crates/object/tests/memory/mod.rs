@@ -13,7 +13,7 @@ use object::objects::{Sealed, Source};
 use object::{ChunkService, Entry, Manifest, Pending, ServiceError, manifest};
 use protocol::cleaner::{Stamps, Verdict};
 use protocol::id::{ChunkId, ChunkKind, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Stored};
+use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Stored};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Redundancy;
 use protocol::time::Span;
@@ -73,7 +73,7 @@ impl Memory {
     ) -> ChunkId {
         let send = |chunk: Vec<u8>| {
             let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
-            self.put(entry.id, chunk.into(), None).wait().unwrap();
+            self.put(ChunkPut::new(entry.id, chunk.into())).wait().unwrap();
             entry
         };
         let mut entries: Vec<Entry> = bytes.chunks(chunk_size).map(|chunk| send(chunk.to_vec())).collect();
@@ -91,7 +91,7 @@ impl Memory {
         };
         let bytes = Bytes::from(manifest.encode());
         let id = ChunkId::of_manifest(name, created_ms, &bytes);
-        self.put(id, bytes, None).wait().unwrap();
+        self.put(ChunkPut::new(id, bytes)).wait().unwrap();
         id
     }
 
@@ -122,25 +122,12 @@ impl Memory {
 }
 
 impl ChunkService for Memory {
-    fn put(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>> {
+    fn put(&self, ChunkPut { id, payload, redundancy, removal }: ChunkPut) -> Pending<Result<Stored, ServiceError>> {
         self.kept.lock().unwrap().insert(id, redundancy);
-        self.store(id, payload, self.full)
-    }
-
-    fn put_removal(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>> {
-        self.kept.lock().unwrap().insert(id, redundancy);
-        self.removals.lock().unwrap().insert(id);
-        self.store(id, payload, false)
+        if removal {
+            self.removals.lock().unwrap().insert(id);
+        }
+        self.store(id, payload, self.full && !removal)
     }
 
     fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {

@@ -11,6 +11,27 @@ use crate::redundancy::Redundancy;
 use crate::time::Span;
 use crate::wire::{Answer, Usage};
 
+/// A chunk to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkPut {
+    /// The chunk's id.
+    pub id: ChunkId,
+    /// Its bytes: 1 to [`limits::CHUNK_BYTES`](crate::limits::CHUNK_BYTES).
+    pub payload: Bytes,
+    /// How it is kept; `None` is as the map says when it is done.
+    pub redundancy: Option<Redundancy>,
+    /// Whether it is a manifest that says that something is removed: targets have room for it when they are full.
+    pub removal: bool,
+}
+
+impl ChunkPut {
+    /// A chunk that is kept as the map says.
+    #[must_use]
+    pub const fn new(id: ChunkId, payload: Bytes) -> Self {
+        Self { id, payload, redundancy: None, removal: false }
+    }
+}
+
 /// What the local application asks of an initiator. Each but a map is answered by exactly one event with the same
 /// `handle`.
 #[derive(Clone, Debug)]
@@ -19,14 +40,8 @@ pub enum Request {
     Put {
         /// The caller's name for this request.
         handle: u64,
-        /// The chunk's id.
-        id: ChunkId,
-        /// Its bytes: 1 to [`limits::CHUNK_BYTES`](crate::limits::CHUNK_BYTES).
-        payload: Bytes,
-        /// Whether it is a manifest that says that something is removed: targets have room for it when they are full.
-        removal: bool,
-        /// How the chunk is kept; `None` is as the map says when it is done.
-        redundancy: Option<Redundancy>,
+        /// The chunk, and how it is kept.
+        put: ChunkPut,
     },
     /// Fetch a chunk.
     Get {

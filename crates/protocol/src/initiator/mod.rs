@@ -140,7 +140,7 @@ impl Initiator {
         let full = self.in_progress() >= limits::WAITING;
         match request {
             Request::Map(map) => self.new_map(map),
-            Request::Put { handle, payload, .. }
+            Request::Put { handle, put: ChunkPut { payload, .. } }
                 if payload.is_empty() || payload.len() > limits::CHUNK_BYTES as usize =>
             {
                 self.context.event(Event::Put { handle, result: Err(PutError::Size(payload.len())) });
@@ -201,10 +201,9 @@ impl Initiator {
             let txn = self.new_txn();
             let context = &mut self.context;
             let begun = match request {
-                Request::Put { handle, id, payload, removal, redundancy } => {
+                Request::Put { handle, put } => {
                     let give_up_at = asked + context.config.give_up;
-                    let job = put::Job { handle, id, payload, removal, redundancy, asked, give_up_at };
-                    Txn::Put(Box::new(Put::new(context, txn, job)))
+                    Txn::Put(Box::new(Put::new(context, txn, put::Job { handle, put, asked, give_up_at })))
                 }
                 Request::Get { handle, id, holders } => {
                     let give_up_at = asked + context.config.give_up;

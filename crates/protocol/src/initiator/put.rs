@@ -5,23 +5,20 @@ mod by_leader;
 mod choosy;
 mod transfer;
 
-use bytes::Bytes;
-
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{
-    Bug, Context, Deadline, Destination, Event, Instant, NodeId, PutError, Span, Step, Stored, TxnId, members,
+    Bug, ChunkPut, Context, Deadline, Destination, Event, Instant, NodeId, PutError, Span, Step, Stored, TxnId, members,
 };
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, Offers, windows};
 use crate::choosy::MaxBidWait;
 use crate::flat_map::FlatMap;
 use crate::goal::Goal;
-use crate::id::{ChunkId, GroupId};
+use crate::id::GroupId;
 use crate::limits;
 use crate::machine::Unused;
 use crate::map::ClusterMap;
-use crate::redundancy::Redundancy;
 use crate::transfer::Outgoing;
 use crate::wire::{Ack, Answer, Bid, BusyWindows, ByteRange, Granted, Grants, Message, PutRequest};
 
@@ -59,12 +56,7 @@ pub(super) struct Put {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) handle: u64,
-    pub(super) id: ChunkId,
-    pub(super) payload: Bytes,
-    /// Whether it says that something is removed.
-    pub(super) removal: bool,
-    /// Other than the map's.
-    pub(super) redundancy: Option<Redundancy>,
+    pub(super) put: ChunkPut,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
 }
@@ -128,8 +120,8 @@ impl Put {
     /// Begins to put a chunk.
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
-        let left = if job.removal { 0 } else { LED };
-        let goal = Goal::new(context.redundancy(job.redundancy));
+        let left = if job.put.removal { 0 } else { LED };
+        let goal = Goal::new(context.redundancy(job.put.redundancy));
         let mut put = Self {
             txn,
             job,
@@ -150,7 +142,7 @@ impl Put {
     }
 
     fn size(&self) -> u32 {
-        self.job.payload.len() as u32
+        self.job.put.payload.len() as u32
     }
 
     /// How many pieces are missing.
@@ -169,14 +161,14 @@ impl Put {
 
     /// Finds the chunk's group, and its members in the order of the map.
     fn rank(&mut self, context: &Context) -> (GroupId, Vec<NodeId>) {
-        let (group, all) = members(&context.map, &self.job.id);
-        self.ranked = ClusterMap::ranked_among(&self.job.id, all.clone());
+        let (group, all) = members(&context.map, &self.job.put.id);
+        self.ranked = ClusterMap::ranked_among(&self.job.put.id, all.clone());
         (group, all)
     }
 
     /// Under a newer map the group may be another one, and so may the goal.
     pub(super) fn regroup(&mut self, context: &Context) {
-        self.progress.goal = Goal::new(context.redundancy(self.job.redundancy));
+        self.progress.goal = Goal::new(context.redundancy(self.job.put.redundancy));
         self.rank(context);
         for holder in core::mem::take(&mut self.progress.holders) {
             self.hold(context, holder);
@@ -190,7 +182,7 @@ impl Put {
         }
         let mut holders = core::mem::take(&mut self.progress.holders);
         holders.sort_unstable();
-        context.memory.remember(self.job.id, holders.clone());
+        context.memory.remember(self.job.put.id, holders.clone());
         let rounds = if self.progress.sent { self.progress.rounds } else { 0 };
         let stored = Stored { holders, took: context.now.since(self.job.asked), rounds };
         context.event(Event::Put { handle: self.job.handle, result: Ok(stored) });
@@ -298,13 +290,13 @@ impl Put {
         PutRequest {
             txn: self.txn,
             round: self.round.number,
-            id: self.job.id,
+            id: self.job.put.id,
             size: self.size(),
             group: self.round.group,
             earliest,
             stretch,
             unreserved: false,
-            removal: self.job.removal,
+            removal: self.job.put.removal,
             busy: context.busy_windows(length),
         }
     }

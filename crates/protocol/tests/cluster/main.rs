@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
-use protocol::initiator::{Bug, Event, GetError, Initiator, PutError, Request};
+use protocol::initiator::{Bug, ChunkPut, Event, GetError, Initiator, PutError, Request};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Redundancy;
 use protocol::time::Span;
@@ -75,7 +75,7 @@ fn chunks_are_kept_as_each_was_asked_for() {
             for own in [1, 2, 3] {
                 let (handle, chunk) = (u64::from(own), payload(u64::from(own), 100_000));
                 let (id, redundancy) = (ChunkId::of_payload(&chunk), Redundancy::copies(own));
-                cluster.request(Request::Put { handle, id, payload: chunk, removal: false, redundancy });
+                cluster.request(Request::Put { handle, put: ChunkPut { redundancy, ..ChunkPut::new(id, chunk) } });
                 for event in cluster.run() {
                     let Event::Put { result: Ok(stored), .. } = event else { panic!("{config:?}: {event:?}") };
                     assert_eq!(stored.holders.len(), usize::from(own), "{config:?}");
@@ -270,7 +270,7 @@ fn copies_of_one_domain_count_once() {
         cluster.request(if renew {
             Request::Renew { handle, id, redundancy: None }
         } else {
-            Request::Put { handle, id, payload: chunk, removal: false, redundancy: None }
+            Request::Put { handle, put: ChunkPut::new(id, chunk) }
         });
         cluster.run()
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{Event, Initiator, Request};
+use protocol::initiator::{ChunkPut, Event, Initiator, Request};
 use protocol::machine::{
     Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, Unused, WriteFailure,
 };
@@ -224,7 +224,7 @@ impl Cluster {
     /// Asks for a put of this payload, with the redundancy of the map.
     pub(super) fn put(&mut self, handle: u64, payload: Bytes) {
         let id = ChunkId::of_payload(&payload);
-        self.request(Request::Put { handle, id, payload, removal: false, redundancy: None });
+        self.request(Request::Put { handle, put: ChunkPut::new(id, payload) });
     }
 
     pub(super) fn request(&mut self, request: Request) {

@@ -5,12 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use catalog::object_manifest::VersionId;
 use catalog::{Catalog, CatalogError, Change, Part, Row, Run, Start, Transient, Upload};
 use object::{ChunkService, Host, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Discard, Discarded, Fetched, Found, Marked, Stored};
+use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
 use protocol::time::Span;
@@ -84,22 +83,8 @@ impl Gateway {
 }
 
 impl ChunkService for Gateway {
-    fn put(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>> {
-        self.start_put(TaskRequest::Put { id, payload, removal: false, redundancy })
-    }
-
-    fn put_removal(
-        &self,
-        id: ChunkId,
-        payload: Bytes,
-        redundancy: Option<Redundancy>,
-    ) -> Pending<Result<Stored, ServiceError>> {
-        self.start_put(TaskRequest::Put { id, payload, removal: true, redundancy })
+    fn put(&self, put: ChunkPut) -> Pending<Result<Stored, ServiceError>> {
+        self.start_put(TaskRequest::Put(put))
     }
 
     fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {

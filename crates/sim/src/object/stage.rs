@@ -10,12 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use catalog::{CatalogError, Change};
 use generator::{Generator, Gn};
 use object::clean::Report;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Busy, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
+use protocol::initiator::{Busy, ChunkPut, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
 use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;
 use protocol::time::Span;
@@ -33,12 +32,7 @@ const STACK: usize = 1 << 20;
 
 /// What a task asks of the world.
 pub(crate) enum TaskRequest {
-    Put {
-        id: ChunkId,
-        payload: Bytes,
-        removal: bool,
-        redundancy: Option<Redundancy>,
-    },
+    Put(ChunkPut),
     Get(ChunkId, Vec<NodeId>),
     List(Vec<u8>),
     Renew(ChunkId, Option<Redundancy>),

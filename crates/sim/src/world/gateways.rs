@@ -9,7 +9,7 @@ use catalog::{Catalog, CatalogError, Change, Transient};
 use object::clean::{Cleaning, Report};
 use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator;
+use protocol::initiator::{self, ChunkPut};
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
@@ -358,12 +358,12 @@ impl World<'_> {
         let calm = self.healed;
         let later = |gateways: &mut Gateways, most: u64| now + Span::from_nanos(gateways.rng.below(most));
         let request = match request {
-            TaskRequest::Put { id, payload, removal, redundancy } => {
-                let (payload, begun) = (payload.clone(), (now, now));
-                let put = Putting { id, payload: payload.clone(), redundancy, healed: calm, alone: false, begun };
-                gateways.puts.insert(handle, put);
+            TaskRequest::Put(put) => {
+                let ChunkPut { id, payload, redundancy, .. } = put.clone();
+                let putting = Putting { id, payload, redundancy, healed: calm, alone: false, begun: (now, now) };
+                gateways.puts.insert(handle, putting);
                 self.may_fall(node, &id);
-                initiator::Request::Put { handle, id, payload, removal, redundancy }
+                initiator::Request::Put { handle, put }
             }
             TaskRequest::Get(id, holders) => {
                 gateways.replies.gets.insert(handle, id);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator;
+use protocol::initiator::{self, ChunkPut};
 use protocol::redundancy::Redundancy;
 use protocol::time::{Instant, Span};
 
@@ -164,7 +164,10 @@ impl World<'_> {
         self.contents.insert(id, payload.clone());
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
         let putting = Putting { id, payload: payload.clone(), redundancy, healed: self.healed, alone, begun };
-        (Asked::Put(putting), initiator::Request::Put { handle, id, payload, removal: false, redundancy })
+        (
+            Asked::Put(putting),
+            initiator::Request::Put { handle, put: ChunkPut { redundancy, ..ChunkPut::new(id, payload) } },
+        )
     }
 
     /// A chunk that was put before: more often by whoever uses an older map than others do, as copies may count for less now.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Event as InitiatorEvent, Initiator, Request, Stored};
+use protocol::initiator::{ChunkPut, Event as InitiatorEvent, Initiator, Request, Stored};
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 use protocol::target::{Event as TargetEvent, Setup as TargetSetup, Target};
@@ -67,7 +67,7 @@ impl MachineSet for Products {
         let wish = self.workload.wish(n, now);
         if wish.is_put {
             let payload = payload(wish.size);
-            Request::Put { handle: wish.handle, id: wish.id, payload, removal: false, redundancy: None }
+            Request::Put { handle: wish.handle, put: ChunkPut::new(wish.id, payload) }
         } else {
             Request::Get { handle: wish.handle, id: wish.id, holders: Vec::new() }
         }
