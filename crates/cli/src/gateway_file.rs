@@ -1,4 +1,4 @@
-//! What is not the protocol's business: the file `gateway.toml` beside `cluster.toml`.
+//! The file `gateway.toml` beside `cluster.toml`: where a gateway listens, S3, storage classes, cleaning.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -96,7 +96,7 @@ pub(crate) struct S3File {
     /// How objects may be kept other than as the cluster says, by the name of their storage class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) storage_class: BTreeMap<String, StorageClass>,
-    /// How long a client may stand still.
+    /// Seconds for which a client may be idle.
     #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
     pub(crate) patience_seconds: u64,
     /// Bytes of chunks that all puts, and as many that all gets, may have on their way ahead, with a unit.

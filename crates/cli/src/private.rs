@@ -37,5 +37,6 @@ fn is_of_cluster(name: &OsStr) -> bool {
     let known = ["cluster.toml", "cluster.key", "users.toml", "gateway.token", "up.lock", "targets", "logs"];
     let Some(name) = name.to_str() else { return false };
     let is_gateway = name.starts_with("gateway") && name.ends_with(".toml");
-    known.contains(&name) || CATALOG.contains(&name) || is_gateway
+    let is_earlier_map = name.strip_prefix("cluster.toml.").is_some_and(|epoch| epoch.parse::<u32>().is_ok());
+    known.contains(&name) || CATALOG.contains(&name) || is_gateway || is_earlier_map
 }

@@ -3,7 +3,8 @@
 //! 1. Mutate, drain, mutate: after every [`Machine::handle_input`] the driver calls [`Machine::poll_output`] until it
 //!    answers [`Output::Idle`], whose deadline is the latest moment for the next [`Input::Wake`].
 //! 2. `now` never decreases on one node. An early or repeated `Wake` does nothing.
-//! 3. `handle_input` returns nothing. Bad bytes are counted and dropped; refusals are events; a broken invariant panics.
+//! 3. `handle_input` returns nothing. Bytes that are of no use are dropped, and reported as an event with the reason
+//!    ([`Unused`]); refusals are events; a broken invariant panics.
 //! 4. Disk and hashing are [`Effect`]s with an [`OpId`]: the daemon runs them on a pool, the simulator charges them
 //!    time. Each is answered by exactly one [`Input::Done`], in any order.
 //! 5. An acknowledgement leaves only while handling the `Done` that made it true.
