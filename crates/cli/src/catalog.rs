@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use catalog::{Catalog, Postgres, Sqlite, Transient};
-use object::rebuild::{Amendment, Basis, Comparison, Manifests};
+use object::rebuild::{Amendment, Authority, Comparison, Manifests};
 use serde::Serialize;
 
 use crate::args::{CatalogArg, CatalogCommand};
@@ -143,8 +143,8 @@ pub(crate) fn run(command: &CatalogCommand) -> anyhow::Result<()> {
     match command {
         CatalogCommand::Check { .. } => check(&place, &cluster, table.json),
         CatalogCommand::Rebuild { from_manifests, dry_run, .. } => {
-            let basis = if *from_manifests { Basis::Manifests } else { Basis::Catalog };
-            let how = Rebuild { cluster: &cluster, basis, dry_run: *dry_run, json: table.json };
+            let authority = if *from_manifests { Authority::Manifests } else { Authority::Catalog };
+            let how = Rebuild { cluster: &cluster, authority, dry_run: *dry_run, json: table.json };
             match &place {
                 CatalogLocation::File(path) => how.file(path),
                 CatalogLocation::Database(url) => how.database(url),
@@ -213,7 +213,7 @@ fn print_lines(before: &str, lines: &[String]) -> anyhow::Result<()> {
 /// How to make a catalog right.
 struct Rebuild<'a> {
     cluster: &'a NodeCluster,
-    basis: Basis,
+    authority: Authority,
     dry_run: bool,
     json: bool,
 }
@@ -224,15 +224,15 @@ impl Rebuild<'_> {
         let manifests = Manifests::read(self.cluster)?;
         // One that is missing knows nothing.
         let amendment = if path.exists() {
-            self.amendment(&manifests, || Ok(manifests.amendment(&open_file(path)?, self.basis)?))?
+            self.amendment(&manifests, || Ok(manifests.amendment(&open_file(path)?, self.authority)?))?
         } else {
-            manifests.amendment(&Transient::new()?, self.basis)?
+            manifests.amendment(&Transient::new()?, self.authority)?
         };
         self.print(&amendment)?;
         if !self.dry_run {
-            match self.basis {
-                Basis::Manifests => manifests.write(path)?,
-                Basis::Catalog => open_file(path)?.amend(&amendment.amends)?,
+            match self.authority {
+                Authority::Manifests => manifests.write(path)?,
+                Authority::Catalog => open_file(path)?.amend(&amendment.amends)?,
             }
         }
         self.conclude(&amendment)
@@ -243,13 +243,13 @@ impl Rebuild<'_> {
         // Nothing that gateways are asked to change comes between.
         let hold = if self.dry_run { None } else { Some(catalog.hold()?) };
         let manifests = Manifests::read(self.cluster)?;
-        let amendment = self.amendment(&manifests, || Ok(manifests.amendment(&catalog, self.basis)?))?;
+        let amendment = self.amendment(&manifests, || Ok(manifests.amendment(&catalog, self.authority)?))?;
         self.print(&amendment)?;
         if let Some(hold) = hold {
-            match self.basis {
-                Basis::Catalog => hold.amend(amendment.amends.clone(), false)?,
-                Basis::Manifests => {
-                    let all = manifests.amendment(&Transient::new()?, Basis::Manifests)?;
+            match self.authority {
+                Authority::Catalog => hold.amend(amendment.amends.clone(), false)?,
+                Authority::Manifests => {
+                    let all = manifests.amendment(&Transient::new()?, Authority::Manifests)?;
                     hold.amend(all.amends, true)?;
                 }
             }
@@ -264,9 +264,9 @@ impl Rebuild<'_> {
         of_catalog: impl FnOnce() -> anyhow::Result<Amendment>,
     ) -> anyhow::Result<Amendment> {
         match of_catalog() {
-            Err(error) if self.basis == Basis::Manifests => {
+            Err(error) if self.authority == Authority::Manifests => {
                 say!("what is in the catalog is not compared: {error:#}");
-                Ok(manifests.amendment(&Transient::new()?, self.basis)?)
+                Ok(manifests.amendment(&Transient::new()?, self.authority)?)
             }
             amendment => amendment,
         }

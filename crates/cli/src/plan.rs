@@ -269,7 +269,7 @@ fn ensure_copies_stay(
     let all: Vec<NodeId> = gone.iter().copied().collect();
     let plain = ("the cluster's".to_owned(), Redundancy::Copies(map.fewest()));
     let classes = classes.iter().map(|(name, redundancy)| (format!("those of class {name}"), *redundancy));
-    let lost = [plain].into_iter().chain(classes).filter(|(_, redundancy)| map.may_hide_all(&all, *redundancy));
+    let lost = [plain].into_iter().chain(classes).filter(|(_, redundancy)| map.may_hide_kept(&all, *redundancy));
     let lost: Vec<String> = lost.map(|(what, redundancy)| format!("{what}, with {redundancy}")).collect();
     ensure!(
         lost.is_empty(),
@@ -277,7 +277,7 @@ fn ensure_copies_stay(
          targets, and would be lost; take fewer out at once, or --drain them and put such objects again, and then take them out with \
          --drop-copies",
         gone.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", "),
-        map.span(&all),
+        map.most_domains(&all),
         lost.join("; ")
     );
     Ok(())

@@ -161,7 +161,7 @@ impl Host<Initiator> for ClientHost {
                 return;
             }
             Event::Multicast { works } => return self.multicast_works(*works),
-            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged | Event::Dropped(_) => return,
+            Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged | Event::Ignored(_) => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
             }
@@ -236,7 +236,7 @@ impl Client {
         metrics.set_epoch(map.epoch.0);
         let reachability = udp.reachability.clone();
         let in_use = MapInUse::new(config, &map);
-        let machine = Initiator::new(id, map, protocol, random()?).carried(works);
+        let machine = Initiator::new(id, map, protocol, random()?).with_multicast(works);
         let advice = "lower the load on this host, or raise its limits";
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a client", advice))?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));

@@ -17,7 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use protocol::id::ChunkId;
 use protocol::initiator::{self, Fetched, Stored};
-use protocol::machine::Unused;
+use protocol::machine::IgnoredReason;
 use protocol::target;
 use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, DropReason};
@@ -71,7 +71,7 @@ impl Default for CarrierMetrics {
         let traffic = [0, 1].map(|way| ["control", "data"].map(|kind| traffic(way, kind)));
         let dropped = Labelled::default();
         prepare(&dropped, "reason", &DropReason::ALL.map(DropReason::name));
-        prepare(&dropped, "reason", &Unused::ALL.map(Unused::name));
+        prepare(&dropped, "reason", &IgnoredReason::ALL.map(IgnoredReason::name));
         prepare(&dropped, "reason", &["no_address", "backlog", "send_failed", OVERFLOW]);
         Self { datagrams, bytes, traffic, dropped, overflows: Arc::default() }
     }
@@ -340,7 +340,7 @@ impl TargetMetrics {
             }
             target::Event::RepairAsked => increment(&self.repairs_asked),
             target::Event::RepairSent => increment(&self.repairs_sent),
-            target::Event::Dropped(why) => self.net.dropped(why.name(), 1),
+            target::Event::Ignored(why) => self.net.dropped(why.name(), 1),
             target::Event::Corrupt { id } => self.damaged(id),
             target::Event::DiskFailed => {
                 self.disk_failed.set(1);
@@ -481,7 +481,7 @@ impl InitiatorMetrics {
             initiator::Event::Bid { answer } => count(&self.bids, "answer", answer_name(answer)),
             initiator::Event::RepairAsked => increment(&self.repairs_asked),
             initiator::Event::RepairSent => increment(&self.repairs_sent),
-            initiator::Event::Dropped(why) => self.net.dropped(why.name(), 1),
+            initiator::Event::Ignored(why) => self.net.dropped(why.name(), 1),
             initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
             initiator::Event::List { .. }

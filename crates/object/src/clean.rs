@@ -121,7 +121,7 @@ impl<'a> Cleaning<'a> {
                     if most > MANY {
                         self.machine.set_slice_bytes(2);
                     }
-                    self.machine.again();
+                    self.machine.next_pass();
                     let problem = problem.or_else(|| pass.unfinished.as_ref().map(describe));
                     return Report { pass, problem };
                 }

@@ -13,7 +13,7 @@ use crate::service::{ChunkService, ServiceError};
 use catalog::object_manifest::{Body, Kind, LEAVING, MAGIC, Record, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite};
 
-pub use compare::{Amendment, Basis, Comparison};
+pub use compare::{Amendment, Authority, Comparison};
 
 /// Manifests that are asked for ahead.
 const PIPELINE: usize = 16;
@@ -90,7 +90,7 @@ impl Manifests {
         let (payload, silent) = list(service, ChunkKind::Payload)?;
         let payload: BTreeSet<ChunkId> = payload.into_iter().map(|(id, _)| id).collect();
         let is_hidden = |record: &Record| match record.redundancy() {
-            Some(redundancy) => map.may_hide_all(&silent, redundancy),
+            Some(redundancy) => map.may_hide_kept(&silent, redundancy),
             None => map.may_hide(&silent),
         };
         let mut manifests = Self::default();

@@ -14,7 +14,7 @@ use catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, S
 use memory::Memory;
 use object::Entry;
 use object::objects::Objects;
-use object::rebuild::{Basis, Comparison, Manifests};
+use object::rebuild::{Authority, Comparison, Manifests};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::redundancy::Redundancy;
 use world::{Gateway, World, leave_all};
@@ -26,9 +26,9 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 
 impl Gateway {
     /// Amends the catalog; how much is added, brought back, removed and changed.
-    fn amend(&self, basis: Basis) -> [usize; 4] {
+    fn amend(&self, authority: Authority) -> [usize; 4] {
         let manifests = Manifests::read(&*self.memory).unwrap();
-        let all = manifests.amendment(&*self.catalog, basis).unwrap();
+        let all = manifests.amendment(&*self.catalog, authority).unwrap();
         self.catalog.amend(&all.amends).unwrap();
         [&all.adds, &all.brings_back, &all.removes, &all.changes].map(Vec::len)
     }
@@ -51,12 +51,12 @@ fn an_intact_catalog_is_not_told_what_was_not_made() {
         if buried {
             gateway.bury(run);
         }
-        assert_eq!(gateway.amend(Basis::Catalog), [0; 4]);
+        assert_eq!(gateway.amend(Authority::Catalog), [0; 4]);
         assert_eq!((gateway.rows(), gateway.catalog.bucket("b").unwrap()), (rows.clone(), bucket.clone()));
     }
     assert_eq!(gateway.catalog.upload(upload.id).unwrap(), Some(upload), "uploads stay");
     // The consequences of believing the manifests alone are reported.
-    let [adds, back, removes, changes] = gateway.amend(Basis::Manifests);
+    let [adds, back, removes, changes] = gateway.amend(Authority::Manifests);
     assert_eq!((adds, back > 0, removes > 0, changes > 0), (0, true, true, true));
     assert_eq!(sorted(gateway.rows()), sorted(world.rebuilt()));
 }
@@ -82,9 +82,9 @@ fn what_was_removed_does_not_come_back_with_an_old_disk() {
     let rows = gateway.rows();
     let found = gateway.compare();
     assert_eq!((found.differences.len(), found.amendable, found.lost), (2, 0, 0), "{found:?}");
-    assert_eq!(gateway.amend(Basis::Catalog), [0; 4]);
+    assert_eq!(gateway.amend(Authority::Catalog), [0; 4]);
     assert_eq!(gateway.rows(), rows);
-    assert_eq!(gateway.amend(Basis::Manifests), [0, 2, 0, 0]);
+    assert_eq!(gateway.amend(Authority::Manifests), [0, 2, 0, 0]);
     assert_eq!(gateway.rows().len(), rows.len() + 2);
 }
 
@@ -103,8 +103,8 @@ fn a_row_that_was_lost_is_brought_back_by_who_asks_for_it() {
     let found = gateway.compare();
     assert_eq!((found.differences.len(), found.amendable, found.lost), (1, 0, 0), "{found:?}");
     assert!(found.differences[0].contains(&row.record.version.to_string()), "{found:?}");
-    assert_eq!(gateway.amend(Basis::Catalog), [0; 4]);
-    assert_eq!(gateway.amend(Basis::Manifests), [0, 1, 0, 0]);
+    assert_eq!(gateway.amend(Authority::Catalog), [0; 4]);
+    assert_eq!(gateway.amend(Authority::Manifests), [0, 1, 0, 0]);
     assert_eq!(gateway.rows(), rows);
     assert_eq!(gateway.catalog.newest("b", "k").unwrap(), Some(row));
     assert_eq!(gateway.compare(), Comparison::default());
@@ -128,11 +128,11 @@ fn a_lost_catalog_and_an_older_one_get_what_they_do_not_know_of() {
     assert!(!gateway.has(first.manifest) && !gateway.has(gone.manifest), "replaced and removed, and cleaned");
     let empty = Gateway::start(&world.memory, &world.path("empty"));
     assert_eq!(empty.compare().amendable, 3, "{:?}", empty.compare());
-    assert_eq!(empty.amend(Basis::Catalog), [3, 0, 0, 0]);
+    assert_eq!(empty.amend(Authority::Catalog), [3, 0, 0, 0]);
     assert_eq!(empty.rows(), rows);
     let old = Gateway::start(&world.memory, &world.path("old-catalog"));
     assert_eq!(old.rows().len(), 2);
-    assert_eq!(old.amend(Basis::Catalog), [2, 0, 2, 0]);
+    assert_eq!(old.amend(Authority::Catalog), [2, 0, 2, 0]);
     assert_eq!(old.rows(), [second, third]);
     assert_eq!(old.compare(), Comparison::default());
 }
@@ -152,9 +152,9 @@ fn a_version_whose_bytes_or_manifest_are_lost_stays() {
     gateway.memory.chunks.lock().unwrap().remove(&row.manifest);
     let found = gateway.compare();
     assert_eq!((found.differences.len(), found.amendable, found.lost), (2, 0, 2), "{found:?}");
-    assert_eq!(gateway.amend(Basis::Catalog), [0; 4]);
+    assert_eq!(gateway.amend(Authority::Catalog), [0; 4]);
     assert_eq!(gateway.rows(), rows);
-    assert_eq!(gateway.amend(Basis::Manifests), [0, 0, 2, 0]);
+    assert_eq!(gateway.amend(Authority::Manifests), [0, 0, 2, 0]);
     let found = gateway.compare();
     assert_eq!((found.differences.len(), found.harmless.len(), found.remarks.len()), (0, 0, 1), "{found:?}");
 }
@@ -170,10 +170,10 @@ fn what_a_known_run_broke_off_is_no_cause_for_alarm() {
     entries[0].id = ChunkId::of_payload(b"what never came");
     gateway.leave(&left);
     let manifests = Manifests::read(&*gateway.memory).unwrap();
-    let all = manifests.amendment(&*gateway.catalog, Basis::Catalog).unwrap();
+    let all = manifests.amendment(&*gateway.catalog, Authority::Catalog).unwrap();
     assert_eq!(all.remarks, [""; 0]);
     let nothing = Sqlite::open(&world.path("nothing")).unwrap();
-    let all = manifests.amendment(&nothing, Basis::Catalog).unwrap();
+    let all = manifests.amendment(&nothing, Authority::Catalog).unwrap();
     assert_eq!(all.remarks.len(), 1, "{:?}", all.remarks);
 }
 
@@ -276,12 +276,12 @@ fn a_shared_catalog_is_made_right_whoever_has_ended() {
     };
     let all = [b, a, c.clone()];
     assert_eq!(rows(), all);
-    for (basis, anew) in [(Basis::Catalog, false), (Basis::Manifests, true)] {
+    for (authority, anew) in [(Authority::Catalog, false), (Authority::Manifests, true)] {
         for _ in 0..2 {
             let hold = catalog.hold().unwrap();
             let manifests = Manifests::read(&*memory).unwrap();
             let known: &dyn Catalog = if anew { &Transient::new().unwrap() } else { &*catalog };
-            let amends = manifests.amendment(known, basis).unwrap().amends;
+            let amends = manifests.amendment(known, authority).unwrap().amends;
             assert_eq!(amends.keys.is_empty(), !anew, "{amends:?}");
             hold.amend(amends, anew).unwrap();
             assert_eq!(rows(), all);
@@ -294,7 +294,7 @@ fn a_shared_catalog_is_made_right_whoever_has_ended() {
         Change::Erase { bucket: "b".into(), key: "l".into(), version: c.record.version, manifest: c.manifest, run: 0 };
     catalog.change(lose).unwrap();
     let hold = catalog.hold().unwrap();
-    let amendment = Manifests::read(&*memory).unwrap().amendment(&*catalog, Basis::Manifests).unwrap();
+    let amendment = Manifests::read(&*memory).unwrap().amendment(&*catalog, Authority::Manifests).unwrap();
     assert_eq!(amendment.brings_back.len(), 1, "{amendment:?}");
     hold.amend(amendment.amends, false).unwrap();
     assert_eq!(rows(), all);

@@ -30,7 +30,7 @@ pub fn least(transfer: Span) -> Span {
 }
 
 impl Calendar {
-    pub(crate) fn touch(&self) -> u64 {
+    pub(crate) fn prefetch(&self) -> u64 {
         self.windows.first().map_or(0, |w| w.start.as_nanos()) ^ self.windows.last().map_or(0, |w| w.end.as_nanos())
     }
 

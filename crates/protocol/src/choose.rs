@@ -42,17 +42,17 @@ impl Offer {
 
 /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
 /// to the disk. Not of the wait for windows as well, or much would be late under load.
-fn about(offers: &Offers) -> Span {
+fn tolerance(offers: &Offers) -> Span {
     let quickest = offers.values().map(|o| o.done.since(o.start)).min().unwrap_or(Span::ZERO);
     quickest.div(8).max(Span::from_nanos(1))
 }
 
 /// Puts what is durable at about the same time as the soonest on one level: among those on a level the chunk's hash decides,
 /// so that the idle targets of a cluster share the load.
-fn level(finish: Instant, soonest: Instant, about: Span) -> u64 {
+fn level(finish: Instant, soonest: Instant, tolerance: Span) -> u64 {
     let later = finish.since(soonest);
     // Mostly so, and a division is dear where each choice makes a hundred.
-    if later < about { 0 } else { later.as_nanos() / about.as_nanos() }
+    if later < tolerance { 0 } else { later.as_nanos() / tolerance.as_nanos() }
 }
 
 /// Targets that one transmission serves, from `start` on.
@@ -64,7 +64,7 @@ pub(crate) struct Choice {
     pub(crate) rate: u64,
 }
 
-/// Whose windows are in a calendar that nobody keeps.
+/// The transaction of windows in a calendar that is thrown away: its id does not matter.
 const NOBODY: TxnId = TxnId(0);
 
 /// A target for each piece that is missing, or for as many as can be had. One transmission to as many as share a window, but
@@ -93,40 +93,48 @@ pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, u
 /// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
 /// that are not in `used_domains`. One transmission for all: Replicast-M.
 fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Option<Choice> {
-    let mut shared =
-        Shared { offers, used_domains, need, uplink, about: about(offers), fitting: SmallVec::new(), best: Vec::new() };
+    let mut common = CommonWindow {
+        offers,
+        used_domains,
+        need,
+        uplink,
+        tolerance: tolerance(offers),
+        fitting: SmallVec::new(),
+        best: Vec::new(),
+    };
     let starts = offers.values().map(|offer| uplink.place(offer.start.max(now), offer.transfer).0);
     let found: SmallVec<[(Instant, usize, Instant); 9]> =
-        starts.filter_map(|start| shared.evaluate(start).map(|(last, ..)| (start, shared.best.len(), last))).collect();
+        starts.filter_map(|start| common.evaluate(start).map(|(last, ..)| (start, common.best.len(), last))).collect();
     let most = found.iter().map(|(_, count, _)| *count).max()?;
     let with_most = || found.iter().filter(|(_, count, _)| *count == most);
     let soonest = with_most().map(|(.., last)| *last).min()?;
     // Bids come one after the other, and the windows of the last begin a little later. Of sub-windows that are over at about the
     // same time the last has the most to choose from, or the first who answer would always be chosen.
-    let about_soonest = with_most().filter(|(.., last)| level(*last, soonest, shared.about) == 0);
+    let about_soonest = with_most().filter(|(.., last)| level(*last, soonest, common.tolerance) == 0);
     let start = about_soonest.map(|(start, ..)| *start).max()?;
-    let (_, rate, length) = shared.evaluate(start)?;
-    Some(Choice { start, targets: shared.best, length, rate })
+    let (_, rate, length) = common.evaluate(start)?;
+    Some(Choice { start, targets: common.best, length, rate })
 }
 
-/// Of two offers, that with the lesser one is better: when it is durable and what it leaves of the port's time before it, both by
-/// level, its rank, and when exactly it is durable.
+/// Orders offers, the best first: when the copy is durable, and how much of the port's time it leaves unused before it, both by
+/// level; then the rank; then when exactly it is durable.
 type Preference = (u64, u64, usize, Instant, NodeId);
 
-/// What is asked of sub-windows that begin at different times. Its lists are kept, because this is done with every put.
-struct Shared<'a> {
+/// Looks for the sub-window that several offers have in common. Its lists are kept from one beginning to the next, because every put
+/// tries many.
+struct CommonWindow<'a> {
     offers: &'a Offers,
     used_domains: &'a [u16],
     need: usize,
     uplink: &'a Calendar,
-    about: Span,
+    tolerance: Span,
     /// What fits: the best is the least.
     fitting: SmallVec<[(Preference, &'a Offer); 9]>,
     /// Who is chosen.
     best: Vec<NodeId>,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> CommonWindow<'a> {
     /// Chooses among those whose windows fit a transfer that begins at `start`. When the last of them is durable, at which rate and
     /// for how long the payload is sent; `None` when nobody fits, or the uplink is not free so long.
     fn evaluate(&mut self, start: Instant) -> Option<(Instant, u64, Span)> {
@@ -141,7 +149,7 @@ impl<'a> Shared<'a> {
         }
         // What is left of a port's time before the transfer is mostly too short for another.
         for ((late, unused, .., finish, _), offer) in &mut self.fitting {
-            (*late, *unused) = (level(*finish, soonest, self.about), level(start, offer.start, self.about));
+            (*late, *unused) = (level(*finish, soonest, self.tolerance), level(start, offer.start, self.tolerance));
         }
         self.best.clear();
         let (mut last, mut rate, mut length) = (start, u64::MAX, Span::ZERO);
@@ -160,7 +168,7 @@ impl<'a> Shared<'a> {
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
 /// Replicast-H. Greedy: always the one that is durable first.
 fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Vec<Choice> {
-    let about = about(offers);
+    let tolerance = tolerance(offers);
     let mut uplink = uplink.clone();
     let mut domains = used_domains.to_vec();
     let mut choices: Vec<Choice> = Vec::new();
@@ -173,7 +181,7 @@ fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant,
         }));
         let soonest = fitting.iter().map(|(finish, ..)| *finish).min().unwrap_or(now);
         let key = |(finish, start, id, offer): &(Instant, Instant, NodeId, &Offer)| {
-            (level(*finish, soonest, about), offer.rank, *start, *id)
+            (level(*finish, soonest, tolerance), offer.rank, *start, *id)
         };
         let next = fitting.drain(..).min_by_key(key);
         let Some((_, start, id, offer)) = next else {

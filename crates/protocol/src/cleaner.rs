@@ -29,7 +29,7 @@ pub enum Want {
     },
     /// [`Cleaner::discarded`].
     Discard(Discard),
-    /// The look is over; [`Cleaner::again`] begins the next.
+    /// The pass is over; [`Cleaner::next_pass`] begins the next.
     Over(Summary),
 }
 
@@ -40,7 +40,7 @@ pub enum Bug {
     IgnoreSilence,
 }
 
-/// Why a look was not finished: then nothing more is dropped by it.
+/// Why a pass was not finished: then nothing more is dropped by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfinished {
     /// These targets were silent, restarted, or know a newer cluster map.
@@ -51,7 +51,7 @@ pub enum Unfinished {
     Unread,
 }
 
-/// What a look found.
+/// What a pass found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Chunks to which nothing refers.
@@ -91,7 +91,7 @@ pub struct Cleaner {
     dry: bool,
     slice_bytes: u8,
     mark: Option<Mark>,
-    /// The mark of the look before.
+    /// The mark of the pass before.
     since: Option<Mark>,
     /// Targets that have not been told yet.
     queue: Vec<(ChunkId, Vec<NodeId>)>,
@@ -100,7 +100,7 @@ pub struct Cleaner {
 }
 
 impl Cleaner {
-    /// A cleaner before its first look, which condemns and drops nothing. A `dry` one sends the targets nothing.
+    /// A cleaner before its first pass, which condemns and drops nothing. A `dry` one sends the targets nothing.
     #[must_use]
     pub fn new(dry: bool) -> Self {
         let summary = Summary::default();
@@ -122,7 +122,7 @@ impl Cleaner {
         Self { bug, ..self }
     }
 
-    /// From the next look on, as many bytes of an id as this decide its slice: at most two.
+    /// From the next pass on, as many bytes of an id as this decide its slice: at most two.
     pub fn set_slice_bytes(&mut self, bytes: u8) {
         self.slice_bytes = bytes.min(2);
     }
@@ -133,7 +133,7 @@ impl Cleaner {
         self.slice_bytes
     }
 
-    /// Whether a look cannot go on, since these did not answer: what they hold is not known.
+    /// Whether a pass cannot go on, since these did not answer: what they hold is not known.
     #[must_use]
     pub fn lacks(&self, silent: &[NodeId]) -> bool {
         !silent.is_empty() && self.bug != Some(Bug::IgnoreSilence)
@@ -182,7 +182,7 @@ impl Cleaner {
         match result {
             Ok(marked) if !self.lacks(&marked.silent) => {
                 self.mark = Some(marked.mark);
-                // A look that can only condemn need not wait for what was begun before the mark.
+                // A pass that can only condemn need not wait for what was begun before the mark.
                 self.phase = if self.since.is_some() { Phase::Resting } else { Phase::Reading { from: 0 } };
             }
             Ok(marked) => self.stop(Unfinished::Silent(marked.silent)),
@@ -234,15 +234,15 @@ impl Cleaner {
         }
     }
 
-    /// The look cannot go on.
+    /// The pass cannot go on.
     pub fn stop(&mut self, why: Unfinished) {
         self.queue.clear();
         self.summary.unfinished = Some(why);
         self.phase = Phase::Over;
     }
 
-    /// Begins the next look, which drops what the one before condemned.
-    pub fn again(&mut self) {
+    /// Begins the next pass, which drops what the one before condemned.
+    pub fn next_pass(&mut self) {
         self.since = self.mark.take().or(self.since);
         self.summary = Summary::default();
         self.phase = Phase::Marking;
@@ -271,7 +271,7 @@ pub enum Verdict {
 }
 
 impl Stamps {
-    /// Of a copy that was promised after mark `mark`.
+    /// The stamps of a copy that was promised after mark `mark`.
     #[must_use]
     pub fn promised(mark: u32) -> Self {
         Self { promised: mark, condemned: 0 }

@@ -5,10 +5,10 @@ use crate::transport::Transport;
 
 /// Which of the holders that offer a chunk serves a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
-    /// The first that offers it soon, by the standard of the transfer itself. Without negotiation: the first of the hash
+pub enum GetChoice {
+    /// The first whose offer ends soon, compared with what the transfer alone takes. Without negotiation: the first of the hash
     /// ranking, which is not chosen by load at all.
-    First,
+    FirstGood,
     /// Who is done first, when all have answered or the silent ones are late. Without negotiation: of the first of the
     /// ranking, as many as there are copies.
     Best,
@@ -53,7 +53,7 @@ pub struct Config {
     /// A put, get or list that takes longer fails.
     pub give_up: Span,
     /// Which holder serves a get.
-    pub reads: Reads,
+    pub get_choice: GetChoice,
     /// Whether an initiator asks those first of whom it knows that they hold a chunk.
     pub remember: bool,
     /// Gets in a hundred for which another holder is asked, too, when the payload is later than was promised by more than
@@ -85,7 +85,7 @@ impl Default for Config {
             bid_timeout: Span::from_millis(50),
             late: Span::from_millis(20),
             give_up: Span::from_secs(30),
-            reads: Reads::First,
+            get_choice: GetChoice::FirstGood,
             remember: true,
             hedge_percent: 0,
             scrub_interval: Span::from_secs(1),

@@ -3,18 +3,19 @@
 use crate::flat_map::FlatMap;
 use crate::time::{Instant, Span};
 
-/// Bytes per second that a disk is taken to write before it has shown what it does, and long after it did: more than any disk.
-/// A disk that was not chosen yet is tried, and those that have shown that they are fast are not preferred to it.
+/// Write rate assumed of a disk that was not measured yet, or not for long: higher than any disk's, so that disks without
+/// measurements are tried, and measured ones are not preferred to them.
 pub const FIRST_WRITES: u64 = 16_000_000_000;
 
-/// The same of reads. There is less to choose from, and who says too little keeps the reader's port for a transfer that is late.
+/// The same of reads. A get has fewer holders to choose from, and one whose bid promises too much occupies the reader's port with a
+/// late transfer: so this is modest.
 pub const FIRST_READS: u64 = 400_000_000;
 
 /// What is not measured again drifts back to what was assumed over this time: otherwise a target that was slow once would
 /// never be asked to show that it is well again.
 const DRIFT: Span = Span::from_secs(10);
 
-/// What was seen a few times only is believed for so much shorter: a stall is no habit.
+/// Each sample extends the memory by this much, up to all of it: one stall is soon forgotten.
 const DRIFT_FOR_EACH: Span = Span::from_millis(50);
 
 /// Between what was learned `age` ago and what is assumed; all of the latter after `over`.
@@ -33,7 +34,8 @@ fn drifted(learned: u64, assumed: u64, age: Span, over: Span) -> u64 {
 /// Transfers that a rate is taken from.
 const RECENT: usize = 8;
 
-/// Of these, as many were slower than the rate: senders are late more often than ports are faster than they are.
+/// So many of these were slower than the rate: transfers are late because of their senders more often than they are faster than
+/// the port.
 const SLOWER: usize = 5;
 
 /// A rate in bytes per second that follows the transfers that really took place: what most of the last were not above. A
@@ -50,7 +52,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    pub(crate) const fn touch(&self) -> u64 {
+    pub(crate) const fn prefetch(&self) -> u64 {
         self.learned ^ self.at.as_nanos()
     }
 
@@ -223,7 +225,7 @@ pub struct DiskQueue {
 }
 
 impl DiskQueue {
-    pub(crate) fn touch(&self) -> u64 {
+    pub(crate) fn prefetch(&self) -> u64 {
         let of = |time: &DiskTime| {
             time.assumed ^ time.classes.values().fold(0, |sum, class| sum ^ class.nanos ^ class.before.unwrap_or(0))
         };
@@ -265,26 +267,26 @@ impl DiskQueue {
     }
 }
 
-/// How often something turned out true, of late; a third to begin with.
+/// The rate at which offered windows are accepted, as a moving average; a third before the first sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Share(u64);
+pub struct AcceptRate(u64);
 
-impl Share {
+impl AcceptRate {
     const WHOLE: u64 = 1 << 16;
 
-    /// Takes one more case into account, by a sixteenth.
-    pub fn sample(&mut self, is_true: bool) {
-        self.0 = self.0 - self.0 / 16 + if is_true { Self::WHOLE / 16 } else { 0 };
+    /// Takes one more window into account, by a sixteenth.
+    pub fn sample(&mut self, is_accepted: bool) {
+        self.0 = self.0 - self.0 / 16 + if is_accepted { Self::WHOLE / 16 } else { 0 };
     }
 
-    /// This share of a span.
+    /// So much of a span.
     #[must_use]
-    pub fn of(self, span: Span) -> Span {
+    pub fn scale(self, span: Span) -> Span {
         Span::from_nanos((u128::from(span.as_nanos()) * u128::from(self.0) / u128::from(Self::WHOLE)) as u64)
     }
 }
 
-impl Default for Share {
+impl Default for AcceptRate {
     fn default() -> Self {
         Self(Self::WHOLE / 3)
     }

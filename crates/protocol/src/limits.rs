@@ -19,9 +19,9 @@ pub const RESERVATIONS: usize = 256;
 pub const SERVINGS: usize = 64;
 /// Effects a target has under way when it answers further requests and lists with `Busy`, and probes with `Pending`.
 pub const LOOKUPS: usize = 1_024;
-/// Looks for a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
+/// Attempts to find a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
 /// for longer than the interval.
-pub const SCRUB_LOOKS: u8 = 8;
+pub const SCRUB_ATTEMPTS: u8 = 8;
 /// Finished transactions that a target remembers, to repeat how they failed when asked.
 pub const FINISHED: usize = 1_024;
 /// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.

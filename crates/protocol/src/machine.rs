@@ -4,7 +4,7 @@
 //!    answers [`Output::Idle`], whose deadline is the latest moment for the next [`Input::Wake`].
 //! 2. `now` never decreases on one node. An early or repeated `Wake` does nothing.
 //! 3. `handle_input` returns nothing. Bytes that are of no use are dropped, and reported as an event with the reason
-//!    ([`Unused`]); refusals are events; a broken invariant panics.
+//!    ([`IgnoredReason`]); refusals are events; a broken invariant panics.
 //! 4. Disk and hashing are [`Effect`]s with an [`OpId`]: the daemon runs them on a pool, the simulator charges them
 //!    time. Each is answered by exactly one [`Input::Done`], in any order.
 //! 5. An acknowledgement leaves only while handling the `Done` that made it true.
@@ -37,7 +37,7 @@ pub trait Machine {
 
     /// Reads what most inputs need, and says nothing. A driver of many thousands of machines, none of which is in a cache, has
     /// several read beside each other before it hands them what comes next.
-    fn touch(&self) -> u64 {
+    fn prefetch(&self) -> u64 {
         0
     }
 
@@ -98,7 +98,7 @@ pub enum Output<E> {
 
 /// Why a machine has no use for a datagram that was well sealed, or for payload: reported so that it can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unused {
+pub enum IgnoredReason {
     /// It cannot be decoded, or says what cannot be so.
     Invalid,
     /// Payload of no known transfer.
@@ -112,7 +112,7 @@ pub enum Unused {
     Busy,
 }
 
-impl Unused {
+impl IgnoredReason {
     /// Every reason.
     pub const ALL: [Self; 5] = [Self::Invalid, Self::Unsolicited, Self::Late, Self::OtherMap, Self::Busy];
 

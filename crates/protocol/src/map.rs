@@ -454,10 +454,10 @@ impl ClusterMap {
         self.target(id).map(|t| t.domain)
     }
 
-    /// In how many distinct failure domains these targets are: so many copies are apart. Who is not in the map counts for
-    /// nothing.
+    /// In how many distinct failure domains these targets are: so many copies are apart. A target that is not in the map does not
+    /// count.
     #[must_use]
-    pub fn domains(&self, targets: &[NodeId]) -> usize {
+    pub fn count_domains(&self, targets: &[NodeId]) -> usize {
         let mut seen: Vec<u16> = targets.iter().filter_map(|t| self.domain(*t)).collect();
         seen.sort_unstable();
         seen.dedup();
@@ -474,29 +474,29 @@ impl ClusterMap {
         goal
     }
 
-    /// In how many failure domains these targets were at most, each in one of its own that is not in the map or has
-    /// [moved](Self::with_moved): of no chunk have they more copies that were acknowledged.
+    /// The most failure domains that these targets may have been in: each that is not in the map, or has
+    /// [moved](Self::with_moved), counts for one of its own. No chunk has more acknowledged copies on them.
     #[must_use]
-    pub fn span(&self, targets: &[NodeId]) -> usize {
+    pub fn most_domains(&self, targets: &[NodeId]) -> usize {
         let stays = |id: &NodeId| self.domain(*id).is_some() && self.moved.binary_search(id).is_err();
         let (known, alone): (Vec<NodeId>, Vec<NodeId>) = targets.iter().partition(|id| stays(id));
         let alone: BTreeSet<NodeId> = alone.into_iter().collect();
-        self.domains(&known) + alone.len()
+        self.count_domains(&known) + alone.len()
     }
 
     /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
     /// in as many distinct domains as there were copies then. Silence that hides nothing is as good as an answer. This is of
     /// what was put with the redundancy of the map; what was put with a redundancy of its own is asked for with
-    /// [`may_hide_all`](Self::may_hide_all).
+    /// [`may_hide_kept`](Self::may_hide_kept).
     #[must_use]
     pub fn may_hide(&self, silent: &[NodeId]) -> bool {
-        self.may_hide_all(silent, Redundancy::Copies(self.fewest))
+        self.may_hide_kept(silent, Redundancy::Copies(self.fewest))
     }
 
     /// The same of what was put with this redundancy.
     #[must_use]
-    pub fn may_hide_all(&self, silent: &[NodeId], redundancy: Redundancy) -> bool {
-        redundancy.is_met(self.span(silent))
+    pub fn may_hide_kept(&self, silent: &[NodeId], redundancy: Redundancy) -> bool {
+        redundancy.is_met(self.most_domains(silent))
     }
 }
 
@@ -509,7 +509,7 @@ impl ClusterMap {
             let group: Vec<NodeId> = of.layout().group(place).collect();
             let is_away = |id: &NodeId| silent.contains(id) || self.target(*id).is_none();
             let away: Vec<NodeId> = group.iter().copied().filter(is_away).collect();
-            group.iter().any(|id| silent.contains(id)) && self.may_hide_all(&away, redundancy)
+            group.iter().any(|id| silent.contains(id)) && self.may_hide_kept(&away, redundancy)
         };
         let now = self.placement.leads().iter().map(|place| *place as usize);
         let mut places: BTreeSet<usize> = now.filter(|place| hides(&self.placement, *place)).collect();

@@ -6,8 +6,8 @@
 //!   multicast addresses. The new cell comes after the old one into the ring, and the groups around
 //!   lose one of the two or the cell at their end.
 //! - Groups that share no cell grow where they are fullest, and split in halves as wholes.
-//! - Who comes for another takes its place. Who goes leaves its cell; a cell that is left with half a target a copy joins a
-//!   neighbour, which loses nobody anything.
+//! - A target that replaces another takes its place. One that is removed leaves its cell. A cell that is left with half as many
+//!   targets as there are copies is merged with a neighbour, which takes nothing from any group.
 //! - Shares go to another group only when a cell is split, or when the wish says so. Then every group gets what its capacity is
 //!   due, up to a quarter more or less.
 //! - Where none of this gives a map that serves, it is dealt anew, like the first.
@@ -36,7 +36,7 @@ pub struct Wish {
     pub places: BTreeMap<NodeId, NodeId>,
     /// Copies of every chunk.
     pub copies: u8,
-    /// The most that a chunk is put with by who does not leave it to the map: every group is to be able to keep that.
+    /// The largest redundancy that objects ask for by themselves (their storage classes): every group must be able to keep it.
     pub most: Redundancy,
     /// Cells in a group.
     pub group_cells: usize,
@@ -62,7 +62,8 @@ pub struct Plan {
     pub moves: Moves,
     /// Whether chunks are in other groups than before, so that the map has the [previous](ClusterMap::previous) layout.
     pub regroups: bool,
-    /// Whether some that have not moved since the map before are found no more: one map has one layout before it.
+    /// Whether chunks that the map before regrouped, and that have not moved since, can no longer be found: a map carries one
+    /// previous layout.
     pub forgets: bool,
 }
 
@@ -104,15 +105,15 @@ pub fn plan(map: &ClusterMap, wish: &Wish, stored: u64) -> Result<Plan, MapError
     Ok(Plan { moves: Moves::between(map, &next, stored), map: next, regroups, forgets })
 }
 
-/// Whether a chunk was on a target, by one of these layouts, that is still there and is not asked for it by a map: neither by its
-/// layout nor by the one before that.
+/// Whether one of these layouts places a chunk on a target that is still in the map, but that gets would not ask: neither the map's
+/// layout nor its previous one leads there.
 #[must_use]
 pub fn hides<'p>(older: impl IntoIterator<Item = &'p Placement>, map: &ClusterMap) -> bool {
     let by: Vec<&Placement> = map.previous().into_iter().chain([map.placement()]).collect();
     older.into_iter().any(|older| leaves(older, map, &by))
 }
 
-/// Whether a target that is in a map has chunks by an older layout for which it is asked by none of the others.
+/// Whether an older layout places chunks on a target of the map for which none of the newer layouts would ask it.
 fn leaves(older: &Placement, map: &ClusterMap, by: &[&Placement]) -> bool {
     let divides_alike = |other: &&Placement| other.layout().drawn == older.layout().drawn;
     let (alike, others): (Vec<&Placement>, Vec<&Placement>) = by.iter().copied().partition(divides_alike);

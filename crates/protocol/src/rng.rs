@@ -35,8 +35,8 @@ impl Rng {
     }
 }
 
-/// Numbers of which any say nothing about the others to who does not know the seed: keyed BLAKE3 of a counter. Whoever sees
-/// some of an [`Rng`]'s numbers can compute all that it drew and will draw.
+/// Numbers that reveal nothing about each other to anyone who does not know the seed: keyed BLAKE3 of a counter. (Anyone who sees
+/// some of an [`Rng`]'s numbers can compute all others.)
 #[derive(Clone, Debug)]
 pub struct Unguessable {
     key: [u8; blake3::KEY_LEN],

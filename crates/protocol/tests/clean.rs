@@ -148,7 +148,7 @@ fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
         cleaner.discarded(Ok(Discarded { copies: n, bytes: 64, silent: vec![] }));
         let look = Summary { unreferenced: 1, copies: n, bytes: 64, unfinished: None };
         assert_eq!(cleaner.want(), Want::Over(look));
-        cleaner.again();
+        cleaner.next_pass();
     }
     cleaner.marked(Ok(Marked { mark: mark(3), silent: vec![] }));
     cleaner.rested();
@@ -157,7 +157,7 @@ fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
     cleaner.listed(Ok(Found { silent: vec![NodeId(2)], ..found(id) }), |_| false);
     let Want::Over(look) = cleaner.want() else { panic!("it went on without target 2") };
     assert_eq!(look.unfinished, Some(Unfinished::Silent(vec![NodeId(2)])));
-    cleaner.again();
+    cleaner.next_pass();
     cleaner.marked(Ok(Marked { mark: mark(4), silent: vec![NodeId(2)] }));
     assert!(matches!(cleaner.want(), Want::Over(_)), "it goes on without a mark on target 2");
 }
@@ -221,7 +221,7 @@ fn a_look_that_cannot_go_on_says_why() {
         let Want::Over(look) = cleaner.want() else { panic!("it goes on") };
         assert_eq!(look.unfinished, Some(why));
         // The next look begins anew.
-        cleaner.again();
+        cleaner.next_pass();
         assert_eq!(cleaner.want(), Want::Mark);
     }
     let mut cleaner = Cleaner::new(false);

@@ -7,7 +7,7 @@ use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, p
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{self, ChunkPut, Initiator};
 use protocol::limits;
-use protocol::machine::{Completion, Effect, Input, Unused};
+use protocol::machine::{Completion, Effect, IgnoredReason, Input};
 use protocol::target::{self, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, Usage, encode_message};
@@ -15,14 +15,14 @@ use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, Usage
 const SIZE: u32 = 6;
 
 /// Why the target dropped what it was told, if it did.
-fn target_drops(target: &mut Target, input: Input<target::Request>) -> Vec<Unused> {
+fn target_drops(target: &mut Target, input: Input<target::Request>) -> Vec<IgnoredReason> {
     let events = hear(target, at(100), input).events.into_iter();
-    events.filter_map(|event| if let target::Event::Dropped(why) = event { Some(why) } else { None }).collect()
+    events.filter_map(|event| if let target::Event::Ignored(why) = event { Some(why) } else { None }).collect()
 }
 
-fn initiator_drops(initiator: &mut Initiator, input: Input<initiator::Request>) -> Vec<Unused> {
+fn initiator_drops(initiator: &mut Initiator, input: Input<initiator::Request>) -> Vec<IgnoredReason> {
     let events = hear(initiator, at(100), input).events.into_iter();
-    events.filter_map(|event| if let initiator::Event::Dropped(why) = event { Some(why) } else { None }).collect()
+    events.filter_map(|event| if let initiator::Event::Ignored(why) = event { Some(why) } else { None }).collect()
 }
 
 fn sent<R>(by: NodeId, message: &Message) -> Input<R> {
@@ -41,25 +41,25 @@ fn a_target_says_why_it_drops_a_datagram() {
     let ping = from(INITIATOR, &Message::Ping { txn: TxnId(1) });
     let nonsense = Bytes::from([&ping[..], b"more"].concat());
     assert_eq!(target_drops(&mut target, Input::Datagram(ping)), []);
-    assert_eq!(target_drops(&mut target, Input::Datagram(nonsense)), [Unused::Invalid]);
-    assert_eq!(target_drops(&mut target, data(1, SIZE, b"")), [Unused::Invalid]);
+    assert_eq!(target_drops(&mut target, Input::Datagram(nonsense)), [IgnoredReason::Invalid]);
+    assert_eq!(target_drops(&mut target, data(1, SIZE, b"")), [IgnoredReason::Invalid]);
     let pong = Message::Pong { txn: TxnId(1), free: 0, chunks: 0 };
-    assert_eq!(target_drops(&mut target, sent(NodeId(2), &pong)), [Unused::Invalid]);
-    assert_eq!(target_drops(&mut target, data(7, SIZE, b"stored")), [Unused::Unsolicited]);
+    assert_eq!(target_drops(&mut target, sent(NodeId(2), &pong)), [IgnoredReason::Invalid]);
+    assert_eq!(target_drops(&mut target, data(7, SIZE, b"stored")), [IgnoredReason::Unsolicited]);
 
     window(&tell(&mut target, at(100), &put(1, 2, id, SIZE), None).0);
-    assert_eq!(target_drops(&mut target, sent(INITIATOR, &put(1, 1, id, SIZE))), [Unused::Late]);
-    assert_eq!(target_drops(&mut target, get_accepted(1, 1)), [Unused::Late], "of the round before");
+    assert_eq!(target_drops(&mut target, sent(INITIATOR, &put(1, 1, id, SIZE))), [IgnoredReason::Late]);
+    assert_eq!(target_drops(&mut target, get_accepted(1, 1)), [IgnoredReason::Late], "of the round before");
     assert_eq!(target_drops(&mut target, get_accepted(1, 2)), []);
-    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [Unused::Late], "doubled");
-    assert_eq!(target_drops(&mut target, data(1, SIZE + 1, b"stored")), [Unused::Invalid]);
+    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [IgnoredReason::Late], "doubled");
+    assert_eq!(target_drops(&mut target, data(1, SIZE + 1, b"stored")), [IgnoredReason::Invalid]);
     let stored = hear(&mut target, at(100), data(1, SIZE, b"stored"));
     let [(op, Effect::Write { .. })] = stored.effects[..] else { panic!("{:?}", stored.effects) };
-    assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [Unused::Late], "all is here");
+    assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [IgnoredReason::Late], "all is here");
     hear(&mut target, at(100), Input::Done { op, completion: Completion::Written { result: Ok(()), free: 1 << 30 } });
-    assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [Unused::Late], "it is over");
+    assert_eq!(target_drops(&mut target, data(1, SIZE, b"stored")), [IgnoredReason::Late], "it is over");
 
-    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [Unused::Late], "doubled when all is over");
+    assert_eq!(target_drops(&mut target, get_accepted(1, 2)), [IgnoredReason::Late], "doubled when all is over");
 
     // The network doubles a request before the disk has said whether the chunk is here.
     let other = ChunkId::of_payload(b"others");
@@ -69,49 +69,58 @@ fn a_target_says_why_it_drops_a_datagram() {
             ref effects => panic!("{effects:?}"),
         });
     let found = |op, size| Input::Done { op, completion: Completion::Found(size) };
-    assert_eq!(looked_up.map(|op| target_drops(&mut target, found(op, None))), [vec![], vec![Unused::Late]]);
+    assert_eq!(looked_up.map(|op| target_drops(&mut target, found(op, None))), [vec![], vec![IgnoredReason::Late]]);
 
     // A get of a round that is over.
     window(&tell(&mut target, at(100), &get(3, 2, id), Some(SIZE)).0);
     let asked = hear(&mut target, at(100), sent(INITIATOR, &get(3, 1, id))).effects;
     let [(op, Effect::Lookup { .. })] = asked[..] else { panic!("{asked:?}") };
-    assert_eq!(target_drops(&mut target, found(op, Some(SIZE))), [Unused::Late]);
+    assert_eq!(target_drops(&mut target, found(op, Some(SIZE))), [IgnoredReason::Late]);
 
     let claim = Message::Leading(Leading::Claim { group: GroupId(0), term: 1 });
     let head = Head { cluster: CLUSTER, epoch: Epoch(2), from: NodeId(2) };
-    assert_eq!(target_drops(&mut target, Input::Datagram(encode_message(head, &claim))), [Unused::OtherMap]);
+    assert_eq!(target_drops(&mut target, Input::Datagram(encode_message(head, &claim))), [IgnoredReason::OtherMap]);
 
     // Its index is asked as much as it may be.
     for _ in 0..limits::LOOKUPS {
         assert_eq!(target_drops(&mut target, sent(INITIATOR, &Message::Suspect { id })), []);
     }
-    assert_eq!(target_drops(&mut target, sent(INITIATOR, &Message::Suspect { id })), [Unused::Busy]);
+    assert_eq!(target_drops(&mut target, sent(INITIATOR, &Message::Suspect { id })), [IgnoredReason::Busy]);
 }
 
 #[test]
 fn an_initiator_says_why_it_drops_a_datagram() {
     let mut initiator = initiator();
     let ack = Message::Ack { txn: TxnId(1), ack: Ack::Durable };
-    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &ack)), [Unused::Late]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &ack)), [IgnoredReason::Late]);
     let nonsense = Bytes::from([&from(NodeId(1), &ack)[..], b"more"].concat());
-    assert_eq!(initiator_drops(&mut initiator, Input::Datagram(nonsense)), [Unused::Invalid]);
-    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &Message::Ping { txn: TxnId(1) })), [Unused::Invalid]);
-    assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"stored")), [Unused::Late]);
-    assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"")), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, Input::Datagram(nonsense)), [IgnoredReason::Invalid]);
+    assert_eq!(
+        initiator_drops(&mut initiator, sent(NodeId(1), &Message::Ping { txn: TxnId(1) })),
+        [IgnoredReason::Invalid]
+    );
+    assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"stored")), [IgnoredReason::Late]);
+    assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"")), [IgnoredReason::Invalid]);
 
     // A list is no transfer, and is not answered by marks.
     let list = initiator::Request::List { handle: 1, prefix: vec![1] };
     let asked = hear(&mut initiator, at(100), Input::Request(list)).messages;
     let Some(Message::List { txn, .. }) = asked.first() else { panic!("{asked:?}") };
-    assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Invalid]);
-    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &Message::Repair(repair(*txn)))), [Unused::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [IgnoredReason::Invalid]);
+    assert_eq!(
+        initiator_drops(&mut initiator, sent(NodeId(1), &Message::Repair(repair(*txn)))),
+        [IgnoredReason::Invalid]
+    );
     let busy = Message::Bid(Bid { txn: *txn, round: 0, answer: Answer::Busy(Span::from_millis(1)) });
     assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &busy)), []);
-    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &Message::Marked { txn: *txn })), [Unused::Invalid]);
+    assert_eq!(
+        initiator_drops(&mut initiator, sent(NodeId(1), &Message::Marked { txn: *txn })),
+        [IgnoredReason::Invalid]
+    );
     let listed = Message::Listed { txn: *txn, ids: vec![], more: false };
     assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &listed)), []);
     for doubled in [listed, busy] {
-        assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &doubled)), [Unused::Late], "{doubled:?}");
+        assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &doubled)), [IgnoredReason::Late], "{doubled:?}");
     }
 
     // A get whose payload has not been promised by anybody.
@@ -120,7 +129,7 @@ fn an_initiator_says_why_it_drops_a_datagram() {
         hear(&mut initiator, at(100), Input::Request(initiator::Request::Get { handle: 2, id, holders: vec![] }))
             .messages;
     let Some(Message::GetRequest { txn, .. }) = asked.first() else { panic!("{asked:?}") };
-    assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [Unused::Late]);
+    assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [IgnoredReason::Late]);
 }
 
 /// Each kind of question: what answers it, said by a target that has answered already, or that was never asked.
@@ -157,11 +166,11 @@ fn an_initiator_says_of_each_question_that_an_answer_is_doubled_or_of_another_ki
         ];
         for (other, answer) in answers.iter().enumerate().filter(|(other, _)| *other != kind) {
             let drops = initiator_drops(&mut initiator, sent(NodeId(1), answer));
-            assert_eq!(drops, [Unused::Invalid], "{other} answers {kind}");
+            assert_eq!(drops, [IgnoredReason::Invalid], "{other} answers {kind}");
         }
         assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &answers[kind])), []);
         let doubled = initiator_drops(&mut initiator, sent(NodeId(1), &answers[kind]));
-        assert_eq!(doubled, [Unused::Late], "{:?}", answers[kind]);
+        assert_eq!(doubled, [IgnoredReason::Late], "{:?}", answers[kind]);
     }
 }
 
@@ -180,12 +189,12 @@ fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
         };
         let bid = |round| Message::Bid(Bid { txn, round, answer: Answer::Busy(Span::from_millis(1)) });
         let drops = |initiator: &mut Initiator, message: &Message| initiator_drops(initiator, sent(NodeId(1), message));
-        assert_eq!(drops(&mut initiator, &bid(round.wrapping_sub(1))), [Unused::Late], "of another round");
+        assert_eq!(drops(&mut initiator, &bid(round.wrapping_sub(1))), [IgnoredReason::Late], "of another round");
         assert_eq!(drops(&mut initiator, &bid(round)), []);
-        assert_eq!(drops(&mut initiator, &bid(round)), [Unused::Late], "doubled");
+        assert_eq!(drops(&mut initiator, &bid(round)), [IgnoredReason::Late], "doubled");
         // Nobody was chosen yet.
-        assert_eq!(drops(&mut initiator, &Message::Ack { txn, ack: Ack::BadHash }), [Unused::Late]);
-        assert_eq!(drops(&mut initiator, &Message::Ack { txn, ack: Ack::Pending }), [Unused::Late]);
+        assert_eq!(drops(&mut initiator, &Message::Ack { txn, ack: Ack::BadHash }), [IgnoredReason::Late]);
+        assert_eq!(drops(&mut initiator, &Message::Ack { txn, ack: Ack::Pending }), [IgnoredReason::Late]);
     }
     // Nor is anything on its way that could be repaired: a get has nothing to repair at all.
     let mut initiator = initiator();
@@ -193,7 +202,7 @@ fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
     let asked = hear(&mut initiator, at(100), Input::Request(put)).messages;
     let [Message::PutRequest(request), ..] = &asked[..] else { panic!("{asked:?}") };
     let early = Message::Repair(repair(request.txn));
-    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &early)), [Unused::Late]);
+    assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &early)), [IgnoredReason::Late]);
 }
 
 fn repair(txn: TxnId) -> protocol::wire::Repair {

@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, at, from, hear, put, step, target, tell, window};
 use protocol::id::{ChunkId, TxnId};
-use protocol::machine::{Completion, Effect, Input, ReadFailure, Unused, WriteFailure};
+use protocol::machine::{Completion, Effect, IgnoredReason, Input, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{DataHeader, Granted, Message, OfferedWindow};
@@ -99,7 +99,7 @@ fn an_offer_that_nobody_accepts_expires() {
     let mut target = common::target();
     offered(&mut target);
     tell(&mut target, at(11), &put(1, 2, ChunkId::of_payload(&payload()), SIZE), None);
-    assert_eq!(hear(&mut target, at(12), accept(Span::ZERO)).events, [Event::Dropped(Unused::Late)]);
+    assert_eq!(hear(&mut target, at(12), accept(Span::ZERO)).events, [Event::Ignored(IgnoredReason::Late)]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl World {
     fn run(transport: &str, holders: Vec<NodeId>, answers: BTreeMap<NodeId, Answer>) -> Self {
         let transport: Transport = transport.parse().expect("a transport");
         let config = Config { transport, multicast: true, ..Config::default() };
-        let initiator = Initiator::new(INITIATOR, map(), config, 1).carried(true);
+        let initiator = Initiator::new(INITIATOR, map(), config, 1).with_multicast(true);
         let mut world = Self { initiator, now: at(0), answers, rounds: Vec::new(), result: None };
         world.input(Input::Request(Request::Get { handle: 1, id: ChunkId::of_payload(WANTED), holders }));
         for _ in 0..10_000 {

@@ -187,7 +187,7 @@ fn a_switch_that_drops_multicast_is_noticed_and_looked_at_until_it_carries_it_ag
 #[test]
 fn an_initiator_that_began_without_multicast_uses_it_when_it_works() {
     let mut net = Net::new(Config::default());
-    net.initiator = Initiator::new(INITIATOR, net.map.clone(), Config::default(), 1).carried(false);
+    net.initiator = Initiator::new(INITIATOR, net.map.clone(), Config::default(), 1).with_multicast(false);
     net.carried = false;
     assert_eq!((net.put(), net.get()), (0, 0));
     net.carried = true;

@@ -1,7 +1,7 @@
 //! Drawing a whole scenario from a seed. Some faults are switched off entirely in some seeds, so that each also runs
 //! without the noise of the others.
 
-use protocol::config::{Config, Reads};
+use protocol::config::{Config, GetChoice};
 use protocol::id::ClusterId;
 use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;
@@ -133,7 +133,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         give_up: Span::from_secs(4),
         scrub_interval: Span::from_millis(20 + rng.below(200)),
         scrub_bytes: 16 << 10,
-        reads: if gets.chance(1, 3) { Reads::Best } else { Reads::First },
+        get_choice: if gets.chance(1, 3) { GetChoice::Best } else { GetChoice::FirstGood },
         hedge_percent: if gets.chance(1, 2) { 1 + gets.below(100) as u8 } else { 0 },
         ..Config::default()
     };

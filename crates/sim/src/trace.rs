@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
-use protocol::machine::Unused;
+use protocol::machine::IgnoredReason;
 use protocol::target;
 use protocol::wire::{Ack, Answer, DataHeader, Direction, Leading, Message, decode_message};
 
@@ -311,8 +311,8 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::Corrupt { id } => format!("drops its copy of {id:?}, which was damaged"),
         Event::Discarded { chunks, bytes } => format!("drops {chunks} copies of {bytes} bytes"),
         Event::DiskFailed => "its disk failed a write".to_owned(),
-        Event::Dropped(Unused::Unsolicited) => "gets payload that it does not wait for".to_owned(),
-        Event::Dropped(why) => format!("drops a datagram: {}", why.name()),
+        Event::Ignored(IgnoredReason::Unsolicited) => "gets payload that it does not wait for".to_owned(),
+        Event::Ignored(why) => format!("drops a datagram: {}", why.name()),
         Event::NeedMap { epoch } => format!("hears of the map of epoch {}", epoch.0),
     }
 }

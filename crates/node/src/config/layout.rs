@@ -206,7 +206,7 @@ impl ClusterConfig {
 
     /// Makes the map that follows this one, when the cluster is to be as `wished` says: its targets, which of them are
     /// drained, their capacities and domains, and `copies`, `group_cells` and `overlap`. `places` says who takes whose place,
-    /// first the one that goes. `most` is the most that chunks are put with by who does not leave it to the map, `stored` how many bytes
+    /// first the one that goes. `most` is the largest redundancy that storage classes ask for, `stored` how many bytes
     /// all copies of all chunks have, and `level` whether groups are to have shares by their capacities again.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub struct Comparison {
 
 /// What is believed where a catalog and the manifests differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
+pub enum Authority {
     /// The catalog, of all changes whose run it knows; of others the manifests.
     Catalog,
     /// The manifests, as if there were no catalog.
@@ -123,11 +123,11 @@ impl Manifests {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn amendment(&self, catalog: &dyn Catalog, basis: Basis) -> Result<Amendment, RebuildError> {
+    pub fn amendment(&self, catalog: &dyn Catalog, authority: Authority) -> Result<Amendment, RebuildError> {
         let known = self.known(catalog)?;
-        let (denied, kept) = match basis {
-            Basis::Catalog => (self.denied(&known), self.kept(&known)),
-            Basis::Manifests => (BTreeSet::new(), vec![]),
+        let (denied, kept) = match authority {
+            Authority::Catalog => (self.denied(&known), self.kept(&known)),
+            Authority::Manifests => (BTreeSet::new(), vec![]),
         };
         let right = self.standing(&denied, &kept);
         let mut all = Amendment { counts: right.counts(), ..Amendment::default() };

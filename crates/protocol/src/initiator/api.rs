@@ -5,7 +5,7 @@ use core::fmt;
 use bytes::Bytes;
 
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::map::ClusterMap;
 use crate::redundancy::Redundancy;
 use crate::time::Span;
@@ -176,7 +176,7 @@ pub enum Event {
         works: bool,
     },
     /// A datagram was dropped.
-    Dropped(Unused),
+    Ignored(IgnoredReason),
     /// A copy did not match its id when it arrived.
     CorruptCopy {
         /// The chunk.

@@ -14,7 +14,7 @@ use crate::estimate::LatencyEstimate;
 use crate::goal::Goal;
 use crate::id::{GroupId, NodeId, OpId, TxnId};
 use crate::limits;
-use crate::machine::{Body, Destination, Effect, Output, Transmit, Unused};
+use crate::machine::{Body, Destination, Effect, IgnoredReason, Output, Transmit};
 use crate::map::ClusterMap;
 use crate::redundancy::{Piece, Redundancy};
 use crate::rng::{Rng, Unguessable};
@@ -115,8 +115,8 @@ impl Context {
     }
 
     /// A datagram is of no use to the transaction that it is for.
-    pub(super) fn drops(&mut self, why: Unused) -> Step {
-        self.event(Event::Dropped(why));
+    pub(super) fn ignore(&mut self, why: IgnoredReason) -> Step {
+        self.event(Event::Ignored(why));
         Step::Continue
     }
 
@@ -158,15 +158,16 @@ impl Context {
         self.bids.deviation().times(4).min(self.config.late.div(4))
     }
 
-    /// How long the windows for one transfer of `length` to several targets should be, in percent of it: what bids differ by
-    /// longer, so that they meet. More would keep others from the ports, and leave holes of no use between transfers.
+    /// The window length to ask for, in percent of a transfer of `length` to several targets: longer than the transfer by what bids
+    /// usually differ by, so that the windows have a transfer's length in common. Longer windows would block ports, and leave gaps
+    /// too short for others.
     pub(super) fn stretch(&self, length: Span) -> u16 {
         let differ = self.bids.deviation().as_nanos() * 100 / length.as_nanos().max(1);
         self.config.stretch_m + u16::try_from(differ).unwrap_or(u16::MAX).min(MEET)
     }
 
-    /// When the beginning of a window is, on this node's clock. Such an `answer` as it came in was half a round trip under way,
-    /// and so will be the payload: both are taken off, by the smallest round trip seen.
+    /// When the beginning of a window is, on this node's clock. The bid, an `answer` of this kind, travelled for half a round trip, and
+    /// so will the payload: the smallest round trip seen is subtracted.
     pub(super) fn window_start(&self, start: Span, answer: &LatencyEstimate) -> Instant {
         self.now + start.less(answer.smallest())
     }
@@ -221,7 +222,7 @@ impl Context {
     pub(super) fn domains(&self, targets: &[NodeId]) -> usize {
         match self.bug {
             Some(Bug::IgnoreDomains) => targets.len(),
-            _ => self.map.domains(targets),
+            _ => self.map.count_domains(targets),
         }
     }
 

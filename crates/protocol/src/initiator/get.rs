@@ -11,8 +11,8 @@ use super::{
     NodeId, Span, Step, TxnId, members,
 };
 use crate::calendar::Window;
-use crate::config::Reads;
-use crate::machine::Unused;
+use crate::config::GetChoice;
+use crate::machine::IgnoredReason;
 use crate::transfer::Incoming;
 use crate::wire::{Ack, Answer, Bid, Direction, Grant, Granted, Grants, Leading, Message, OfferedWindow, Repair, Seek};
 
@@ -68,8 +68,8 @@ struct Progress {
     rounds: u32,
     /// Rounds in which nobody offered anything, nobody was busy, and somebody was silent.
     fruitless: u8,
-    /// Whether those are asked as well who were the chunk's group before: nobody of its own served it.
-    before: bool,
+    /// Whether the group by the previous layout is asked as well, because nobody of the present one served the chunk.
+    asks_previous: bool,
 }
 
 impl Progress {
@@ -145,7 +145,7 @@ impl Get {
         self.multicast &= leader.is_some() || self.round.is_complete();
         let (group, mut all) = self.candidates(context);
         if self.may_widen(context) && all.iter().all(|n| self.progress.rules_out(*n)) {
-            self.progress.before = true;
+            self.progress.asks_previous = true;
             all = self.candidates(context).1;
         }
         self.round.begin(group);
@@ -155,7 +155,7 @@ impl Get {
             return self.seek(context, leader, all);
         }
         let ranked = context.config.transport.is_ranked();
-        let mut asked = if ranked && !self.progress.before {
+        let mut asked = if ranked && !self.progress.asks_previous {
             let mut ranked = context.map.ranked(&self.job.id);
             ranked.extend(self.listed(context, &ranked));
             ranked
@@ -167,7 +167,7 @@ impl Get {
         if ranked {
             // The conventional store asks one after the other; those that were silent last come last.
             asked.sort_by_key(|n| (context.is_suspect(*n), !is_listed(n) && !self.job.holders.is_empty()));
-            let most = if context.config.reads == Reads::Best { usize::from(context.map.copies) } else { 1 };
+            let most = if context.config.get_choice == GetChoice::Best { usize::from(context.map.copies) } else { 1 };
             asked.truncate(most);
         } else if self.round.number == 1 || leader.is_some() {
             let remembered = if context.config.remember { context.memory.holders(&self.job.id) } else { &[] };
@@ -202,8 +202,8 @@ impl Get {
     fn candidates(&self, context: &Context) -> (GroupId, Vec<NodeId>) {
         let (group, mut all) = members(&context.map, &self.job.id);
         all.extend(self.listed(context, &all));
-        if self.progress.before {
-            all.extend(self.before(context, &all));
+        if self.progress.asks_previous {
+            all.extend(self.previous_members(context, &all));
         }
         (group, all)
     }
@@ -214,7 +214,7 @@ impl Get {
     }
 
     /// Who was in the chunk's group by the layout before, beside these.
-    fn before(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
+    fn previous_members(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
         let previous = context.map.previous().filter(|_| context.bug != Some(Bug::ForgetPrevious));
         let previous = previous.map(|previous| previous.targets_of(&self.job.id)).unwrap_or_default();
         beside(context, &previous, others)
@@ -222,12 +222,13 @@ impl Get {
 
     /// Whether all who are asked may be in the chunk's group: a multicast address reaches nobody else.
     const fn may_multicast(&self) -> bool {
-        self.multicast && !self.progress.before && self.job.holders.is_empty()
+        self.multicast && !self.progress.asks_previous && self.job.holders.is_empty()
     }
 
     /// Whether there are others to ask, who were the chunk's group before.
     fn may_widen(&self, context: &Context) -> bool {
-        !self.progress.before && !self.before(context, &members(&context.map, &self.job.id).1).is_empty()
+        !self.progress.asks_previous
+            && !self.previous_members(context, &members(&context.map, &self.job.id).1).is_empty()
     }
 
     /// Fails when there is nobody left to ask, also of those who were the chunk's group before.
@@ -255,17 +256,17 @@ impl Get {
     }
 
     /// The leader chose a holder, which sends in the window.
-    pub(super) fn granted(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
+    pub(super) fn on_grant(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
         context.grants.sample(context.now.since(self.leader.since));
         if ![self.round.number, self.accepted].contains(&grant.round) {
             context.give_back(from, grant);
             return Step::Continue;
         }
         let (Phase::Asking { .. }, [window]) = (&self.phase, &grant.windows[..]) else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         if self.leader.asked != Some(from) || grant.round != self.round.number || grant.direction != Direction::Get {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.round.answered.push(from);
         let (start, _) = context.downlink.hole(context.now + window.start, grant.transfer);
@@ -317,13 +318,13 @@ impl Get {
         if bid.round != self.round.number {
             // Late, but the question had arrived.
             self.reachability.late();
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         let Phase::Asking { since, .. } = self.phase else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         if !self.round.awaits(from) {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.round.answered.push(from);
         self.reachability.answered(context, from);
@@ -365,7 +366,8 @@ impl Get {
         let all = self.round.is_complete();
         let best = self.offers.iter().min_by_key(|(n, offered, at)| (*at + offered.done, *n)).copied();
         if let Some((from, offered, at)) = best {
-            let soon = context.config.reads == Reads::First && offered.done <= offered.transfer.times(3) + SOON;
+            let soon =
+                context.config.get_choice == GetChoice::FirstGood && offered.done <= offered.transfer.times(3) + SOON;
             if soon || all || woken && context.now >= soft {
                 self.accept(context, from, offered, at);
                 return Step::Continue;
@@ -457,7 +459,7 @@ impl Get {
                 *due = context.now + context.config.late;
                 Step::Continue
             }
-            _ => context.drops(Unused::Late),
+            _ => context.ignore(IgnoredReason::Late),
         }
     }
 
@@ -465,7 +467,7 @@ impl Get {
     /// after it forgot.
     pub(super) fn refused(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         if !matches!(&self.phase, Phase::Receiving { from: serving, .. } if *serving == from) {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         if matches!(ack, Ack::BadHash | Ack::DiskFailed) {
             self.progress.corrupt.push(from);
@@ -482,10 +484,10 @@ impl Get {
     pub(super) fn data(&mut self, context: &mut Context, header: &DataHeader, payload: &Bytes) -> Step {
         let begins = self.begins(context, header.from);
         let Phase::Receiving { from, incoming, promised, due, repairs } = &mut self.phase else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         if !begins || header.from != *from || header.size != incoming.size() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         if incoming.is_empty() {
             context.lateness.sample(context.now.since(*promised) + Span::from_nanos(1));

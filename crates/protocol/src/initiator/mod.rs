@@ -33,7 +33,7 @@ use crate::estimate::LatencyEstimate;
 use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
-use crate::machine::{Completion, Deadline, Destination, Effect, Input, Machine, Output, Unused};
+use crate::machine::{Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output};
 use crate::map::ClusterMap;
 use crate::rng::{Rng, Unguessable};
 use crate::time::{Instant, Span};
@@ -125,7 +125,7 @@ impl Initiator {
     /// The same on a network of which the driver found out whether it carries multicast. Where it does not, the machine looks
     /// now and then.
     #[must_use]
-    pub const fn carried(mut self, works: bool) -> Self {
+    pub const fn with_multicast(mut self, works: bool) -> Self {
         self.context.multicast = Multicast::new(works);
         self
     }
@@ -240,7 +240,7 @@ impl Initiator {
 
     fn message(&mut self, datagram: &Bytes) {
         let Some((head, message)) = decode_message(datagram) else {
-            return self.context.event(Event::Dropped(Unused::Invalid));
+            return self.context.event(Event::Ignored(IgnoredReason::Invalid));
         };
         let from = head.from;
         self.context.mark_reachable(from);
@@ -271,17 +271,17 @@ impl Initiator {
             | Message::Mark { .. }
             | Message::Discard(_)
             | Message::Usage { .. }
-            | Message::Leading(_) => return self.context.event(Event::Dropped(Unused::Invalid)),
+            | Message::Leading(_) => return self.context.event(Event::Ignored(IgnoredReason::Invalid)),
         };
         match &message {
             _ if self.active.contains_key(&txn) => {}
             Message::Leading(Leading::Grant(grant)) => return self.context.give_back(from, grant),
-            _ => return self.context.event(Event::Dropped(Unused::Late)),
+            _ => return self.context.event(Event::Ignored(IgnoredReason::Late)),
         }
         self.step(txn, |active, context| match (active, &message) {
             (Txn::Put(put), Message::Bid(bid)) => put.bid(context, from, *bid),
-            (Txn::Put(put), Message::Leading(Leading::Grant(grant))) => put.granted(context, from, grant),
-            (Txn::Get(get), Message::Leading(Leading::Grant(grant))) => get.granted(context, from, grant),
+            (Txn::Put(put), Message::Leading(Leading::Grant(grant))) => put.on_grant(context, from, grant),
+            (Txn::Get(get), Message::Leading(Leading::Grant(grant))) => get.on_grant(context, from, grant),
             (Txn::Put(put), Message::Ack { ack, .. }) => put.ack(context, from, *ack),
             (Txn::Put(put), Message::Repair(repair)) => {
                 put.repair(context, from, u64::from(repair.rate), &repair.ranges)
@@ -302,7 +302,7 @@ impl Initiator {
                 ask.pong(context, from, Alive { free: *free, chunks: *chunks })
             }
             _ => {
-                context.event(Event::Dropped(Unused::Invalid));
+                context.event(Event::Ignored(IgnoredReason::Invalid));
                 Step::Continue
             }
         });
@@ -310,12 +310,12 @@ impl Initiator {
 
     fn payload(&mut self, header: &DataHeader, payload: &Bytes) {
         if !self.active.contains_key(&header.txn) {
-            return self.context.event(Event::Dropped(Unused::Late));
+            return self.context.event(Event::Ignored(IgnoredReason::Late));
         }
         self.step(header.txn, |active, context| match active {
             Txn::Get(get) => get.data(context, header, payload),
             Txn::Put(_) | Txn::Query(_) => {
-                context.event(Event::Dropped(Unused::Invalid));
+                context.event(Event::Ignored(IgnoredReason::Invalid));
                 Step::Continue
             }
         });
@@ -380,7 +380,7 @@ impl Machine for Initiator {
             Input::Wake => self.wake(),
             Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
                 Some((header, payload)) => self.payload(&header, &payload),
-                None => self.context.event(Event::Dropped(Unused::Invalid)),
+                None => self.context.event(Event::Ignored(IgnoredReason::Invalid)),
             },
             Input::Datagram(datagram) => self.message(&datagram),
             Input::Payload { header, payload } => self.payload(&header, &payload),
@@ -401,13 +401,13 @@ impl Machine for Initiator {
         &mut self.context.out
     }
 
-    fn touch(&self) -> u64 {
+    fn prefetch(&self) -> u64 {
         let active = self.active.iter().fold(0, |sum, (txn, active)| sum ^ txn.0 ^ active.next.at.as_nanos());
         let context = &self.context;
         active
             ^ context.now.as_nanos()
             ^ context.unsent
-            ^ context.uplink.touch()
+            ^ context.uplink.prefetch()
             ^ context.bids.smallest().as_nanos()
             ^ context.lateness.smallest().as_nanos()
             ^ context.served

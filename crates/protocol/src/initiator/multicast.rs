@@ -2,7 +2,7 @@
 
 use super::{Context, Deadline, Destination, Event, GroupId, Instant, Message, NodeId, Span, TxnId};
 
-/// Questions by multicast in a row that nobody answered who then answered by unicast, before all are asked by unicast.
+/// Consecutive multicast questions that were missed by targets which answer by unicast, before everything goes by unicast.
 const UNHEARD: u8 = 3;
 /// While all are asked by unicast, a ping by multicast looks so often whether that has to be.
 const CHECK_INTERVAL: Span = Span::from_secs(2);
@@ -37,8 +37,7 @@ impl Context {
         self.config.multicast && self.map.has_addresses()
     }
 
-    /// Somebody who did not hear a question by multicast that was sent at `since` hears those by unicast. Questions at one
-    /// time count as one: a moment's silence is not many.
+    /// A target missed a multicast question that was sent at `since`, but answers by unicast. Overlapping misses count once.
     fn unheard(&mut self, since: Instant) {
         let (times, over) = self.multicast.unheard;
         if since < over || !self.multicast() {

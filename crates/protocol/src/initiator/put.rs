@@ -17,7 +17,7 @@ use crate::flat_map::FlatMap;
 use crate::goal::Goal;
 use crate::id::GroupId;
 use crate::limits;
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::map::ClusterMap;
 use crate::transfer::Outgoing;
 use crate::wire::{Ack, Answer, Bid, BusyWindows, ByteRange, Granted, Grants, Message, PutRequest};
@@ -321,7 +321,7 @@ impl Put {
             return self.member_refused(context, from, bid.answer);
         }
         if bid.round != self.round.number || !self.round.awaits(from) {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.round.answered.push(from);
         self.reachability.answered(context, from);
@@ -349,7 +349,7 @@ impl Put {
         };
         if self.leader.asked.is_some_and(|leader| leader != from) && bid.round == self.round.number {
             if self.refusals.len() >= limits::COPIES {
-                return context.drops(Unused::Busy);
+                return context.ignore(IgnoredReason::Busy);
             }
             self.refusals.push((from, bid.answer));
             return Step::Continue;
@@ -357,10 +357,10 @@ impl Put {
         if bid.round != self.round.number {
             // Late, but the question had arrived.
             self.reachability.late();
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         if !self.round.awaits(from) {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.round.answered.push(from);
         self.reachability.answered(context, from);

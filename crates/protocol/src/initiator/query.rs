@@ -8,7 +8,7 @@ use super::{
 };
 use crate::goal::Goal;
 use crate::id::ChunkId;
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::redundancy::Redundancy;
 use crate::wire::{self, Message, Usage};
 
@@ -141,14 +141,14 @@ impl Query {
 
     pub(super) fn listed(&mut self, context: &mut Context, from: NodeId, ids: &[ChunkId], more: bool) -> Step {
         let Question::List { found, .. } = &mut self.question else {
-            return context.drops(Unused::Invalid);
+            return context.ignore(IgnoredReason::Invalid);
         };
         let Some(owed) = self.open.get_mut(&from) else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         // An answer to an earlier page of the same list (asked twice) begins before the cursor.
         if ids.first().is_some_and(|first| owed.after.is_some_and(|cursor| *first <= cursor)) {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         for id in ids {
             found.entry(*id).or_default().insert(from);
@@ -169,7 +169,7 @@ impl Query {
     /// The target has too much to look up: it is asked again when it said, for as long as patience lasts.
     pub(super) fn busy(&mut self, context: &mut Context, from: NodeId, wait: Span) -> Step {
         let Some(owed) = self.open.get_mut(&from) else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         *owed = Owed { asked: 0, again: context.now + context.rest(Some(wait)), busy: true, ..*owed };
         Step::Continue
@@ -178,7 +178,7 @@ impl Query {
     /// It uses a newer cluster map than this question.
     pub(super) fn stale(&mut self, context: &mut Context, from: NodeId) -> Step {
         if self.open.remove(&from).is_none() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.silent.push(from);
         self.finish_if_all(context)
@@ -186,14 +186,14 @@ impl Query {
 
     pub(super) fn promised(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         let Question::Renew { holders, .. } = &mut self.question else {
-            return context.drops(Unused::Invalid);
+            return context.ignore(IgnoredReason::Invalid);
         };
         if ack == Ack::Pending {
             // It is asked again.
             return Step::Continue;
         }
         if self.open.remove(&from).is_none() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         if ack == Ack::Durable {
             holders.push(from);
@@ -214,20 +214,20 @@ impl Query {
 
     pub(super) fn marked(&mut self, context: &mut Context, from: NodeId) -> Step {
         if !matches!(self.question, Question::Mark { .. }) {
-            return context.drops(Unused::Invalid);
+            return context.ignore(IgnoredReason::Invalid);
         }
         if self.open.remove(&from).is_none() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.finish_if_all(context)
     }
 
     pub(super) fn used(&mut self, context: &mut Context, from: NodeId, usage: Usage) -> Step {
         let Question::Usage { used } = &mut self.question else {
-            return context.drops(Unused::Invalid);
+            return context.ignore(IgnoredReason::Invalid);
         };
         if self.open.remove(&from).is_none() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         used.push((from, usage));
         self.finish_if_all(context)
@@ -242,10 +242,10 @@ impl Query {
         bytes: u64,
     ) -> Step {
         let Question::Discard { chunks, done, .. } = &mut self.question else {
-            return context.drops(Unused::Invalid);
+            return context.ignore(IgnoredReason::Invalid);
         };
         let Some(owed) = self.open.get_mut(&from).filter(|owed| owed.page == page) else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         let Some(dropped) = dropped else {
             // It was restarted, and knows of no promise before.
@@ -269,10 +269,10 @@ impl Query {
 
     pub(super) fn pong(&mut self, context: &mut Context, from: NodeId, state: Alive) -> Step {
         let Question::Ping { alive } = &mut self.question else {
-            return context.drops(Unused::Invalid);
+            return context.ignore(IgnoredReason::Invalid);
         };
         if self.open.remove(&from).is_none() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         alive.insert(from, state);
         self.finish_if_all(context)

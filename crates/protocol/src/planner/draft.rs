@@ -53,7 +53,7 @@ impl Draft {
         draft
     }
 
-    /// Makes the groups such as can serve, when that is possible.
+    /// Repairs groups that cannot serve, where that is possible.
     pub(super) fn settle(mut self) -> Option<Layout> {
         if self.overlap { self.settle_overlapping() } else { self.settle_apart() }?;
         self.collapse();
@@ -67,7 +67,7 @@ impl Draft {
         Some(self.layout)
     }
 
-    /// Takes those away that go, and puts those in that come.
+    /// Takes out targets that leave, and puts in those that join.
     fn exchange(&mut self, map: &ClusterMap, wish: &Wish) {
         let placed: Vec<NodeId> = self.layout.cells.iter().flat_map(|cell| cell.targets.iter().copied()).collect();
         let going: Vec<NodeId> = placed.iter().filter(|id| !self.targets.contains_key(id)).copied().collect();
@@ -150,7 +150,7 @@ impl Draft {
     }
 
     fn settle_overlapping(&mut self) -> Option<()> {
-        // Empty cells go; small ones when their neighbours have room.
+        // Empty cells are dropped, small ones merged when a neighbour has room.
         let mut place = 0;
         while place < self.layout.cells.len() {
             let cells = self.layout.cells.len();
@@ -379,7 +379,7 @@ impl Draft {
         self.collapse();
     }
 
-    /// Gives empty cells a target of the largest of their group; those for which there is none go.
+    /// Gives each empty cell a target from the largest cell of its group, and drops the cells for which there is none.
     fn fill_empty(&mut self) {
         while let Some(empty) = self.layout.cells.iter().position(|cell| cell.targets.is_empty()) {
             let lead = self.leads().into_iter().rfind(|lead| *lead <= empty).unwrap_or(0);
@@ -431,7 +431,7 @@ impl Draft {
         Some(())
     }
 
-    /// Gives an empty cell a target of the largest of these.
+    /// Moves a target from the largest of these cells into an empty one.
     fn fill(&mut self, empty: usize, cells: &[usize]) {
         let largest = cells.iter().max_by_key(|place| self.layout.cells[**place].targets.len());
         let moved = largest.and_then(|place| self.layout.cells[*place].targets.pop());
@@ -538,7 +538,7 @@ impl Draft {
         self.redundancy.pieces()
     }
 
-    /// In MiB.
+    /// A target's capacity in MiB: weights then fit 64 bits.
     fn capacity(&self, id: NodeId) -> u64 {
         self.targets.get(&id).map_or(0, |target| target.capacity >> 20)
     }

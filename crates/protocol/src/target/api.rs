@@ -1,7 +1,7 @@
 //! What a target reports to its driver, and how it is set up.
 
 use crate::id::{ChunkId, Epoch, NodeId};
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::map::ClusterMap;
 use crate::time::Span;
 use crate::wire::Answer;
@@ -92,7 +92,7 @@ pub enum Event {
     /// A write failed: from now on puts are answered as by a full disk, and reads are still served. Told once.
     DiskFailed,
     /// A datagram was dropped.
-    Dropped(Unused),
+    Ignored(IgnoredReason),
     /// An initiator uses a newer cluster map.
     NeedMap {
         /// Its epoch.

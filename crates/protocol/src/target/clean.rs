@@ -17,7 +17,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn touch(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         u64::from(self.newest)
     }
 

@@ -5,24 +5,24 @@
 
 use std::collections::BTreeMap;
 
-use super::granted::Granted;
+use super::recent_grants::RecentGrants;
 use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Target, TxnId, Window, is_newer, limits};
 use crate::calendar::Calendar;
 use crate::choose::{Offer, Offers, windows};
 use crate::id::GroupId;
-use crate::machine::{Destination, Unused};
+use crate::machine::{Destination, IgnoredReason};
 use crate::map::ClusterMap;
 use crate::wire::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
 
-/// A leader that is asked claims its group again after so many times [`Config::late`](crate::config::Config::late), to hear
-/// from its members.
+/// A leader that is asked claims its group again after so many times [`Config::late`](crate::config::Config::late), so that its
+/// members report.
 const CLAIM: u64 = 5;
-/// After so many claims without an answer nothing more is granted of a member, or asked of a leader.
+/// Claims without an answer after which nothing more is granted of a member, or asked of a leader.
 const LEASE: u64 = 3;
-/// The size of a copy for which a member says what writes take, when the leader asks how busy it is.
+/// The size of the copy for which members report what a write takes.
 const REPORTED: u32 = limits::CHUNK_BYTES >> 3;
-/// Copies after which a member reports although the leader was about right.
-const SILENT: u8 = 15;
+/// Copies after which a member reports although the leader's estimate was about right.
+const UNREPORTED: u8 = 15;
 /// A leader is about right when a copy is durable so soon after or before what it granted: a part of what it takes by itself.
 const ABOUT: u64 = 2;
 
@@ -49,8 +49,8 @@ struct Leadership {
 struct View {
     reported: Instant,
     inward: Calendar,
-    /// Others than we have the port until then.
-    others: Instant,
+    /// Until when transfers that this leader did not grant occupy the port.
+    port_busy_until: Instant,
     disk_free: Instant,
     /// For each size class, what a write keeps the disk by, and what it takes by itself.
     writes: BTreeMap<u32, (Span, Span)>,
@@ -73,9 +73,9 @@ pub(super) struct Lead {
     groups: BTreeMap<GroupId, Group>,
     sought: BTreeMap<TxnId, Sought>,
     /// Whom windows were granted lately, and of which round.
-    granted: Granted,
-    /// Copies that were received without a report.
-    silent: u8,
+    recent_grants: RecentGrants,
+    /// Copies received since the last report to the leader.
+    unreported: u8,
 }
 
 impl Lead {
@@ -96,7 +96,7 @@ impl Lead {
 
     /// Whether windows were granted for this round of a transaction, or for a later one.
     fn has_granted(&self, initiator: NodeId, txn: TxnId, round: u8) -> bool {
-        self.granted.get(txn).is_some_and(|(to, last)| to == initiator && !is_newer(round, last))
+        self.recent_grants.get(txn).is_some_and(|(to, last)| to == initiator && !is_newer(round, last))
     }
 
     /// Forgets whom it led and followed: another map has other groups.
@@ -111,7 +111,7 @@ impl View {
         let mut view = Self {
             reported: now,
             inward: Calendar::default(),
-            others: now,
+            port_busy_until: now,
             disk_free: now,
             writes: BTreeMap::new(),
             rate: 1,
@@ -125,7 +125,7 @@ impl View {
 
     fn update(&mut self, now: Instant, report: &Report) {
         self.reported = now;
-        self.others = now + report.port;
+        self.port_busy_until = now + report.port;
         self.disk_free = now + report.disk;
         self.writes.insert(report.size.ilog2(), (report.each, report.whole));
         self.rate = report.rate.max(1);
@@ -159,7 +159,7 @@ impl Target {
                 self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Seek { from, seek });
             }
             Leading::Holds(holds) => self.holds(from, holds),
-            Leading::Grant(grant) => self.granted(from, &grant),
+            Leading::Grant(grant) => self.on_grant(from, &grant),
             Leading::Claim { group, term } => self.claimed(from, group, term),
             Leading::Report(report) => self.reported(from, &report),
         }
@@ -212,7 +212,7 @@ impl Target {
 
     fn claimed(&mut self, from: NodeId, id: GroupId, term: u32) {
         if !self.is_member(id, self.setup.id) || !self.is_member(id, from) {
-            return self.event(Event::Dropped(Unused::Invalid));
+            return self.event(Event::Ignored(IgnoredReason::Invalid));
         }
         let now = self.now;
         let group = self.lead.groups.entry(id).or_default();
@@ -245,7 +245,7 @@ impl Target {
             rate: u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1),
             free: self.free(),
         };
-        self.lead.silent = 0;
+        self.lead.unreported = 0;
         if leader == self.setup.id {
             self.reported(leader, &report);
         } else {
@@ -257,7 +257,7 @@ impl Target {
         let (now, id) = (self.now, report.group);
         let member = self.is_member(id, from);
         let Some(group) = self.lead.groups.get_mut(&id).filter(|group| member && group.leadership.is_some()) else {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         };
         if report.term > group.term {
             group.term = report.term.saturating_add(1);
@@ -272,16 +272,16 @@ impl Target {
         let (txn, round) = (request.txn, request.round);
         // The network doubled it, or delayed it: a second answer would be read as somebody's refusal.
         if self.lead.has_granted(from, txn, round) {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         }
         // What was granted for an earlier round is not used any more.
-        if self.lead.granted.get(txn).is_some_and(|(initiator, _)| initiator == from) {
+        if self.lead.recent_grants.get(txn).is_some_and(|(initiator, _)| initiator == from) {
             self.lead.release(txn);
         }
         let answer = if self.lead(request.group) { self.grant_put(from, request) } else { None };
         match answer {
             Some(grant) => {
-                self.lead.granted.remember(txn, from, round);
+                self.lead.recent_grants.remember(txn, from, round);
                 self.grant(&grant);
             }
             None => self.bid(from, txn, round, Answer::Busy(Span::ZERO)),
@@ -309,7 +309,7 @@ impl Target {
             }
             view.inward.prune(now);
             let transfer = Span::of_transfer(u64::from(size), u64::from(view.rate)) + self.config.guard;
-            let earliest = (now + request.earliest).max(view.others);
+            let earliest = (now + request.earliest).max(view.port_busy_until);
             let (start, end) = view.inward.place(earliest, transfer);
             let (domain, rank) = (self.setup.map.domain(*id)?, ranked.iter().position(|n| n == id)?);
             let done = view.durable(start + transfer, size);
@@ -375,18 +375,18 @@ impl Target {
         }
         self.send(grant.initiator, &message);
         if grant.windows.iter().any(|window| window.target == own) {
-            self.granted(own, grant);
+            self.on_grant(own, grant);
         }
     }
 
     /// A member's part in a grant.
-    fn granted(&mut self, from: NodeId, grant: &Grant) {
+    fn on_grant(&mut self, from: NodeId, grant: &Grant) {
         let own = self.setup.id;
         let Some(window) = grant.windows.iter().find(|window| window.target == own).copied() else {
-            return self.event(Event::Dropped(Unused::Invalid));
+            return self.event(Event::Ignored(IgnoredReason::Invalid));
         };
         if !self.is_member(grant.group, from) || !self.is_member(grant.group, own) {
-            return self.event(Event::Dropped(Unused::Invalid));
+            return self.event(Event::Ignored(IgnoredReason::Invalid));
         }
         let group = self.lead.groups.entry(grant.group).or_default();
         let old = group.term > grant.term;
@@ -409,8 +409,8 @@ impl Target {
         let (each, whole) = self.write_times(size);
         let done = (self.now + self.writing()).max(self.now + whole);
         let off = expected.since(done).max(done.since(expected));
-        self.lead.silent += 1;
-        if off > each.max(whole).div(ABOUT) || self.lead.silent > SILENT || leader == self.setup.id {
+        self.lead.unreported += 1;
+        if off > each.max(whole).div(ABOUT) || self.lead.unreported > UNREPORTED || leader == self.setup.id {
             self.report(group, leader, size);
             self.lead_due = self.lead.next_deadline();
         }
@@ -445,7 +445,7 @@ impl Target {
         let txn = holds.txn;
         // Another was chosen before this one answered.
         if self.lead.has_granted(holds.initiator, txn, holds.round) {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         }
         if !self.lead(holds.group) || self.lead.sought.len() >= limits::SERVINGS && !self.lead.sought.contains_key(&txn)
         {
@@ -502,7 +502,7 @@ impl Target {
             rate: holds.rate,
             windows: vec![window],
         };
-        self.lead.granted.remember(txn, grant.initiator, grant.round);
+        self.lead.recent_grants.remember(txn, grant.initiator, grant.round);
         self.grant(&grant);
     }
 

@@ -6,9 +6,9 @@
 mod api;
 mod clean;
 mod finished;
-mod granted;
 mod lead;
 mod receive;
+mod recent_grants;
 mod serve;
 
 use std::collections::VecDeque;
@@ -25,12 +25,12 @@ use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::estimate::{DiskQueue, FIRST_READS, FIRST_WRITES, LatencyEstimate, Rate, Share};
+use crate::estimate::{AcceptRate, DiskQueue, FIRST_READS, FIRST_WRITES, LatencyEstimate, Rate};
 use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
-    Body, Completion, Deadline, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, Unused,
+    Body, Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit,
     WriteFailure,
 };
 use crate::map::ClusterMap;
@@ -66,7 +66,7 @@ pub struct Target {
     out: VecDeque<Output<Event>>,
     config: Arc<Config>,
     scrub_at: Instant,
-    /// When there is something to do for who leads or is led.
+    /// When the leader's part of this target, or the member's, has something to do.
     lead_due: Option<Instant>,
     next_op: u64,
     setup: Setup,
@@ -85,7 +85,7 @@ pub struct Target {
     /// What arrives just now.
     busy: Option<Busy>,
     /// Of the windows offered.
-    accepted: Share,
+    accept_rate: AcceptRate,
     scrub_until: Instant,
     writes: DiskQueue,
     /// How recent transactions ended.
@@ -97,7 +97,7 @@ pub struct Target {
     lead: Lead,
     scrub_cursor: Option<ChunkId>,
     /// Looks for a quiet moment that were in vain.
-    scrub_looks: u8,
+    scrub_attempts: u8,
     /// What the last stretch of a scrub took; [`Self::scrub_until`] is when the one under way should be over.
     scrub_took: Span,
 }
@@ -115,7 +115,7 @@ impl Target {
             reads: DiskQueue::new(FIRST_READS),
             scrub_took: Span::of_transfer(config.scrub_bytes, FIRST_READS),
             busy: None,
-            accepted: Share::default(),
+            accept_rate: AcceptRate::default(),
             setup,
             config,
             out: VecDeque::new(),
@@ -133,14 +133,14 @@ impl Target {
             lead_due: None,
             scrub_at,
             scrub_cursor: None,
-            scrub_looks: 0,
+            scrub_attempts: 0,
             scrub_until: Instant::ZERO,
             disk_failed: false,
         }
     }
 
-    /// How long the disk has been at the oldest operation of a kind: it is not sooner through the next one, or a disk that stands
-    /// still would look as fast as one that nobody has tried.
+    /// How long the oldest operation of a kind has been with the disk. The next is expected to take at least as long: otherwise a
+    /// disk that hangs would look as fast as one that nobody has tried.
     fn oldest(&self, begun: impl Fn(&Pending) -> Option<Instant>) -> Span {
         self.pending.values().find_map(begun).map_or(Span::ZERO, |begun| self.now.since(begun))
     }
@@ -201,7 +201,7 @@ impl Target {
             | Pending::Seek { .. }
             | Pending::Write { .. }
             | Pending::Read { .. }
-            | Pending::Scrub { .. } => self.event(Event::Dropped(Unused::Busy)),
+            | Pending::Scrub { .. } => self.event(Event::Ignored(IgnoredReason::Busy)),
         }
     }
 
@@ -213,7 +213,7 @@ impl Target {
 
     fn message(&mut self, datagram: &Bytes) {
         let Some((head, message)) = decode_message(datagram) else {
-            return self.event(Event::Dropped(Unused::Invalid));
+            return self.event(Event::Ignored(IgnoredReason::Invalid));
         };
         if head.epoch > self.setup.map.epoch {
             self.event(Event::NeedMap { epoch: head.epoch });
@@ -239,7 +239,9 @@ impl Target {
                 self.bid(from, txn, 0, Answer::Stale);
             }
             // With another map others may be in the group, or other groups.
-            Message::Leading(_) if head.epoch != self.setup.map.epoch => self.event(Event::Dropped(Unused::OtherMap)),
+            Message::Leading(_) if head.epoch != self.setup.map.epoch => {
+                self.event(Event::Ignored(IgnoredReason::OtherMap))
+            }
             Message::Leading(message) => self.leading(from, message),
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
@@ -268,7 +270,7 @@ impl Target {
             | Message::Marked { .. }
             | Message::Discarded { .. }
             | Message::Used { .. } => {
-                self.event(Event::Dropped(Unused::Invalid));
+                self.event(Event::Ignored(IgnoredReason::Invalid));
             }
         }
     }
@@ -283,7 +285,7 @@ impl Target {
         } else if self.servings.contains_key(&txn) {
             self.get_accepted(txn, round, mine);
         } else if mine.is_some() && self.finished.get(txn).is_some() {
-            self.event(Event::Dropped(Unused::Late));
+            self.event(Event::Ignored(IgnoredReason::Late));
         } else if mine.is_some() {
             // The window expired before it was accepted: say so at once, rather than let the transfer run late.
             self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
@@ -382,13 +384,13 @@ impl Target {
     /// Verifies a stretch of what is on disk when nothing else goes on; on a target that is always busy, after some looks
     /// for such a moment, in its turn with what is. It is short, and bids say what it takes.
     fn scrub(&mut self) {
-        if self.in_progress() > 0 && self.scrub_looks < limits::SCRUB_LOOKS {
-            self.scrub_looks += 1;
-            let pause = self.config.scrub_interval.div(u64::from(limits::SCRUB_LOOKS));
+        if self.in_progress() > 0 && self.scrub_attempts < limits::SCRUB_ATTEMPTS {
+            self.scrub_attempts += 1;
+            let pause = self.config.scrub_interval.div(u64::from(limits::SCRUB_ATTEMPTS));
             self.scrub_at = self.now + pause.max(Span::from_nanos(1));
             return;
         }
-        self.scrub_looks = 0;
+        self.scrub_attempts = 0;
         self.scrub_at = Instant::FAR;
         self.scrub_until = self.now + self.scrub_took;
         let effect = Effect::Scrub { after: self.scrub_cursor, max_bytes: self.config.scrub_bytes };
@@ -407,7 +409,7 @@ impl Machine for Target {
             Input::Wake => self.wake(),
             Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
                 Some((header, payload)) => self.data(&header, &payload),
-                None => self.event(Event::Dropped(Unused::Invalid)),
+                None => self.event(Event::Ignored(IgnoredReason::Invalid)),
             },
             Input::Datagram(datagram) => self.message(&datagram),
             Input::Payload { header, payload } => self.data(&header, &payload),
@@ -421,19 +423,19 @@ impl Machine for Target {
         &mut self.out
     }
 
-    fn touch(&self) -> u64 {
-        let copies = self.reservations.values().fold(0, |sum, copy| sum ^ copy.touch());
+    fn prefetch(&self) -> u64 {
+        let copies = self.reservations.values().fold(0, |sum, copy| sum ^ copy.prefetch());
         let pending = self.pending.iter().fold(0, |sum, (op, _)| sum ^ op.0);
         self.next_op
             ^ self.scrub_at.as_nanos()
             ^ self.setup.free
-            ^ self.marks.touch()
+            ^ self.marks.prefetch()
             ^ self.servings.len() as u64
             ^ self.lateness.smallest().as_nanos()
-            ^ self.inward.touch()
-            ^ self.link.touch()
+            ^ self.inward.prefetch()
+            ^ self.link.prefetch()
             ^ self.scrub_until.as_nanos()
-            ^ self.writes.touch()
+            ^ self.writes.prefetch()
             ^ u64::from(self.busy.is_some())
             ^ self.finished.len() as u64
             ^ copies

@@ -10,12 +10,12 @@ use super::{
     Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
 use crate::id::ChunkKind;
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::transfer::Incoming;
 use crate::wire::{Grant, GrantedWindow};
 
 pub(super) use port::Busy;
-use stage::Basis;
+use stage::Claim;
 pub(super) use stage::Stage;
 
 /// Times that missing ranges are asked for without anything new arriving, before the copy is given up.
@@ -31,15 +31,14 @@ pub(super) struct Reservation {
     /// When the answer was sent; its spans count from here.
     bid_at: Instant,
     window: (Instant, Instant),
-    basis: Basis,
+    claim: Claim,
     removal: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
     /// When to expire (tentative) or to ask for what is missing; never without one.
     timer: Option<Instant>,
-    /// Since when there was nothing new of it although there should be. `None` once its end is here: what is missing then does
-    /// not wait in a queue.
-    silent: Option<Instant>,
+    /// Since when expected payload has not arrived. `None` after the last byte: what is missing then is lost, and not queued.
+    stalled_since: Option<Instant>,
     repairs: u8,
 }
 
@@ -52,7 +51,7 @@ impl Reservation {
         OfferedWindow { start, length, done: self.answer.done.less(since), ..self.answer }
     }
 
-    pub(super) fn touch(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         self.bid_at.as_nanos()
             ^ self.window.1.as_nanos()
             ^ u64::from(self.repairs)
@@ -75,7 +74,9 @@ impl Target {
         let (txn, round) = (request.txn, request.round);
         match self.reservations.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.
-            Some(r) if r.from != from || is_newer(r.round, round) => return self.event(Event::Dropped(Unused::Late)),
+            Some(r) if r.from != from || is_newer(r.round, round) => {
+                return self.event(Event::Ignored(IgnoredReason::Late));
+            }
             Some(r) if r.stage == Stage::Writing => return self.bid(from, txn, round, Answer::Busy(self.config.late)),
             // The same request again: the same answer, as it stands now.
             Some(r) if r.round == round => return self.bid(from, txn, round, Answer::Window(r.answer_at(self.now))),
@@ -93,7 +94,7 @@ impl Target {
             return self.bid(from, txn, round, Answer::HaveIt);
         }
         if self.reservations.contains_key(&txn) {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         }
         // Of the room for removals the disk knows.
         let removal = request.removal && request.id.kind() == ChunkKind::Manifest;
@@ -108,11 +109,11 @@ impl Target {
             Ok(offer) => offer,
             Err(wait) => return self.bid(from, txn, round, Answer::Busy(wait)),
         };
-        let (basis, stage, timer) = if request.unreserved {
-            (Basis::Share, Stage::Accepted, Some(window.1 + self.config.late))
+        let (claim, stage, timer) = if request.unreserved {
+            (Claim::Unreserved, Stage::Accepted, Some(window.1 + self.config.late))
         } else {
             let never = self.setup.bug == Some(Bug::NeverExpire);
-            (Basis::Offer, Stage::Tentative, (!never).then_some(self.now + self.config.tentative))
+            (Claim::Offer, Stage::Tentative, (!never).then_some(self.now + self.config.tentative))
         };
         self.reservations.insert(
             txn,
@@ -123,12 +124,12 @@ impl Target {
                 answer: offered,
                 bid_at: self.now,
                 window,
-                basis,
+                claim,
                 removal,
                 stage,
                 incoming: Incoming::new(request.size),
                 timer,
-                silent: Some(window.1),
+                stalled_since: Some(window.1),
                 repairs: 0,
             },
         );
@@ -216,7 +217,7 @@ impl Target {
         }
         let begun = |pending: &Pending| if let Pending::Write { begun, .. } = pending { Some(*begun) } else { None };
         let sure = sure.max(self.oldest(begun));
-        self.writes.done(self.now, at, sure + self.accepted.of(tentative), size)
+        self.writes.done(self.now, at, sure + self.accept_rate.scale(tentative), size)
     }
 
     /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
@@ -224,7 +225,7 @@ impl Target {
         let (txn, size) = (grant.txn, u64::from(grant.size));
         match self.reservations.get(&txn) {
             Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => {
-                self.event(Event::Dropped(Unused::Late));
+                self.event(Event::Ignored(IgnoredReason::Late));
                 return Ok(());
             }
             Some(_) => self.drop_reservation(txn),
@@ -269,12 +270,12 @@ impl Target {
             answer,
             bid_at: self.now,
             window,
-            basis: Basis::Grant { leader: from, group: grant.group, expected: self.now + done },
+            claim: Claim::Grant { leader: from, group: grant.group, expected: self.now + done },
             removal: false,
             stage: Stage::Tentative,
             incoming: Incoming::new(grant.size),
             timer: Some(self.now),
-            silent: Some(window.1),
+            stalled_since: Some(window.1),
             repairs: 0,
         };
         self.reservations.insert(txn, reservation);
@@ -326,13 +327,13 @@ impl Target {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        if r.round == round && r.basis.leader().is_some() && offset.is_none() && r.stage == Stage::Accepted {
+        if r.round == round && r.claim.leader().is_some() && offset.is_none() && r.stage == Stage::Accepted {
             return self.drop_reservation(txn);
         }
         if r.round != round || r.stage != Stage::Tentative {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         }
-        self.accepted.sample(offset.is_some());
+        self.accept_rate.sample(offset.is_some());
         let Some(offset) = offset else {
             return self.drop_reservation(txn);
         };
@@ -357,9 +358,9 @@ impl Target {
             return;
         };
         let (start, end) = r.window;
-        let silent = end.max(self.now);
+        let since = end.max(self.now);
         r.stage = Stage::Accepted;
-        (r.silent, r.timer) = (Some(silent), Some(silent + patience));
+        (r.stalled_since, r.timer) = (Some(since), Some(since + patience));
         let accepted = Event::Accepted { id: r.id, start, length: end.since(start) };
         self.inward.trim(txn, start, end);
         self.event(accepted);
@@ -368,29 +369,29 @@ impl Target {
     pub(super) fn data(&mut self, header: &DataHeader, payload: &Bytes) {
         let txn = header.txn;
         match self.reservations.get(&txn) {
-            Some(r) if header.size != r.incoming.size() => return self.event(Event::Dropped(Unused::Invalid)),
+            Some(r) if header.size != r.incoming.size() => return self.event(Event::Ignored(IgnoredReason::Invalid)),
             // Payload that comes on an offer says that the acceptance was lost on the way.
             Some(r) if r.stage == Stage::Tentative => self.accepted(txn),
             Some(_) => {}
-            None if self.finished.get(txn).is_some() => return self.event(Event::Dropped(Unused::Late)),
-            None => return self.event(Event::Dropped(Unused::Unsolicited)),
+            None if self.finished.get(txn).is_some() => return self.event(Event::Ignored(IgnoredReason::Late)),
+            None => return self.event(Event::Ignored(IgnoredReason::Unsolicited)),
         }
         let patience = self.patience(0);
         let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage.is_open()) else {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         };
         let news = r.incoming.insert(header.offset, payload) > 0;
         let first = core::mem::replace(&mut r.stage, Stage::Arriving) == Stage::Accepted;
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
         if news {
             r.repairs = 0;
-            (r.silent, r.timer) = if header.offset + payload.len() as u32 == header.size {
+            (r.stalled_since, r.timer) = if header.offset + payload.len() as u32 == header.size {
                 (None, Some(self.now + self.lateness.patience(0, self.config.late).div(4)))
             } else {
-                (r.silent.map(|since| since.max(self.now)), r.timer.map(|at| at.max(self.now + patience)))
+                (r.stalled_since.map(|since| since.max(self.now)), r.timer.map(|at| at.max(self.now + patience)))
             };
         }
-        let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.basis.is_reserved());
+        let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.claim.is_reserved());
         let size = r.incoming.size();
         let alone = first && !self.others_arrive(txn);
         match self.busy.as_mut().filter(|_| !alone) {
@@ -417,12 +418,12 @@ impl Target {
             return;
         };
         r.stage = Stage::Writing;
-        let (id, from, pieces, basis, removal) = (r.id, r.from, r.incoming.take(), r.basis, r.removal);
+        let (id, from, pieces, claim, removal) = (r.id, r.from, r.incoming.take(), r.claim, r.removal);
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
         let pending = Pending::Write { txn, id, size, begun: self.now };
         let promise = self.marks.newest();
         self.start(Effect::Write { id, pieces, verify, promise, removal }, pending);
-        if let Basis::Grant { leader, group, expected } = basis {
+        if let Claim::Grant { leader, group, expected } = claim {
             self.report_unless_right(leader, group, expected, size);
         }
         if self.setup.bug == Some(Bug::AckBeforeDurable) {
@@ -457,7 +458,7 @@ impl Target {
             Err(WriteFailure::BadHash) => {
                 // The initiator sends it again into the same place.
                 r.stage = Stage::Accepted;
-                (r.silent, r.timer) = (Some(self.now), Some(self.now + self.config.late));
+                (r.stalled_since, r.timer) = (Some(self.now), Some(self.now + self.config.late));
                 return self.send(from, &Message::Ack { txn, ack: Ack::BadHash });
             }
         };
@@ -503,13 +504,13 @@ impl Target {
             return;
         };
         // What a slow port lost of a copy may be more than what came.
-        let (reserved, repairs, size) = (r.basis.is_reserved(), r.repairs, r.incoming.size());
+        let (reserved, repairs, size) = (r.claim.is_reserved(), r.repairs, r.incoming.size());
         let rate = self.repair_rate(reserved, size);
         let patience = self.patience(repairs);
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        (r.silent, r.timer) = (Some(self.now), Some(self.now + patience));
+        (r.stalled_since, r.timer) = (Some(self.now), Some(self.now + patience));
         let (from, ranges) = (r.from, r.incoming.missing());
         self.send(from, &Message::Repair(Repair { txn, rate, ranges }));
         self.event(Event::RepairAsked);
@@ -542,7 +543,7 @@ impl Target {
                 r.timer = Some(until);
             } else if r.stage == Stage::Tentative {
                 self.event(Event::Expired);
-                self.accepted.sample(false);
+                self.accept_rate.sample(false);
                 self.drop_reservation(txn);
             } else if r.repairs >= REPAIRS {
                 self.drop_reservation(txn);

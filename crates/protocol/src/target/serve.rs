@@ -8,7 +8,7 @@ use super::{
     Ack, Answer, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Output, Pending,
     ReadFailure, Repair, Span, Target, TxnId, Window, is_newer, limits,
 };
-use crate::machine::{Destination, Unused};
+use crate::machine::{Destination, IgnoredReason};
 use crate::transfer::{Outgoing, SLOWEST};
 use crate::wire::{Grant, GrantedWindow};
 
@@ -79,7 +79,7 @@ impl Target {
         match self.servings.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.
             Some(serving) if serving.from != from || is_newer(serving.round, round) => {
-                return self.event(Event::Dropped(Unused::Late));
+                return self.event(Event::Ignored(IgnoredReason::Late));
             }
             // The same request again: the same answer, as it stands now.
             Some(serving) if serving.round == round && matches!(serving.state, State::Tentative) => {
@@ -184,7 +184,7 @@ impl Target {
             return;
         };
         if serving.round != round {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         }
         let Some(offset) = offset else {
             if serving.state.is_reading() {
@@ -194,7 +194,7 @@ impl Target {
             return self.drop_serving(txn);
         };
         if !matches!(serving.state, State::Tentative) {
-            return self.event(Event::Dropped(Unused::Late));
+            return self.event(Event::Ignored(IgnoredReason::Late));
         }
         let start = (serving.window.0 + offset).min(serving.window.1);
         serving.window = (start, serving.window.1.min(start + serving.transfer));
@@ -209,7 +209,7 @@ impl Target {
         let txn = grant.txn;
         match self.servings.get(&txn) {
             Some(s) if !Self::is_replaced(s.from, s.round, grant) || s.state.is_reading() => {
-                return self.event(Event::Dropped(Unused::Late));
+                return self.event(Event::Ignored(IgnoredReason::Late));
             }
             Some(_) => self.drop_serving(txn),
             None => {}

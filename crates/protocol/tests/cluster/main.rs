@@ -243,7 +243,7 @@ fn a_put_that_lacks_a_failure_domain_says_so_soon() {
                 panic!("{config:?}: {events:?}")
             };
             let PutError::TooFewCopies { have, domains, possible: 2, silent, .. } = error else { panic!("{error:?}") };
-            assert_eq!(servers().domains(have), *domains, "{have:?}");
+            assert_eq!(servers().count_domains(have), *domains, "{have:?}");
             assert!(!silent.is_empty() && silent.iter().all(|id| id.0 <= 3), "{config:?}: {silent:?}");
             assert!(error.to_string().starts_with("copies are needed in 3 failure domains, durable in "), "{error}");
             assert!(cluster.now.since(began) <= limit, "{config:?}: {}", cluster.now.since(began));
@@ -281,9 +281,9 @@ fn copies_of_one_domain_count_once() {
         });
         stored.expect("stored").holders
     };
-    assert_eq!(servers().domains(&holders(put(None, false))), 3);
+    assert_eq!(servers().count_domains(&holders(put(None, false))), 3);
     let wrong = Some(Bug::IgnoreDomains);
-    assert!(servers().domains(&holders(put(wrong, false))) < 3, "the planted defect does nothing");
+    assert!(servers().count_domains(&holders(put(wrong, false))) < 3, "the planted defect does nothing");
     let renewed = |events: Vec<Event>| events.iter().any(|e| matches!(e, Event::Renew { result: Ok(true), .. }));
     assert!(!renewed(put(None, true)) && renewed(put(wrong, true)));
 }

@@ -7,7 +7,7 @@ use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
 use protocol::machine::{
-    Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, Transmit, Unused, WriteFailure,
+    Body, Completion, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
 };
 use protocol::map::{ClusterMap, MemberSet, TargetEntry};
 use protocol::target::{Setup, Target};
@@ -214,7 +214,7 @@ impl Cluster {
                 Output::Transmit(t) => out.push((None, Some(t))),
                 Output::Effect { op, effect } => out.push((Some((op, effect)), None)),
                 // Bids of a round that is over come late, which is nobody's fault.
-                Output::Event(Event::Bid { .. } | Event::Dropped(Unused::Late)) => {}
+                Output::Event(Event::Bid { .. } | Event::Ignored(IgnoredReason::Late)) => {}
                 Output::Event(event) => self.events.push(event),
                 Output::Idle(deadline) => return deadline,
             }

@@ -27,7 +27,7 @@ mod inputs;
 mod machines;
 mod measure;
 mod parts;
-mod touch;
+mod prefetch;
 
 use self::conditions::Conditions;
 use self::fabric::{Fabric, Ideal, Switch};
@@ -256,7 +256,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     fn go_on(&mut self, end: u64) {
         while let Some((at, event)) = self.queue.pop(end) {
             self.now = at;
-            self.touch_ahead();
+            self.prefetch_next();
             if let Some(node) = event.owner(self.setup.targets, F::owner) {
                 self.node(node).due.remove(at);
             }

@@ -46,7 +46,7 @@ pub(super) struct Node {
 
 impl Node {
     /// Reads it, and says nothing.
-    pub(super) fn touch(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         self.digest ^ self.processor.work ^ self.due.0.len() as u64
     }
 

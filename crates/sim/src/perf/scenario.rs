@@ -14,7 +14,7 @@ mod paper;
 mod product;
 
 use self::paper::{ChoiceName, PlacementName, QuirkName};
-use self::product::{GetChoice, ProfileName};
+use self::product::{GetChoiceName, ProfileName};
 
 /// A number of bytes, written `16KiB`.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ struct File {
     late: Option<Time>,
     drain: Option<Time>,
     lead_gets: Option<bool>,
-    get_choice: Option<GetChoice>,
+    get_choice: Option<GetChoiceName>,
     remember: Option<bool>,
     hedge_percent: Option<u8>,
     crash_every: Option<Time>,

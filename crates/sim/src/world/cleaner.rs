@@ -210,7 +210,7 @@ impl World<'_> {
             Want::List { prefix } => initiator::Request::List { handle, prefix },
             Want::Discard(discard) => initiator::Request::Discard { handle, discard },
             Want::Over(pass) => {
-                worker.machine.again();
+                worker.machine.next_pass();
                 let began = std::mem::replace(&mut worker.began, self.now + PAUSE);
                 let report = object::clean::Report { pass, problem: None };
                 self.note(49, node, report.pass.copies as usize, || trace::objects::pass_over(&report));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{self, Found, GetError, PutError, Stored};
-use protocol::machine::Unused;
+use protocol::machine::IgnoredReason;
 use protocol::target;
 use protocol::time::{Instant, Span};
 
@@ -76,7 +76,7 @@ impl World<'_> {
                 }
             }
             // Nothing follows from them.
-            target::Event::Dropped(Unused::Late | Unused::OtherMap | Unused::Busy) => {}
+            target::Event::Ignored(IgnoredReason::Late | IgnoredReason::OtherMap | IgnoredReason::Busy) => {}
             other => self.note(7, id, 0, || trace::target_event(&other)),
         }
     }
@@ -139,7 +139,7 @@ impl World<'_> {
             | initiator::Event::RepairSent
             | initiator::Event::Hedged
             | initiator::Event::Multicast { .. }
-            | initiator::Event::Dropped(_)
+            | initiator::Event::Ignored(_)
             | initiator::Event::CorruptCopy { .. } => {}
         }
     }

@@ -4,7 +4,7 @@ use super::{
     Answer, Bid, Context, Destination, Event, Get, Instant, Message, NodeId, OfferedWindow, Phase, Span, Step,
 };
 use crate::calendar::Window;
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::wire::{Granted, Grants};
 
 /// How far the second request of a get is.
@@ -87,12 +87,12 @@ impl Get {
                 self.round.answered.push(from);
                 self.offers.push((from, offered, context.now));
             } else if !self.round.awaits(from) {
-                return context.drops(Unused::Late);
+                return context.ignore(IgnoredReason::Late);
             }
             return Step::Continue;
         }
         if bid.round != self.round.number || self.hedge != Hedge::Asked(from) {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         self.hedge = Hedge::Off;
         if let Answer::Window(offered) = bid.answer {

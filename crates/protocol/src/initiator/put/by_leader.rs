@@ -1,7 +1,7 @@
 //! A put with a leader: it grants windows in one step, and members may refuse them (`docs/leader.md`).
 
 use super::{Answer, Choice, Context, Destination, NodeId, Offer, Phase, Put, PutRequest, Span, Step, Window, limits};
-use crate::machine::Unused;
+use crate::machine::IgnoredReason;
 use crate::wire::{Direction, Grant, LeadRequest, Leading, Message};
 
 impl Put {
@@ -36,17 +36,17 @@ impl Put {
     }
 
     /// The leader granted windows on behalf of some members.
-    pub(in crate::initiator) fn granted(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
+    pub(in crate::initiator) fn on_grant(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
         context.grants.sample(context.now.since(self.leader.since));
         if grant.round != self.round.number {
             context.give_back(from, grant);
             return Step::Continue;
         }
         let Phase::Asking { since, .. } = self.phase else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         if self.leader.asked != Some(from) || grant.direction != Direction::Put || grant.windows.is_empty() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         context.choices.sample(context.now.since(since));
         context.uplink.remove(self.txn);
@@ -94,10 +94,10 @@ impl Put {
     /// A member does not keep the window that was granted for it.
     pub(super) fn member_refused(&mut self, context: &mut Context, from: NodeId, answer: Answer) -> Step {
         let Phase::Transferring { waiting, .. } = &mut self.phase else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         if waiting.remove(&from).is_none() {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         }
         match answer {
             Answer::HaveIt => {

@@ -5,7 +5,7 @@ use super::{
     Waiting, Window,
 };
 use crate::flat_map::FlatMap;
-use crate::machine::{Output, Unused};
+use crate::machine::{IgnoredReason, Output};
 use crate::transfer::SLOWEST;
 
 impl Put {
@@ -67,10 +67,10 @@ impl Put {
         }
         let (now, late) = (context.now, context.config.late);
         let Phase::Transferring { waiting, .. } = &mut self.phase else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         let Some(entry) = waiting.get_mut(&from) else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         match ack {
             Ack::Pending => *entry = Waiting { due: now + late.times(2), probes: 0, ..*entry },
@@ -106,15 +106,15 @@ impl Put {
         let header = context.data_header(self.txn, self.job.put.payload.len());
         let late = context.config.late;
         let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         let Some(entry) = waiting.get_mut(&from) else {
-            return context.drops(Unused::Late);
+            return context.ignore(IgnoredReason::Late);
         };
         let to = Destination::Node(from);
         // What is being sent to it, or to several at once, may hold what it asks for: it asks again.
         if outgoing.iter().any(|sending| sending.to() == to || matches!(sending.to(), Destination::Members(_))) {
-            return context.drops(Unused::Busy);
+            return context.ignore(IgnoredReason::Busy);
         }
         let rate = rate.clamp(entry.rate / SLOWEST, entry.rate);
         let again = Outgoing::whole(to, header, self.job.put.payload.clone(), context.now, rate).ranges(ranges);

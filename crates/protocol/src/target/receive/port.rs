@@ -49,16 +49,16 @@ impl Target {
         let others = self
             .inward
             .windows()
-            .filter(|w| self.reservations.get(&w.txn).and_then(|r| r.basis.leader()) != Some(from));
+            .filter(|w| self.reservations.get(&w.txn).and_then(|r| r.claim.leader()) != Some(from));
         let taken = others.map(|w| w.end.min(end).since(w.start.max(start))).fold(Span::ZERO, |sum, one| sum + one);
         taken > end.since(start).div(4)
     }
 
     /// When the port is through with what others than the leader `from` reserved.
     pub(in crate::target) fn others_end(&self, from: NodeId) -> Instant {
-        let others = self.reservations.values().filter(|r| r.basis.leader() != Some(from));
+        let others = self.reservations.values().filter(|r| r.claim.leader() != Some(from));
         others
-            .filter(|r| r.basis.is_reserved() && r.stage != Stage::Writing)
+            .filter(|r| r.claim.is_reserved() && r.stage != Stage::Writing)
             .map(|r| r.window.1)
             .max()
             .unwrap_or(self.now)
@@ -73,8 +73,9 @@ impl Target {
     /// Whether another copy arrives: has begun, is not complete, and does not wait for what was lost.
     pub(super) fn others_arrive(&self, txn: TxnId) -> bool {
         let pause = self.link.span(self.now, self.config.quantum as u64);
-        let arrives =
-            |r: &Reservation| r.stage == Stage::Arriving && r.silent.is_some_and(|since| self.now.since(since) < pause);
+        let arrives = |r: &Reservation| {
+            r.stage == Stage::Arriving && r.stalled_since.is_some_and(|since| self.now.since(since) < pause)
+        };
         self.reservations.iter().any(|(other, r)| *other != txn && arrives(r))
     }
 
@@ -110,10 +111,10 @@ impl Target {
     /// when it was asked for is in no queue.
     pub(super) fn queued_until(&self, txn: TxnId, r: &Reservation) -> Option<Instant> {
         let others = self.reservations.iter().filter(|(other, r)| {
-            let expected = r.stage.is_open() && r.window.0 <= self.now && r.silent.is_some();
+            let expected = r.stage.is_open() && r.window.0 <= self.now && r.stalled_since.is_some();
             **other != txn && expected && r.repairs == 0
         });
         let owed = others.map(|(_, r)| u64::from(r.incoming.outstanding())).sum();
-        Some(r.silent? + self.patience(r.repairs) + self.link.span(self.now, owed))
+        Some(r.stalled_since? + self.patience(r.repairs) + self.link.span(self.now, owed))
     }
 }

@@ -5,9 +5,9 @@ use crate::time::Instant;
 
 /// What a copy may count on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Basis {
+pub(super) enum Claim {
     /// Nothing is kept for it but room in memory.
-    Share,
+    Unreserved,
     /// The window that was offered.
     Offer,
     /// The window that a leader granted.
@@ -19,17 +19,17 @@ pub(super) enum Basis {
     },
 }
 
-impl Basis {
+impl Claim {
     /// Whether the port is kept for it.
     pub(super) const fn is_reserved(self) -> bool {
-        !matches!(self, Self::Share)
+        !matches!(self, Self::Unreserved)
     }
 
     /// The leader that granted it.
     pub(super) const fn leader(self) -> Option<NodeId> {
         match self {
             Self::Grant { leader, .. } => Some(leader),
-            Self::Share | Self::Offer => None,
+            Self::Unreserved | Self::Offer => None,
         }
     }
 }

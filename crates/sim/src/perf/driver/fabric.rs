@@ -33,7 +33,7 @@ pub(in crate::perf) trait Fabric: Sized + Send {
     fn destination(wire: &Self::Wire) -> Option<Destination>;
 
     /// Reads what is here of one of the part's nodes, and says nothing.
-    fn touch(&self, slot: usize) -> u64;
+    fn prefetch(&self, slot: usize) -> u64;
 
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Self::Wire);
 }

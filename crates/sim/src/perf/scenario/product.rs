@@ -1,7 +1,7 @@
 //! The keys of the product's own machines.
 
 use paper::Protocol;
-use protocol::config::{Config, Reads};
+use protocol::config::{Config, GetChoice};
 use protocol::time::Span;
 use protocol::transport::{Selection, Transport};
 use serde::Deserialize;
@@ -23,7 +23,7 @@ pub(super) enum ProfileName {
 /// Which holder serves a get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum GetChoice {
+pub(super) enum GetChoiceName {
     #[default]
     First,
     Best,
@@ -121,9 +121,9 @@ impl File {
             stretch_m: stretch(plain.stretch_m)?,
             stretch_h: stretch(plain.stretch_h)?,
             lead_gets: self.lead_gets.unwrap_or(plain.lead_gets),
-            reads: match self.get_choice.unwrap_or_default() {
-                GetChoice::First => Reads::First,
-                GetChoice::Best => Reads::Best,
+            get_choice: match self.get_choice.unwrap_or_default() {
+                GetChoiceName::First => GetChoice::FirstGood,
+                GetChoiceName::Best => GetChoice::Best,
             },
             remember: self.remember.unwrap_or(plain.remember),
             hedge_percent: within("hedge_percent", self.hedge_percent.unwrap_or(0), 0, 100)?,

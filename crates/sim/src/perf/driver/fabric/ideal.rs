@@ -94,7 +94,7 @@ impl Fabric for Ideal {
         }
     }
 
-    fn touch(&self, _slot: usize) -> u64 {
+    fn prefetch(&self, _slot: usize) -> u64 {
         0
     }
 

@@ -141,9 +141,9 @@ impl Fabric for Switch {
         }
     }
 
-    fn touch(&self, slot: usize) -> u64 {
+    fn prefetch(&self, slot: usize) -> u64 {
         let Link { port, uplink, .. } = &self.links[slot];
-        port.touch() ^ uplink.touch()
+        port.prefetch() ^ uplink.prefetch()
     }
 
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Wire) {

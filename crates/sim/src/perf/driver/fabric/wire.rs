@@ -61,7 +61,7 @@ pub(super) enum Sent {
 
 impl Uplink {
     /// Reads it, and says nothing.
-    pub(super) fn touch(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         self.control_until ^ self.queue.len() as u64
     }
 
@@ -125,7 +125,7 @@ pub(super) struct Port {
 
 impl Port {
     /// Reads it, and says nothing.
-    pub(super) const fn touch(&self) -> u64 {
+    pub(super) const fn prefetch(&self) -> u64 {
         self.at ^ self.through
     }
     /// Lets the queue grow and shrink until `now`. What does not fit into `room` is dropped: the time on the wire of it,

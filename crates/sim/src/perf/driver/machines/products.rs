@@ -99,7 +99,7 @@ impl MachineSet for Products {
             | InitiatorEvent::Bid { .. }
             | InitiatorEvent::RepairSent
             | InitiatorEvent::Multicast { .. }
-            | InitiatorEvent::Dropped(_)
+            | InitiatorEvent::Ignored(_)
             | InitiatorEvent::CorruptCopy { .. } => return,
         };
         let (over, notice) = machines.workload.over(n, handle);

@@ -1,4 +1,4 @@
-//! What a leader granted of late: each request looks whether it is one of these again.
+//! The grants of the last transactions, by which a leader recognises a request that the network doubled or delayed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,14 +7,14 @@ use crate::limits;
 
 /// The last [`limits::FINISHED`] transactions.
 #[derive(Debug, Default)]
-pub(super) struct Granted {
+pub(super) struct RecentGrants {
     /// To whom, and in which round.
     last: BTreeMap<TxnId, (NodeId, u8)>,
     /// Oldest first.
     order: VecDeque<TxnId>,
 }
 
-impl Granted {
+impl RecentGrants {
     /// A transaction's last round replaces an earlier one.
     pub(super) fn remember(&mut self, txn: TxnId, to: NodeId, round: u8) {
         if self.last.insert(txn, (to, round)).is_some() {
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_a_later_round_is_the_newest() {
-        let (mut granted, to) = (Granted::default(), NodeId(NodeId::FIRST_INITIATOR));
+        let (mut granted, to) = (RecentGrants::default(), NodeId(NodeId::FIRST_INITIATOR));
         granted.remember(TxnId(0), to, 0);
         granted.remember(TxnId(1), to, 0);
         granted.remember(TxnId(0), to, 1);

@@ -9,7 +9,7 @@ use super::{Driver, Event, Fabric, MachineSet};
 
 impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     /// Reads of the nodes to which the next events come what most events need, for several events at once.
-    pub(super) fn touch_ahead(&mut self) {
+    pub(super) fn prefetch_next(&mut self) {
         let Some(places) = self.queue.look_ahead() else { return };
         let mut slots = core::mem::take(&mut self.upcoming);
         for event in self.queue.known(places) {
@@ -17,10 +17,10 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         }
         let of_node = |sum, slot: usize| {
             let of_machine = match slot.checked_sub(self.own_targets) {
-                None => Machine::touch(&self.targets[slot]),
-                Some(n) => Machine::touch(&self.initiators[n]),
+                None => Machine::prefetch(&self.targets[slot]),
+                Some(n) => Machine::prefetch(&self.initiators[n]),
             };
-            sum ^ of_machine ^ self.nodes[slot].touch() ^ self.fabric.touch(slot)
+            sum ^ of_machine ^ self.nodes[slot].prefetch() ^ self.fabric.prefetch(slot)
         };
         core::hint::black_box(slots.drain(..).fold(0, of_node));
         self.upcoming = slots;
