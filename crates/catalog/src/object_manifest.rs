@@ -82,16 +82,16 @@ pub enum Kind {
     Object,
     /// The object was deleted, and its older versions are kept: a delete marker.
     Marker,
-    /// A version was removed for good: the one in `erases`, or, for the null version, every older null version.
-    Erased,
+    /// A version was removed for good: the one in `removes`, or, for the null version, every older null version.
+    Removal,
     /// There is a bucket.
     Bucket,
     /// The bucket was deleted.
-    BucketGone,
+    BucketRemoval,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Object, Self::Marker, Self::Erased, Self::Bucket, Self::BucketGone];
+    const ALL: [Self; 5] = [Self::Object, Self::Marker, Self::Removal, Self::Bucket, Self::BucketRemoval];
 }
 
 /// Where the bytes of an object are.
@@ -107,7 +107,7 @@ pub enum Body {
     InManifest,
 }
 
-/// One version of an object, or a bucket (which has the key "").
+/// What a manifest says, and a row of the catalog: one version of an object, a removal, or a bucket (which has the key "").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What it says.
@@ -122,8 +122,8 @@ pub struct Record {
     pub null: bool,
     /// When the attributes were set last, microseconds since 1970; the greater one of two records of a version is true.
     pub revision: u64,
-    /// For [`Kind::Erased`] of a version that is not null: which one.
-    pub erases: VersionId,
+    /// For [`Kind::Removal`] of a version that is not null: which one.
+    pub removes: VersionId,
     /// Bytes of the object.
     pub size: u64,
     /// Its entity tag, without quotes.
@@ -141,7 +141,7 @@ impl Record {
     #[must_use]
     pub fn is_removal(&self) -> bool {
         match self.kind {
-            Kind::Erased | Kind::BucketGone => true,
+            Kind::Removal | Kind::BucketRemoval => true,
             Kind::Bucket => self.attributes.contains_key(LEAVING),
             Kind::Object | Kind::Marker => false,
         }
@@ -157,7 +157,7 @@ impl Record {
             version,
             null: false,
             revision: version.micros(),
-            erases: VersionId::default(),
+            removes: VersionId::default(),
             size: 0,
             etag: String::new(),
             attributes: BTreeMap::new(),
@@ -240,7 +240,7 @@ impl Record {
         out.extend(self.revision.to_le_bytes());
         out.extend(self.size.to_le_bytes());
         debug_assert_eq!(out.len(), HEADER_BYTES);
-        out.extend(self.erases.0.to_be_bytes());
+        out.extend(self.removes.0.to_be_bytes());
         for text in [&self.bucket, &self.key, &self.etag] {
             put_text(&mut out, text);
         }
@@ -301,7 +301,7 @@ impl Record {
         let version = VersionId(u128::from_be_bytes(cursor.array()?));
         let revision = u64::from_le_bytes(cursor.array()?);
         let size = u64::from_le_bytes(cursor.array()?);
-        let erases = VersionId(u128::from_be_bytes(cursor.array()?));
+        let removes = VersionId(u128::from_be_bytes(cursor.array()?));
         let [bucket, key, etag] = [cursor.text()?, cursor.text()?, cursor.text()?];
         if bucket.is_empty() || bucket.contains('\0') || key.len() > KEY_BYTES {
             return Err(Malformed::Name);
@@ -326,7 +326,7 @@ impl Record {
             return Err(Malformed::Length);
         }
         let null = null == 1;
-        let record = Self { kind, bucket, key, version, null, revision, erases, size, etag, attributes, parts, body };
+        let record = Self { kind, bucket, key, version, null, revision, removes, size, etag, attributes, parts, body };
         record.check_size()?;
         if record.format() == format { Ok(record) } else { Err(Malformed::Packing) }
     }

@@ -50,8 +50,8 @@ pub(crate) struct DamageInfo {
 /// What the gateway's cleaning has done since it was started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CleanInfo {
-    /// Passes.
-    pub(crate) looks: u64,
+    /// Passes that were made.
+    pub(crate) passes: u64,
     /// Chunks that the last finished pass found nothing to refer to.
     pub(crate) unreferenced: u64,
     /// Copies dropped, by all passes.

@@ -48,7 +48,7 @@ pub(crate) fn start(
 
 fn note(info: &mut CleanInfo, report: Report) {
     let pass = report.pass;
-    info.looks += 1;
+    info.passes += 1;
     info.copies += pass.copies;
     info.bytes += pass.bytes;
     if pass.copies > 0 {

@@ -7,7 +7,7 @@ use crate::args::{Args, ClusterCommand, Command, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
 use crate::{
-    bench, catalog, clean, files, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up,
+    bench, catalog, clean, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up, users,
 };
 
 /// Groups that a line names at most.
@@ -29,14 +29,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Up(args) => up::run(&args),
         Command::Target(args) => roles::target(&args),
         Command::Gateway(args) => roles::gateway(&args),
-        Command::Put(args) => files::put(&args),
-        Command::Get(args) => files::get(&args),
-        Command::Stat(args) => files::stat(&args),
-        Command::Ls(args) => files::list(&args),
-        Command::Rm(args) => files::remove(&args),
+        Command::Put(args) => objects::put(&args),
+        Command::Get(args) => objects::get(&args),
+        Command::Stat(args) => objects::stat(&args),
+        Command::Ls(args) => objects::list(&args),
+        Command::Rm(args) => objects::remove(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Status(args) => status(&args),
-        Command::User(command) => objects::user(&command),
+        Command::User(command) => users::user(&command),
         Command::Catalog(command) => catalog::run(&command),
         Command::Cluster(ClusterCommand::Plan(args)) => plan::run(&args),
         Command::Clean(args) => clean::run(&args),
@@ -135,10 +135,10 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
         ))?;
     }
     let cleaning = &status.cleaning;
-    if cleaning.looks > 0 {
+    if cleaning.passes > 0 {
         line(&format!(
             "cleaning: {} passes, {} copies dropped, {}; the last found {} chunks that nothing refers to",
-            cleaning.looks,
+            cleaning.passes,
             cleaning.copies,
             units::size(cleaning.bytes),
             cleaning.unreferenced

@@ -8,8 +8,8 @@ use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
 use crate::client::S3;
-use crate::files::PutReport;
 use crate::location::Location;
+use crate::objects::PutReport;
 use crate::output::{self, byte_bar, json, line};
 use crate::running::Running;
 use crate::{process, units};

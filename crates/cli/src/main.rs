@@ -8,7 +8,6 @@ mod clean;
 mod client;
 mod commands;
 mod demo;
-mod files;
 mod gateway;
 mod gateway_file;
 mod local_cluster;
@@ -24,11 +23,13 @@ mod private;
 mod process;
 mod roles;
 mod running;
+mod s3_endpoint;
 mod service;
 mod silence;
 mod simulate;
 mod units;
 mod up;
+mod users;
 
 use std::process::ExitCode;
 

@@ -10,7 +10,7 @@ use crate::client::{S3, header, is_refused};
 use crate::location::Location;
 use crate::output::{byte_bar, json, line, say, shortened};
 use crate::service::NodeCluster;
-use crate::{files, local_cluster, units};
+use crate::{local_cluster, objects, units};
 
 /// Which file an object was.
 const OF_FILE: &str = "x-amz-meta-reservoir-file";
@@ -32,7 +32,7 @@ struct Done {
 /// Runs `reservoir migrate`.
 pub(crate) fn run(args: &MigrateArgs) -> anyhow::Result<()> {
     let config = &args.with.table.config;
-    let s3 = files::s3(&args.with)?;
+    let s3 = objects::s3(&args.with)?;
     let cluster = NodeCluster::start(&local_cluster::read(config)?, None, false, None)?;
     let mut moving = Moving { cluster: &cluster, s3: &s3, args, done: Done::default(), moved: Vec::new() };
     each_file(&cluster, &mut |file| moving.take(file))?;

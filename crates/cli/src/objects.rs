@@ -1,141 +1,294 @@
-//! The S3 endpoint of a gateway, and the commands for its users.
+//! `put`, `get`, `stat`, `ls` and `rm`: objects, over S3.
 
-use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+mod tree;
 
-use anyhow::Context;
-use catalog::Catalog;
-use object::ChunkService;
-use object::objects::Objects;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use rusty_s3::Method;
 use serde::Serialize;
 
-use crate::args::{GatewayArgs, UserCommand};
-use crate::catalog::CatalogLocation;
-use crate::output::{json, line};
-use crate::service::NodeCluster;
-use crate::{gateway, gateway_file};
+use crate::args::{GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
+use crate::client::{S3, WITH_CHECKSUMS, header, is_refused};
+use crate::location::{BUCKET, Location};
+use crate::output::{self, byte_bar, json, line, shortened};
+use crate::units;
 
-/// Connections that wait to be taken.
-const BACKLOG: i32 = 1_024;
-/// How long a gateway that stops waits for its catalog to take note.
-const FAREWELL: Duration = Duration::from_secs(1);
+const STORAGE_CLASS: &str = "x-amz-storage-class";
 
-/// What serves S3.
-pub(crate) struct S3Endpoint {
-    pub(crate) server: s3::Server,
-    pub(crate) listener: TcpListener,
-    pub(crate) catalog: Arc<dyn Catalog>,
-    pub(crate) heartbeat: Heartbeat,
+/// The S3 endpoint that is asked.
+pub(crate) fn s3(with: &ObjectArgs) -> anyhow::Result<S3> {
+    S3::of(&with.table.config, with.user.as_deref(), with.table.patience()?, output::advice())
 }
 
-/// Tells the catalog that this gateway lives, until this is dropped; then that it has ended.
-pub(crate) struct Heartbeat {
-    stop: Option<Sender<()>>,
-    ended: Receiver<()>,
+/// A finished put.
+#[derive(Debug, Serialize)]
+pub(crate) struct PutReport {
+    bucket: String,
+    key: String,
+    /// Bytes.
+    pub(crate) size: u64,
+    etag: String,
+    /// CRC-64/NVME of the bytes, which the gateway found in them as well.
+    crc64nvme: String,
+    /// From the first byte to the version that is visible.
+    seconds: f64,
+    /// Bytes (10^6) per second.
+    pub(crate) mb_per_s: f64,
 }
 
-impl Heartbeat {
-    fn start(objects: Arc<Objects>) -> anyhow::Result<Self> {
-        let ((stop, stopped), (done, ended)) = (channel(), channel());
-        let run = move || {
-            let mut well = true;
-            while stopped.recv_timeout(object::HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
-                let outcome = objects.heartbeat();
-                // Logged once, and not every few seconds.
-                if let (Err(error), true) = (&outcome, well) {
-                    tracing::warn!("the catalog could not be notified that this gateway lives: {error}");
-                }
-                well = outcome.is_ok();
-            }
-            if let Err(error) = objects.end() {
-                tracing::warn!("the catalog could not be notified that this gateway ends: {error}");
-            }
-            let _ = done.send(());
+impl PutReport {
+    /// Puts, and measures.
+    pub(crate) fn of(
+        s3: &S3,
+        at: &Location,
+        source: &mut dyn Read,
+        size: Option<u64>,
+        class: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let begin = Instant::now();
+        let put = s3.put(at, source, size, &of_class(class))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(Self {
+            bucket: at.bucket.clone(),
+            key: at.key.clone(),
+            size: put.size,
+            etag: put.etag.trim_matches('"').to_owned(),
+            crc64nvme: put.crc64nvme,
+            seconds,
+            mb_per_s: units::mb_per_s(put.size, seconds),
+        })
+    }
+}
+
+/// The headers that ask for a storage class.
+fn of_class(class: Option<&str>) -> Vec<(&str, &str)> {
+    class.map(|class| (STORAGE_CLASS, class)).into_iter().collect()
+}
+
+/// A finished get.
+#[derive(Debug, Serialize)]
+struct GetReport {
+    bucket: String,
+    key: String,
+    size: u64,
+    etag: String,
+    /// The checksum that the bytes were compared with.
+    verified: Option<&'static str>,
+    /// From the request to the last verified byte.
+    seconds: f64,
+    mb_per_s: f64,
+}
+
+/// What is known of an object.
+#[derive(Debug, Serialize)]
+struct Known {
+    bucket: String,
+    key: String,
+    size: u64,
+    modified: String,
+    etag: String,
+    storage_class: String,
+    /// Of a bucket that keeps versions.
+    version: Option<String>,
+    content_type: Option<String>,
+    /// By the names of their headers.
+    checksums: Vec<(String, String)>,
+    /// The same of what users set for it.
+    metadata: Vec<(String, String)>,
+}
+
+/// A file to put: its source, and its length if that is known.
+fn open_source(path: &Path) -> anyhow::Result<(Box<dyn Read>, Option<u64>)> {
+    if path.as_os_str() == "-" {
+        return Ok((Box::new(io::stdin()), None));
+    }
+    let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
+    let meta = file.metadata().with_context(|| format!("{} cannot be examined", path.display()))?;
+    ensure!(!meta.is_dir(), "{} is a directory: name a file, or store all below it with -r", path.display());
+    let size = meta.is_file().then_some(meta.len());
+    Ok((Box::new(file), size))
+}
+
+/// What a file or directory is put as.
+fn destination(args: &PutArgs) -> anyhow::Result<Location> {
+    let to = args.to.clone().or(args.name.clone());
+    let to = to.unwrap_or_else(|| Location { bucket: BUCKET.to_owned(), key: String::new() });
+    ensure!(!to.bucket.is_empty(), "{to} names no bucket: write s3://BUCKET/KEY");
+    if !to.key.is_empty() && !to.key.ends_with('/') {
+        return Ok(to);
+    }
+    let last = match args.file.as_os_str().to_str() {
+        Some("-") => None,
+        // The directory where one is has a name, too.
+        _ if args.recursive => args.file.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned())),
+        _ => args.file.file_name().map(ToOwned::to_owned),
+    };
+    let last = last
+        .as_ref()
+        .and_then(|name| name.to_str())
+        .context("what is read has no name: say where to, s3://BUCKET/KEY")?;
+    let at = to.join(last);
+    at.check().map_err(anyhow::Error::msg)?;
+    Ok(at)
+}
+
+/// Runs `reservoir put`.
+pub(crate) fn put(args: &PutArgs) -> anyhow::Result<()> {
+    if args.recursive {
+        ensure!(args.file.is_dir(), "{} is no directory: store it without -r", args.file.display());
+        let (to, class) = (destination(args)?.directory(), of_class(args.class.as_deref()));
+        return tree::put(&s3(&args.with)?, &args.file, &to, &class, args.with.table.json);
+    }
+    let (source, size) = open_source(&args.file)?;
+    let at = destination(args)?;
+    let s3 = s3(&args.with)?;
+    let bar = byte_bar(&shortened(&at.to_string()), size);
+    let report = PutReport::of(&s3, &at, &mut bar.wrap_read(source), size, args.class.as_deref())?;
+    bar.finish_and_clear();
+    if args.with.table.json {
+        return json(&report);
+    }
+    line(&format!("stored {at}: {}, {:.1} MB/s", units::size(report.size), report.mb_per_s))
+}
+
+/// Runs `reservoir get`.
+pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
+    let (at, table) = (&args.what, &args.with.table);
+    let path = args.output.clone().unwrap_or_else(|| PathBuf::from(at.last()));
+    if args.recursive {
+        return tree::get(&s3(&args.with)?, &at.clone().directory(), &path, table.json);
+    }
+    let s3 = s3(&args.with)?;
+    ensure!(!at.key.is_empty(), "{at} names no object: write s3://BUCKET/KEY, or read all with -r");
+    let bar = byte_bar(&shortened(&at.to_string()), Some(0));
+    let to_stdout = path.as_os_str() == "-";
+    let begin = Instant::now();
+    let got = if to_stdout {
+        let mut sink = io::stdout().lock();
+        let got = s3.get(at, &mut sink, &bar)?;
+        sink.flush().context("standard output cannot be written")?;
+        got
+    } else {
+        s3.get_to(at, &path, &bar)?
+    };
+    let seconds = begin.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    if to_stdout {
+        return Ok(());
+    }
+    let mb_per_s = units::mb_per_s(got.size, seconds);
+    if table.json {
+        let (bucket, key) = (at.bucket.clone(), at.key.clone());
+        return json(&GetReport {
+            bucket,
+            key,
+            size: got.size,
+            etag: got.etag,
+            verified: got.verified,
+            seconds,
+            mb_per_s,
+        });
+    }
+    let verified = got.verified.map_or_else(String::new, |sum| format!(" verified by {sum},"));
+    line(&format!("read {at}: {},{verified} {mb_per_s:.1} MB/s, in {}", units::size(got.size), path.display()))
+}
+
+/// Runs `reservoir stat`.
+pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<()> {
+    let at = &args.what;
+    ensure!(!at.key.is_empty(), "{at} names no object: write s3://BUCKET/KEY");
+    let answer = s3(&args.with)?.ask(Method::Head, (&at.bucket, &at.key), &[], &WITH_CHECKSUMS, b"")?;
+    let some = |name: &str| Some(header(&answer, name).to_owned()).filter(|text| !text.is_empty());
+    let beginning = |start: &str| -> Vec<(String, String)> {
+        let names = answer.headers().keys().map(|name| name.as_str().to_owned());
+        let names = names.filter(|name| name.starts_with(start) && name != "x-amz-checksum-type");
+        names.map(|name| (name.clone(), header(&answer, &name).to_owned())).collect()
+    };
+    let known = Known {
+        bucket: at.bucket.clone(),
+        key: at.key.clone(),
+        size: header(&answer, "content-length").parse().context("the gateway did not say how long it is")?,
+        modified: header(&answer, "last-modified").to_owned(),
+        etag: header(&answer, "etag").trim_matches('"').to_owned(),
+        // S3 says nothing of the usual one.
+        storage_class: some(STORAGE_CLASS).unwrap_or_else(|| "STANDARD".to_owned()),
+        version: some("x-amz-version-id"),
+        content_type: some("content-type"),
+        checksums: beginning("x-amz-checksum-"),
+        metadata: beginning("x-amz-meta-"),
+    };
+    if args.with.table.json {
+        return json(&known);
+    }
+    let mut rows = vec![
+        ("bucket".to_owned(), known.bucket),
+        ("key".to_owned(), known.key),
+        ("size".to_owned(), format!("{} bytes ({})", known.size, units::size(known.size))),
+        ("modified".to_owned(), known.modified),
+        ("entity tag".to_owned(), known.etag),
+        ("storage class".to_owned(), known.storage_class),
+    ];
+    rows.extend(known.version.map(|version| ("version".to_owned(), version)));
+    rows.extend(known.content_type.map(|kind| ("content type".to_owned(), kind)));
+    rows.extend(known.checksums.into_iter().chain(known.metadata));
+    output::pairs(rows)
+}
+
+/// The time of a list, as it is shown.
+fn shown(modified: &str) -> String {
+    modified.get(..19).unwrap_or(modified).replace('T', " ")
+}
+
+/// Runs `reservoir ls`. Pages are printed as they come.
+pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
+    let s3 = s3(&args.with)?;
+    let everything = Location { bucket: BUCKET.to_owned(), key: String::new() };
+    let at = args.what.as_ref().unwrap_or(&everything);
+    let as_json = args.with.table.json;
+    if at.bucket.is_empty() {
+        let buckets = s3.buckets()?;
+        return if as_json {
+            json(&buckets)
+        } else {
+            buckets.iter().try_for_each(|name| line(&format!("s3://{name}")))
         };
-        std::thread::Builder::new().name("heartbeat".into()).spawn(run).context("the heartbeat cannot be started")?;
-        Ok(Self { stop: Some(stop), ended })
+    }
+    let mut count = 0_u64;
+    for object in s3.objects(at) {
+        let object = match object {
+            // Nobody has put anything yet.
+            Err(error) if at.bucket == BUCKET && is_refused(&error, "NoSuchBucket") => break,
+            object => object?,
+        };
+        if as_json {
+            let text = serde_json::to_string(&object).context("the answer could not be written as JSON")?;
+            line(&format!("{}{text}", if count == 0 { "[" } else { "," }))?;
+        } else {
+            line(&format!("{}  {:>10}  {}", shown(&object.modified), units::size(object.size), object.key))?;
+        }
+        count += 1;
+    }
+    match (as_json, count) {
+        (true, 0) => line("[]"),
+        (true, _) => line("]"),
+        (false, _) => Ok(()),
     }
 }
 
-impl Drop for Heartbeat {
-    fn drop(&mut self) {
-        self.stop.take();
-        // Not for ever: others find that it is gone.
-        let _ = self.ended.recv_timeout(FAREWELL);
+/// Runs `reservoir rm`.
+pub(crate) fn remove(args: &RmArgs) -> anyhow::Result<()> {
+    let (at, s3) = (&args.what, s3(&args.with)?);
+    if args.recursive {
+        ensure!(!at.bucket.is_empty(), "{at} names no bucket: write s3://BUCKET/PREFIX");
+        return tree::remove(&s3, &at.clone().directory(), args.with.table.json);
     }
-}
-
-/// The S3 endpoint of a cluster, and its socket.
-pub(crate) fn s3_endpoint(
-    args: &GatewayArgs,
-    file: &gateway_file::S3File,
-    limit: Duration,
-    cluster: &Arc<NodeCluster>,
-) -> anyhow::Result<S3Endpoint> {
-    let listener = TcpListener::bind(file.listen).with_context(|| {
-        format!("the gateway cannot listen on {} for S3: stop what uses it, or change s3.listen", file.listen)
-    })?;
-    listener.set_nonblocking(true).context("the socket for S3 cannot be prepared")?;
-    // A gateway that finds no room there tries again a second later.
-    rustix::net::listen(&listener, BACKLOG).context("the socket for S3 cannot be prepared")?;
-    let catalog = CatalogLocation::of(&args.config, &args.catalog, Some(file)).open_for_changes(cluster)?;
-    let service = Arc::clone(cluster) as Arc<dyn ChunkService + Send + Sync>;
-    let objects = Objects::new(service, Arc::clone(&catalog)).with_limit(limit).compressing(file.compress);
-    let objects = objects.with_ahead(file.ahead()?).with_inline(file.inline()?);
-    let live = gateway::Cluster::live(&**cluster);
-    let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
-    let certificate = file.certificate(gateway_file::directory(&args.config))?;
-    let patience = Duration::from_secs(file.patience_seconds.max(1));
-    let classes = cluster.classes().clone();
-    let settings = s3::Settings { domain: file.domain.clone(), certificate, patience, classes, watch: Some(watch) };
-    let objects = Arc::new(objects);
-    let server = s3::Server::new(Arc::clone(&objects), gateway_file::users(&args.config, Some(file)), &settings)
-        .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;
-    Ok(S3Endpoint { server, listener, catalog, heartbeat: Heartbeat::start(objects)? })
-}
-
-/// A user as it is listed: without the secret.
-#[derive(Serialize)]
-struct Listed {
-    name: String,
-    access_key: String,
-}
-
-fn keys(user: &s3::User) -> anyhow::Result<()> {
-    line(&format!("access key: {}\nsecret key: {}", user.access_key, user.secret_key))
-}
-
-/// Runs `reservoir user`. A running gateway knows at once.
-pub(crate) fn user(command: &UserCommand) -> anyhow::Result<()> {
-    let (UserCommand::Add { table, .. }
-    | UserCommand::Show { table, .. }
-    | UserCommand::List { table }
-    | UserCommand::Remove { table, .. }) = command;
-    let file = gateway_file::load(&table.config)?;
-    let users = gateway_file::users(&table.config, file.s3.as_ref());
-    match command {
-        UserCommand::Add { name, .. } => {
-            let user = users.add(name)?;
-            if table.json { json(&user) } else { keys(&user) }
-        }
-        UserCommand::Show { name, secret, .. } => {
-            let user = users.get(name)?;
-            match (table.json, secret) {
-                (true, _) => json(&user),
-                (false, true) => line(&user.secret_key),
-                (false, false) => keys(&user),
-            }
-        }
-        UserCommand::List { .. } => {
-            let list = users.list()?.into_iter().map(|user| Listed { name: user.name, access_key: user.access_key });
-            let list: Vec<Listed> = list.collect();
-            if table.json {
-                return json(&list);
-            }
-            list.iter().try_for_each(|user| line(&format!("{}  {}", user.access_key, user.name)))
-        }
-        UserCommand::Remove { name, .. } => Ok(users.remove(name)?),
-    }
+    ensure!(!at.key.is_empty(), "{at} names no object: write s3://BUCKET/KEY, or remove all in a bucket with -r");
+    // S3 itself takes the removal of what is not there for done.
+    s3.ask(Method::Head, (&at.bucket, &at.key), &[], &[], b"")?;
+    s3.remove(&at.bucket, &at.key)?;
+    if args.with.table.json { json(&tree::Done { objects: 1, bytes: None }) } else { line(&format!("removed {at}")) }
 }

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::service::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, gateway_file, local_cluster, objects, private, process};
+use crate::{clean, gateway, gateway_file, local_cluster, private, process, s3_endpoint};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -124,7 +124,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let classes = file.s3.as_ref().map(|s3| s3.storage_classes(&cluster.client().map())).transpose()?;
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
     let (clean, limit) = (file.clean, file.clean.limit());
-    let s3 = file.s3.map(|s3| objects::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
+    let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.
     let _cleaner =
         s3.as_ref().map(|s3_endpoint| clean::start(clean, &cluster, Arc::clone(&s3_endpoint.catalog))).transpose()?;

@@ -121,7 +121,7 @@ fn a_gateway_cleans_by_itself_and_not_while_a_target_is_silent() {
     let before = status()["copies"].clone();
     s3.put("bucket", "k", &content(MIB, 2)).is(200);
     s3.ask("DELETE", ("bucket", "k"), &[], &[], b"").is(204);
-    let passes = status()["looks"].as_u64().unwrap();
-    wait_for("three more passes", || status()["looks"].as_u64() >= Some(passes + 3));
+    let passes = status()["passes"].as_u64().unwrap();
+    wait_for("three more passes", || status()["passes"].as_u64() >= Some(passes + 3));
     assert_eq!(status()["copies"], before);
 }

@@ -10,9 +10,9 @@ use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{Busy, Found};
 
 use crate::bug::Bug;
+use crate::incomplete_changes::IncompleteChanges;
 use crate::manifest::{self, Entry, Malformed, Manifest};
 use crate::service::{ChunkService, ServiceError};
-use crate::unanswered::Begun;
 use catalog::object_manifest::{self, Body, Record, decode_entries};
 use catalog::{Catalog, CatalogError, Start, all_buckets};
 use garbage::{Fate, Seen, judge};
@@ -135,7 +135,7 @@ impl<'a> Cleaning<'a> {
         self.known = References::new(self.machine.slice_bytes(), from);
         // In this order: the rows of an upload go when the manifest of its object is durable.
         self.read_catalog()?;
-        let mut garbage = Garbage { begun: Begun::of(self.catalog)?, ..Garbage::default() };
+        let mut garbage = Garbage { begun: IncompleteChanges::of(self.catalog)?, ..Garbage::default() };
         let kind = ChunkKind::Manifest as u8;
         let step = |first| if self.steps { vec![kind, first] } else { vec![kind] };
         for prefix in (0..=if self.steps { u8::MAX } else { 0 }).map(step).collect::<Vec<_>>() {
@@ -208,7 +208,7 @@ impl<'a> Cleaning<'a> {
             }
             if bytes.starts_with(&object_manifest::MAGIC) {
                 let record = Record::decode(&bytes).map_err(|why| Unreadable::Malformed(id, why))?;
-                garbage.begun.see(&record);
+                garbage.begun.note(&record);
                 records.push(Seen::new(id, holders, record));
             } else {
                 let manifest = Manifest::decode(&bytes).map_err(|why| Unreadable::Malformed(id, why))?;
@@ -282,7 +282,7 @@ impl<'a> Cleaning<'a> {
 /// The manifests that may go.
 #[derive(Default)]
 struct Garbage {
-    begun: Begun,
+    begun: IncompleteChanges,
     sure: Vec<(ChunkId, Vec<NodeId>)>,
     /// Those of changes that were never answered, if the catalog knows their run well, which shows when all were read.
     unanswered: Vec<(u64, ChunkId, Vec<NodeId>)>,

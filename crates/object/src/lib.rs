@@ -12,13 +12,13 @@ mod bug;
 pub mod clean;
 pub mod files;
 mod host;
+mod incomplete_changes;
 pub mod manifest;
 pub mod objects;
 pub mod rebuild;
 mod removal;
 mod runs;
 mod service;
-mod unanswered;
 
 /// How long a put may take unless something else is asked for: half the grace time of cleaning.
 pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);

@@ -249,7 +249,7 @@ impl Objects {
             record.attributes.insert(LEAVING.to_owned(), String::new());
         })?;
         // Before the catalog's change: whoever makes a bucket of that name after it has a later version.
-        let mut gone = Record::new(Kind::BucketGone, &bucket.record.bucket, "", VersionId::default());
+        let mut gone = Record::new(Kind::BucketRemoval, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;
         let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone(), gone.version));
         if let Err(error) = deleted {
@@ -380,8 +380,8 @@ impl Objects {
     /// When that cannot be stored.
     pub fn erase(&self, row: &Row) -> Result<bool, ObjectError> {
         let old = &row.record;
-        let mut record = Record::new(Kind::Erased, &old.bucket, &old.key, old.version.next());
-        record.erases = old.version;
+        let mut record = Record::new(Kind::Removal, &old.bucket, &old.key, old.version.next());
+        record.removes = old.version;
         record.revision = old.revision;
         record.null = old.null;
         record.set_redundancy(self.of_removal(old.redundancy()));
@@ -415,8 +415,8 @@ impl Objects {
     /// Says in the manifests that this version never came to be, so that its put is settled. When that fails, only a
     /// catalog that is made again from the manifests would show it.
     fn withdraw(&self, refused: &Record, flight: Flight<'_>) {
-        let mut record = Record::new(Kind::Erased, &refused.bucket, &refused.key, VersionId::default());
-        record.erases = refused.version;
+        let mut record = Record::new(Kind::Removal, &refused.bucket, &refused.key, VersionId::default());
+        record.removes = refused.version;
         record.set_redundancy(self.of_removal(refused.redundancy()));
         // Failing is harmless to whoever reads: no row names the version.
         let Ok(withdrawal) = self.begin(&mut record, refused.version.micros()) else { return };

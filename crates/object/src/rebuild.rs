@@ -188,8 +188,8 @@ impl Manifests {
         let counted = self.records.values().flatten().filter(|row| !without.contains(&row.manifest));
         let removal = |Row { record, .. }: &Row| {
             let version = match record.kind {
-                Kind::Erased => record.erases,
-                Kind::BucketGone => record.version,
+                Kind::Removal => record.removes,
+                Kind::BucketRemoval => record.version,
                 Kind::Object | Kind::Marker | Kind::Bucket => return None,
             };
             Some((record.bucket.clone(), record.key.clone(), version))
@@ -244,7 +244,7 @@ impl Manifests {
 /// version for all older null versions as well.
 fn standing(records: Vec<&Row>) -> Vec<&Row> {
     let removals = Removals::of(records.iter().map(|row| &row.record));
-    let stands = |row: &&Row| row.record.kind != Kind::Erased && !removals.remove(&row.record);
+    let stands = |row: &&Row| row.record.kind != Kind::Removal && !removals.remove(&row.record);
     let records: Vec<&Row> = records.into_iter().filter(stands).collect();
     let newest_null = records.iter().map(|row| &row.record).filter(|record| record.null);
     let newest_null = newest_null.map(|record| record.version).max();
@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn what_was_removed_does_not_come_back() {
-        let mut exact = row(Kind::Erased, 9, false);
-        exact.record.erases = VersionId::new(2, 0);
+        let mut exact = row(Kind::Removal, 9, false);
+        exact.record.removes = VersionId::new(2, 0);
         let versions = || vec![row(Kind::Object, 1, false), row(Kind::Object, 2, false), row(Kind::Marker, 3, false)];
         assert_eq!(stands(versions()), [1, 2, 3]);
         assert_eq!(stands([versions(), vec![exact]].concat()), [1, 3]);
@@ -319,11 +319,11 @@ mod tests {
     fn the_null_version_is_the_newest_one_of_its_kind() {
         let nulls = || vec![row(Kind::Object, 1, true), row(Kind::Object, 2, true)];
         assert_eq!(stands(nulls()), [2]);
-        assert_eq!(stands([nulls(), vec![row(Kind::Erased, 3, true)]].concat()), [0; 0]);
-        assert_eq!(stands([nulls(), vec![row(Kind::Erased, 3, true), row(Kind::Object, 4, true)]].concat()), [4]);
+        assert_eq!(stands([nulls(), vec![row(Kind::Removal, 3, true)]].concat()), [0; 0]);
+        assert_eq!(stands([nulls(), vec![row(Kind::Removal, 3, true), row(Kind::Object, 4, true)]].concat()), [4]);
         // A put that the catalog refused was withdrawn: the one before it stands.
-        let mut withdrawn = row(Kind::Erased, 3, false);
-        withdrawn.record.erases = VersionId::new(2, 0);
+        let mut withdrawn = row(Kind::Removal, 3, false);
+        withdrawn.record.removes = VersionId::new(2, 0);
         assert_eq!(stands([nulls(), vec![withdrawn]].concat()), [1]);
     }
 
@@ -335,9 +335,9 @@ mod tests {
             row
         };
         let erasure = |null, revision| {
-            let mut row = row(Kind::Erased, 2, null);
+            let mut row = row(Kind::Removal, 2, null);
             row.record.version = VersionId::new(2, 0).next();
-            (row.record.erases, row.record.revision) = (VersionId::new(2, 0), revision);
+            (row.record.removes, row.record.revision) = (VersionId::new(2, 0), revision);
             row
         };
         for null in [false, true] {
@@ -356,15 +356,15 @@ mod tests {
 
     #[test]
     fn a_removal_that_saw_an_earlier_revision_does_not_shield_from_a_later_removal() {
-        let of = |kind, micros, revision, erases| {
+        let of = |kind, micros, revision, removes| {
             let mut row = row(kind, micros, true);
-            (row.record.revision, row.record.erases) = (revision, VersionId::new(erases, 0));
+            (row.record.revision, row.record.removes) = (revision, VersionId::new(removes, 0));
             row
         };
         // A removal of 1 that was never answered, 1 with other attributes, 3 in its place, and the removal of that.
-        let mut records = vec![of(Kind::Erased, 2, 0, 1), of(Kind::Object, 1, 5, 0), of(Kind::Object, 3, 0, 0)];
+        let mut records = vec![of(Kind::Removal, 2, 0, 1), of(Kind::Object, 1, 5, 0), of(Kind::Object, 3, 0, 0)];
         assert_eq!(stands(records.clone()), [3]);
-        records.push(of(Kind::Erased, 4, 0, 3));
+        records.push(of(Kind::Removal, 4, 0, 3));
         assert_eq!(stands(records), [0; 0]);
     }
 

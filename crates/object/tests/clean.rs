@@ -144,12 +144,12 @@ fn an_empty_catalog_removes_nothing_that_stands() {
     assert_eq!(lost.passes(4).pass.unreferenced, 0);
     assert_eq!(world.memory.chunks.lock().unwrap().len(), before);
     // Nor does a manifest that says so, while the catalog contradicts.
-    let mut erased = Record::new(Kind::Erased, "b", "long", VersionId::new(u64::MAX >> 1, 1));
-    erased.erases = long.record.version;
+    let mut erased = Record::new(Kind::Removal, "b", "long", VersionId::new(u64::MAX >> 1, 1));
+    erased.removes = long.record.version;
     let (id, bytes) = erased.chunk();
     world.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
     let kept = world.catalog.newest("b", "k").unwrap().unwrap();
-    let mut erased = Record::new(Kind::Erased, "b", "k", VersionId::new(u64::MAX >> 1, 1));
+    let mut erased = Record::new(Kind::Removal, "b", "k", VersionId::new(u64::MAX >> 1, 1));
     erased.null = true;
     let (id, bytes) = erased.chunk();
     world.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();

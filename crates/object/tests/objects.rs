@@ -294,7 +294,7 @@ fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
             |objects: &Objects, record| objects.put(record, &Condition::Always, &mut Pieces::of(&content(10), 9_999));
         let (erased, hidden) = (put(&objects, new("erased", true)).unwrap(), put(&objects, new("k", false)).unwrap());
         objects.erase(&erased).unwrap();
-        assert_eq!(kept(&memory, Kind::Erased), removal, "of {class:?}");
+        assert_eq!(kept(&memory, Kind::Removal), removal, "of {class:?}");
         // A version without a class of its own in between: the null version is gone with the marker in its place.
         put(&objects, new("replaced", true)).unwrap();
         put(&objects, Record { null: false, ..record("replaced") }).unwrap();
@@ -303,13 +303,13 @@ fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
             let marker = objects.publish(marker, &Condition::Always).unwrap();
             assert_eq!(kept(&memory, Kind::Marker), removal, "of {class:?}");
             objects.erase(&marker).unwrap();
-            assert_eq!(kept(&memory, Kind::Erased), removal, "of {class:?}");
+            assert_eq!(kept(&memory, Kind::Removal), removal, "of {class:?}");
         }
         objects.erase(&hidden).unwrap();
         // One that comes too late to count is withdrawn.
         let objects = Arc::into_inner(objects).unwrap().with_limit(Duration::ZERO);
         assert!(matches!(put(&objects, new("late", false)), Err(ObjectError::TooSlow(_))));
-        assert_eq!(kept(&memory, Kind::Erased), removal, "of {class:?}");
+        assert_eq!(kept(&memory, Kind::Removal), removal, "of {class:?}");
     }
 }
 

@@ -12,6 +12,6 @@ mod ops;
 mod rules;
 mod state;
 
-pub use crate::http::{Certificate, Counts, Server, Settings, Watch, serve_pages};
+pub use crate::http::{Certificate, Counts, Server, Settings, Watch, serve_pages, without_port};
 pub use crate::rules::storage_class::StorageClasses;
 pub use crate::state::users::{User, Users, UsersError};

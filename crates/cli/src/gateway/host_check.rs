@@ -39,7 +39,7 @@ impl HostCheck {
         if hosts.any(|other| !other.eq_ignore_ascii_case(&host)) {
             return Err("the request names several hosts: name the gateway alone".to_owned());
         }
-        let name = without_port(&host);
+        let name = s3::without_port(&host);
         let address = name.parse::<Ipv4Addr>().is_ok()
             || name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).is_some_and(is_ipv6);
         if address || name == "localhost" || self.names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
@@ -80,13 +80,6 @@ fn check_page(method: &Method, uri: &Uri, headers: &HeaderMap, host: &str) -> Re
         None | Some("same-origin" | "none") => Ok(()),
         Some(_) if followed => Ok(()),
         Some(_) => refuse("another origin"),
-    }
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use protocol::id::{ChunkId, NodeId};
 
+use crate::incomplete_changes::{IncompleteChanges, contradicts, version};
 use crate::removal::Removals;
-use crate::unanswered::{Begun, contradicts, version};
 use catalog::object_manifest::{Body, Kind, Record, VersionId};
 use catalog::{Catalog, CatalogError, Row};
 
@@ -31,7 +31,7 @@ impl Seen {
     }
 
     fn is_removal(&self) -> bool {
-        matches!(self.record.kind, Kind::Erased | Kind::BucketGone)
+        matches!(self.record.kind, Kind::Removal | Kind::BucketRemoval)
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Fate {
 pub(super) fn judge(
     records: Vec<Seen>,
     catalog: &dyn Catalog,
-    begun: &Begun,
+    begun: &IncompleteChanges,
 ) -> Result<Vec<(Seen, Fate)>, CatalogError> {
     let goes = if records.first().is_some_and(|seen| seen.record.key.is_empty()) {
         judge_bucket(&records, catalog)?
@@ -65,7 +65,7 @@ pub(super) fn judge(
     Ok(judged)
 }
 
-fn unanswered(seen: &Seen, catalog: &dyn Catalog, begun: &Begun) -> Result<Fate, CatalogError> {
+fn unanswered(seen: &Seen, catalog: &dyn Catalog, begun: &IncompleteChanges) -> Result<Fate, CatalogError> {
     let Some(run) = begun.open_in(&seen.record).filter(|run| run.ended) else { return Ok(Fate::Stays) };
     let row = Row { record: seen.record.clone(), manifest: seen.id };
     Ok(if contradicts(catalog, &row)? { Fate::GoesWith(run.id) } else { Fate::Stays })
@@ -77,7 +77,7 @@ fn judge_bucket(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, Ca
     let row = catalog.bucket(&newest.record.bucket)?;
     let settled = match (&row, newest.record.kind) {
         (Some(row), Kind::Bucket) => row.manifest == newest.id,
-        (None, Kind::BucketGone) => true,
+        (None, Kind::BucketRemoval) => true,
         _ => false,
     };
     // What says that the bucket is gone outlives what says that there is one.
@@ -119,7 +119,7 @@ fn is_later(other: &Record, record: &Record) -> bool {
 
 /// The null version that the catalog has, if its manifest is there: it took the place of those before.
 fn last_null(records: &[Seen], catalog: &dyn Catalog) -> Result<Option<VersionId>, CatalogError> {
-    let mut nulls = records.iter().map(|seen| &seen.record).filter(|r| r.null && r.kind != Kind::Erased);
+    let mut nulls = records.iter().map(|seen| &seen.record).filter(|r| r.null && r.kind != Kind::Removal);
     let Some(any) = nulls.next() else { return Ok(None) };
     let row = catalog.version(&any.bucket, &any.key, None)?.map(|row| row.record.version);
     Ok(row.filter(|version| any.version == *version || nulls.any(|r| r.version == *version)))

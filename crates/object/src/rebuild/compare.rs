@@ -173,7 +173,7 @@ impl Manifests {
 
     fn known(&self, catalog: &dyn Catalog) -> Result<Known, RebuildError> {
         let mut known = Known::read(catalog)?;
-        self.rows().for_each(|row| known.begun.see(&row.record));
+        self.rows().for_each(|row| known.begun.note(&row.record));
         Ok(known)
     }
 
@@ -211,7 +211,7 @@ impl Manifests {
             without.homeless.iter().copied().filter(|name| !standing.homeless.contains(name)).collect();
         let counts = |row: &&Row| {
             let name = (row.record.bucket.as_str(), row.record.key.as_str());
-            row.record.kind == Kind::Erased || homeless.contains(&name) || stands.contains(&row.manifest)
+            row.record.kind == Kind::Removal || homeless.contains(&name) || stands.contains(&row.manifest)
         };
         let begun = self.records.values().flatten().filter(|row| open.contains(&row.manifest)).filter(counts);
         let unfinished = self.unfinished.values().map(|(row, _)| row);
@@ -257,10 +257,10 @@ fn difference(manifest: Option<&Row>, row: Option<&Row>) -> String {
 }
 
 fn left(row: &Row) -> String {
-    let Record { kind, bucket, key, version, erases, .. } = &row.record;
+    let Record { kind, bucket, key, version, removes, .. } = &row.record;
     let (what, version) = match kind {
-        Kind::Erased => ("the removal of version ", erases.to_string()),
-        Kind::Bucket | Kind::BucketGone => ("a change of the bucket", String::new()),
+        Kind::Removal => ("the removal of version ", removes.to_string()),
+        Kind::Bucket | Kind::BucketRemoval => ("a change of the bucket", String::new()),
         Kind::Object | Kind::Marker => ("version ", version.to_string()),
     };
     let slash = if key.is_empty() { "" } else { "/" };

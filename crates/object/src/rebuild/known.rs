@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
-use crate::unanswered::{About, Begun, contradicted};
+use crate::incomplete_changes::{About, IncompleteChanges, contradicted};
 use catalog::{Catalog, CatalogError, Row, Start, all_buckets};
 
 /// Versions of a catalog that are read at once.
@@ -12,7 +12,7 @@ const PAGE: usize = 1_000;
 /// All rows of a catalog, and its runs.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    pub(super) begun: Begun,
+    pub(super) begun: IncompleteChanges,
     pub(super) buckets: BTreeMap<String, Row>,
     /// By bucket and key, oldest first.
     pub(super) versions: BTreeMap<(String, String), Vec<Row>>,
@@ -23,7 +23,7 @@ pub(super) struct Known {
 impl Known {
     /// Reads it. The runs come first: what is begun meanwhile counts as under way.
     pub(super) fn read(catalog: &dyn Catalog) -> Result<Self, CatalogError> {
-        let mut known = Self { begun: Begun::of(catalog)?, ..Self::default() };
+        let mut known = Self { begun: IncompleteChanges::of(catalog)?, ..Self::default() };
         for row in all_buckets(catalog) {
             let row = row?;
             let bucket = row.record.bucket.clone();

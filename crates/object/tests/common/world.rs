@@ -137,8 +137,8 @@ pub(crate) fn leave_all(gateway: &Gateway) -> Vec<ChunkId> {
     revised.attributes.insert("begun".to_owned(), begun.to_string());
     let erasure = |row: &Row| {
         let old = &row.record;
-        let mut record = Record::new(Kind::Erased, "b", &old.key, old.version.next());
-        (record.erases, record.revision, record.null) = (old.version, old.revision, old.null);
+        let mut record = Record::new(Kind::Removal, "b", &old.key, old.version.next());
+        (record.removes, record.revision, record.null) = (old.version, old.revision, old.null);
         record.attributes.insert("begun".to_owned(), stamp().to_string());
         record
     };

@@ -41,7 +41,9 @@ impl S3Host for Domain {
     }
 }
 
-fn without_port(host: &str) -> &str {
+/// A host without its port.
+#[must_use]
+pub fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,

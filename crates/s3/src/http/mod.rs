@@ -16,5 +16,6 @@ mod sigv2;
 mod tls;
 
 pub use connection::serve_pages;
+pub use host::without_port;
 pub use serve::{Counts, Server, Settings, Watch};
 pub use tls::Certificate;

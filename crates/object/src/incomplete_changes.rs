@@ -7,14 +7,14 @@ use catalog::{Catalog, CatalogError, RETURNED, Row, Run};
 
 /// What a catalog knows of the runs whose manifests there are.
 #[derive(Debug, Default)]
-pub(crate) struct Begun {
+pub(crate) struct IncompleteChanges {
     runs: BTreeMap<u64, Run>,
     /// The latest change that the catalog should know the run of, and does not, or not how far it came: a catalog that is
     /// older than the manifests. 0 when there is none.
     beyond: u64,
 }
 
-impl Begun {
+impl IncompleteChanges {
     /// What this catalog knows now.
     pub(crate) fn of(catalog: &dyn Catalog) -> Result<Self, CatalogError> {
         let runs: BTreeMap<u64, Run> = catalog.runs()?.into_iter().map(|run| (run.id, run)).collect();
@@ -22,8 +22,8 @@ impl Begun {
         Ok(Self { runs, beyond })
     }
 
-    /// Takes note of a manifest. All must be seen before [`Begun::is_known`] is asked.
-    pub(crate) fn see(&mut self, record: &Record) {
+    /// Takes note of a manifest. All must be seen before [`IncompleteChanges::is_known`] is asked.
+    pub(crate) fn note(&mut self, record: &Record) {
         let begun = record.begun();
         let known = self.runs.get(&begun.run()).is_some_and(|run| begun.micros() <= run.until);
         if !known {
@@ -60,12 +60,12 @@ pub(crate) fn contradicted<E>(row: &Row, find: impl FnOnce(About<'_>) -> Result<
     let about = match record.kind {
         Kind::Object | Kind::Marker => About::Version(record.version),
         Kind::Bucket => About::Bucket(&record.bucket),
-        Kind::Erased => {
-            let erased = find(About::Version(record.erases))?;
+        Kind::Removal => {
+            let erased = find(About::Version(record.removes))?;
             return Ok(erased.is_some_and(|row| row.record.revision <= record.revision));
         }
         // It is stored when the catalog has made the change.
-        Kind::BucketGone => return Ok(false),
+        Kind::BucketRemoval => return Ok(false),
     };
     Ok(find(about)?.is_none_or(|found| found.manifest != row.manifest))
 }

@@ -163,7 +163,7 @@ fn a_bucket_whose_removal_was_broken_off_is_no_difference() {
     // As if the gateway was killed before the last manifest.
     let is_last = |id: &ChunkId| {
         let bytes = gateway.memory.chunks.lock().unwrap()[id].clone();
-        !before.contains(id) && Record::decode(&bytes).is_ok_and(|record| record.kind == Kind::BucketGone)
+        !before.contains(id) && Record::decode(&bytes).is_ok_and(|record| record.kind == Kind::BucketRemoval)
     };
     let ids: Vec<ChunkId> = gateway.memory.chunks.lock().unwrap().keys().copied().collect();
     let last: Vec<ChunkId> = ids.into_iter().filter(is_last).collect();
