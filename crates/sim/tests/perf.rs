@@ -218,3 +218,18 @@ fn slow_disks_hardly_show_where_bids_say_when_a_copy_is_durable() {
     let [equal, slow] = ["1", "10"].map(|times| tail("slow-disks.toml", "replicast-m", times));
     assert!(slow > 5.0 * equal, "by the paper's rules p99.9 grows {:.2} times", slow / equal);
 }
+
+#[test]
+fn a_change_replaces_the_whole_value_and_nothing_that_looks_like_its_key() {
+    let text = "title = \"load = 3\"\nload = 0.5\nmix = [\n  [\"16KiB\", 70],\n  [\"1MiB\", 30],\n]\nlength = \"1ms\"\n";
+    let parse = |text: &str, set: &[&str]| {
+        let set: Vec<Change> = set.iter().map(|s| Change { flag: "--set", text: (*s).to_owned() }).collect();
+        Scenario::parse("s.toml", text, &set).map(|scenario| (scenario.title, scenario.setup.sizes))
+    };
+    let mix = parse(text, &[r#"mix=[["4KiB", 1]]"#, "load=0.25"]).unwrap();
+    assert_eq!(mix, ("load = 3".to_owned(), vec![(4 << 10, 1)]));
+    let says = |text: &str, set: &[&str]| parse(text, set).unwrap_err().to_string();
+    assert!(says(text, &["load=high"]).starts_with("--set load=high: "), "{}", says(text, &["load=high"]));
+    assert!(says(text, &["nothing=1"]).contains("unknown field `nothing`"));
+    assert!(says("load = 0.5\nload = 1\n", &["load=1"]).starts_with("s.toml:2: "));
+}

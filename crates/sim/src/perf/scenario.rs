@@ -219,6 +219,20 @@ impl Change {
     fn key(&self) -> &str {
         self.text.split_once('=').map_or(self.text.as_str(), |(key, _)| key).trim()
     }
+
+    /// The key with its value, both of which have to be possible by themselves.
+    fn table(&self) -> Result<toml::Table, ScenarioError> {
+        let wrong = |why: &str| ScenarioError(format!("{} {}: {why}", self.flag, self.text));
+        let (key, value) = self.text.split_once('=').ok_or_else(|| wrong("write key=value"))?;
+        let (key, value) = (key.trim(), value.trim());
+        let with = |value: &str| toml::from_str::<toml::Table>(&format!("{key} = {value}"));
+        // What is not TOML by itself is a string without its quotes.
+        let table = with(value).or_else(|_| with(&format!("{value:?}")));
+        let wrong_toml = |error: toml::de::Error| wrong(&error.message().replace('\n', " "));
+        let table = table.map_err(wrong_toml)?;
+        table.clone().try_into::<File>().map_err(wrong_toml)?;
+        Ok(table)
+    }
 }
 
 impl Scenario {
@@ -227,14 +241,16 @@ impl Scenario {
     /// # Errors
     /// When a key is unknown, a value is not of its kind, or the whole is impossible: the line, and what is allowed.
     pub fn parse(name: &str, text: &str, set: &[Change]) -> Result<Self, ScenarioError> {
-        let mut text = text.to_owned();
-        for change in set {
-            text = apply(&text, change)?;
-        }
-        let file: File = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| line_of(&text, span.start));
+        let in_file = |error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
             ScenarioError(format!("{name}:{line}: {}", error.message().replace('\n', " ")))
-        })?;
+        };
+        toml::from_str::<File>(text).map_err(in_file)?;
+        let mut table = toml::from_str::<toml::Table>(text).map_err(in_file)?;
+        for change in set {
+            table.extend(change.table()?);
+        }
+        let file: File = table.try_into().map_err(in_file)?;
         file.scenario().map_err(|(key, why)| {
             let changed = set.iter().rfind(|change| change.key() == key);
             let line = text.lines().position(|line| key_of(line) == Some(key));
@@ -253,29 +269,6 @@ fn line_of(text: &str, offset: usize) -> usize {
 
 fn key_of(line: &str) -> Option<&str> {
     line.split_once('=').map(|(key, _)| key.trim())
-}
-
-/// Puts `key=value` in the place of the key's line, or behind the last.
-fn apply(text: &str, change: &Change) -> Result<String, ScenarioError> {
-    let wrong = |why: &str| ScenarioError(format!("{} {}: {why}", change.flag, change.text));
-    let (key, value) = change.text.split_once('=').ok_or_else(|| wrong("write key=value"))?;
-    let (key, value) = (key.trim(), value.trim());
-    // What is not TOML by itself is a string without its quotes.
-    let literal = format!("x = {value}");
-    let value = if toml::from_str::<toml::Table>(&literal).is_ok() { value.to_owned() } else { format!("{value:?}") };
-    let line = format!("{key} = {value}");
-    toml::from_str::<File>(&line).map_err(|error| wrong(&error.message().replace('\n', " ")))?;
-    let mut found = false;
-    let mut lines: Vec<&str> = Vec::new();
-    for old in text.lines() {
-        let same = key_of(old) == Some(key);
-        found |= same;
-        lines.push(if same { &line } else { old });
-    }
-    if !found {
-        lines.push(&line);
-    }
-    Ok(lines.join("\n") + "\n")
 }
 
 type Wrong = (&'static str, String);
