@@ -221,7 +221,8 @@ fn slow_disks_hardly_show_where_bids_say_when_a_copy_is_durable() {
 
 #[test]
 fn a_change_replaces_the_whole_value_and_nothing_that_looks_like_its_key() {
-    let text = "title = \"load = 3\"\nload = 0.5\nmix = [\n  [\"16KiB\", 70],\n  [\"1MiB\", 30],\n]\nlength = \"1ms\"\n";
+    let text =
+        "title = \"load = 3\"\nload = 0.5\nmix = [\n  [\"16KiB\", 70],\n  [\"1MiB\", 30],\n]\nlength = \"1ms\"\n";
     let parse = |text: &str, set: &[&str]| {
         let set: Vec<Change> = set.iter().map(|s| Change { flag: "--set", text: (*s).to_owned() }).collect();
         Scenario::parse("s.toml", text, &set).map(|scenario| (scenario.title, scenario.setup.sizes))
