@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::output::printable;
+
 /// The bucket of objects that are given without one. It is made when something is put there.
 pub(crate) const BUCKET: &str = "files";
 
@@ -63,7 +65,10 @@ impl FromStr for Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "s3://{}/{}", self.bucket, self.key)
+        if self.bucket.is_empty() {
+            return f.write_str("s3://");
+        }
+        write!(f, "s3://{}/{}", printable(&self.bucket), printable(&self.key))
     }
 }
 
@@ -84,6 +89,8 @@ mod tests {
             let location: Result<Location, String> = text.parse();
             assert_eq!(location, Ok(Location { bucket: bucket.to_owned(), key: key.to_owned() }), "{text}");
         }
+        let hostile = Location { bucket: BUCKET.to_owned(), key: "a\u{1b}[31m\nä".to_owned() };
+        assert_eq!(hostile.to_string(), "s3://files/a\\u{1b}[31m\\nä");
         assert!("".parse::<Location>().is_err_and(|why| why.contains("s3://files")));
         for text in ["..", "a/../b", "s3://b/.", "./x"] {
             assert!(text.parse::<Location>().is_err_and(|why| why.contains("URL")), "{text}");

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::{GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
 use crate::client::{S3, WITH_CHECKSUMS, header, is_refused};
 use crate::location::{BUCKET, Location};
-use crate::output::{self, byte_bar, json, line, shortened};
+use crate::output::{self, byte_bar, json, line, printable, shortened};
 use crate::units;
 
 const STORAGE_CLASS: &str = "x-amz-storage-class";
@@ -268,7 +268,12 @@ pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
             let text = serde_json::to_string(&object).context("the answer could not be written as JSON")?;
             line(&format!("{}{text}", if count == 0 { "[" } else { "," }))?;
         } else {
-            line(&format!("{}  {:>10}  {}", shown(&object.modified), units::size(object.size), object.key))?;
+            line(&format!(
+                "{}  {:>10}  {}",
+                shown(&object.modified),
+                units::size(object.size),
+                printable(&object.key)
+            ))?;
         }
         count += 1;
     }

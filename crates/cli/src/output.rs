@@ -37,12 +37,25 @@ const SHOWN: usize = 48;
 
 /// A name for a table: of a long one the beginning and the end, which distinguish it best from others.
 pub(crate) fn shortened(name: &str) -> String {
+    let name = printable(name);
     let count = name.chars().count();
     if count <= SHOWN {
-        return name.to_owned();
+        return name;
     }
     let (first, last) = (SHOWN * 2 / 3, SHOWN / 3 - 1);
     name.chars().take(first).chain(['…']).chain(name.chars().skip(count - last)).collect()
+}
+
+/// A name as a line can have it: whoever may put chooses keys, and a terminal takes control characters for commands.
+pub(crate) fn printable(name: &str) -> String {
+    name.chars().fold(String::new(), |mut text, c| {
+        if c.is_control() {
+            text.extend(c.escape_default())
+        } else {
+            text.push(c)
+        }
+        text
+    })
 }
 
 /// Writes a value as JSON to standard output.

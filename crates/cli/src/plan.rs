@@ -178,6 +178,10 @@ fn wish(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
     for id in args.drain.iter().chain(&args.restore).chain(&args.remove).chain(resized).chain(replaced) {
         ensure!(present.targets.iter().any(|target| target.id == *id), "there is no target {id} in the map");
     }
+    let mut named = BTreeSet::new();
+    for id in args.drain.iter().chain(&args.restore).chain(&args.remove) {
+        ensure!(named.insert(id), "say once what becomes of target {id}: --drain, --restore or --remove");
+    }
     wished.copies = args.copies.unwrap_or(wished.copies);
     wished.group_cells = args.group_cells.map_or(wished.group_cells, usize::from);
     wished.overlap = args.overlap.unwrap_or(wished.overlap);
@@ -187,16 +191,21 @@ fn wish(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
         target.drain = args.drain.contains(&target.id) || target.drain && !args.restore.contains(&target.id);
         if let Some((_, size)) = args.capacity.iter().find(|(id, _)| *id == target.id) {
             target.capacity.clone_from(size);
+            present.capacity(target).with_context(|| format!("--capacity {}={size}", target.id))?;
         }
-        present.capacity(target)?;
     }
     if let Some(path) = &args.add {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let added: Added = toml::from_str(&text).map_err(|error| {
-            anyhow::anyhow!("{}: {}: write sections [[target]]", path.display(), error.message().replace('\n', " "))
+            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let what = error.message().replace('\n', " ");
+            anyhow::anyhow!(
+                "{}: line {line}: {what}: write sections [[target]] as in the configuration",
+                path.display()
+            )
         })?;
         for target in added.targets {
-            present.capacity(&target)?;
+            present.capacity(&target).with_context(|| format!("{} cannot be added", path.display()))?;
             ensure!(
                 present.targets.iter().all(|other| other.id != target.id),
                 "target {} is in the map, or was: give the one that is added an id of its own",

@@ -282,3 +282,30 @@ fn a_target_replaces_another_in_its_place() {
     let plan = with_new(&three, &["--replace", "2=13"]).unwrap();
     assert_eq!(plan["regroups"], false, "{plan}");
 }
+
+#[test]
+fn what_cannot_be_planned_is_refused_where_it_was_said() {
+    let place = tempfile::tempdir().unwrap();
+    let map = made(&place.path().join("data"), "4");
+    let before = fs::read_to_string(&map).unwrap();
+    let new = place.path().join("new.toml");
+    let refused = |wish: &[&str], why: &[&str]| {
+        let error = planned(&map, &[wish, &["--write"]].concat()).unwrap_err();
+        assert!(why.iter().all(|why| error.contains(why)) && error.lines().count() == 1, "{error}");
+        assert_eq!(fs::read_to_string(&map).unwrap(), before);
+    };
+    refused(&["--remove", "1", "--drop-copies", "--drain", "1"], &["say once what becomes of target 1"]);
+    refused(&["--capacity", "3=-5GiB"], &["--capacity 3=-5GiB", "write a size"]);
+    let add = ["--add", new.to_str().unwrap()];
+    write_target(&new, &map, 9, "disk-009");
+    let good = fs::read_to_string(&new).unwrap();
+    for (from, to, why) in [
+        ("data = \"targets/9\"", "data = \"targets/3\"", "targets 3 and 9 have one directory"),
+        ("address = \"127.0.0.1:20009\"", "address = \"127.0.0.1:99999\"", "line 4: "),
+        ("capacity = \"", "capacity = \"-", "cannot be added: "),
+    ] {
+        assert!(good.contains(from), "{good}");
+        fs::write(&new, good.replace(from, to)).unwrap();
+        refused(&add, &[why]);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 mod layout;
 
@@ -348,7 +348,28 @@ impl ClusterConfig {
                 return refuse(format!("{name} = {value}: choose {least} to {most}"));
             }
         }
-        self.check_addresses().or_else(refuse)
+        self.check_addresses().and_then(|()| self.check_places()).or_else(refuse)
+    }
+
+    /// Whether targets of one host are to use one directory, or to serve their metrics at one address.
+    fn check_places(&self) -> Result<(), String> {
+        let (mut directories, mut metrics) = (BTreeMap::new(), BTreeMap::new());
+        for target in &self.targets {
+            let id = target.id;
+            let place: PathBuf = target.data.components().filter(|part| *part != Component::CurDir).collect();
+            if let Some(other) = directories.insert((target.address.ip(), place), id) {
+                return Err(format!(
+                    "targets {other} and {id} have one directory, {}: change one",
+                    target.data.display()
+                ));
+            }
+            if let Some(address) = target.metrics
+                && let Some(other) = metrics.insert((target.address.ip(), address), id)
+            {
+                return Err(format!("targets {other} and {id} have one address for metrics, {address}: change one"));
+            }
+        }
+        Ok(())
     }
 
     /// What is wrong with the addresses, and what to write instead.
@@ -529,6 +550,26 @@ mod tests {
         refused(&six, "interface = \"10.0.0.7\"", "of the other family");
         refused(&six, "mtu = 1279", "choose 1280 to 65535");
         assert!(parse(&six, "mtu = 1280").is_ok());
+    }
+
+    #[test]
+    fn targets_of_one_host_have_directories_and_metrics_of_their_own() {
+        let fourth = |address: &str, more: &str| {
+            map(&format!(
+                "[[target]]\nid = 4\ndomain = \"4\"\naddress = \"{address}:9\"\ncapacity = \"64MiB\"\n{more}\n[[target]]\n\
+                 metrics = \"127.0.0.1:7\""
+            ))
+            .map_err(|error| error.to_string())
+        };
+        for data in ["1", "./1", "1/"] {
+            let error =
+                fourth("127.0.0.1", &format!("data = \"{data}\"")).expect_err("two stores cannot be in one place");
+            assert!(error.contains("targets 4 and 1 have one directory"), "{error}");
+        }
+        let error =
+            fourth("127.0.0.1", "data = \"4\"\nmetrics = \"127.0.0.1:7\"").expect_err("one of them would not start");
+        assert!(error.contains("targets 4 and 1 have one address for metrics"), "{error}");
+        assert!(fourth("127.0.0.2", "data = \"1\"\nmetrics = \"127.0.0.1:7\"").is_ok(), "of another host");
     }
 
     #[test]

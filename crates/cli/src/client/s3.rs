@@ -211,7 +211,9 @@ impl S3 {
         let what = Location { bucket: bucket.to_owned(), key: key.to_owned() };
         let program = program();
         let text = match code.as_str() {
-            "NoSuchBucket" => format!("there is no bucket {bucket:?}: `{program} ls s3://` shows the buckets"),
+            "NoSuchBucket" => format!(
+                "there is no bucket {bucket:?}: `{program} ls s3://` shows the buckets, and an S3 client makes one (`aws s3 mb s3://{bucket}`)"
+            ),
             "NoSuchKey" => format!("there is no object {what}: `{program} ls s3://{bucket}` shows what there is"),
             _ => {
                 let message = element(&text, "Message").unwrap_or_default();
