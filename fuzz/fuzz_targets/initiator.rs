@@ -79,6 +79,11 @@ enum Step {
     },
 }
 
+/// A datagram that is handled when it comes.
+fn arrives<R>(bytes: Bytes) -> Input<R> {
+    Input::Datagram { bytes, arrived: Instant::FAR }
+}
+
 impl AnyMap {
     /// A map of few targets, if one can be made of it.
     fn get(self) -> Option<ClusterMap> {
@@ -187,9 +192,9 @@ impl World {
             }
             Step::Data { from, txn, data } => {
                 let txn = self.txn(txn).0;
-                self.input(Input::Datagram(data.datagram(NodeId(u32::from(from % 14)), txn)));
+                self.input(arrives(data.datagram(NodeId(u32::from(from % 14)), txn)));
             }
-            Step::Raw(bytes) => self.input(Input::Datagram(bytes.into())),
+            Step::Raw(bytes) => self.input(arrives(bytes.into())),
             Step::Finish { which } => {
                 let nth = usize::from(which) % self.under_way.len().max(1);
                 if let Some(op) = self.under_way.keys().nth(nth).copied() {
@@ -230,7 +235,7 @@ impl World {
         if claim && let Some(id) = about {
             self.claims.insert((id, from));
         }
-        self.input(Input::Datagram(encode_message(head(from, epoch), &message)));
+        self.input(arrives(encode_message(head(from, epoch), &message)));
     }
 
     fn finish(&mut self, op: OpId) {

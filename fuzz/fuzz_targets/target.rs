@@ -87,17 +87,22 @@ fn initiator(n: u8) -> NodeId {
     if n > 250 { NodeId(u32::from(n) - 250) } else { NodeId(NodeId::FIRST_INITIATOR + u32::from(n % 3)) }
 }
 
+/// A datagram that is handled when it comes.
+fn arrives<R>(bytes: Bytes) -> Input<R> {
+    Input::Datagram { bytes, arrived: Instant::FAR }
+}
+
 impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Say { from, epoch, txn, say } => {
                 let message = encode_message(head(initiator(from), epoch), &say.message(TxnId(txn.into())));
-                self.input(Input::Datagram(message));
+                self.input(arrives(message));
             }
             Step::Data { from, txn, data } => {
-                self.input(Input::Datagram(data.datagram(initiator(from), TxnId(txn.into()))));
+                self.input(arrives(data.datagram(initiator(from), TxnId(txn.into()))));
             }
-            Step::Raw(bytes) => self.input(Input::Datagram(bytes.into())),
+            Step::Raw(bytes) => self.input(arrives(bytes.into())),
             Step::Finish { which, fails } => {
                 let nth = usize::from(which) % self.under_way.len().max(1);
                 if let Some(op) = self.under_way.keys().nth(nth).copied() {
@@ -175,7 +180,7 @@ impl World {
 
     fn input(&mut self, input: Input<Request>) {
         let before = self.target.in_progress();
-        if let Input::Datagram(datagram) = &input {
+        if let Input::Datagram { bytes: datagram, .. } = &input {
             self.about = decode_message(datagram).and_then(|(_, message)| match message {
                 Message::PutRequest(request) => Some(request.id),
                 Message::Probe { id, .. } => Some(id),

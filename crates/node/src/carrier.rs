@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::Bytes;
 use protocol::machine::Transmit;
+use protocol::time::Instant;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -40,8 +41,9 @@ pub trait Carrier {
     fn receive(&mut self, token: u32) -> bool;
 
     /// The next message or piece of payload that has arrived, whole and authentic, as it is encoded in a datagram: what is
-    /// not is counted and dropped here. `None` when all were handed over.
-    fn arrived(&mut self) -> Option<Bytes>;
+    /// not is counted and dropped here. And when it came to this host, before anybody had time for it. `None` when all were
+    /// handed over.
+    fn arrived(&mut self) -> Option<(Bytes, Instant)>;
 
     /// Sends, or keeps for when a socket takes more.
     fn send(&mut self, transmit: &Transmit);

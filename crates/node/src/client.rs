@@ -416,7 +416,7 @@ fn probe(config: &ClusterConfig, interface: IpAddr) -> bool {
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
         udp.receive(0);
-        while let Some(datagram) = udp.arrived() {
+        while let Some((datagram, _)) = udp.arrived() {
             if matches!(decode_message(&datagram), Some((_, Message::Pong { .. }))) {
                 return true;
             }

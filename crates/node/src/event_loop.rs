@@ -141,8 +141,8 @@ pub fn run<M: Machine>(
                     carrier.ready(token, Readiness::from(flags));
                     for _ in 0..BUDGET {
                         let more = carrier.receive(token);
-                        while let Some(datagram) = carrier.arrived() {
-                            machine.handle_input(now(), Input::Datagram(datagram));
+                        while let Some((bytes, arrived)) = carrier.arrived() {
+                            machine.handle_input(now(), Input::Datagram { bytes, arrived });
                             drain(&mut machine, &mut carrier, host);
                         }
                         if !more {
@@ -253,7 +253,7 @@ mod tests {
         fn handle_input(&mut self, _: Instant, input: Input<()>) {
             match input {
                 Input::Request(()) => self.0.push("letter"),
-                Input::Datagram(_) => self.0.push("datagram"),
+                Input::Datagram { .. } => self.0.push("datagram"),
                 _ => return,
             }
             self.1.push_back(Output::Event(self.0.clone()));

@@ -5,6 +5,7 @@ mod socket;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::id::NodeId;
@@ -14,6 +15,7 @@ use protocol::time::{Instant, Span};
 use protocol::wire::{DATA_HEADER, DropReason, Opened, Session, datagrams, is_answerable, is_data};
 use quinn_udp::{RecvMeta, UdpSockRef};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::NodeError;
 use crate::carrier::{Carrier, Poller, Readiness};
@@ -38,6 +40,8 @@ const ERRORS: usize = 64;
 const RETRIES: usize = 4;
 /// Receive buffers that one call fills.
 const BATCH: usize = 16;
+/// Longest that a datagram waits in a socket: what seems to have waited longer came before the clock was set.
+const LONGEST_WAIT: Span = Span::from_secs(1);
 /// Calls that empty a socket: more than it takes for all that waits there. What comes meanwhile must not keep this up.
 const EMPTIED: usize = 1_024;
 /// Bytes of one: the largest datagram, or several that the kernel joined.
@@ -63,9 +67,9 @@ pub struct Udp {
     session: Session,
     queue: SendQueue,
     buffers: Vec<u8>,
-    arrived: VecDeque<(Bytes, SocketAddr)>,
-    /// When the last batch came.
-    arrived_at: Instant,
+    arrived: VecDeque<(Bytes, SocketAddr, Instant)>,
+    /// When the last batch was read.
+    read_at: Instant,
     refused_at: Instant,
     complaints: Complaints,
     /// What was counted.
@@ -101,7 +105,7 @@ impl Udp {
             queue: SendQueue::new(config.protocol(address.ip()).receive_buffer),
             buffers: vec![0; BATCH * BUFFER],
             arrived: VecDeque::new(),
-            arrived_at: began,
+            read_at: began,
             refused_at: Instant::ZERO,
             complaints: Complaints::default(),
             metrics: CarrierMetrics::default(),
@@ -147,7 +151,7 @@ impl Udp {
     /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
     /// side where that may have no idea.
     fn drop_arrived(&mut self, reason: DropReason, answerable: bool, from: SocketAddr) {
-        let at = self.arrived_at;
+        let at = self.read_at;
         self.metrics.dropped(reason.name(), 1);
         let target = self.reachability.met(from, Obstacle::Dropped(reason), at);
         self.complaints.dropped(reason, from, target, at);
@@ -164,7 +168,7 @@ impl Udp {
         let Some(id) = datagram.get(12..16).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else { return };
         let id = NodeId(id);
         if !id.is_initiator() {
-            return self.reachability.mark_alive(id, self.arrived_at);
+            return self.reachability.mark_alive(id, self.read_at);
         }
         if self.addresses.insert(id, from).is_none() {
             self.learned.push_back(id);
@@ -307,6 +311,14 @@ fn count(body: &Body) -> u64 {
 }
 
 /// What an error of the network says of the way to where a datagram went.
+/// How long a datagram that the kernel stamped has waited to be read at `date`. Not at all when the clock was set meanwhile.
+fn waited(stamp: Option<Duration>, date: Timespec) -> Span {
+    let nanos = |seconds: i64, nanos: u32| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    let read = nanos(date.tv_sec, date.tv_nsec as u32);
+    let age = stamp.map_or(0, |stamp| read - nanos(stamp.as_secs() as i64, stamp.subsec_nanos()));
+    u64::try_from(age).ok().map(Span::from_nanos).filter(|age| *age <= LONGEST_WAIT).unwrap_or(Span::ZERO)
+}
+
 const fn obstacle(kind: ErrorKind) -> Option<Obstacle> {
     match kind {
         ErrorKind::ConnectionRefused => Some(Obstacle::Closed),
@@ -380,28 +392,30 @@ impl Carrier for Udp {
             // An earlier datagram did not reach its host: says nothing of those that are here.
             Err(error) => return self.errors(Some(error.kind())) > 0,
         };
-        self.arrived_at = now();
+        self.read_at = now();
+        let date = clock_gettime(ClockId::Realtime);
         for (meta, buffer) in metas.iter().zip(self.buffers.chunks(BUFFER)).take(count) {
             let joined = Bytes::copy_from_slice(&buffer[..meta.len]);
+            let arrived = self.read_at - waited(meta.timestamp, date);
             // An empty one counts as well: it is malformed.
             for at in (0..meta.len.max(1)).step_by(meta.stride.max(1)) {
                 let datagram = joined.slice(at..(at + meta.stride).min(meta.len));
-                self.arrived.push_back((datagram, meta.addr));
+                self.arrived.push_back((datagram, meta.addr, arrived));
             }
         }
         count == BATCH
     }
 
-    fn arrived(&mut self) -> Option<Bytes> {
-        while let Some((datagram, from)) = self.arrived.pop_front() {
+    fn arrived(&mut self) -> Option<(Bytes, Instant)> {
+        while let Some((datagram, from, at)) = self.arrived.pop_front() {
             self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
             let answerable = is_answerable(&datagram);
-            match self.session.open(self.arrived_at, datagram) {
+            match self.session.open(self.read_at, datagram) {
                 Ok(Opened::Good(datagram)) => {
                     if !is_data(&datagram) {
                         self.learn(&datagram, from);
                     }
-                    return Some(datagram);
+                    return Some((datagram, at));
                 }
                 Ok(Opened::Between(replies)) => self.push_all(replies, from),
                 Ok(Opened::Unproven(replies)) => {

@@ -96,7 +96,7 @@ impl Initiator {
         self.context.advance(now);
         match input {
             Input::Request(request) => self.waiting.push_back((now, request)),
-            Input::Datagram(datagram) => match Pdu::decode(&datagram) {
+            Input::Datagram { bytes, .. } => match Pdu::decode(&bytes) {
                 Some(Pdu::Bid { txn, from, round, start, length, backlog, write }) => {
                     let left = absolute(self.context.sent(), start);
                     let (right, disk_free) = (left + span(length), self.context.sent() + span(backlog));

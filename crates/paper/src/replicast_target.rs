@@ -43,8 +43,8 @@ impl Target {
     pub(crate) fn handle_input(&mut self, now: Instant, input: Input<Infallible>) {
         self.context.advance(now);
         match input {
-            Input::Datagram(datagram) => self.control(&datagram),
-            Input::Payload { header, payload } => self.payload(header.txn, header.size, &payload),
+            Input::Datagram { bytes, .. } => self.control(&bytes),
+            Input::Payload { header, payload, .. } => self.payload(header.txn, header.size, &payload),
             Input::Done { op, .. } => {
                 let txn = TxnId(op.0);
                 self.context.send(Destination::Node(owner(txn)), &Pdu::Ack { txn });

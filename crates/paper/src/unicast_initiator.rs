@@ -93,7 +93,7 @@ impl Initiator {
         self.context.advance(now);
         match input {
             Input::Request(request) => self.waiting.push_back((now, request)),
-            Input::Datagram(datagram) => match Pdu::decode(&datagram) {
+            Input::Datagram { bytes, .. } => match Pdu::decode(&bytes) {
                 Some(Pdu::Begin { txn, rate }) => self.rate(txn, rate, true),
                 Some(Pdu::Rate { txn, rate }) => self.rate(txn, rate, false),
                 Some(Pdu::Ding { txn }) => self.ding(txn),

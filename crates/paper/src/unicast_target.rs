@@ -65,7 +65,7 @@ impl Target {
     pub(crate) fn handle_input(&mut self, now: Instant, input: Input<Infallible>) {
         self.context.advance(now);
         match input {
-            Input::Datagram(datagram) => match Pdu::decode(&datagram) {
+            Input::Datagram { bytes, .. } => match Pdu::decode(&bytes) {
                 Some(Pdu::Request { txn, size, .. }) => self.request(txn, size),
                 Some(Pdu::Probe { txn, from, size }) => {
                     let (id, write) = (self.context.id, self.context.timing(size).disk);
@@ -74,7 +74,7 @@ impl Target {
                 }
                 _ => {}
             },
-            Input::Payload { header, payload } => self.payload(header.txn, &payload),
+            Input::Payload { header, payload, .. } => self.payload(header.txn, &payload),
             Input::Done { op, .. } => {
                 self.written(TxnId(op.0));
             }

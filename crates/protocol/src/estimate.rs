@@ -102,15 +102,21 @@ pub struct LatencyEstimate {
 impl LatencyEstimate {
     /// Takes a measurement into account.
     pub fn sample(&mut self, took: Span) {
-        let seen = took.as_nanos();
+        self.sample_handled(took, took);
+    }
+
+    /// Takes into account what arrived after `arrived` and was handled after `took`: the smallest is of arrivals, all else of what
+    /// one has to wait for.
+    pub fn sample_handled(&mut self, arrived: Span, took: Span) {
+        let (seen, arrived) = (took.as_nanos(), arrived.as_nanos());
         if self.mean == 0 {
-            *self = Self { mean: seen, deviation: seen / 2, smallest: seen };
+            *self = Self { mean: seen, deviation: seen / 2, smallest: arrived };
             return;
         }
         self.deviation = self.deviation - self.deviation / 4 + self.mean.abs_diff(seen) / 4;
         self.mean = self.mean - self.mean / 8 + seen / 8;
         // The smallest creeps up, so that a path that became longer is noticed.
-        self.smallest = seen.min(self.smallest + self.smallest / 256 + 1);
+        self.smallest = arrived.min(self.smallest + self.smallest / 256 + 1);
     }
 
     /// Mean and four deviations: what is longer than this is late. `None` before the first measurement.

@@ -58,7 +58,12 @@ pub enum Input<R> {
     /// hands over what has arrived first.
     Wake,
     /// A datagram, already opened by a [`wire::Session`](crate::wire::Session) (control) or of the data kind (unsealed).
-    Datagram(Bytes),
+    Datagram {
+        /// Its bytes.
+        bytes: Bytes,
+        /// When it came to this node, which may have been busy with others since then: spans of messages count from here.
+        arrived: Instant,
+    },
     /// A run of payload whose header was taken off already: many datagrams of one transfer that a driver received, or
     /// simulated, at once.
     Payload {
@@ -66,6 +71,8 @@ pub enum Input<R> {
         header: crate::wire::DataHeader,
         /// The bytes; they must lie inside the chunk.
         payload: Bytes,
+        /// When the last of them came to this node.
+        arrived: Instant,
     },
     /// An effect is finished.
     Done {

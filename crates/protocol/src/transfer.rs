@@ -41,6 +41,12 @@ impl Port {
     }
 }
 
+/// What is handed out at once, in bytes: the whole datagrams of a quantum.
+#[must_use]
+pub fn at_once(quantum: usize, per_datagram: usize) -> usize {
+    (quantum / per_datagram.max(1)).max(1) * per_datagram.max(1)
+}
+
 impl Outgoing {
     /// The whole of `payload`, from `start` on. `header` names the transfer; its offset is ignored.
     #[must_use]
@@ -68,7 +74,7 @@ impl Outgoing {
             return None;
         }
         let range = self.ranges.front_mut()?;
-        let step = (quantum / per_datagram.max(1)).max(1) * per_datagram.max(1);
+        let step = at_once(quantum, per_datagram);
         let take = range.len.min(u32::try_from(step).unwrap_or(u32::MAX));
         let (from, to) = (range.offset as usize, (range.offset + take) as usize);
         let header = DataHeader { offset: range.offset, ..self.header };

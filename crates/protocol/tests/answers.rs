@@ -3,7 +3,9 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window};
+use common::{
+    CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window,
+};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Initiator};
@@ -22,7 +24,7 @@ fn put_round(target: &mut Target, round: u8, result: Result<(), WriteFailure>) -
     window(&tell(target, at(10), &put(1, round, ChunkId::of_payload(PAYLOAD), 6), None).0);
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 6 };
     let datagram = Bytes::from([&header.encode()[..], PAYLOAD].concat());
-    let (_, effects) = step(target, at(10), Input::Datagram(datagram));
+    let (_, effects) = step(target, at(10), arriving(datagram));
     let [(op, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
     hear(target, at(10), Input::Done { op, completion: Completion::Written { result, free: 1 << 30 } }).events
 }
@@ -120,22 +122,21 @@ fn whoever_cannot_be_served_now_is_told_so() {
     window(&tell(&mut target, at(10), &put(1, 255, id, 6), None).0);
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 6 };
     let datagram = Bytes::from([&header.encode()[..], PAYLOAD].concat());
-    let (_, effects) = step(&mut target, at(10), Input::Datagram(datagram));
+    let (_, effects) = step(&mut target, at(10), arriving(datagram));
     assert!(matches!(effects[..], [(_, Effect::Write { .. })]), "{effects:?}");
     // The copy is being written; the rounds have begun again at 0.
     assert!(is_busy(&tell(&mut target, at(11), &put(1, 0, id, 6), None).0));
     assert!(tell(&mut target, at(11), &put(1, 254, id, 6), None).0.is_empty());
     for txn in 2..2_000 {
-        step(&mut target, at(12), Input::Datagram(from(INITIATOR, &put(txn, 1, id, 6))));
+        step(&mut target, at(12), arriving(from(INITIATOR, &put(txn, 1, id, 6))));
     }
     for request in [put(2_000, 1, id, 6), get(2_000, 1, id)] {
-        assert!(is_busy(&step(&mut target, at(13), Input::Datagram(from(INITIATOR, &request))).0));
+        assert!(is_busy(&step(&mut target, at(13), arriving(from(INITIATOR, &request))).0));
     }
     let list = Message::List { txn: TxnId(2_001), prefix: Vec::new(), after: None };
-    assert!(is_busy(&step(&mut target, at(14), Input::Datagram(from(INITIATOR, &list))).0));
+    assert!(is_busy(&step(&mut target, at(14), arriving(from(INITIATOR, &list))).0));
     let (txn, unknown) = (TxnId(2_002), ChunkId::of_payload(b"not here"));
-    let (messages, _) =
-        step(&mut target, at(15), Input::Datagram(from(INITIATOR, &Message::Probe { txn, id: unknown })));
+    let (messages, _) = step(&mut target, at(15), arriving(from(INITIATOR, &Message::Probe { txn, id: unknown })));
     assert_eq!(messages, [Message::Ack { txn, ack: Ack::Pending }]);
 }
 
@@ -185,7 +186,7 @@ fn list_by(
             } else {
                 Message::Listed { txn, ids: vec![ChunkId::of_payload(PAYLOAD)], more: false }
             };
-            hear(&mut initiator, now, Input::Datagram(from(to, &answer)));
+            hear(&mut initiator, now, arriving(from(to, &answer)));
         }
     }
 }
@@ -237,7 +238,7 @@ fn putting(targets: u32) -> (Initiator, TxnId) {
 }
 
 fn bid(initiator: &mut Initiator, now: Instant, target: u32, bid: Bid) -> Vec<initiator::Event> {
-    hear(initiator, now, Input::Datagram(from(NodeId(target), &Message::Bid(bid)))).events
+    hear(initiator, now, arriving(from(NodeId(target), &Message::Bid(bid)))).events
 }
 
 #[test]
@@ -283,7 +284,7 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
     // A late acknowledgement of one of them changes nothing.
     let ack = Message::Ack { txn: have.txn, ack: Ack::Durable };
-    let events = hear(&mut initiator, at(40), Input::Datagram(from(NodeId(1), &ack))).events;
+    let events = hear(&mut initiator, at(40), arriving(from(NodeId(1), &ack))).events;
     assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
     // Nor are they promised, of which is asked whether they are there.
     let renew = initiator::Request::Renew { handle: 2, id, redundancy: None };
@@ -292,8 +293,7 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let [Message::Probe { txn: asks, .. }, ..] = sent.messages[..] else { panic!("{:?}", sent.messages) };
     hear(&mut renewing, at(20), Input::Request(initiator::Request::Map(map(2, 1..=30))));
     let promised = |n| from(NodeId(n), &Message::Ack { txn: asks, ack: Ack::Durable });
-    let events: Vec<_> =
-        (1..=3).flat_map(|n| hear(&mut renewing, at(30), Input::Datagram(promised(n))).events).collect();
+    let events: Vec<_> = (1..=3).flat_map(|n| hear(&mut renewing, at(30), arriving(promised(n))).events).collect();
     let renewed = events.iter().find(|event| matches!(event, initiator::Event::Renew { .. }));
     assert!(matches!(renewed, Some(initiator::Event::Renew { result: Ok(false), .. })), "{events:?}");
     // The next round asks the group under the newer map, and its copies count.
@@ -388,7 +388,7 @@ fn always(request: initiator::Request, answer: Answer) -> (Instant, usize, Insta
             asked.push(now);
             for target in 1..=3 {
                 let bid = Message::Bid(Bid { txn, round, answer });
-                step(&mut initiator, now, Input::Datagram(from(NodeId(target), &bid)));
+                step(&mut initiator, now, arriving(from(NodeId(target), &bid)));
             }
         }
         now = deadline.map_or(now, |deadline| deadline.at).max(now + Span::from_micros(1));
@@ -466,7 +466,7 @@ fn refusals(multicast: bool) -> (Vec<Destination>, Vec<Destination>) {
     let slot = OfferedWindow { start: span, length: span, transfer: span, done: span.times(2), rate: 1_000, size: 6 };
     let bid = |target| {
         let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
-        Input::Datagram(from(NodeId(target), &bid))
+        arriving(from(NodeId(target), &bid))
     };
     for target in 1..=3 {
         assert_eq!(hear(1_000, bid(target)).0, []);
@@ -562,7 +562,7 @@ fn a_chunk_that_its_group_has_not_is_looked_for_where_it_was() {
                 };
                 assert!(!over, "moved: {moved}: {node} was not asked");
                 let absent = Message::Bid(Bid { txn, round, answer: Answer::NotHere });
-                let next = hear(&mut initiator, at(10), Input::Datagram(from(node, &absent)));
+                let next = hear(&mut initiator, at(10), arriving(from(node, &absent)));
                 over = next.events.iter().any(is_nowhere);
                 if !next.messages.is_empty() {
                     sent = next;

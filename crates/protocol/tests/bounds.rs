@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, at, put, step, target, target_with, tell, window};
+use common::{CLUSTER, arriving, at, put, step, target, target_with, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::limits;
@@ -66,7 +66,7 @@ fn a_full_target_offers_windows_for_removals_alone() {
     tell(&mut target, at(2), &Message::Accept { txn: TxnId(4), round: 1, granted: granted.into() }, None);
     let header = DataHeader { cluster: CLUSTER, from: common::INITIATOR, txn: TxnId(4), offset: 0, size: 7 };
     let datagram = Bytes::from([&header.encode()[..], b"removed"].concat());
-    let (_, effects) = step(&mut target, at(1_000), Input::Datagram(datagram));
+    let (_, effects) = step(&mut target, at(1_000), arriving(datagram));
     assert!(matches!(effects[..], [(_, Effect::Write { removal: true, .. })]), "{effects:?}");
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, step};
+use common::{CLUSTER, INITIATOR, arriving, at, from, step};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{Bug, ChunkPut, Initiator, Request};
@@ -53,7 +53,7 @@ fn bid(initiator: &mut Initiator, now: Instant, request: &PutRequest, wait: Span
         let done = start + TRANSFER.times(2 + n as u64);
         let slot = OfferedWindow { start, length, transfer: TRANSFER, done, rate: 1 << 30, size: 1_000 };
         let bid = Message::Bid(Bid { txn: request.txn, round: request.round, answer: Answer::Window(slot) });
-        let messages = step(initiator, now, Input::Datagram(from(target, &bid))).0;
+        let messages = step(initiator, now, arriving(from(target, &bid))).0;
         granted = granted.or(messages.into_iter().find_map(|message| match message {
             Message::Accept { granted, .. } => Some(granted.len()),
             _ => None,
@@ -95,7 +95,7 @@ fn put(initiator: &mut Initiator, begin: Instant, n: u8, waits: &[Span]) -> (Ins
         step(initiator, deadline.at, Input::Wake);
     }
     for target in TARGETS {
-        step(initiator, done, Input::Datagram(from(target, &Message::Ack { txn: request.txn, ack: Ack::Durable })));
+        step(initiator, done, arriving(from(target, &Message::Ack { txn: request.txn, ack: Ack::Durable })));
     }
     (done, taken)
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{INITIATOR, at, hear, initiator, put, step, target};
+use common::{INITIATOR, arriving, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
 use protocol::cleaner::{Stamps, Verdict};
 use protocol::config::Config;
@@ -19,7 +19,7 @@ use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
 
 fn sent(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
     let head = Head { cluster: ClusterId(1), epoch: Epoch(epoch), from: INITIATOR };
-    Input::Datagram(encode_message(head, message))
+    arriving(encode_message(head, message))
 }
 
 fn discard(mark: u64, since: u64, id: ChunkId) -> Message {
@@ -273,7 +273,7 @@ fn a_renewal_needs_enough_promises() {
         let mut events = vec![];
         for (n, ack) in acks.into_iter().enumerate() {
             let datagram = common::from(NodeId(n as u32 + 1), &Message::Ack { txn, ack });
-            events.extend(hear(&mut machine, at(1), Input::Datagram(datagram)).events);
+            events.extend(hear(&mut machine, at(1), arriving(datagram)).events);
         }
         assert!(
             matches!(events[..], [initiator::Event::Renew { handle: 7, result: Ok(result) }] if result == enough),
@@ -310,7 +310,7 @@ fn discarded(count: u32, answer: impl Fn(u16) -> Option<u32>) -> initiator::Disc
             told.push(discard.page);
             let dropped = answer(discard.page);
             let sent = Message::Discarded { txn: discard.txn, page: discard.page, dropped, bytes: 64 };
-            Input::Datagram(common::from(NodeId(1), &sent))
+            arriving(common::from(NodeId(1), &sent))
         });
     }
     panic!("it never ends")

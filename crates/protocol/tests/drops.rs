@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, get, get_accepted, hear, initiator, put, target, tell, window};
+use common::{CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, target, tell, window};
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{self, ChunkPut, Initiator};
 use protocol::limits;
@@ -26,12 +26,12 @@ fn initiator_drops(initiator: &mut Initiator, input: Input<initiator::Request>) 
 }
 
 fn sent<R>(by: NodeId, message: &Message) -> Input<R> {
-    Input::Datagram(from(by, message))
+    arriving(from(by, message))
 }
 
 fn data<R>(txn: u64, size: u32, payload: &[u8]) -> Input<R> {
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(txn), offset: 0, size };
-    Input::Datagram(Bytes::from([&header.encode()[..], payload].concat()))
+    arriving(Bytes::from([&header.encode()[..], payload].concat()))
 }
 
 #[test]
@@ -40,8 +40,8 @@ fn a_target_says_why_it_drops_a_datagram() {
     let id = ChunkId::of_payload(b"stored");
     let ping = from(INITIATOR, &Message::Ping { txn: TxnId(1) });
     let nonsense = Bytes::from([&ping[..], b"more"].concat());
-    assert_eq!(target_drops(&mut target, Input::Datagram(ping)), []);
-    assert_eq!(target_drops(&mut target, Input::Datagram(nonsense)), [IgnoredReason::Invalid]);
+    assert_eq!(target_drops(&mut target, arriving(ping)), []);
+    assert_eq!(target_drops(&mut target, arriving(nonsense)), [IgnoredReason::Invalid]);
     assert_eq!(target_drops(&mut target, data(1, SIZE, b"")), [IgnoredReason::Invalid]);
     let pong = Message::Pong { txn: TxnId(1), free: 0, chunks: 0 };
     assert_eq!(target_drops(&mut target, sent(NodeId(2), &pong)), [IgnoredReason::Invalid]);
@@ -79,7 +79,7 @@ fn a_target_says_why_it_drops_a_datagram() {
 
     let claim = Message::Leading(Leading::Claim { group: GroupId(0), term: 1 });
     let head = Head { cluster: CLUSTER, epoch: Epoch(2), from: NodeId(2) };
-    assert_eq!(target_drops(&mut target, Input::Datagram(encode_message(head, &claim))), [IgnoredReason::OtherMap]);
+    assert_eq!(target_drops(&mut target, arriving(encode_message(head, &claim))), [IgnoredReason::OtherMap]);
 
     // Its index is asked as much as it may be.
     for _ in 0..limits::LOOKUPS {
@@ -94,7 +94,7 @@ fn an_initiator_says_why_it_drops_a_datagram() {
     let ack = Message::Ack { txn: TxnId(1), ack: Ack::Durable };
     assert_eq!(initiator_drops(&mut initiator, sent(NodeId(1), &ack)), [IgnoredReason::Late]);
     let nonsense = Bytes::from([&from(NodeId(1), &ack)[..], b"more"].concat());
-    assert_eq!(initiator_drops(&mut initiator, Input::Datagram(nonsense)), [IgnoredReason::Invalid]);
+    assert_eq!(initiator_drops(&mut initiator, arriving(nonsense)), [IgnoredReason::Invalid]);
     assert_eq!(
         initiator_drops(&mut initiator, sent(NodeId(1), &Message::Ping { txn: TxnId(1) })),
         [IgnoredReason::Invalid]

@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, hear, put, step, target, tell, window};
+use common::{CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
 use protocol::id::{ChunkId, TxnId};
 use protocol::machine::{Completion, Effect, IgnoredReason, Input, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
@@ -18,13 +18,13 @@ fn payload() -> Bytes {
 
 fn accept<R>(offset: Span) -> Input<R> {
     let granted = vec![Granted { target: protocol::id::NodeId(1), offset }];
-    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(1), round: 1, granted: granted.into() }))
+    arriving(from(INITIATOR, &Message::Accept { txn: TxnId(1), round: 1, granted: granted.into() }))
 }
 
 fn data<R>(offset: u32, len: u32) -> Input<R> {
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset, size: SIZE };
     let piece = payload().slice(offset as usize..(offset + len) as usize);
-    Input::Datagram(Bytes::from([&header.encode()[..], &piece].concat()))
+    arriving(Bytes::from([&header.encode()[..], &piece].concat()))
 }
 
 /// An offer for the chunk.
@@ -56,7 +56,7 @@ fn a_copy_that_comes_in_time_tells_its_course() {
         let wanted = Event::Stored { id, bytes: SIZE, took: Span::from_micros(7) };
         assert_eq!(events.contains(&wanted), stored, "{events:?}");
         assert_eq!(events.contains(&Event::DiskFailed), result == Err(WriteFailure::Disk), "{events:?}");
-        let (pong, _) = step(&mut target, now, Input::Datagram(from(INITIATOR, &Message::Ping { txn: TxnId(9) })));
+        let (pong, _) = step(&mut target, now, arriving(from(INITIATOR, &Message::Ping { txn: TxnId(9) })));
         assert!(matches!(pong[..], [Message::Pong { chunks, .. }] if chunks == u64::from(stored)), "{pong:?}");
     }
 }

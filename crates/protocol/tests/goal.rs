@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, hear};
+use common::{CLUSTER, INITIATOR, arriving, at, from, hear};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{ChunkPut, Event, Initiator, PutError, Request, Stored};
@@ -33,10 +33,10 @@ fn after_a_failure(newer: Option<ClusterMap>) -> (Vec<NodeId>, Option<Result<Sto
     let bid = |answer| Message::Bid(Bid { txn, round: 1, answer });
     for (target, answer) in [(1, Answer::HaveIt), (2, Answer::HaveIt), (3, Answer::Window(slot)), (4, Answer::NotHere)]
     {
-        hear(&mut initiator, at(10), Input::Datagram(from(NodeId(target), &bid(answer))));
+        hear(&mut initiator, at(10), arriving(from(NodeId(target), &bid(answer))));
     }
     let failed = Message::Ack { txn, ack: Ack::DiskFailed };
-    initiator.handle_input(at(10_000), Input::Datagram(from(NodeId(3), &failed)));
+    initiator.handle_input(at(10_000), arriving(from(NodeId(3), &failed)));
     let (mut now, mut asked, mut newer) = (at(10_000), Vec::new(), newer);
     loop {
         match initiator.poll_output() {

@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, Said, at, from, hear};
+use common::{CLUSTER, INITIATOR, Said, arriving, at, from, hear};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, Initiator, Request};
@@ -25,12 +25,12 @@ fn bid(initiator: &mut Initiator, now: Instant, txn: TxnId, target: u32, round: 
     let done = TRANSFER.times(2);
     let slot = OfferedWindow { start: Span::ZERO, length: done, transfer: TRANSFER, done, rate: 1 << 30, size: 1_000 };
     let bid = Message::Bid(Bid { txn, round, answer: Answer::Window(slot) });
-    hear(initiator, now, Input::Datagram(from(NodeId(target), &bid)))
+    hear(initiator, now, arriving(from(NodeId(target), &bid)))
 }
 
 fn payload(initiator: &mut Initiator, now: Instant, txn: TxnId, target: u32) -> Said<Event> {
     let header = DataHeader { cluster: CLUSTER, from: NodeId(target), txn, offset: 0, size: 1_000 };
-    hear(initiator, now, Input::Payload { header, payload: Bytes::from_static(CHUNK) })
+    hear(initiator, now, Input::Payload { header, payload: Bytes::from_static(CHUNK), arrived: Instant::FAR })
 }
 
 fn ends(initiator: &mut Initiator, now: Instant, sent: Said<Event>) -> NodeId {

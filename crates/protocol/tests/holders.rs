@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from};
+use common::{CLUSTER, INITIATOR, arriving, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, OpId};
 use protocol::initiator::{Event, GetError, Initiator, Request};
@@ -90,12 +90,12 @@ impl World {
                 }
                 self.rounds.last_mut()?.push(node);
                 let bid = Bid { txn: *txn, round: *round, answer: *self.answers.get(&node)? };
-                Some(Input::Datagram(from(node, &Message::Bid(bid))))
+                Some(arriving(from(node, &Message::Bid(bid))))
             }
             Message::Accept { txn, granted, .. } if granted.iter().any(|granted| granted.target == node) => {
                 let header =
                     DataHeader { cluster: CLUSTER, from: node, txn: *txn, offset: 0, size: WANTED.len() as u32 };
-                Some(Input::Payload { header, payload: Bytes::from_static(WANTED) })
+                Some(Input::Payload { header, payload: Bytes::from_static(WANTED), arrived: Instant::FAR })
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, initiator, put, step, target, tell, window};
+use common::{CLUSTER, INITIATOR, arriving, at, from, initiator, put, step, target, tell, window};
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator;
 use protocol::machine::{Completion, Effect, Input};
@@ -18,7 +18,7 @@ fn a_transaction_number_that_is_used_again_does_not_make_another_chunk_durable()
     tell(&mut target, at(1), &put(9, 1, id, 6), None);
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(9), offset: 0, size: 6 };
     let datagram = Bytes::from([&header.encode()[..], &stored].concat());
-    let (_, effects) = step(&mut target, at(2), Input::Datagram(datagram));
+    let (_, effects) = step(&mut target, at(2), arriving(datagram));
     let [(op, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
     let completion = Completion::Written { result: Ok(()), free: 1 << 30 };
     let (messages, _) = step(&mut target, at(3), Input::Done { op, completion });
@@ -70,7 +70,7 @@ fn offers_that_take_no_time_leave_the_initiators_calendar_whole() {
         let [start, transfer] = [start, transfer].map(Span::from_nanos);
         let slot = OfferedWindow { start, length: transfer, transfer, done: start + transfer, rate: 1, size: 1 };
         let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
-        let (messages, _) = step(&mut initiator, at(0), Input::Datagram(from(NodeId(1), &bid)));
+        let (messages, _) = step(&mut initiator, at(0), arriving(from(NodeId(1), &bid)));
         assert!(matches!(messages[..], [Message::Accept { .. }]), "{messages:?}");
     }
 }
@@ -86,7 +86,7 @@ fn a_list_without_end_ends() {
         bytes[..8].copy_from_slice(&n.to_be_bytes());
         let ids = vec![ChunkId::from_parts(protocol::id::ChunkKind::Payload, bytes)];
         let now = at(n * 10_000_000);
-        step(&mut initiator, now, Input::Datagram(from(NodeId(1), &Message::Listed { txn, ids, more: true })));
+        step(&mut initiator, now, arriving(from(NodeId(1), &Message::Listed { txn, ids, more: true })));
         step(&mut initiator, now, Input::Wake);
         if initiator.in_progress() == 0 {
             return;

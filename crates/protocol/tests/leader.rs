@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CLUSTER, INITIATOR, at, from, map, put, step, tell, window};
+use common::{CLUSTER, INITIATOR, arriving, at, from, map, put, step, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Initiator, Request};
@@ -11,7 +11,7 @@ use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, O
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Redundancy;
 use protocol::target::{Setup, Target};
-use protocol::time::Span;
+use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{
     Ack, Answer, Bid, DataHeader, Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Message, PutRequest,
@@ -80,14 +80,14 @@ fn grants(messages: &[Message]) -> Vec<Grant> {
 }
 
 fn hear(target: &mut Target, nanos: u64, sender: u32, message: &Message) -> Vec<Message> {
-    step(target, at(nanos), Input::Datagram(from(NodeId(sender), message))).0
+    step(target, at(nanos), arriving(from(NodeId(sender), message))).0
 }
 
 /// Target 1, which leads and has heard from its members.
 fn leader() -> Target {
     let mut leader = member(1);
     let id = ChunkId::of_payload(b"first");
-    let (answer, _) = step(&mut leader, at(0), Input::Datagram(from(INITIATOR, &request(1, id))));
+    let (answer, _) = step(&mut leader, at(0), arriving(from(INITIATOR, &request(1, id))));
     assert!(answer.contains(&Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::Busy(Span::ZERO) })));
     let claim = Message::Leading(Leading::Claim { group: GROUP, term: 1 });
     assert_eq!(answer.iter().filter(|m| **m == claim).count(), 2, "both members are told: {answer:?}");
@@ -103,7 +103,7 @@ fn a_leader_grants_windows_that_follow_each_other() {
     let mut ends = Vec::new();
     for txn in 2..5 {
         let id = ChunkId::of_payload(&[txn]);
-        let (answer, _) = step(&mut leader, at(20), Input::Datagram(from(INITIATOR, &request(txn.into(), id))));
+        let (answer, _) = step(&mut leader, at(20), arriving(from(INITIATOR, &request(txn.into(), id))));
         let granted = grants(&answer);
         assert_eq!(granted.len(), 2, "one for the other members, one for the initiator: {answer:?}");
         assert_eq!(granted[0], granted[1]);
@@ -138,7 +138,7 @@ fn a_leader_grants_nothing_to_sets_that_have_no_address() {
     let setup = Setup { id: NodeId(1), map, free: 1 << 30, chunks: 0, bug: None };
     let mut leader = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
     let mut hear = |nanos: u64, sender: NodeId, message: Leading| {
-        leader.handle_input(at(nanos), Input::Datagram(from(sender, &Message::Leading(message))));
+        leader.handle_input(at(nanos), arriving(from(sender, &Message::Leading(message))));
         let mut sent = Vec::new();
         loop {
             match leader.poll_output() {
@@ -168,16 +168,14 @@ fn a_leader_grants_nothing_to_sets_that_have_no_address() {
 fn a_busy_disk_is_told_of_and_left_out() {
     let mut leader = leader();
     hear(&mut leader, 15, 3, &report(1, Span::from_millis(500)));
-    let (answer, _) =
-        step(&mut leader, at(20), Input::Datagram(from(INITIATOR, &request(2, ChunkId::of_payload(b"x")))));
+    let (answer, _) = step(&mut leader, at(20), arriving(from(INITIATOR, &request(2, ChunkId::of_payload(b"x")))));
     let done: Vec<Span> = grants(&answer)[0].windows.iter().map(|turn| turn.done).collect();
     assert!(done.iter().any(|done| *done > Span::from_millis(400)), "three members, three copies: {done:?}");
     // Who has a copy already is not asked for another.
     let id = ChunkId::of_payload(b"y");
     let Message::Leading(Leading::Request(again)) = request(3, id) else { unreachable!("it is one") };
     let again = LeadRequest { have: vec![NodeId(1)], avoid: vec![NodeId(3)], ..again };
-    let (answer, _) =
-        step(&mut leader, at(30), Input::Datagram(from(INITIATOR, &Message::Leading(Leading::Request(again)))));
+    let (answer, _) = step(&mut leader, at(30), arriving(from(INITIATOR, &Message::Leading(Leading::Request(again)))));
     assert!(grants(&answer).is_empty(), "one is left for two copies: {answer:?}");
 }
 
@@ -220,12 +218,13 @@ fn a_granted_window_takes_payload_and_only_the_disk_makes_it_a_copy() {
     let mut third = member(3);
     let payload = vec![7; 1 << 20];
     let id = ChunkId::of_payload(&payload);
-    let (sent, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
+    let (sent, effects) = step(&mut third, at(0), arriving(from(NodeId(1), &grant(1, 1, id, 3))));
     assert!(sent.is_empty(), "silence is consent: {sent:?}");
     let [(look, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}") };
     assert!(step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(None) }).0.is_empty());
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: 1 << 20 };
-    let (sent, effects) = step(&mut third, at(2), Input::Payload { header, payload: payload.into() });
+    let (sent, effects) =
+        step(&mut third, at(2), Input::Payload { header, payload: payload.into(), arrived: Instant::FAR });
     assert!(!sent.iter().any(|m| matches!(m, Message::Ack { .. })), "{sent:?}");
     let [(write, Effect::Write { .. })] = effects[..] else { panic!("{effects:?}") };
     let done = Completion::Written { result: Ok(()), free: 1 << 30 };
@@ -237,7 +236,7 @@ fn a_granted_window_takes_payload_and_only_the_disk_makes_it_a_copy() {
 fn a_member_that_holds_the_chunk_says_so() {
     let mut third = member(3);
     let id = ChunkId::of_payload(b"here");
-    let (_, effects) = step(&mut third, at(0), Input::Datagram(from(NodeId(1), &grant(1, 1, id, 3))));
+    let (_, effects) = step(&mut third, at(0), arriving(from(NodeId(1), &grant(1, 1, id, 3))));
     let [(look, Effect::Lookup { promise: Some(_), .. })] = effects[..] else { panic!("{effects:?}") };
     let (sent, _) = step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(Some(1 << 20)) });
     assert_eq!(sent, [Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::HaveIt })]);
@@ -249,7 +248,7 @@ fn the_lowest_leads_and_a_higher_one_only_when_it_is_gone() {
     let (mut first, mut second) = (leader(), member(2));
     hear(&mut second, 0, 1, &Message::Leading(Leading::Claim { group: GROUP, term: 1 }));
     let ask = |target: &mut Target, nanos| {
-        step(target, at(nanos), Input::Datagram(from(INITIATOR, &request(nanos, ChunkId::of_payload(b"x"))))).0
+        step(target, at(nanos), arriving(from(INITIATOR, &request(nanos, ChunkId::of_payload(b"x"))))).0
     };
     let claims = |sent: &[Message]| sent.iter().any(|m| matches!(m, Message::Leading(Leading::Claim { .. })));
     assert!(!claims(&ask(&mut second, 100)), "the first was heard just now");
@@ -335,7 +334,7 @@ fn a_request_that_the_network_doubled_is_answered_once() {
     let id = ChunkId::of_payload(b"x");
     let mut ask = |nanos, round| {
         let message = Message::Leading(Leading::Request(lead_request(2, round, id)));
-        step(&mut leader, at(nanos), Input::Datagram(from(INITIATOR, &message))).0
+        step(&mut leader, at(nanos), arriving(from(INITIATOR, &message))).0
     };
     let first = grants(&ask(20, 1));
     assert_eq!(first.len(), 2);
@@ -401,7 +400,7 @@ fn what_is_granted_too_late_is_given_back_at_once() {
         let (mut initiator, txn) = asking(request);
         step(&mut initiator, at(50_000_000), Input::Wake);
         let mut hear = |nanos, message: &Message| {
-            initiator.handle_input(at(nanos), Input::Datagram(from(NodeId(1), message)));
+            initiator.handle_input(at(nanos), arriving(from(NodeId(1), message)));
             let mut released = Vec::new();
             loop {
                 match initiator.poll_output() {
@@ -432,7 +431,7 @@ fn what_is_granted_too_late_is_given_back_at_once() {
 }
 
 fn initiator_hears(initiator: &mut Initiator, nanos: u64, sender: u32, message: &Message) -> Vec<Message> {
-    step(initiator, at(nanos), Input::Datagram(from(NodeId(sender), message))).0
+    step(initiator, at(nanos), arriving(from(NodeId(sender), message))).0
 }
 
 #[test]
@@ -457,7 +456,8 @@ fn the_holder_that_a_leader_chose_is_remembered() {
     let (mut initiator, txn) = asking(Request::Get { handle: 1, id, holders: vec![] });
     initiator_hears(&mut initiator, 100, 1, &granted(txn, 1, id, Direction::Get, &[2]));
     let header = DataHeader { cluster: CLUSTER, from: NodeId(2), txn, offset: 0, size: 100 };
-    let (_, effects) = step(&mut initiator, at(2_000_000), Input::Payload { header, payload: payload.into() });
+    let (_, effects) =
+        step(&mut initiator, at(2_000_000), Input::Payload { header, payload: payload.into(), arrived: Instant::FAR });
     let [(op, Effect::Verify { .. })] = effects[..] else { panic!("{effects:?}") };
     step(&mut initiator, at(2_000_001), Input::Done { op, completion: Completion::Verified(true) });
     assert_eq!(initiator.in_progress(), 0);

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, from, hear, map};
+use common::{CLUSTER, INITIATOR, arriving, from, hear, map};
 use proptest::prelude::*;
 use protocol::config::Config;
 use protocol::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
@@ -173,11 +173,11 @@ impl World {
                     0 | 1 => Message::Accept { txn, round, granted: Grants::from_elem(granted, s.term.into()) },
                     _ => Message::PutRequest(put),
                 };
-                return self.input(Input::Datagram(from(INITIATOR, &message)));
+                return self.input(arriving(from(INITIATOR, &message)));
             }
             11 => {
                 let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn, offset: 0, size };
-                self.input(Input::Payload { header, payload: bytes });
+                self.input(Input::Payload { header, payload: bytes, arrived: Instant::FAR });
                 return self.finish();
             }
             _ => {
@@ -187,7 +187,7 @@ impl World {
             }
         };
         let sender = if s.sender == 0 { INITIATOR } else { NodeId(s.sender.into()) };
-        self.input(Input::Datagram(from(sender, &Message::Leading(leading))));
+        self.input(arriving(from(sender, &Message::Leading(leading))));
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CLUSTER, INITIATOR, at, from};
+use common::{CLUSTER, INITIATOR, arriving, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
@@ -103,7 +103,7 @@ impl Net {
                         };
                         for node in to.into_iter().filter(|node| !self.frozen.contains(node)) {
                             let answer = self.answer(node, &message);
-                            inputs.extend(answer.map(|answer| Input::Datagram(from(node, &answer))));
+                            inputs.extend(answer.map(|answer| arriving(from(node, &answer))));
                         }
                     }
                     Output::Event(event @ (Event::Multicast { .. } | Event::Put { .. } | Event::Get { .. })) => {

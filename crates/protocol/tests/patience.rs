@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, from, step};
+use common::{CLUSTER, INITIATOR, arriving, at, from, step};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Initiator, Request};
@@ -35,7 +35,7 @@ fn bid(initiator: &mut Initiator, now: Instant, txn: TxnId, target: u32, times: 
     let slot =
         OfferedWindow { start, length: transfer, transfer, done: start.times(times), rate: 1 << 30, size: 1_000 };
     let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
-    accepted(step(initiator, now, Input::Datagram(from(NodeId(target), &bid))).0)
+    accepted(step(initiator, now, arriving(from(NodeId(target), &bid))).0)
 }
 
 fn accepted(messages: Vec<Message>) -> Option<Vec<u32>> {
@@ -95,6 +95,29 @@ fn bids_that_are_read_late_are_all_read_before_the_choice() {
 }
 
 #[test]
+fn bids_that_wait_for_each_other_offer_one_window() {
+    let accept = |arrived: fn(Instant) -> Instant| {
+        let mut initiator = initiator();
+        let txn = ask(&mut initiator, at(0), 0);
+        // All came at once; this process needs longer for each than a transfer takes.
+        (1..=4_u64).find_map(|n| {
+            let now = at(100_000 + 50_000 * n);
+            let transfer = Span::from_micros(10);
+            let (start, done) = (Span::from_millis(1), Span::from_millis(2));
+            let slot = OfferedWindow { start, length: transfer, transfer, done, rate: 1 << 30, size: 1_000 };
+            let bid = Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) });
+            let input = Input::Datagram { bytes: from(NodeId(n as u32), &bid), arrived: arrived(now) };
+            step(&mut initiator, now, input).0.into_iter().find_map(|message| match message {
+                Message::Accept { granted, .. } => Some(granted.iter().map(|g| g.offset).collect::<Vec<_>>()),
+                _ => None,
+            })
+        })
+    };
+    assert_eq!(accept(|_| at(100_000)), Some(vec![Span::ZERO; 2]), "two copies, one window");
+    assert_ne!(accept(|now| now), Some(vec![Span::ZERO; 2]), "or they would not have come at once");
+}
+
+#[test]
 fn a_quick_bid_of_where_a_copy_is_already_does_not_make_the_others_slow() {
     let entry = |(n, domain)| TargetEntry { id: NodeId(n), domain, capacity: 1 << 30 };
     let targets = [(1, 1), (2, 1), (3, 2), (4, 3)].map(entry).to_vec();
@@ -102,7 +125,7 @@ fn a_quick_bid_of_where_a_copy_is_already_does_not_make_the_others_slow() {
     let mut initiator = Initiator::new(INITIATOR, map, Config::default(), 1);
     let txn = ask(&mut initiator, at(0), 1);
     let held = Message::Bid(Bid { txn, round: 1, answer: Answer::HaveIt });
-    step(&mut initiator, at(10_000), Input::Datagram(from(NodeId(1), &held)));
+    step(&mut initiator, at(10_000), arriving(from(NodeId(1), &held)));
     assert_eq!(bid(&mut initiator, at(10_000), txn, 2, FAST), None);
     assert_eq!(bid(&mut initiator, at(10_000), txn, 3, SLOW), None);
     // Target 4 says nothing.

@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, hear, put, step, target_with, tell, window};
+use common::{CLUSTER, INITIATOR, arriving, at, hear, put, step, target_with, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::machine::{Completion, Effect, Input, Machine, Output};
@@ -16,8 +16,12 @@ const DATAGRAM: u32 = 10_000;
 /// Nanoseconds that a datagram takes on the port, which carries a byte in a nanosecond.
 const EACH: u64 = 10_000;
 
+fn config() -> Config {
+    Config { link_rate: 1_000_000_000, scrub_interval: Span::ZERO, guard: Span::ZERO, ..Config::default() }
+}
+
 fn target() -> Target {
-    target_with(Config { link_rate: 1_000_000_000, scrub_interval: Span::ZERO, guard: Span::ZERO, ..Config::default() })
+    target_with(config())
 }
 
 fn id(txn: u64) -> ChunkId {
@@ -26,9 +30,14 @@ fn id(txn: u64) -> ChunkId {
 
 /// One datagram of a transaction; a write that comes of it is done at once.
 fn arrives(target: &mut Target, now: u64, txn: u64, offset: u32) {
+    is_handled(target, (now, now), txn, offset);
+}
+
+/// One that arrived at a time, and is handled at another.
+fn is_handled(target: &mut Target, (arrived, now): (u64, u64), txn: u64, offset: u32) {
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(txn), offset, size: SIZE };
     let payload = Bytes::from(vec![0; DATAGRAM as usize]);
-    let (_, effects) = step(target, at(now), Input::Payload { header, payload });
+    let (_, effects) = step(target, at(now), Input::Payload { header, payload, arrived: at(arrived) });
     if let [(op, Effect::Write { .. })] = effects[..] {
         let completion = Completion::Written { result: Ok(()), free: 1 << 30 };
         hear(target, at(now), Input::Done { op, completion });
@@ -57,10 +66,49 @@ fn copies_that_arrive_at_once_do_not_make_the_port_look_slow() {
     assert!(slot.transfer.as_nanos().abs_diff(alone) < alone / 20, "{:?}", slot.transfer);
 }
 
+/// How long a transfer should take after 40 whose datagrams arrive and are handled when `when` says, of their number among all.
+fn learned(target: &mut Target, when: impl Fn(u64) -> (u64, u64)) -> u64 {
+    let each = u64::from(SIZE / DATAGRAM);
+    for txn in 0..40 {
+        let (_, begins) = when(txn * each);
+        window(&tell(target, at(begins), &put(txn, 1, id(txn), SIZE), None).0);
+        for nth in 0..each {
+            is_handled(target, when(txn * each + nth), txn, nth as u32 * DATAGRAM);
+        }
+    }
+    let (_, last) = when(40 * each);
+    window(&tell(target, at(last), &put(1_000, 1, id(1_000), SIZE), None).0).transfer.as_nanos()
+}
+
+#[test]
+fn pauses_of_the_sender_do_not_make_the_port_look_slow() {
+    let short = Config { quantum: 2 * DATAGRAM as usize, per_datagram: DATAGRAM as usize, ..config() };
+    // It hands out two datagrams at once, and wakes late for the next two.
+    let when = |nth: u64| (nth / 2 * 50 * EACH + nth % 2 * EACH, nth / 2 * 50 * EACH + nth % 2 * EACH);
+    let transfer = learned(&mut target_with(short), when);
+    assert!(transfer.abs_diff(u64::from(SIZE)) < u64::from(SIZE) / 20, "{transfer}");
+    let slow = learned(&mut target_with(Config { quantum: SIZE as usize, ..config() }), |nth| {
+        (nth * 4 * EACH, nth * 4 * EACH)
+    });
+    assert!(slow.abs_diff(4 * u64::from(SIZE)) < u64::from(SIZE), "what comes slowly at once is slow: {slow}");
+}
+
+#[test]
+fn neither_a_processor_that_was_behind_nor_one_that_is_slow_is_taken_for_the_port() {
+    // The first of each copy is handled as late as the last has come: all of it seems to come at once.
+    let behind = |nth: u64| (nth * EACH, (nth / 10 * 10 + 9) * EACH + nth % 10);
+    let transfer = learned(&mut target(), behind);
+    assert!(transfer.abs_diff(u64::from(SIZE)) < u64::from(SIZE) / 20, "{transfer}");
+    // What comes at once to a processor that needs thrice as long for each.
+    let slow = |nth: u64| (nth / 10 * 40 * EACH, (nth / 10 * 40 + nth % 10 * 3) * EACH);
+    let transfer = learned(&mut target(), slow);
+    assert!(transfer.abs_diff(3 * u64::from(SIZE)) < u64::from(SIZE) / 4, "{transfer}");
+}
+
 fn accept(target: &mut Target, now: u64, txn: u64) {
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
     let accept = Message::Accept { txn: TxnId(txn), round: 1, granted: granted.into() };
-    step(target, at(now), Input::Datagram(common::from(INITIATOR, &accept)));
+    step(target, at(now), arriving(common::from(INITIATOR, &accept)));
 }
 
 fn ask(target: &mut Target, now: u64, txn: u64) -> OfferedWindow {
@@ -207,7 +255,7 @@ fn a_hole_that_is_a_little_too_short_is_offered_for_what_it_is() {
         let second = ask(&mut target, 0, 2);
         let now = u64::from(SIZE) - hole;
         let refusal = common::from(INITIATOR, &common::refused(1, 1));
-        step(&mut target, at(now), Input::Datagram(refusal));
+        step(&mut target, at(now), arriving(refusal));
         let third = ask(&mut target, now, 3);
         assert_eq!(third.transfer, Span::from_nanos(u64::from(SIZE)));
         if offered {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CLUSTER, INITIATOR, at, from};
+use common::{CLUSTER, INITIATOR, arriving, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, GetError, Initiator, Request};
@@ -103,7 +103,7 @@ fn get(map: &ClusterMap, config: Config, until: Instant, answer: impl Fn(NodeId,
 }
 
 fn bid(node: NodeId, txn: TxnId, round: u8, answer: Answer) -> Input<Request> {
-    Input::Datagram(from(node, &Message::Bid(Bid { txn, round, answer })))
+    arriving(from(node, &Message::Bid(Bid { txn, round, answer })))
 }
 
 /// A moment by which a get should have found what is there, although somebody is silent.

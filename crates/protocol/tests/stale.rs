@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{at, from, hear, initiator};
+use common::{arriving, at, from, hear, initiator};
 use protocol::id::{NodeId, TxnId};
 use protocol::initiator::{Event, Request};
 use protocol::machine::Input;
@@ -19,7 +19,7 @@ fn with_one_ahead(request: Request, answer: impl Fn(TxnId) -> Message) -> Event 
     let ahead = Message::Bid(Bid { txn, round: 0, answer: Answer::Stale });
     let mut events = Vec::new();
     for (node, message) in [(3, ahead), (1, answer(txn)), (2, answer(txn))] {
-        events.extend(hear(&mut machine, at(1), Input::Datagram(from(NodeId(node), &message))).events);
+        events.extend(hear(&mut machine, at(1), arriving(from(NodeId(node), &message))).events);
     }
     let mut events = events.into_iter().filter(|event| matches!(event, Event::List { .. } | Event::Mark { .. }));
     events.next().expect("it is over")

@@ -3,10 +3,10 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, at, get, get_accepted, put, step, target, tell, window};
+use common::{CLUSTER, INITIATOR, arriving, at, get, get_accepted, put, step, target, tell, window};
 use protocol::id::{ChunkId, TxnId};
 use protocol::machine::{Effect, Input};
-use protocol::time::Span;
+use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, Bid, DataHeader, Granted, Message};
 
 const SIZE: u32 = 4_000;
@@ -21,9 +21,9 @@ fn a_write_that_does_not_end_is_waited_for_by_the_next() {
     let first = window(&tell(&mut target, at(0), &put(1, 1, id, SIZE), None).0);
     let granted = vec![Granted { target: protocol::id::NodeId(1), offset: Span::ZERO }];
     let accept = Message::Accept { txn: TxnId(1), round: 1, granted: granted.into() };
-    step(&mut target, at(0), Input::Datagram(common::from(INITIATOR, &accept)));
+    step(&mut target, at(0), arriving(common::from(INITIATOR, &accept)));
     let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(1), offset: 0, size: SIZE };
-    let (_, effects) = step(&mut target, at(10_000), Input::Payload { header, payload });
+    let (_, effects) = step(&mut target, at(10_000), Input::Payload { header, payload, arrived: Instant::FAR });
     assert!(matches!(effects[..], [(_, Effect::Write { .. })]), "{effects:?}");
     let other = ChunkId::of_payload(b"other");
     let (next, _) = tell(&mut target, at(LONG), &put(2, 1, other, SIZE), None);

@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{CLUSTER, at, from, hear, initiator};
+use common::{CLUSTER, arriving, at, from, hear, initiator};
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Event, GetError, Initiator, Request};
@@ -49,7 +49,7 @@ impl Reader {
 
     fn bid(&mut self, target: u32, answer: Answer) {
         let (txn, round) = self.round;
-        self.input(Input::Datagram(from(NodeId(target), &Message::Bid(Bid { txn, round, answer }))));
+        self.input(arriving(from(NodeId(target), &Message::Bid(Bid { txn, round, answer }))));
     }
 
     /// Target 1 offers a copy, the others have none.
@@ -100,7 +100,7 @@ fn a_copy_that_arrived_damaged_is_reported_and_its_holder_named_once() {
     let (id, txn, size) = (ChunkId::of_payload(WANTED), reader.round.0, WANTED.len() as u32);
     reader.offer();
     let header = DataHeader { cluster: CLUSTER, from: NodeId(1), txn, offset: 0, size };
-    reader.input(Input::Payload { header, payload: Bytes::from_static(b"ruined") });
+    reader.input(Input::Payload { header, payload: Bytes::from_static(b"ruined"), arrived: Instant::FAR });
     let op = reader.verify.expect("the bytes are looked at");
     reader.input(Input::Done { op, completion: Completion::Verified(false) });
     let reported = matches!(reader.events[..], [Event::CorruptCopy { id: of, target: NodeId(1) }] if of == id);
@@ -108,7 +108,7 @@ fn a_copy_that_arrived_damaged_is_reported_and_its_holder_named_once() {
     // Nobody else has one, so it is asked again, and finds out by itself.
     reader.next_round();
     reader.offer();
-    reader.input(Input::Datagram(from(NodeId(1), &Message::Ack { txn, ack: Ack::BadHash })));
+    reader.input(arriving(from(NodeId(1), &Message::Ack { txn, ack: Ack::BadHash })));
     assert_eq!(reader.error(), Some((&[][..], &[NodeId(1)][..])), "{:?}", reader.events);
 }
 

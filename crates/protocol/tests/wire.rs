@@ -201,7 +201,7 @@ proptest! {
             datagram.extend_from_slice(&head);
             datagram.extend_from_slice(&[0; 12]);
             datagram.extend_from_slice(&body);
-            target.handle_input(Instant::from_nanos(n as u64), Input::Datagram(datagram.into()));
+            target.handle_input(Instant::from_nanos(n as u64), Input::Datagram { bytes: datagram.into(), arrived: Instant::FAR });
             while !matches!(target.poll_output(), Output::Idle(_)) {}
         }
     }

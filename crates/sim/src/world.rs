@@ -91,7 +91,8 @@ fn clock(now: Instant, offset: u64, drift: u64) -> Instant {
 }
 
 enum Scheduled {
-    Datagram(NodeId, Bytes),
+    /// At whom, and when it came: it waits for one that sleeps.
+    Datagram(NodeId, Bytes, Instant),
     Done(NodeId, u32, OpId, Completion),
     Commit(NodeId, u32),
     Wake(NodeId, u64),
@@ -353,7 +354,7 @@ impl<'a> World<'a> {
 
     fn happen(&mut self, event: Scheduled) {
         match event {
-            Scheduled::Datagram(to, datagram) => self.deliver(to, datagram),
+            Scheduled::Datagram(to, datagram, arrived) => self.deliver(to, datagram, arrived),
             Scheduled::Done(node, life, op, completion) => {
                 if self.nodes.get(&node).is_some_and(|n| n.life == life) {
                     self.input(node, Some(Input::Done { op, completion }), None);
@@ -388,13 +389,14 @@ impl<'a> World<'a> {
         }
     }
 
-    fn deliver(&mut self, to: NodeId, datagram: Bytes) {
+    fn deliver(&mut self, to: NodeId, datagram: Bytes, arrived: Instant) {
         let size = datagram.len();
         let Some(node) = self.nodes.get_mut(&to) else { return };
         if matches!(node.machine, NodeMachine::Down(_)) {
             return;
         }
         let from = replay::sender(&datagram);
+        let arrived = node.local(arrived);
         let opened = match node.session.open(node.local(self.now), datagram) {
             Ok(Opened::Good(opened)) => opened,
             Ok(Opened::Between(replies) | Opened::Unproven(replies)) => {
@@ -407,7 +409,7 @@ impl<'a> World<'a> {
             self.fail(problem);
         }
         self.note(4, to, size, || trace::datagram(&opened));
-        self.input(to, Some(Input::Datagram(opened)), None);
+        self.input(to, Some(Input::Datagram { bytes: opened, arrived }), None);
     }
 
     /// Puts a datagram on the wire.
@@ -415,10 +417,10 @@ impl<'a> World<'a> {
         for (at, to, contents) in self.net.send(self.now, from, receivers, datagram) {
             if !self.healed {
                 for (at, to, again) in self.recorder.sent(at, to, &contents) {
-                    self.push(at, Scheduled::Datagram(to, again));
+                    self.push(at, Scheduled::Datagram(to, again, at));
                 }
             }
-            self.push(at, Scheduled::Datagram(to, contents));
+            self.push(at, Scheduled::Datagram(to, contents, at));
         }
     }
 
@@ -590,8 +592,8 @@ impl Drained {
 fn convert<R>(input: Option<Input<std::convert::Infallible>>) -> Input<R> {
     match input {
         None | Some(Input::Wake) => Input::Wake,
-        Some(Input::Datagram(datagram)) => Input::Datagram(datagram),
-        Some(Input::Payload { header, payload }) => Input::Payload { header, payload },
+        Some(Input::Datagram { bytes, arrived }) => Input::Datagram { bytes, arrived },
+        Some(Input::Payload { header, payload, arrived }) => Input::Payload { header, payload, arrived },
         Some(Input::Done { op, completion }) => Input::Done { op, completion },
         Some(Input::Request(never)) => match never {},
     }

@@ -61,19 +61,23 @@ fn a_put_over_an_idle_network_takes_what_the_formula_says() {
     }
 }
 
-/// One client alone: nobody but itself is in the way of any target.
+/// One client alone: nobody but itself is in the way of any target. Nor do its bids that wait for its processor seem to offer other
+/// windows, the first of them the soonest.
 #[test]
 fn idle_fast_disks_share_what_one_client_puts() {
-    for protocol in ["replicast-m", "replicast-h", "leader"] {
-        for chunk in ["16KiB", "128KiB", "1MiB"] {
-            let outcome = run(&product(&format!(
-                "protocol = \"{protocol}\"\ninitiators = 1\ntargets = 9\nlink_mbit_per_s = 10000\ndisk_mb_per_s = 1500\n\
-                 chunk = \"{chunk}\"\nwarm_up = \"0s\"\nlength = \"2s\"\n"
-            )))
-            .unwrap();
-            no_failure(&outcome);
-            let spread = outcome.load.most as f64 / outcome.load.mean;
-            assert!(spread <= 1.2, "{protocol} {chunk}: {spread}");
+    let busy = "cpu_message = \"20us\"\ncpu_kib = \"600ns\"\nwake_jitter = \"1ms\"";
+    for costs in ["", busy] {
+        for protocol in ["replicast-m", "replicast-h", "leader"] {
+            for chunk in ["16KiB", "128KiB", "1MiB"] {
+                let outcome = run(&product(&format!(
+                    "protocol = \"{protocol}\"\ninitiators = 1\ntargets = 9\nlink_mbit_per_s = 10000\n\
+                     disk_mb_per_s = 1500\nchunk = \"{chunk}\"\nwarm_up = \"0s\"\nlength = \"2s\"\n{costs}\n"
+                )))
+                .unwrap();
+                no_failure(&outcome);
+                let spread = outcome.load.most as f64 / outcome.load.mean;
+                assert!(spread <= 1.2, "{protocol} {chunk} {costs}: {spread}");
+            }
         }
     }
 }
@@ -188,7 +192,7 @@ fn a_run_repeats_exactly_on_every_build_and_any_number_of_threads() {
     assert_eq!(one, DIGESTS, "what is repeated has changed: if it was meant to, write the new digests down");
 }
 
-const DIGESTS: [u64; 3] = [2_341_200_806_265_816_273, 12_582_203_645_250_211_699, 5_712_383_252_046_181_140];
+const DIGESTS: [u64; 3] = [1_761_768_949_410_224_428, 9_949_136_898_830_591_966, 18_169_515_371_622_226_520];
 
 #[test]
 fn what_disks_can_do_counts_their_syncs_and_hashing() {

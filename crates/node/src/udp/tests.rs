@@ -77,6 +77,35 @@ fn data(to: NodeId, per_datagram: usize) -> Transmit {
 }
 
 #[test]
+fn what_waited_at_a_socket_came_when_the_kernel_says() {
+    for interface in loopbacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), interface);
+        let mut udp = Udp::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        let sender = UdpSocket::bind((interface, 0)).unwrap();
+        let cluster = config.map().unwrap().cluster;
+        let header = protocol::wire::DataHeader { cluster, from: NodeId(1), txn: TxnId(1), offset: 0, size: 1 };
+        let before = now();
+        sender.send_to(&[&header.encode()[..], b"x"].concat(), config.targets[0].address).unwrap();
+        let sent = now();
+        std::thread::sleep(Duration::from_millis(200));
+        udp.receive(0);
+        let (_, arrived) = udp.arrived().unwrap();
+        // The two clocks are read one after the other.
+        let slack = Span::from_millis(100);
+        assert!(before <= arrived + slack && arrived <= sent + slack, "{before} {arrived} {sent}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_makes_nobody_wait() {
+    let date = Timespec { tv_sec: 100, tv_nsec: 5_000_000 };
+    let ages = [100_002, 99_004, 101_000].map(|millis| waited(Some(Duration::from_millis(millis)), date));
+    assert_eq!(ages, [Span::from_millis(3), Span::ZERO, Span::ZERO], "so long ago, too long ago, and to come");
+    assert_eq!(waited(None, date), Span::ZERO, "no stamp");
+}
+
+#[test]
 fn what_the_kernel_has_no_room_for_is_counted() {
     for interface in loopbacks() {
         let dir = tempfile::tempdir().unwrap();

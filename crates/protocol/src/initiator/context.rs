@@ -36,6 +36,8 @@ pub(super) struct Context {
     /// A node that knows one transaction must not be able to name the next.
     pub(super) txns: Unguessable,
     pub(super) now: Instant,
+    /// When the message that is handled came here; now, if it is none.
+    pub(super) arrived: Instant,
     pub(super) out: VecDeque<Output<Event>>,
     pub(super) next_op: u64,
     pub(super) effects: BTreeMap<OpId, TxnId>,
@@ -166,10 +168,21 @@ impl Context {
         self.config.stretch_m + u16::try_from(differ).unwrap_or(u16::MAX).min(MEET)
     }
 
+    /// A bid has arrived for what was asked at `since`.
+    pub(super) fn bid_arrived(&mut self, since: Instant) {
+        self.bids.sample_handled(self.arrived.since(since), self.now.since(since));
+    }
+
+    /// A grant, or a leader's refusal, has arrived for what was asked at `since`.
+    pub(super) fn grant_arrived(&mut self, since: Instant) {
+        self.grants.sample_handled(self.arrived.since(since), self.now.since(since));
+    }
+
     /// When the beginning of a window is, on this node's clock. The bid, an `answer` of this kind, travelled for half a round trip, and
-    /// so will the payload: the smallest round trip seen is subtracted.
+    /// so will the payload: the smallest round trip seen is subtracted. Bids that wait here for one another offer the same
+    /// window all the same.
     pub(super) fn window_start(&self, start: Span, answer: &LatencyEstimate) -> Instant {
-        self.now + start.less(answer.smallest())
+        self.arrived + start.less(answer.smallest())
     }
 
     /// Whether a leader that was asked at `since` is given up: it did not answer until `until`, as is known when woken.

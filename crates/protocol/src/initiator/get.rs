@@ -257,7 +257,7 @@ impl Get {
 
     /// The leader chose a holder, which sends in the window.
     pub(super) fn on_grant(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
-        context.grants.sample(context.now.since(self.leader.since));
+        context.grant_arrived(self.leader.since);
         if ![self.round.number, self.accepted].contains(&grant.round) {
             context.give_back(from, grant);
             return Step::Continue;
@@ -330,11 +330,11 @@ impl Get {
         self.reachability.answered(context, from);
         if self.leader.asked.is_some() {
             // It cannot choose.
-            context.grants.sample(context.now.since(since));
+            context.grant_arrived(since);
             self.ask(context);
             return Step::Continue;
         }
-        context.bids.sample(context.now.since(since));
+        context.bid_arrived(since);
         match bid.answer {
             Answer::Window(offered) => self.offers.push((from, offered, context.now)),
             Answer::NotHere => self.progress.absent.push(from),

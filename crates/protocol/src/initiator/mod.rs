@@ -95,6 +95,7 @@ impl Initiator {
             rng: Rng::new(txns.next_u64()),
             txns,
             now: Instant::ZERO,
+            arrived: Instant::ZERO,
             out: VecDeque::new(),
             next_op: 0,
             effects: BTreeMap::new(),
@@ -375,15 +376,18 @@ impl Machine for Initiator {
 
     fn handle_input(&mut self, now: Instant, input: Input<Request>) {
         assert!(now >= self.context.now, "time went backwards, from {} to {now}", self.context.now);
-        self.context.now = now;
+        (self.context.now, self.context.arrived) = (now, now);
         match input {
             Input::Wake => self.wake(),
-            Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
+            Input::Datagram { bytes, .. } if is_data(&bytes) => match DataHeader::decode(&bytes) {
                 Some((header, payload)) => self.payload(&header, &payload),
                 None => self.context.event(Event::Ignored(IgnoredReason::Invalid)),
             },
-            Input::Datagram(datagram) => self.message(&datagram),
-            Input::Payload { header, payload } => self.payload(&header, &payload),
+            Input::Datagram { bytes, arrived } => {
+                self.context.arrived = arrived.min(now);
+                self.message(&bytes);
+            }
+            Input::Payload { header, payload, .. } => self.payload(&header, &payload),
             Input::Done { op, completion } => {
                 if let (Some(txn), Completion::Verified(good)) = (self.context.effects.remove(&op), completion) {
                     self.step(txn, |active, context| match active {

@@ -365,10 +365,10 @@ impl Put {
         self.round.answered.push(from);
         self.reachability.answered(context, from);
         if self.leader.asked.is_some() {
-            context.grants.sample(context.now.since(since));
+            context.grant_arrived(since);
             return self.ask_directly(context);
         }
-        context.bids.sample(context.now.since(since));
+        context.bid_arrived(since);
         match bid.answer {
             Answer::Window(offered) => {
                 if let Some(domain) = context.domain(from) {
@@ -381,7 +381,8 @@ impl Put {
                         rate: u64::from(offered.rate),
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
-                        slack: context.slack(),
+                        // This node is behind by as much.
+                        slack: context.slack() + context.now.since(context.arrived),
                     };
                     self.offers.insert(from, offer);
                 }

@@ -317,11 +317,11 @@ impl Target {
             offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack: Span::ZERO });
         }
         let mut uplink = Calendar::default();
-        let txn = request.txn;
+        let (asked, txn) = (self.arrived, request.txn);
         request
             .busy
             .iter()
-            .for_each(|(start, end)| uplink.insert(Window { start: now + *start, end: now + *end, txn }));
+            .for_each(|(start, end)| uplink.insert(Window { start: asked + *start, end: asked + *end, txn }));
         let most = if self.config.multicast { self.setup.map.most_addressed() } else { 1 };
         let choices = windows(most, &offers, &goal, now, &uplink);
         let soon = |at: Instant| at.since(now) <= self.config.max_wait;
@@ -375,6 +375,8 @@ impl Target {
         }
         self.send(grant.initiator, &message);
         if grant.windows.iter().any(|window| window.target == own) {
+            // Its spans count from now, and not from when it was asked for.
+            self.arrived = self.now;
             self.on_grant(own, grant);
         }
     }

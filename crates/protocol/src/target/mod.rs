@@ -63,6 +63,8 @@ enum Pending {
 #[repr(C, align(64))]
 pub struct Target {
     now: Instant,
+    /// When the message that is handled came here; now, if it is none.
+    arrived: Instant,
     out: VecDeque<Output<Event>>,
     config: Arc<Config>,
     scrub_at: Instant,
@@ -120,6 +122,7 @@ impl Target {
             config,
             out: VecDeque::new(),
             now: Instant::ZERO,
+            arrived: Instant::ZERO,
             next_op: 0,
             pending: FlatMap::new(),
             reservations: FlatMap::new(),
@@ -153,6 +156,11 @@ impl Target {
 
     fn head(&self) -> Head {
         Head { cluster: self.setup.map.cluster, epoch: self.setup.map.epoch, from: self.setup.id }
+    }
+
+    /// When that is of which the message that is handled says that it is `span` from its sending; now, if that is over.
+    fn since_arrival(&self, span: Span) -> Instant {
+        (self.arrived + span).max(self.now)
     }
 
     fn send(&mut self, to: NodeId, message: &Message) {
@@ -404,15 +412,23 @@ impl Machine for Target {
 
     fn handle_input(&mut self, now: Instant, input: Input<Request>) {
         assert!(now >= self.now, "time went backwards, from {} to {now}", self.now);
-        self.now = now;
+        (self.now, self.arrived) = (now, now);
         match input {
             Input::Wake => self.wake(),
-            Input::Datagram(datagram) if is_data(&datagram) => match DataHeader::decode(&datagram) {
-                Some((header, payload)) => self.data(&header, &payload),
-                None => self.event(Event::Ignored(IgnoredReason::Invalid)),
-            },
-            Input::Datagram(datagram) => self.message(&datagram),
-            Input::Payload { header, payload } => self.data(&header, &payload),
+            Input::Datagram { bytes, arrived } => {
+                self.arrived = arrived.min(now);
+                if !is_data(&bytes) {
+                    self.message(&bytes);
+                } else if let Some((header, payload)) = DataHeader::decode(&bytes) {
+                    self.data(&header, &payload);
+                } else {
+                    self.event(Event::Ignored(IgnoredReason::Invalid));
+                }
+            }
+            Input::Payload { header, payload, arrived } => {
+                self.arrived = arrived.min(now);
+                self.data(&header, &payload);
+            }
             Input::Done { op, completion } => self.done(op, completion),
             Input::Request(Request::Map(map)) => self.new_map(map),
             Input::Request(Request::Free(free)) => self.setup.free = free,

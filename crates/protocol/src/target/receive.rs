@@ -11,7 +11,7 @@ use super::{
 };
 use crate::id::ChunkKind;
 use crate::machine::IgnoredReason;
-use crate::transfer::Incoming;
+use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};
 
 pub(super) use port::Busy;
@@ -149,7 +149,7 @@ impl Target {
         let transfer = Span::of_transfer(size, u64::from(rate));
         let done = self.disk_done(start + transfer, request.size).since(self.now);
         let offered =
-            OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
+            OfferedWindow { start: start.since(self.now), length: transfer, transfer, done, rate, size: request.size };
         Ok((offered, (start, start + transfer)))
     }
 
@@ -234,7 +234,7 @@ impl Target {
         if self.free() < size {
             return Err(Answer::NoSpace);
         }
-        let start = self.now + granted.start;
+        let start = self.since_arrival(granted.start);
         let busy = Answer::Busy(Span::ZERO);
         if self.reservations.len() >= limits::RESERVATIONS || self.buffer_free(size).is_none_or(|at| at > start) {
             return Err(busy);
@@ -268,9 +268,9 @@ impl Target {
             id: grant.id,
             round: grant.round,
             answer,
-            bid_at: self.now,
+            bid_at: self.arrived,
             window,
-            claim: Claim::Grant { leader: from, group: grant.group, expected: self.now + done },
+            claim: Claim::Grant { leader: from, group: grant.group, expected: self.arrived + done },
             removal: false,
             stage: Stage::Tentative,
             incoming: Incoming::new(grant.size),
@@ -393,11 +393,13 @@ impl Target {
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.claim.is_reserved());
         let size = r.incoming.size();
-        let alone = first && !self.others_arrive(txn);
-        match self.busy.as_mut().filter(|_| !alone) {
-            Some(busy) => (busy.until, busy.bytes) = (self.now, busy.bytes + payload.len() as u64),
-            // Of the first datagram the end is known, and not when it began.
-            None => self.busy = Some(Busy { since: self.now, until: self.now, bytes: 0 }),
+        let alone = !self.others_arrive(txn);
+        let step = at_once(self.config.quantum, self.config.per_datagram);
+        match self.busy.as_mut().filter(|_| !(alone && first)) {
+            // Before the next quantum the sender waits, as its rate wants it.
+            Some(busy) if alone && (header.offset as usize).is_multiple_of(step) => busy.resume(self.arrived, self.now),
+            Some(busy) => busy.add(self.arrived, self.now, payload.len()),
+            None => self.busy = Some(Busy::first(self.arrived, self.now)),
         }
         if first && reserved {
             self.note_start(window.0);
@@ -409,7 +411,7 @@ impl Target {
 
     fn complete(&mut self, txn: TxnId, window: (Instant, Instant), reserved: bool, size: u32) {
         self.learn_rate(reserved, size);
-        self.busy = self.others_arrive(txn).then_some(Busy { since: self.now, until: self.now, bytes: 0 });
+        self.busy = self.others_arrive(txn).then_some(Busy::first(self.arrived, self.now));
         if reserved && self.now > window.1 {
             self.event(Event::Overrun { by: self.now.since(window.1) });
         }

@@ -217,7 +217,7 @@ impl Target {
         if self.make_room_to_serve(grant.size).is_none() {
             return self.send(grant.initiator, &Message::Ack { txn, ack: Ack::Unknown });
         }
-        let (start, _) = self.outward.hole(self.now + granted.start, grant.transfer);
+        let (start, _) = self.outward.hole(self.since_arrival(granted.start), grant.transfer);
         let window = (start, start + grant.transfer);
         self.outward.insert(Window { start, end: window.1, txn });
         let serving = Serving {

@@ -166,7 +166,7 @@ impl Cluster {
         let deadline = if node == INITIATOR {
             let input = match item {
                 None => Input::Wake,
-                Some(Item::Datagram(d)) => Input::Datagram(d),
+                Some(Item::Datagram(d)) => Input::Datagram { bytes: d, arrived: Instant::FAR },
                 Some(Item::Done(op, completion)) => Input::Done { op, completion },
             };
             self.initiator.handle_input(now, input);
@@ -177,7 +177,7 @@ impl Cluster {
             };
             let input = match item {
                 None => Input::Wake,
-                Some(Item::Datagram(d)) => Input::Datagram(d),
+                Some(Item::Datagram(d)) => Input::Datagram { bytes: d, arrived: Instant::FAR },
                 Some(Item::Done(op, completion)) => Input::Done { op, completion },
             };
             target.handle_input(now, input);

@@ -76,13 +76,18 @@ pub(crate) fn tell(
     message: &Message,
     found: Option<u32>,
 ) -> (Vec<Message>, Vec<(OpId, Effect)>) {
-    let (mut messages, mut effects) = step(target, now, Input::Datagram(from(INITIATOR, message)));
+    let (mut messages, mut effects) = step(target, now, arriving(from(INITIATOR, message)));
     if let [(op, Effect::Lookup { .. })] = effects[..] {
         let (more, next) = step(target, now, Input::Done { op, completion: Completion::Found(found) });
         messages.extend(more);
         effects = next;
     }
     (messages, effects)
+}
+
+/// A datagram that is handled when it comes.
+pub(crate) const fn arriving<R>(bytes: Bytes) -> Input<R> {
+    Input::Datagram { bytes, arrived: Instant::FAR }
 }
 
 pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
@@ -129,5 +134,5 @@ pub(crate) fn refused(txn: u64, round: u8) -> Message {
 /// The acceptance of what target 1 offered.
 pub(crate) fn get_accepted<R>(txn: u64, round: u8) -> Input<R> {
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
-    Input::Datagram(from(INITIATOR, &Message::Accept { txn: TxnId(txn), round, granted: granted.into() }))
+    arriving(from(INITIATOR, &Message::Accept { txn: TxnId(txn), round, granted: granted.into() }))
 }

@@ -490,7 +490,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             return self.push(id, free, Event::Wake(id));
         }
         node.armed = u64::MAX;
-        self.input(id, Arrived::Wake);
+        self.input(id, (self.now, Arrived::Wake));
     }
 
     /// Keeps one wake in the queue for a node: the earliest. A deadline that moved back is found when it comes.
@@ -543,9 +543,9 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Arrived::Done(..) | Arrived::Wake => processor.work(now, 0),
         };
         if at == now && processor.inbox.is_empty() {
-            self.input(id, arrived);
+            self.input(id, (now, arrived));
         } else {
-            processor.inbox.push_back(arrived);
+            processor.inbox.push_back((now, arrived));
             let life = node.life.number;
             self.push(id, at, Event::Handle(id, life));
         }

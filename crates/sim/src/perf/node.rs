@@ -107,10 +107,11 @@ pub(super) enum Arrived {
 }
 
 impl Arrived {
-    pub(super) fn input<R>(self) -> Input<R> {
+    /// What it is for the node's machine, when it reached the node at `arrived` by its clock.
+    pub(super) fn input<R>(self, arrived: Instant) -> Input<R> {
         match self {
-            Self::Control(bytes) => Input::Datagram(bytes),
-            Self::Payload(header, bytes) => Input::Payload { header, payload: payload(bytes) },
+            Self::Control(bytes) => Input::Datagram { bytes, arrived },
+            Self::Payload(header, bytes) => Input::Payload { header, payload: payload(bytes), arrived },
             Self::Done(op, completion) => Input::Done { op, completion: *completion },
             Self::Wake => Input::Wake,
         }
@@ -173,7 +174,8 @@ pub(super) struct Processor {
     free: u64,
     /// When it is done with the payload that came, which it handles while it arrives.
     payload_free: u64,
-    pub(super) inbox: VecDeque<Arrived>,
+    /// What waits for it, and when that came.
+    pub(super) inbox: VecDeque<(u64, Arrived)>,
     /// Time at work since measuring began.
     pub(super) work: u64,
 }

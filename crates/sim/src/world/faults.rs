@@ -154,7 +154,7 @@ impl World<'_> {
         }
         if !self.healed {
             for (at, to, again) in self.recorder.restarted(self.now, id) {
-                self.push(at, Scheduled::Datagram(to, again));
+                self.push(at, Scheduled::Datagram(to, again, at));
             }
         }
         self.note(2, id, 0, || "restarts".to_owned());

@@ -120,7 +120,7 @@ impl World<'_> {
     /// Until when whoever this happens to sleeps.
     pub(super) fn sleeper(&self, event: &Scheduled) -> Option<Instant> {
         let node = match event {
-            Scheduled::Datagram(node, _)
+            Scheduled::Datagram(node, ..)
             | Scheduled::Done(node, ..)
             | Scheduled::Commit(node, _)
             | Scheduled::Wake(node, _)

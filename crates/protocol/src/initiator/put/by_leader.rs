@@ -12,7 +12,9 @@ impl Put {
         self.round.asked_of = vec![leader];
         let request = self.request(context);
         let length = Span::of_transfer(u64::from(self.size()), context.config.link_rate);
-        let (start, _) = context.uplink.place(context.now + request.earliest, length);
+        // A grant that comes too late is given back, and all is asked again.
+        let earliest = context.now + request.earliest + context.grants.deviation();
+        let (start, _) = context.uplink.place(earliest, length);
         let have = self.progress.holders.iter().take(limits::COPIES).copied().collect();
         let avoid =
             self.progress.failed.iter().chain(&self.progress.full).take(limits::GROUP_MEMBERS).copied().collect();
@@ -37,7 +39,7 @@ impl Put {
 
     /// The leader granted windows on behalf of some members.
     pub(in crate::initiator) fn on_grant(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
-        context.grants.sample(context.now.since(self.leader.since));
+        context.grant_arrived(self.leader.since);
         if grant.round != self.round.number {
             context.give_back(from, grant);
             return Step::Continue;
@@ -72,7 +74,7 @@ impl Put {
         let mut late = false;
         for choice in &mut choices {
             let start = uplink.place(choice.start.max(context.now), choice.length).0;
-            late |= start.since(choice.start.max(context.now)) > choice.length.div(4);
+            late |= start.since(choice.start.max(context.now)) > choice.length.div(4).max(context.grants.deviation());
             choice.start = start;
             uplink.insert_free(Window { start, end: start + choice.length, txn: self.txn });
         }

@@ -3,14 +3,41 @@
 use super::{Event, Instant, NodeId, PutRequest, Reservation, Span, Stage, Target, TxnId};
 use crate::calendar::least;
 
-/// Payload that arrives without a pause.
+/// Payload that arrives without a pause, but for those that its sender makes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::target) struct Busy {
-    pub(super) since: Instant,
-    /// When the last of it came.
-    pub(super) until: Instant,
-    /// What came after the first datagram.
-    pub(super) bytes: u64,
+    /// How long it took to arrive, and to be handled: a processor that is behind takes what the port held back from its memory, and
+    /// one that is slow holds the port up.
+    arriving: Span,
+    handling: Span,
+    /// When the last of it came, and was handled.
+    arrived: Instant,
+    handled: Instant,
+    bytes: u64,
+}
+
+impl Busy {
+    /// The first datagram: of that the end is known, and not when it began.
+    pub(super) const fn first(arrived: Instant, handled: Instant) -> Self {
+        Self { arriving: Span::ZERO, handling: Span::ZERO, arrived, handled, bytes: 0 }
+    }
+
+    /// The first datagram after a pause that the sender made.
+    pub(super) const fn resume(&mut self, arrived: Instant, handled: Instant) {
+        (self.arrived, self.handled) = (arrived, handled);
+    }
+
+    /// Further payload.
+    pub(super) fn add(&mut self, arrived: Instant, handled: Instant, bytes: usize) {
+        self.arriving = self.arriving + arrived.since(self.arrived);
+        self.handling = self.handling + handled.since(self.handled);
+        self.bytes += bytes as u64;
+        self.resume(arrived, handled);
+    }
+
+    fn took(self) -> Span {
+        self.arriving.max(self.handling)
+    }
 }
 
 impl Target {
@@ -18,10 +45,10 @@ impl Target {
     pub(super) fn both_free(&self, mut earliest: Instant, transfer: Span, request: &PutRequest) -> (Instant, Instant) {
         for (from, until) in &request.busy {
             let (start, _) = self.inward.place(earliest, transfer);
-            if start + least(transfer) <= self.now + *from {
+            if start + least(transfer) <= self.arrived + *from {
                 break;
             }
-            earliest = earliest.max(self.now + *until);
+            earliest = earliest.max(self.arrived + *until);
         }
         self.inward.place(earliest, transfer)
     }
@@ -83,7 +110,7 @@ impl Target {
     /// the other copies of which something is missing.
     pub(super) fn repair_rate(&mut self, reserved: bool, size: u32) -> u32 {
         let seen = self.busy.and_then(|busy| {
-            let took = busy.until.since(busy.since);
+            let took = busy.took();
             (took > Span::ZERO && busy.bytes > u64::from(size / 16)).then(|| took.rate_of(busy.bytes))
         });
         self.learn_rate(reserved, size);
@@ -96,8 +123,8 @@ impl Target {
     /// last of them is of `size`.
     pub(super) fn learn_rate(&mut self, reserved: bool, size: u32) {
         let Some(busy) = self.busy.take() else { return };
-        if reserved && busy.bytes >= u64::from(size / 4) && busy.until > busy.since {
-            self.link.sample(self.now, busy.bytes, busy.until.since(busy.since));
+        if reserved && busy.bytes >= u64::from(size / 4) && busy.took() > Span::ZERO {
+            self.link.sample(self.now, busy.bytes, busy.took());
         }
     }
 

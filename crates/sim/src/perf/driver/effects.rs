@@ -19,7 +19,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         };
         let node = &mut self.nodes[self.parts.slot(id)];
         let at = node.processor.work(self.now, takes);
-        node.processor.inbox.push_back(Arrived::Done(op, Box::new(Completion::Verified(true))));
+        node.processor.inbox.push_back((self.now, Arrived::Done(op, Box::new(Completion::Verified(true)))));
         let life = node.life.number;
         self.push(id, at, Event::Handle(id, life));
     }

@@ -6,13 +6,15 @@ use protocol::time::Instant;
 use super::{Arrived, Driver, Fabric, MachineSet};
 
 impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
-    /// A node's machine is given something, and what it wants done is done.
-    pub(super) fn input(&mut self, node: u32, arrived: Arrived) {
+    /// A node's machine is given something that came at a moment, and what it wants done is done.
+    pub(super) fn input(&mut self, node: u32, (at, arrived): (u64, Arrived)) {
         let slot = self.slot(node);
-        let now = self.nodes[slot].clock.local(self.now);
+        let clock = self.nodes[slot].clock;
+        let now = clock.local(self.now);
+        let at = if at == self.now { now } else { clock.local(at) };
         match slot.checked_sub(self.own_targets) {
-            None => self.give_target(slot, now, arrived.input()),
-            Some(n) => self.give_initiator(n, now, arrived.input()),
+            None => self.give_target(slot, now, arrived.input(at)),
+            Some(n) => self.give_initiator(n, now, arrived.input(at)),
         }
         self.drain(node);
     }
