@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use node::atomic_file;
+use node::config::problem;
 use protocol::limits;
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
@@ -224,8 +225,11 @@ pub(crate) fn load_from(config: &Path, path: &Path) -> anyhow::Result<GatewayFil
         };
         anyhow::anyhow!("cannot read {}: {error}; {advice}", path.display())
     })?;
-    toml::from_str(&text)
-        .map_err(|error| anyhow::anyhow!("{}: {}: write http = \"ADDRESS:PORT\"", path.display(), error.message()))
+    toml::from_str(&text).map_err(|error| {
+        let is_http = ["`http`", "socket address"].iter().any(|word| error.message().contains(word));
+        let advice = if is_http { ": write http = \"ADDRESS:PORT\"" } else { "" };
+        anyhow::anyhow!("{}: {}{advice}", path.display(), problem(&text, &error))
+    })
 }
 
 /// Lets objects up to this many bytes ride in their manifests.

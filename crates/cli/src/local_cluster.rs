@@ -158,10 +158,7 @@ fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<LocalGat
     let file = gateway_file::load(&config)?;
     let (interface, names, clean, first) = (file.http.ip(), file.names, file.clean, file.s3);
     let first = first.context("gateway.toml has no section [s3]")?;
-    ensure!(
-        count == 1 || first.catalog.is_some(),
-        "{count} gateways need a catalog that they share: name its database with --catalog postgres://USER@HOST/DATABASE"
-    );
+    check_catalog(count, first.catalog.as_deref())?;
     let further = |n: u16| {
         let path = directory.join(format!("gateway-{n}.toml"));
         let (http, listen) = match path.exists().then(|| gateway_file::load_from(&config, &path)).transpose()? {
@@ -176,10 +173,20 @@ fn further_gateways(directory: &Path, count: u16) -> anyhow::Result<Vec<LocalGat
     (2..=count).map(further).collect()
 }
 
+/// Whether so many gateways share a catalog, if they have to.
+fn check_catalog(gateways: u16, catalog: Option<&str>) -> anyhow::Result<()> {
+    ensure!(
+        gateways == 1 || catalog.is_some(),
+        "{gateways} gateways need a catalog that they share: name its database with --catalog postgres://USER@HOST/DATABASE"
+    );
+    Ok(())
+}
+
 /// The cluster in the data directory; a new one when there is none.
 pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     let created = !args.data.join("cluster.toml").exists();
     if created {
+        check_catalog(args.gateways, args.catalog.url.as_deref())?;
         let interface = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { LOOPBACK };
         let targets = args.targets.unwrap_or(TARGETS);
         create(&args.data, &Shape { targets, interface, transport: args.transport, slow: None })?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use node::config::TargetConfig;
+use node::config::{TargetConfig, problem};
 use node::{ClusterConfig, atomic_file};
 use protocol::id::NodeId;
 use protocol::redundancy::Redundancy;
@@ -197,12 +197,8 @@ fn wish(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
     if let Some(path) = &args.add {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let added: Added = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            let what = error.message().replace('\n', " ");
-            anyhow::anyhow!(
-                "{}: line {line}: {what}: write sections [[target]] as in the configuration",
-                path.display()
-            )
+            let what = problem(&text, &error);
+            anyhow::anyhow!("{}: {what}: write sections [[target]] as in the configuration", path.display())
         })?;
         for target in added.targets {
             present.capacity(&target).with_context(|| format!("{} cannot be added", path.display()))?;

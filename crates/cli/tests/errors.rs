@@ -182,6 +182,32 @@ fn a_port_in_use_is_reported() {
 }
 
 #[test]
+fn what_is_wrong_in_the_gateways_file_is_said_with_its_line() {
+    let place = tempfile::tempdir().unwrap();
+    let data = made(place.path());
+    let config = data.join("cluster.toml");
+    let good = fs::read_to_string(data.join("gateway.toml")).unwrap();
+    let error = |text: &str| {
+        fs::write(data.join("gateway.toml"), text).unwrap();
+        error_of(&["gateway", "--config", config.to_str().unwrap()])
+    };
+    let strange = error(&format!("{good}\n[s3.storage_class]\nSTANDARD = {{ copy = 1 }}\n"));
+    let line = format!("line {}: unknown field `copy`", good.lines().count() + 3);
+    assert!(strange.contains(&line) && !strange.contains("ADDRESS:PORT"), "{strange}");
+    let nowhere = error(&good.replacen("http = \"", "http = \"nowhere:", 1));
+    assert!(nowhere.contains("line 1: ") && nowhere.contains("write http = \"ADDRESS:PORT\""), "{nowhere}");
+}
+
+#[test]
+fn gateways_without_a_catalog_to_share_are_refused_before_anything_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let error = error_of(&["up", "--data", data.to_str().unwrap(), "--gateways", "2", "--once"]);
+    assert!(error.contains("--catalog postgres://"), "{error}");
+    assert!(!data.join("cluster.toml").exists() && !data.join("targets").exists());
+}
+
+#[test]
 fn a_defect_that_the_simulator_finds_ends_with_1_and_the_seed() {
     let output = reservoir(&["sim", "check", "--seeds", "20", "--plant", "ack-before-durable"]);
     assert_eq!(output.status.code(), Some(1));

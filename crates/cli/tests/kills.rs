@@ -24,8 +24,10 @@ const KEYS: u64 = 6;
 /// One without versions, one with.
 const BUCKETS: [&str; 2] = ["plain", "versioned"];
 /// Bytes of a small object, of one of a chunk and of one of several; and of an upload's first part.
-const SIZES: [usize; 3] = [300, 150_000, 2_500_000];
+const SIZES: [usize; 3] = [300, 150_000, 1_200_000];
 const FIRST_PART: usize = 5 << 20;
+/// Milliseconds that a client rests at most after a change: all that was ever put stays on this machine's disk, thrice.
+const REST: u64 = 40;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a key holds: an object, by the seed and length of its bytes, or nothing.
@@ -67,9 +69,10 @@ impl Client {
             let (bucket, key) = (self.random(2) as usize, self.random(KEYS));
             let (place, name) = (BUCKETS[bucket], self.name(key));
             let seed = self.random(u64::MAX);
-            let (object, done) = match self.random(10) {
-                0..=1 => (None, ask(s3, "DELETE", place, &name, &[], b"").map(drop)),
-                2 => {
+            // Few in parts, for the sake of the disk.
+            let (object, done) = match self.random(20) {
+                0..=3 => (None, ask(s3, "DELETE", place, &name, &[], b"").map(drop)),
+                4 => {
                     let tail = self.random(100_000) as usize;
                     (Some((seed, FIRST_PART + tail)), in_parts(s3, place, &name, seed, tail))
                 }
@@ -85,6 +88,7 @@ impl Client {
             }
             known.acknowledged = object;
             self.answered += 1;
+            std::thread::sleep(Duration::from_millis(self.random(REST)));
         }
     }
 

@@ -282,6 +282,13 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
+/// What is wrong in `text`, with its line, in one line.
+#[must_use]
+pub fn problem(text: &str, error: &toml::de::Error) -> String {
+    let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    format!("line {line}: {}", error.message().replace('\n', " "))
+}
+
 impl ClusterConfig {
     /// Reads and checks a cluster map.
     ///
@@ -318,11 +325,8 @@ impl ClusterConfig {
     /// # Errors
     /// One line that says where and what.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let mut config: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            let message = error.message().lines().collect::<Vec<_>>().join(" ");
-            ConfigError::Syntax { path: path.to_owned(), problem: format!("line {line}: {message}") }
-        })?;
+        let mut config: Self = toml::from_str(text)
+            .map_err(|error| ConfigError::Syntax { path: path.to_owned(), problem: problem(text, &error) })?;
         config.path = path.to_owned();
         config.map()?;
         config.check_ranges()?;
