@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
-use protocol::initiator::{ChunkPut, Discard, Event, Initiator, Mark, Request};
+use protocol::initiator::{ChunkPut, Discard, Event, Initiator, Mark, Query, Request};
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
@@ -152,31 +152,31 @@ impl World {
             Step::List(prefix) => {
                 let prefix = chunk(prefix).0.encode()[..usize::from(prefix % 34)].to_vec();
                 let handle = self.open(None);
-                self.input(Input::Request(Request::List { handle, prefix }));
+                self.input(Input::Request(Request::Query { handle, query: Query::List { prefix } }));
             }
             Step::Ping => {
                 let handle = self.open(None);
-                self.input(Input::Request(Request::Ping { handle }));
+                self.input(Input::Request(Request::Query { handle, query: Query::Ping }));
             }
             Step::Renew(n) => {
                 let id = chunk(n).0;
                 let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Renew { handle, id, redundancy: None }));
+                self.input(Input::Request(Request::Query { handle, query: Query::Renew { id, redundancy: None } }));
             }
             Step::Mark => {
                 let handle = self.open(None);
-                self.input(Input::Request(Request::Mark { handle }));
+                self.input(Input::Request(Request::Query { handle, query: Query::Mark }));
             }
             Step::Usage => {
                 let handle = self.open(None);
-                self.input(Input::Request(Request::Usage { handle }));
+                self.input(Input::Request(Request::Query { handle, query: Query::Usage }));
             }
             Step::Discard { chunks, since } => {
                 let mark = Mark { name: TxnId(1), epoch: self.map.epoch };
                 let chunks = chunks.into_iter().map(|(n, holder)| (chunk(n).0, vec![NodeId(u32::from(holder % 14))]));
                 let discard = Discard { mark, since: since.then_some(mark), chunks: chunks.collect() };
                 let handle = self.open(None);
-                self.input(Input::Request(Request::Discard { handle, discard }));
+                self.input(Input::Request(Request::Query { handle, query: Query::Discard(discard) }));
             }
             Step::Map(map) => {
                 if let Some(map) = map.get() {
@@ -294,12 +294,7 @@ impl World {
                     assert!(id.matches(fetched.pieces.iter().map(|piece| &piece[..])), "not the chunk's bytes");
                 }
             }
-            Event::List { handle, .. }
-            | Event::Ping { handle, .. }
-            | Event::Renew { handle, .. }
-            | Event::Mark { handle, .. }
-            | Event::Discard { handle, .. }
-            | Event::Usage { handle, .. } => drop(answered(handle)),
+            Event::Query { handle, .. } => drop(answered(handle)),
             _ => {}
         }
     }

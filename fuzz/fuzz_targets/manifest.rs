@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use catalog::object_manifest::{self, Record};
+use catalog::object_manifest::{self, ObjectRecord};
 use libfuzzer_sys::fuzz_target;
 use object::manifest::{ENTRIES, Manifest, NAME_BYTES, decode_index, encode_index};
 
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(manifest.name.len() <= NAME_BYTES && manifest.entries.len() <= ENTRIES);
         let _ = manifest.chunks();
     }
-    if let Ok(record) = Record::decode(data) {
+    if let Ok(record) = ObjectRecord::decode(data) {
         assert_eq!(record.encode(), data);
         let _ = record.row();
     }

@@ -17,13 +17,13 @@ pub use transient::Transient;
 
 use protocol::id::ChunkId;
 
-use crate::object_manifest::{Kind, Record, VersionId};
+use crate::object_manifest::{Kind, ObjectRecord, VersionId};
 
 /// A version as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The record, shortened by [`Record::row`].
-    pub record: Record,
+    /// The record, shortened by [`ObjectRecord::row`].
+    pub record: ObjectRecord,
     /// The manifest chunk.
     pub manifest: ChunkId,
 }
@@ -68,7 +68,7 @@ pub struct Upload {
     /// Its id.
     pub id: VersionId,
     /// Bucket, key and attributes that the object will have.
-    pub record: Record,
+    pub record: ObjectRecord,
 }
 
 /// A part of an upload.

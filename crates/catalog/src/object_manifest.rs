@@ -16,9 +16,9 @@ pub const MAGIC: [u8; 4] = *b"RSVO";
 pub const KEY_BYTES: usize = 1_024;
 /// The attribute of a bucket that somebody began to remove.
 pub const LEAVING: &str = "leaving";
-/// The attribute of [`Record::begun`].
+/// The attribute of [`ObjectRecord::begun`].
 pub const BEGUN: &str = "begun";
-/// The attribute of [`Record::redundancy`].
+/// The attribute of [`ObjectRecord::redundancy`].
 const REDUNDANCY: &str = "redundancy";
 /// Entries that a record has; with more it names index chunks.
 pub const ENTRIES: usize = 10_000;
@@ -109,7 +109,7 @@ pub enum Body {
 
 /// What a manifest says, and a row of the catalog: one version of an object, a removal, or a bucket (which has the key "").
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ObjectRecord {
     /// What it says.
     pub kind: Kind,
     /// The bucket.
@@ -136,7 +136,7 @@ pub struct Record {
     pub body: Body,
 }
 
-impl Record {
+impl ObjectRecord {
     /// Whether it says that something is removed whose room is won back. A delete marker wins nothing.
     #[must_use]
     pub fn is_removal(&self) -> bool {
@@ -439,8 +439,8 @@ mod tests {
         Entry::new(ChunkId::of_payload(&length.to_le_bytes()), length)
     }
 
-    fn sample(body: Body) -> Record {
-        let mut record = Record::new(Kind::Object, "bucket", "a/key", VersionId::new(1_700_000_000_000_000, 7));
+    fn sample(body: Body) -> ObjectRecord {
+        let mut record = ObjectRecord::new(Kind::Object, "bucket", "a/key", VersionId::new(1_700_000_000_000_000, 7));
         record.size = match &body {
             Body::Inline(bytes) => bytes.len() as u64,
             Body::Chunks(entries) => entries.iter().map(|e| u64::from(e.plain)).sum(),
@@ -454,7 +454,7 @@ mod tests {
         record
     }
 
-    fn samples() -> Vec<Record> {
+    fn samples() -> Vec<ObjectRecord> {
         [
             Body::Inline(Bytes::from_static(b"hello")),
             Body::Chunks(vec![entry(1 << 20), entry(5)]),
@@ -468,13 +468,13 @@ mod tests {
     #[test]
     fn encodes_and_decodes() {
         for record in samples() {
-            assert_eq!(Record::decode(&record.encode()), Ok(record));
+            assert_eq!(ObjectRecord::decode(&record.encode()), Ok(record));
         }
     }
 
     #[test]
     fn the_format_is_frozen() {
-        let all: Vec<u8> = samples().iter().flat_map(Record::encode).collect();
+        let all: Vec<u8> = samples().iter().flat_map(ObjectRecord::encode).collect();
         assert_eq!(&samples()[0].encode()[..8], b"RSVO\x01\x00\x00\x00");
         assert_eq!(
             blake3::hash(&all).to_hex().as_str(),
@@ -487,7 +487,7 @@ mod tests {
         let packed = Entry { plain: 1 << 20, ..entry(700_000) };
         let record = sample(Body::Chunks(vec![packed, entry(5)]));
         let bytes = record.encode();
-        assert_eq!(Record::decode(&bytes), Ok(record.clone()));
+        assert_eq!(ObjectRecord::decode(&bytes), Ok(record.clone()));
         assert_eq!(&bytes[..8], b"RSVO\x02\x00\x00\x00");
         assert_eq!(
             blake3::hash(&bytes).to_hex().as_str(),
@@ -495,10 +495,10 @@ mod tests {
         );
         let mut old = bytes.clone();
         old[4] = 1;
-        assert!(Record::decode(&old).is_err());
+        assert!(ObjectRecord::decode(&old).is_err());
         let mut new = sample(Body::Chunks(vec![entry(5)])).encode();
         new[4] = 2;
-        assert!(Record::decode(&new).is_err());
+        assert!(ObjectRecord::decode(&new).is_err());
         let Body::Chunks(entries) = record.body else { return };
         for entries in [&entries[..], &entries[1..], &[]] {
             assert_eq!(decode_entries(&encode_entries(entries)).as_deref(), Ok(entries));
@@ -513,14 +513,14 @@ mod tests {
         let with = |at: usize, byte: u8| {
             let mut bad = good.clone();
             bad[at] = byte;
-            Record::decode(&bad)
+            ObjectRecord::decode(&bad)
         };
         assert_eq!(with(0, b'X'), Err(Malformed::Magic));
         assert_eq!(with(4, 9), Err(Malformed::Format(9)));
         assert_eq!(with(5, 9), Err(Malformed::Kind));
         assert_eq!(with(32, 9), Err(Malformed::Size));
-        assert_eq!(Record::decode(&good[..good.len() - 1]), Err(Malformed::Length));
-        assert_eq!(Record::decode(&[&good[..], b"x"].concat()), Err(Malformed::Length));
+        assert_eq!(ObjectRecord::decode(&good[..good.len() - 1]), Err(Malformed::Length));
+        assert_eq!(ObjectRecord::decode(&[&good[..], b"x"].concat()), Err(Malformed::Length));
     }
 
     /// The manifest of an object of no bytes, kept as this attribute says.
@@ -538,11 +538,11 @@ mod tests {
 
     #[test]
     fn a_redundancy_of_a_later_version_is_refused_and_not_read_as_the_default() {
-        let two = Record::decode(&kept_as("2")).unwrap();
+        let two = ObjectRecord::decode(&kept_as("2")).unwrap();
         assert_eq!((two.redundancy(), two.encode()), (Some(Redundancy::Copies(2)), kept_as("2")));
         // Pieces with parity, more copies than there can be, or none.
         for unknown in ["4+2", "2x", "9", "0", "", "02"] {
-            let refused = Record::decode(&kept_as(unknown));
+            let refused = ObjectRecord::decode(&kept_as(unknown));
             assert_eq!(refused, Err(Malformed::Redundancy), "{unknown:?}");
         }
         let why = "its chunks are kept in a way that this program does not know: use a newer reservoir";
@@ -562,8 +562,8 @@ mod tests {
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = Record::decode(&bytes);
-            let _ = Record::decode(&[&b"RSVO\x01\x00\x00\x00"[..], &bytes].concat());
+            let _ = ObjectRecord::decode(&bytes);
+            let _ = ObjectRecord::decode(&[&b"RSVO\x01\x00\x00\x00"[..], &bytes].concat());
             let _ = decode_entries(&[&[2], &bytes[..]].concat());
             let _ = decode_entries(&bytes);
         }
@@ -572,7 +572,7 @@ mod tests {
         fn a_changed_byte_never_panics(at in 0_usize..150, byte in any::<u8>(), which in 0_usize..4) {
             let mut bytes = samples()[which].encode();
             bytes[at] = byte;
-            let _ = Record::decode(&bytes);
+            let _ = ObjectRecord::decode(&bytes);
         }
     }
 }

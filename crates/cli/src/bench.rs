@@ -18,9 +18,9 @@ use tempfile::TempDir;
 
 use crate::args::BenchArgs;
 use crate::local_cluster::{self, Cluster, Shape};
+use crate::node_cluster::NodeCluster;
 use crate::output::{self, json, line, step_bar};
-use crate::process::{Family, cpu_seconds};
-use crate::service::NodeCluster;
+use crate::process::{Children, cpu_seconds};
 use crate::{running, units, up};
 use room::Put;
 
@@ -188,7 +188,7 @@ fn measure(
             measured.extend(bench.one(&cluster, *transport, &load)?);
             bar.inc(1);
         }
-        resident = resident.max(bench.family.as_ref().map(Family::largest_resident));
+        resident = resident.max(bench.children.as_ref().map(Children::largest_resident));
     }
     bar.finish_and_clear();
     Ok((bench, measured, resident))
@@ -207,8 +207,8 @@ impl Row {
 struct Bench {
     config: ClusterConfig,
     /// The targets, when they were started here.
-    family: Option<Family>,
-    /// Removed at the end, after the family: fields are dropped in order.
+    children: Option<Children>,
+    /// Removed at the end, after the children: fields are dropped in order.
     directory: Option<TempDir>,
     /// Set by Ctrl-C: then what was begun is broken off, and what was made removed.
     stop: Arc<AtomicBool>,
@@ -222,7 +222,7 @@ fn go_on(stop: &AtomicBool) -> anyhow::Result<()> {
 impl Bench {
     fn running(config: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let bench =
-            Self { config: local_cluster::read(config)?, family: None, directory: None, stop: Arc::clone(stop) };
+            Self { config: local_cluster::read(config)?, children: None, directory: None, stop: Arc::clone(stop) };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
         ensure!(
             status.targets.iter().any(|t| t.alive),
@@ -243,9 +243,9 @@ impl Bench {
             &Shape { targets: TARGETS, interface: local_cluster::LOOPBACK, transport: None, slow },
         )?;
         let cluster = Cluster::open(directory.path())?;
-        let family = running::start_targets(&cluster, stop)?;
+        let children = running::start_targets(&cluster, stop)?;
         let config = local_cluster::read(&cluster.config_path)?;
-        Ok(Self { config, family: Some(family), directory: Some(directory), stop: Arc::clone(stop) })
+        Ok(Self { config, children: Some(children), directory: Some(directory), stop: Arc::clone(stop) })
     }
 
     fn ceilings(&self, args: &BenchArgs) -> anyhow::Result<Ceilings> {
@@ -278,7 +278,7 @@ impl Bench {
     }
 
     fn cpu(&self) -> f64 {
-        cpu_seconds("/proc/self/stat") + self.family.as_ref().map_or(0.0, Family::cpu_seconds)
+        cpu_seconds("/proc/self/stat") + self.children.as_ref().map_or(0.0, Children::cpu_seconds)
     }
 
     /// Puts for a while, then gets what was put.
@@ -303,8 +303,8 @@ impl Bench {
         let get = get_for(cluster.client(), &stored, load, &self.stop)?;
         let after = self.cpu();
         self.forget(cluster, &stored);
-        if let Some(family) = &mut self.family {
-            family.check()?;
+        if let Some(children) = &mut self.children {
+            children.check()?;
         }
         Ok([row("put", &put, between - before), row("get", &get, after - between)])
     }

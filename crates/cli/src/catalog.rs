@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::args::{CatalogArg, CatalogCommand};
 use crate::gateway_file::{self, S3File};
 use crate::local_cluster;
+use crate::node_cluster::NodeCluster;
 use crate::output::{json, line, say};
-use crate::service::NodeCluster;
 
 /// Remarks and differences that are printed, unless all are asked for.
 const SHOWN: usize = 100;

@@ -14,8 +14,8 @@ use crate::args::CleanArgs;
 use crate::catalog::CatalogLocation;
 use crate::gateway_file::{self, CleanFile};
 use crate::local_cluster;
+use crate::node_cluster::NodeCluster;
 use crate::output::{json, line};
-use crate::service::NodeCluster;
 use crate::units;
 
 /// A gateway's cleaner; it stops when this is dropped.

@@ -1,4 +1,4 @@
-//! What each command does.
+//! Runs a command, and prints the status.
 
 use rustix::fs::Mode;
 

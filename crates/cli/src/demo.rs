@@ -65,10 +65,10 @@ pub(crate) fn run(running: &mut Running, as_json: bool) -> anyhow::Result<()> {
         .0;
     let nth = running.cluster.targets.iter().position(|id| *id == victim);
     let nth = nth.with_context(|| format!("target {victim} holds copies but is not of this cluster"))?;
-    running.family.0[nth].kill()?;
+    running.children.0[nth].kill()?;
     say(&format!("  target {victim}, which holds most copies, killed"))?;
     let after = compare(&s3, &at, seed).context("the demonstration's read after the loss failed");
-    let restarted = running.family.0[nth].restart().and_then(|()| wait_for(running, victim));
+    let restarted = running.children.0[nth].restart().and_then(|()| wait_for(running, victim));
     let get_after_loss_seconds = after?;
     say("  read again without it: equal")?;
     restarted?;
@@ -93,7 +93,7 @@ fn print(report: &Report, running: &Running) -> anyhow::Result<()> {
         ("put", format!("{:.1} MB/s", report.put.mb_per_s)),
         ("get", format!("{:.1} MB/s", report.get_mb_per_s)),
         ("get, one target lost", format!("{:.1} MB/s", report.get_after_loss_mb_per_s)),
-        ("CPU of all processes", format!("{:.2} s", running.family.cpu_seconds() + own_cpu())),
+        ("CPU of all processes", format!("{:.2} s", running.children.cpu_seconds() + own_cpu())),
     ];
     output::pairs(rows)?;
     let rows = report.copies_by_target.iter().map(|(id, copies)| vec![id.to_string(), copies.to_string()]);
@@ -125,7 +125,7 @@ fn compare(s3: &S3, at: &Location, seed: u64) -> anyhow::Result<f64> {
 fn wait_for(running: &mut Running, target: u32) -> anyhow::Result<()> {
     let deadline = Instant::now() + RESTART;
     loop {
-        running.family.check()?;
+        running.children.check()?;
         let status = running.gateway.status()?;
         if status.targets.iter().any(|t| t.id == target && t.alive) {
             return Ok(());

@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::args::MigrateArgs;
 use crate::client::{S3, header, is_refused};
 use crate::location::Location;
+use crate::node_cluster::NodeCluster;
 use crate::output::{byte_bar, json, line, say, shortened};
-use crate::service::NodeCluster;
 use crate::{local_cluster, objects, units};
 
 /// Which file an object was.

@@ -11,11 +11,11 @@ use rustix::process::{Pid, Signal};
 /// How long a process may take to stop before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long a process that ended rests before it is started again; each further time twice as long, up to [`LONGEST`].
-const REST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
+/// How long to wait before a process that ended is started again; each further time twice as long, up to [`MAX_BACKOFF`].
+const BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// A process that ran as long as this is well: what happens to it then is counted from the beginning.
-const WELL: Duration = Duration::from_secs(60);
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 
 /// One role of the cluster as a child process.
 pub(crate) struct Role {
@@ -28,32 +28,32 @@ pub(crate) struct Role {
     /// Bytes of the log before it was started last.
     before: u64,
     started: Instant,
-    /// How often it was started again, by [`attend`](Self::attend), since it was well last.
-    tries: u32,
-    rest: Rest,
+    /// How often it was started again, by [`supervise`](Self::supervise), since it was well last.
+    restarts: u32,
+    next: Restart,
     /// The last end, as far as it says why.
     last: Option<String>,
     /// Whether all of it was reported, so that nothing is until that changes.
-    quiet: bool,
+    reported: bool,
 }
 
 /// How a process ended.
-struct End {
+struct Exit {
     /// In words.
     text: String,
     /// As much of it as is the same when it ends in the same way again.
     why: String,
 }
 
-/// What becomes of a process that ended.
+/// When a process that ended is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum Restart {
     /// It has not ended, as far as is known.
-    No,
+    NotEnded,
     /// It is started again then.
-    Until(Instant),
+    At(Instant),
     /// It stays down.
-    ForGood,
+    Never,
 }
 
 impl Role {
@@ -73,73 +73,73 @@ impl Role {
         let _ = std::fs::remove_file(&log);
         let (child, before) = spawn(what, &args, &env, &log)?;
         let started = Instant::now();
-        let (what, rest, last) = (what.to_owned(), Rest::No, None);
-        Ok(Self { what, args, env, log, child, before, started, tries: 0, rest, last, quiet: false })
+        let (what, next, last) = (what.to_owned(), Restart::NotEnded, None);
+        Ok(Self { what, args, env, log, child, before, started, restarts: 0, next, last, reported: false })
     }
 
     /// Starts it again after it ended.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
         (self.child, self.before) = spawn(&self.what, &self.args, &self.env, &self.log)?;
-        (self.started, self.rest) = (Instant::now(), Rest::No);
+        (self.started, self.next) = (Instant::now(), Restart::NotEnded);
         Ok(())
     }
 
     /// Checks whether it has ended, and starts it `again` then, after a rest. Returns what there is to report.
-    pub(crate) fn attend(&mut self, now: Instant, again: bool) -> Option<String> {
-        match self.rest {
-            Rest::ForGood => return None,
-            Rest::Until(at) if now < at => return None,
-            Rest::Until(_) => {
+    pub(crate) fn supervise(&mut self, now: Instant, again: bool) -> Option<String> {
+        match self.next {
+            Restart::Never => return None,
+            Restart::At(at) if now < at => return None,
+            Restart::At(_) => {
                 let outcome = self.restart();
                 // Also of one that cannot be started: it is not one that ran for long.
                 self.started = now;
                 return match outcome {
-                    Ok(()) => (!self.quiet).then(|| format!("{} is started again", self.what)),
+                    Ok(()) => (!self.reported).then(|| format!("{} is started again", self.what)),
                     Err(error) => {
                         let text = format!("{error:#}");
-                        self.ended(now, End { why: text.clone(), text })
+                        self.ended(now, Exit { why: text.clone(), text })
                     }
                 };
             }
-            Rest::No => {}
+            Restart::NotEnded => {}
         }
         match self.end() {
-            Ok(None) if now.duration_since(self.started) < WELL => None,
+            Ok(None) if now.duration_since(self.started) < STABLE_AFTER => None,
             Ok(None) => {
-                self.tries = 0;
-                std::mem::take(&mut self.quiet).then(|| format!("{} runs well again", self.what))
+                self.restarts = 0;
+                std::mem::take(&mut self.reported).then(|| format!("{} runs well again", self.what))
             }
             Ok(Some(end)) if again => self.ended(now, end),
-            Ok(Some(End { text, .. })) => {
-                self.rest = Rest::ForGood;
+            Ok(Some(Exit { text, .. })) => {
+                self.next = Restart::Never;
                 Some(format!("{text}; it stays down, the others go on"))
             }
             Err(error) => {
-                self.rest = Rest::ForGood;
+                self.next = Restart::Never;
                 Some(format!("{error:#}; it is left alone, the others go on"))
             }
         }
     }
 
     /// Lets it rest. Returns what there is to report: a reason once, however often it is the same.
-    fn ended(&mut self, now: Instant, end: End) -> Option<String> {
-        if now.duration_since(self.started) >= WELL {
-            (self.tries, self.last) = (0, None);
+    fn ended(&mut self, now: Instant, end: Exit) -> Option<String> {
+        if now.duration_since(self.started) >= STABLE_AFTER {
+            (self.restarts, self.last) = (0, None);
         }
-        let rest = REST.saturating_mul(2_u32.saturating_pow(self.tries)).min(LONGEST);
-        self.tries = self.tries.saturating_add(1);
-        self.rest = Rest::Until(now + rest);
+        let backoff = BACKOFF.saturating_mul(2_u32.saturating_pow(self.restarts)).min(MAX_BACKOFF);
+        self.restarts = self.restarts.saturating_add(1);
+        self.next = Restart::At(now + backoff);
         let is_same = self.last.as_ref() == Some(&end.why);
-        if is_same && self.quiet {
+        if is_same && self.reported {
             return None;
         }
         self.last = Some(end.why);
-        self.quiet = rest == LONGEST;
+        self.reported = backoff == MAX_BACKOFF;
         let text = if is_same { format!("{} ended again in the same way", self.what) } else { end.text };
-        let (tries, rest) = (self.tries, rest.as_secs());
+        let (restarts, backoff) = (self.restarts, backoff.as_secs());
         let from_now_on =
-            if self.quiet { ", and once a minute from now on, without a word until that changes" } else { "" };
-        Some(format!("{text}; it is started again in {rest} s (try {tries}){from_now_on}"))
+            if self.reported { ", and once a minute from now on, without a word until that changes" } else { "" };
+        Some(format!("{text}; it is started again in {backoff} s (try {restarts}){from_now_on}"))
     }
 
     /// Its process id.
@@ -151,20 +151,20 @@ impl Role {
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.end()? {
             None => Ok(()),
-            Some(End { text, .. }) => bail!("{text}"),
+            Some(Exit { text, .. }) => bail!("{text}"),
         }
     }
 
     /// How it ended, if it has.
-    fn end(&mut self) -> anyhow::Result<Option<End>> {
+    fn end(&mut self) -> anyhow::Result<Option<Exit>> {
         let status = self.child.try_wait().with_context(|| format!("{} cannot be watched", self.what))?;
-        Ok(status.map(|status| self.obituary(status)))
+        Ok(status.map(|status| self.describe_exit(status)))
     }
 
-    fn obituary(&self, status: ExitStatus) -> End {
+    fn describe_exit(&self, status: ExitStatus) -> Exit {
         if status.success() {
             let text = format!("{} ended in order, as when it is asked to by SIGTERM", self.what);
-            return End { why: text.clone(), text };
+            return Exit { why: text.clone(), text };
         }
         let log = std::fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(log.get(self.before as usize..).unwrap_or_default());
@@ -172,7 +172,7 @@ impl Role {
             // Most begin with the same name.
             let why = why.strip_prefix(self.what.as_str()).and_then(|why| why.strip_prefix(": ")).unwrap_or(why);
             let text = format!("{} ended with {status}: {why}", self.what);
-            return End { why: text.clone(), text };
+            return Exit { why: text.clone(), text };
         }
         // The lines of a log begin with the time.
         let why = format!("{} ended with {status}", self.what);
@@ -180,7 +180,7 @@ impl Role {
             Some(last) => format!("{why}; the last line of {}: {}", self.log.display(), last.trim()),
             None => format!("{why} and logged nothing"),
         };
-        End { text, why }
+        Exit { text, why }
     }
 
     /// Kills it at once, as a crash would.
@@ -213,9 +213,9 @@ impl Role {
 
 /// Processes that are stopped when this is dropped: all asked at once, then waited for.
 #[derive(Default)]
-pub(crate) struct Family(pub(crate) Vec<Role>);
+pub(crate) struct Children(pub(crate) Vec<Role>);
 
-impl Family {
+impl Children {
     /// An error when one has ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         self.0.iter_mut().try_for_each(Role::check)
@@ -240,7 +240,7 @@ impl Family {
     }
 }
 
-impl Drop for Family {
+impl Drop for Children {
     fn drop(&mut self) {
         self.stop();
     }
@@ -345,27 +345,27 @@ mod tests {
         let mut role = Role::start("it", vec!["--list".to_owned()], logs.join("log")).unwrap();
         role.child.wait().unwrap();
         let begin = Instant::now();
-        let (mut now, mut tries, mut news) = (begin, vec![], vec![]);
+        let (mut now, mut restarts, mut news) = (begin, vec![], vec![]);
         while now < begin + Duration::from_secs(7_200) {
-            let was = role.tries;
-            news.extend(role.attend(now, true));
+            let was = role.restarts;
+            news.extend(role.supervise(now, true));
             role.child.wait().unwrap();
-            if role.tries > was {
-                tries.push(now);
+            if role.restarts > was {
+                restarts.push(now);
             }
             now += Duration::from_millis(500);
         }
-        let gaps: Vec<f64> = tries.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+        let gaps: Vec<f64> = restarts.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
         assert!(gaps.is_sorted() && gaps[0] < 3.0, "{gaps:?}");
-        assert!((60.0..62.0).contains(gaps.last().unwrap()) && tries.len() > 100, "{gaps:?}");
+        assert!((60.0..62.0).contains(gaps.last().unwrap()) && restarts.len() > 100, "{gaps:?}");
         assert!(news.len() < 20 && news.last().unwrap().contains("once a minute"), "{news:#?}");
         assert_eq!(news.iter().filter(|line| line.contains("exit status")).count(), 1, "{news:#?}");
         // It cannot even be started: another reason, which is reported once.
         std::fs::remove_dir_all(&logs).unwrap();
         let mut reports = vec![];
         for _ in 0..100 {
-            now += LONGEST;
-            reports.extend(role.attend(now, true));
+            now += MAX_BACKOFF;
+            reports.extend(role.supervise(now, true));
         }
         assert!(reports.len() == 1 && reports[0].contains("cannot be written"), "{reports:#?}");
     }
@@ -376,19 +376,19 @@ mod tests {
         let mut role = Role::start("it", vec!["--list".to_owned()], place.path().join("log")).unwrap();
         role.child.wait().unwrap();
         let mut now = Instant::now();
-        while !role.quiet {
-            role.attend(now, true);
+        while !role.reported {
+            role.supervise(now, true);
             role.child.wait().unwrap();
-            now += LONGEST / 60;
+            now += MAX_BACKOFF / 60;
         }
         role.child = Command::new("sleep").arg("600").spawn().unwrap();
-        (role.rest, role.started) = (Rest::No, now);
-        assert_eq!(role.attend(now + WELL / 2, true), None);
-        let report = role.attend(now + WELL, true);
+        (role.next, role.started) = (Restart::NotEnded, now);
+        assert_eq!(role.supervise(now + STABLE_AFTER / 2, true), None);
+        let report = role.supervise(now + STABLE_AFTER, true);
         assert!(report.as_ref().is_some_and(|report| report.contains("runs well again")), "{report:?}");
-        assert_eq!(role.attend(now + 2 * WELL, true), None);
+        assert_eq!(role.supervise(now + 2 * STABLE_AFTER, true), None);
         role.kill().unwrap();
-        let report = role.attend(now + 2 * WELL, true).unwrap();
+        let report = role.supervise(now + 2 * STABLE_AFTER, true).unwrap();
         assert!(report.contains("signal: 9") && report.contains("in 1 s (try 1)"), "{report}");
     }
 }

@@ -16,9 +16,9 @@ use node::{ClusterConfig, metrics};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
-use crate::service::NodeCluster;
+use crate::node_cluster::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, gateway_file, local_cluster, private, process, s3_endpoint};
+use crate::{clean, gateway, gateway_file, local_cluster, permissions, process, s3_endpoint};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -119,7 +119,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let file = gateway_file::load_from(&args.config, &settings)?;
     let address = file.http;
     let listener = listen(address, &settings)?;
-    private::tighten_gateway(&config, file.s3.as_ref());
+    permissions::tighten_gateway(&config, file.s3.as_ref());
     let cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
     let classes = file.s3.as_ref().map(|s3| s3.storage_classes(&cluster.client().map())).transpose()?;
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));

@@ -12,9 +12,9 @@ use protocol::transport::Transport;
 use crate::args::UpArgs;
 use crate::client::{Gateway, S3};
 use crate::local_cluster::{self, Cluster, LocalGateway};
-use crate::process::{Family, Role};
-use crate::service::NodeCluster;
-use crate::{gateway, private};
+use crate::node_cluster::NodeCluster;
+use crate::process::{Children, Role};
+use crate::{gateway, permissions};
 
 /// How long targets and gateway may take until all of them answer. Recovery of a large store is part of it.
 const START: Duration = Duration::from_secs(90);
@@ -25,7 +25,7 @@ const LOCK: &str = "up.lock";
 /// A running cluster. Its processes stop when this is dropped.
 pub(crate) struct Running {
     /// The targets in the order of the configuration, then the gateway.
-    pub(crate) family: Family,
+    pub(crate) children: Children,
     /// Its first gateway's pages.
     pub(crate) gateway: Gateway,
     /// What is configured.
@@ -51,34 +51,40 @@ pub(crate) fn start(args: &UpArgs, stop: Arc<AtomicBool>) -> anyhow::Result<Runn
             }
         }
     })?;
-    private::tighten_cluster(&cluster.directory);
-    let mut family = start_targets(&cluster, &stop)?;
+    permissions::tighten_cluster(&cluster.directory);
+    let mut children = start_targets(&cluster, &stop)?;
     let logs = cluster.directory.join("logs");
     for gateway in &cluster.gateways {
         let url = args.catalog.url.as_deref();
-        family.0.push(start_gateway(&cluster.config_path, &gateway.settings, args.transport, args.no_multicast, url)?);
+        children.0.push(start_gateway(
+            &cluster.config_path,
+            &gateway.settings,
+            args.transport,
+            args.no_multicast,
+            url,
+        )?);
     }
     let advice = format!("see its log {}", logs.join("gateway.log").display());
     let gateway = Gateway::at(&cluster.gateway(), START, advice);
-    let mut running = Running { family, gateway, cluster, stop, _lock: lock };
+    let mut running = Running { children, gateway, cluster, stop, _lock: lock };
     running.wait_ready()?;
     Ok(running)
 }
 
 /// Starts the targets of a cluster and waits until all of them answer: a gateway probes multicast when it starts,
 /// and finds it only when targets are there.
-pub(crate) fn start_targets(cluster: &Cluster, stop: &AtomicBool) -> anyhow::Result<Family> {
+pub(crate) fn start_targets(cluster: &Cluster, stop: &AtomicBool) -> anyhow::Result<Children> {
     let logs = cluster.directory.join("logs");
     fs::create_dir_all(&logs).with_context(|| format!("the directory {} cannot be made", logs.display()))?;
     let config = cluster.config_path.display().to_string();
-    let mut family = Family::default();
+    let mut children = Children::default();
     for id in &cluster.targets {
         let role = [String::from("target"), "--config".into(), config.clone(), "--id".into(), id.to_string()];
         let log = logs.join(format!("target-{id}.log"));
-        family.0.push(Role::start(&format!("target {id}"), role.to_vec(), log)?);
+        children.0.push(Role::start(&format!("target {id}"), role.to_vec(), log)?);
     }
-    wait_for_targets(cluster, &mut family, stop)?;
-    Ok(family)
+    wait_for_targets(cluster, &mut children, stop)?;
+    Ok(children)
 }
 
 /// Starts a gateway of a cluster. It gets the address of its catalog, if there is one, where nobody else sees it.
@@ -114,7 +120,7 @@ impl Running {
     pub(crate) fn wait_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START;
         loop {
-            self.family.check()?;
+            self.children.check()?;
             if self.stop.load(Ordering::SeqCst) {
                 bail!("stopped before the cluster was ready");
             }
@@ -122,7 +128,7 @@ impl Running {
                 && status.targets.iter().all(|t| t.alive)
                 && self.cluster.gateways.iter().all(LocalGateway::answers)
             {
-                return self.family.check();
+                return self.children.check();
             }
             if Instant::now() >= deadline {
                 bail!(
@@ -137,12 +143,12 @@ impl Running {
 }
 
 /// Waits until every target answers by unicast.
-fn wait_for_targets(cluster: &Cluster, family: &mut Family, stop: &AtomicBool) -> anyhow::Result<()> {
+fn wait_for_targets(cluster: &Cluster, children: &mut Children, stop: &AtomicBool) -> anyhow::Result<()> {
     let config = local_cluster::read(&cluster.config_path)?;
     let client = NodeCluster::start(&config, None, true, None)?;
     let deadline = Instant::now() + START;
     loop {
-        family.check()?;
+        children.check()?;
         if stop.load(Ordering::SeqCst) {
             bail!("stopped before the cluster was ready");
         }

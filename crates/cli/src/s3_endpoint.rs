@@ -12,7 +12,7 @@ use object::objects::Objects;
 
 use crate::args::GatewayArgs;
 use crate::catalog::CatalogLocation;
-use crate::service::NodeCluster;
+use crate::node_cluster::NodeCluster;
 use crate::{gateway, gateway_file};
 
 /// Connections that wait to be taken.

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
     }
     what_next(&running)?;
     while !running.stop.load(Ordering::SeqCst) {
-        for news in running.family.0.iter_mut().filter_map(|role| role.attend(Instant::now(), !args.no_restart)) {
+        for news in running.children.0.iter_mut().filter_map(|role| role.supervise(Instant::now(), !args.no_restart)) {
             crate::output::say!("reservoir: {news}");
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -104,7 +104,7 @@ fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
         status.copies,
         status.transport,
         running.cluster.directory.display(),
-        units::size(running.family.largest_resident()),
+        units::size(running.children.largest_resident()),
     );
     if args.json {
         crate::output::say!("{text}");

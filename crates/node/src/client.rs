@@ -1,17 +1,18 @@
 //! An initiator for applications: requests from any thread, tickets to wait on.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::initiator::{
-    Busy, ChunkPut, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Request, Stored,
-    TargetState,
+    Busy, ChunkPut, Discard, Discarded, Event, Fetched, Found, GetError, Initiator, Marked, PutError, Query,
+    QueryAnswer, Request, Stored, TargetState,
 };
 use protocol::machine::{Completion, Effect};
 use protocol::map::ClusterMap;
@@ -81,16 +82,16 @@ struct Waiting {
     open: BTreeMap<u64, Reply>,
 }
 
-#[derive(Debug)]
 enum Reply {
-    Put(std::sync::mpsc::SyncSender<Result<Stored, PutError>>),
-    Get(std::sync::mpsc::SyncSender<Result<Fetched, GetError>>),
-    List(std::sync::mpsc::SyncSender<Result<Found, Busy>>),
-    Ping(std::sync::mpsc::SyncSender<Result<Vec<TargetState>, Busy>>),
-    Renew(std::sync::mpsc::SyncSender<Result<bool, Busy>>),
-    Mark(std::sync::mpsc::SyncSender<Result<Marked, Busy>>),
-    Discard(std::sync::mpsc::SyncSender<Result<Discarded, Busy>>),
-    Usage(std::sync::mpsc::SyncSender<Result<Vec<(NodeId, Usage)>, Busy>>),
+    Put(SyncSender<Result<Stored, PutError>>),
+    Get(SyncSender<Result<Fetched, GetError>>),
+    Query(Box<dyn FnOnce(QueryAnswer) + Send>),
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reply")
+    }
 }
 
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
@@ -146,14 +147,7 @@ impl Host<Initiator> for ClientHost {
     fn event(&mut self, now: Instant, event: Event) {
         self.metrics.event(&event);
         let handle = match &event {
-            Event::Put { handle, .. }
-            | Event::Get { handle, .. }
-            | Event::List { handle, .. }
-            | Event::Ping { handle, .. }
-            | Event::Renew { handle, .. }
-            | Event::Mark { handle, .. }
-            | Event::Discard { handle, .. }
-            | Event::Usage { handle, .. } => *handle,
+            Event::Put { handle, .. } | Event::Get { handle, .. } | Event::Query { handle, .. } => *handle,
             Event::NeedMap { epoch } => {
                 if self.map.is_time(now, *epoch) {
                     self.mailbox.send(Mail::Reload);
@@ -171,12 +165,7 @@ impl Host<Initiator> for ClientHost {
         match (reply, event) {
             (Some(Reply::Put(reply)), Event::Put { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::Get(reply)), Event::Get { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::List(reply)), Event::List { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::Ping(reply)), Event::Ping { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::Renew(reply)), Event::Renew { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::Mark(reply)), Event::Mark { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::Discard(reply)), Event::Discard { result, .. }) => drop(reply.try_send(result)),
-            (Some(Reply::Usage(reply)), Event::Usage { result, .. }) => drop(reply.try_send(result)),
+            (Some(Reply::Query(reply)), Event::Query { answer, .. }) => reply(answer),
             _ => {}
         }
     }
@@ -197,7 +186,7 @@ impl ClientHost {
 fn ask<T>(
     mailbox: &Mailbox<Request>,
     waiting: &Mutex<Waiting>,
-    reply: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Reply,
+    reply: impl FnOnce(SyncSender<T>) -> Reply,
     request: impl FnOnce(u64) -> Request,
 ) -> Ticket<T> {
     let (sender, receiver) = sync_channel(1);
@@ -212,6 +201,19 @@ fn ask<T>(
         lock(waiting).open.remove(&handle);
     }
     Ticket(receiver)
+}
+
+/// Asks a query; `take` takes the answer of its kind.
+fn ask_query<T: Send + 'static>(
+    mailbox: &Mailbox<Request>,
+    waiting: &Mutex<Waiting>,
+    query: Query,
+    take: fn(QueryAnswer) -> Option<T>,
+) -> Ticket<T> {
+    let reply = |sender: SyncSender<T>| {
+        Reply::Query(Box::new(move |answer| drop(take(answer).map(|answer| sender.try_send(answer)))))
+    };
+    ask(mailbox, waiting, reply, |handle| Request::Query { handle, query })
 }
 
 impl Client {
@@ -314,12 +316,12 @@ impl Client {
         self.shared.metrics.page()
     }
 
-    fn ask<T>(
-        &self,
-        reply: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Reply,
-        request: impl FnOnce(u64) -> Request,
-    ) -> Ticket<T> {
+    fn ask<T>(&self, reply: impl FnOnce(SyncSender<T>) -> Reply, request: impl FnOnce(u64) -> Request) -> Ticket<T> {
         ask(&self.shared.mailbox, &self.shared.waiting, reply, request)
+    }
+
+    fn query<T: Send + 'static>(&self, query: Query, take: fn(QueryAnswer) -> Option<T>) -> Ticket<T> {
+        ask_query(&self.shared.mailbox, &self.shared.waiting, query, take)
     }
 
     /// Stores a chunk as the map says.
@@ -349,37 +351,55 @@ impl Client {
     /// Asks every target which chunks it holds.
     #[must_use]
     pub fn list(&self, prefix: Vec<u8>) -> Ticket<Result<Found, Busy>> {
-        self.ask(Reply::List, |handle| Request::List { handle, prefix })
+        self.query(Query::List { prefix }, |answer| match answer {
+            QueryAnswer::List(result) => Some(result),
+            _ => None,
+        })
     }
 
     /// Asks every target for its state.
     #[must_use]
     pub fn ping(&self) -> Ticket<Result<Vec<TargetState>, Busy>> {
-        self.ask(Reply::Ping, |handle| Request::Ping { handle })
+        self.query(Query::Ping, |answer| match answer {
+            QueryAnswer::Ping(result) => Some(result),
+            _ => None,
+        })
     }
 
     /// Asks for enough of a chunk to be promised.
     #[must_use]
     pub fn renew(&self, id: ChunkId, redundancy: Option<Redundancy>) -> Ticket<Result<bool, Busy>> {
-        self.ask(Reply::Renew, |handle| Request::Renew { handle, id, redundancy })
+        self.query(Query::Renew { id, redundancy }, |answer| match answer {
+            QueryAnswer::Renew(result) => Some(result),
+            _ => None,
+        })
     }
 
     /// Sets a mark on every target.
     #[must_use]
     pub fn mark(&self) -> Ticket<Result<Marked, Busy>> {
-        self.ask(Reply::Mark, |handle| Request::Mark { handle })
+        self.query(Query::Mark, |answer| match answer {
+            QueryAnswer::Mark(result) => Some(result),
+            _ => None,
+        })
     }
 
     /// Tells targets of chunks to which nothing refers.
     #[must_use]
     pub fn discard(&self, discard: Discard) -> Ticket<Result<Discarded, Busy>> {
-        self.ask(Reply::Discard, |handle| Request::Discard { handle, discard })
+        self.query(Query::Discard(discard), |answer| match answer {
+            QueryAnswer::Discard(result) => Some(result),
+            _ => None,
+        })
     }
 
     /// Asks every target what its bytes do.
     #[must_use]
     pub fn usage(&self) -> Ticket<Result<Vec<(NodeId, Usage)>, Busy>> {
-        self.ask(Reply::Usage, |handle| Request::Usage { handle })
+        self.query(Query::Usage, |answer| match answer {
+            QueryAnswer::Usage(result) => Some(result),
+            _ => None,
+        })
     }
 }
 
@@ -447,7 +467,7 @@ mod tests {
     fn a_panic_of_the_loop_tells_everybody_who_waits() {
         let (mailbox, mail) = Mailbox::new().unwrap();
         let waiting = Arc::new(Mutex::new(Waiting::default()));
-        let ping = || ask(&mailbox, &waiting, Reply::Ping, |handle| Request::Ping { handle });
+        let ping = || ask_query(&mailbox, &waiting, Query::Ping, Some);
         let before = ping();
         let answering = Answering { mail: Some(mail), open: Arc::clone(&waiting) };
         let thread = std::thread::spawn(move || {

@@ -12,7 +12,7 @@ pub mod config;
 pub mod event_loop;
 mod free_port;
 pub mod metrics;
-pub mod private;
+pub mod permissions;
 pub mod reachability;
 mod reload;
 mod send_queue;

@@ -484,13 +484,7 @@ impl InitiatorMetrics {
             initiator::Event::Ignored(why) => self.net.dropped(why.name(), 1),
             initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
-            initiator::Event::List { .. }
-            | initiator::Event::Ping { .. }
-            | initiator::Event::Renew { .. }
-            | initiator::Event::Mark { .. }
-            | initiator::Event::Discard { .. }
-            | initiator::Event::Usage { .. }
-            | initiator::Event::NeedMap { .. } => {}
+            initiator::Event::Query { .. } | initiator::Event::NeedMap { .. } => {}
         }
     }
 

@@ -133,14 +133,14 @@ impl Reachability {
 
 /// What is dropped for a reason that somebody has to do something about, logged at most once a minute for each reason.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints {
+pub(crate) struct DropWarnings {
     /// When each was logged last, and how often it was met since.
     logged: BTreeMap<DropReason, (Instant, u64)>,
     /// Since when, and when last, there were senders without a proof.
     unproven: Option<(Instant, Instant)>,
 }
 
-impl Complaints {
+impl DropWarnings {
     /// Logs that a datagram from `address`, where `target` should be, was dropped.
     pub(crate) fn dropped(&mut self, reason: DropReason, address: SocketAddr, target: Option<NodeId>, now: Instant) {
         let advice = match reason {
@@ -185,9 +185,9 @@ mod tests {
 
     #[test]
     fn proofs_that_are_missing_at_a_start_are_not_complained_of() {
-        let (mut complaints, at) = (Complaints::default(), |secs| Instant::ZERO + Span::from_secs(secs));
-        assert!([1, 1, 2, 20, 21, 40].iter().all(|secs| !complaints.lasts(at(*secs))), "a few at each of three starts");
-        assert_eq!([60, 63, 66, 69].map(|secs| complaints.lasts(at(secs))), [false, false, true, true]);
+        let (mut warnings, at) = (DropWarnings::default(), |secs| Instant::ZERO + Span::from_secs(secs));
+        assert!([1, 1, 2, 20, 21, 40].iter().all(|secs| !warnings.lasts(at(*secs))), "a few at each of three starts");
+        assert_eq!([60, 63, 66, 69].map(|secs| warnings.lasts(at(secs))), [false, false, true, true]);
     }
 
     #[test]

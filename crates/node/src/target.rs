@@ -21,7 +21,7 @@ use store::{GROUP, Gap, Options, Read, ReadError, Recovery, Report, Store, Troub
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::TargetMetrics;
-use crate::private::Tightened;
+use crate::permissions::PermissionFixes;
 use crate::reload::MapInUse;
 use crate::udp::Udp;
 use crate::{NodeError, io, random};
@@ -184,7 +184,7 @@ impl TargetNode {
 
 fn open_store(config: &ClusterConfig, target: &TargetConfig) -> Result<(Arc<Store>, Recovery), NodeError> {
     let backend = open_dir(config, target)?;
-    let mut tightened = Tightened::default();
+    let mut tightened = PermissionFixes::default();
     tightened.file(&config.base().join(&config.key_file));
     tightened.directory(&dir_of(config, target), is_of_store);
     tightened.log();

@@ -22,7 +22,7 @@ use crate::carrier::{Carrier, Poller, Readiness};
 use crate::config::ClusterConfig;
 use crate::event_loop::now;
 use crate::metrics::CarrierMetrics;
-use crate::reachability::{Complaints, Obstacle, Reachability};
+use crate::reachability::{DropWarnings, Obstacle, Reachability};
 use crate::send_queue::{Outgoing, SendQueue};
 
 use socket::{OpenSocket, SOCKET_BUFFER, group_sockets, unicast_socket};
@@ -71,7 +71,7 @@ pub struct Udp {
     /// When the last batch was read.
     read_at: Instant,
     refused_at: Instant,
-    complaints: Complaints,
+    warnings: DropWarnings,
     /// What was counted.
     pub metrics: CarrierMetrics,
     /// What is known of each target.
@@ -107,7 +107,7 @@ impl Udp {
             arrived: VecDeque::new(),
             read_at: began,
             refused_at: Instant::ZERO,
-            complaints: Complaints::default(),
+            warnings: DropWarnings::default(),
             metrics: CarrierMetrics::default(),
             reachability: Reachability::new(config, began),
         };
@@ -154,7 +154,7 @@ impl Udp {
         let at = self.read_at;
         self.metrics.dropped(reason.name(), 1);
         let target = self.reachability.met(from, Obstacle::Dropped(reason), at);
-        self.complaints.dropped(reason, from, target, at);
+        self.warnings.dropped(reason, from, target, at);
         let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
         if strange && answerable && at.since(self.refused_at) >= REFUSALS {
             self.refused_at = at;

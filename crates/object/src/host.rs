@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Clocks and chance.
@@ -22,13 +21,11 @@ pub trait Host: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct System {
     began: Instant,
-    random: RandomState,
-    drawn: AtomicU64,
 }
 
 impl Default for System {
     fn default() -> Self {
-        Self { began: Instant::now(), random: RandomState::new(), drawn: AtomicU64::new(0) }
+        Self { began: Instant::now() }
     }
 }
 
@@ -42,6 +39,8 @@ impl Host for System {
     }
 
     fn random(&self) -> u64 {
-        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+        // Before a machine has gathered any, which is before it runs gateways, the kernel may refuse; a hasher has its keys from
+        // there, too, and waits.
+        getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(self.elapsed()))
     }
 }

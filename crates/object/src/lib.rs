@@ -26,5 +26,5 @@ pub const LIMIT: Duration = Duration::from_secs(12 * 3_600);
 pub use bug::Bug;
 pub use host::{Host, System};
 pub use manifest::{Entry, Manifest};
-pub use runs::{HEARTBEAT, Pace};
+pub use runs::{HEARTBEAT, RunTiming};
 pub use service::{ChunkService, Pending, ServiceError};

@@ -25,9 +25,9 @@ use self::ahead::Ahead;
 use crate::Bug;
 use crate::host::{Host, System};
 use crate::manifest::Malformed;
-use crate::runs::{Flight, Pace, Runs};
+use crate::runs::{Flight, RunTiming, Runs};
 use crate::service::{ChunkService, Pending, ServiceError};
-use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, Record, VersionId};
+use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, ObjectRecord, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
@@ -122,15 +122,15 @@ impl Objects {
     pub fn new(service: Arc<dyn ChunkService + Send + Sync>, catalog: Arc<dyn Catalog>) -> Self {
         let (puts, gets) = (Ahead::new(AHEAD), Ahead::new(AHEAD));
         let host: Arc<dyn Host> = Arc::new(System::default());
-        let runs = Runs::new(Arc::clone(&host), Pace::default());
+        let runs = Runs::new(Arc::clone(&host), RunTiming::default());
         let (limit, inline, chunk_size) = (crate::LIMIT, INLINE, CHUNK_SIZE);
         Self { service, catalog, host, runs, compress: false, limit, inline, chunk_size, puts, gets, bug: None }
     }
 
     /// As these, by other clocks than the system's, and with runs that keep time so. To be asked for before anything else.
     #[must_use]
-    pub fn on(self, host: Arc<dyn Host>, pace: Pace) -> Self {
-        Self { runs: Runs::new(Arc::clone(&host), pace), host, ..self }
+    pub fn on(self, host: Arc<dyn Host>, timing: RunTiming) -> Self {
+        Self { runs: Runs::new(Arc::clone(&host), timing), host, ..self }
     }
 
     /// The same with a planted defect.
@@ -204,7 +204,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Refused::BucketExists`], or when it cannot be stored.
-    pub fn create_bucket(&self, mut record: Record) -> Result<Row, ObjectError> {
+    pub fn create_bucket(&self, mut record: ObjectRecord) -> Result<Row, ObjectError> {
         if self.catalog.bucket(&record.bucket)?.is_some() {
             return Err(Refused::BucketExists.into());
         }
@@ -226,7 +226,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Refused::NoBucket`], [`Refused::Changed`] when `bucket` is not how it is by now, or when it cannot be stored.
-    pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
+    pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut ObjectRecord)) -> Result<Row, ObjectError> {
         let mut record = bucket.record.clone();
         record.attributes.remove(LEAVING);
         change(&mut record);
@@ -249,7 +249,7 @@ impl Objects {
             record.attributes.insert(LEAVING.to_owned(), String::new());
         })?;
         // Before the catalog's change: whoever makes a bucket of that name after it has a later version.
-        let mut gone = Record::new(Kind::BucketRemoval, &bucket.record.bucket, "", VersionId::default());
+        let mut gone = ObjectRecord::new(Kind::BucketRemoval, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;
         let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone(), gone.version));
         if let Err(error) = deleted {
@@ -267,7 +267,7 @@ impl Objects {
     ///
     /// # Errors
     /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
-    pub fn publish(&self, record: Record, condition: &Condition) -> Result<Row, ObjectError> {
+    pub fn publish(&self, record: ObjectRecord, condition: &Condition) -> Result<Row, ObjectError> {
         let begun = self.host.elapsed();
         if self.bug != Some(Bug::SkipRenewal) {
             self.renew(&record)?;
@@ -279,7 +279,7 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Objects::publish`], and [`Refused::NoUpload`].
-    pub fn complete(&self, record: Record, condition: &Condition, upload: VersionId) -> Result<Row, ObjectError> {
+    pub fn complete(&self, record: ObjectRecord, condition: &Condition, upload: VersionId) -> Result<Row, ObjectError> {
         let begun = self.host.elapsed();
         if let Body::Indexed(indexes) = &record.body {
             // The parts' chunks have the upload's rows until this is done; these chunks have nothing.
@@ -291,7 +291,7 @@ impl Objects {
     /// `before_row` is called when the manifest was sent, and must succeed before the version becomes visible.
     fn commit(
         &self,
-        mut record: Record,
+        mut record: ObjectRecord,
         condition: &Condition,
         upload: Option<VersionId>,
         begun: Duration,
@@ -362,7 +362,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Refused::NoVersion`], [`Refused::Changed`] when `row` is not how it is by now, or when it cannot be stored.
-    pub fn revise(&self, row: &Row, change: impl FnOnce(&mut Record)) -> Result<Row, ObjectError> {
+    pub fn revise(&self, row: &Row, change: impl FnOnce(&mut ObjectRecord)) -> Result<Row, ObjectError> {
         let mut record = self.whole(row)?;
         change(&mut record);
         let flight = self.runs.begin(&*self.catalog, record.revision)?;
@@ -380,7 +380,7 @@ impl Objects {
     /// When that cannot be stored.
     pub fn erase(&self, row: &Row) -> Result<bool, ObjectError> {
         let old = &row.record;
-        let mut record = Record::new(Kind::Removal, &old.bucket, &old.key, old.version.next());
+        let mut record = ObjectRecord::new(Kind::Removal, &old.bucket, &old.key, old.version.next());
         record.removes = old.version;
         record.revision = old.revision;
         record.null = old.null;
@@ -414,8 +414,8 @@ impl Objects {
 
     /// Says in the manifests that this version never came to be, so that its put is settled. When that fails, only a
     /// catalog that is made again from the manifests would show it.
-    fn withdraw(&self, refused: &Record, flight: Flight<'_>) {
-        let mut record = Record::new(Kind::Removal, &refused.bucket, &refused.key, VersionId::default());
+    fn withdraw(&self, refused: &ObjectRecord, flight: Flight<'_>) {
+        let mut record = ObjectRecord::new(Kind::Removal, &refused.bucket, &refused.key, VersionId::default());
         record.removes = refused.version;
         record.set_redundancy(self.of_removal(refused.redundancy()));
         // Failing is harmless to whoever reads: no row names the version.
@@ -434,13 +434,13 @@ impl Objects {
     ///
     /// # Errors
     /// When the manifest cannot be had or read.
-    pub fn whole(&self, row: &Row) -> Result<Record, ObjectError> {
+    pub fn whole(&self, row: &Row) -> Result<ObjectRecord, ObjectError> {
         if row.record.body != Body::InManifest {
             return Ok(row.record.clone());
         }
         let id = row.manifest;
         let bytes = self.fetch(id)?;
-        let record = Record::decode(&bytes).map_err(|why| ObjectError::Manifest { id, why })?;
+        let record = ObjectRecord::decode(&bytes).map_err(|why| ObjectError::Manifest { id, why })?;
         if record.clone().row() != row.record {
             return Err(ObjectError::Manifest { id, why: Malformed::Version });
         }
@@ -457,7 +457,7 @@ impl Objects {
 
     /// Starts to store a record's manifest: as often as the map says, so that lost disks hide no name, and as often as what it
     /// names, or carries.
-    fn put_manifest(&self, record: &Record, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
+    fn put_manifest(&self, record: &ObjectRecord, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
         let redundancy = record.redundancy().filter(|own| *own > self.service.map().redundancy());
         self.service.put(ChunkPut { id, payload: bytes, redundancy, removal: record.is_removal() })
     }
@@ -472,7 +472,7 @@ impl Objects {
 
     /// Gives a delete marker the redundancy of the newest version, which it hides, and of the null version if it takes its
     /// place.
-    fn outlast_hidden(&self, marker: &mut Record, newest: Option<&Row>) -> Result<(), CatalogError> {
+    fn outlast_hidden(&self, marker: &mut ObjectRecord, newest: Option<&Row>) -> Result<(), CatalogError> {
         let null = if marker.null { self.catalog.version(&marker.bucket, &marker.key, None)? } else { None };
         let hidden = newest.into_iter().chain(&null).filter_map(|row| row.record.redundancy()).max();
         marker.set_redundancy(self.of_removal(hidden));
@@ -480,7 +480,7 @@ impl Objects {
     }
 
     /// Stores a manifest.
-    fn store(&self, record: Record) -> Result<Row, ObjectError> {
+    fn store(&self, record: ObjectRecord) -> Result<Row, ObjectError> {
         let (manifest, bytes) = record.chunk();
         let stored = self.put_manifest(&record, manifest, bytes).wait();
         stored.map_err(failed(manifest))?;
@@ -488,7 +488,7 @@ impl Objects {
     }
 
     /// Begins the change that makes this record true, which becomes a version later than that.
-    fn begin(&self, record: &mut Record, later_than: u64) -> Result<Flight<'_>, CatalogError> {
+    fn begin(&self, record: &mut ObjectRecord, later_than: u64) -> Result<Flight<'_>, CatalogError> {
         let flight = self.runs.begin(&*self.catalog, later_than)?;
         record.version = flight.begun;
         record.revision = record.version.micros();

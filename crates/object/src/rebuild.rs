@@ -10,7 +10,7 @@ use protocol::id::{ChunkId, ChunkKind, NodeId};
 
 use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
-use catalog::object_manifest::{Body, Kind, LEAVING, MAGIC, Record, VersionId};
+use catalog::object_manifest::{Body, Kind, LEAVING, MAGIC, ObjectRecord, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite};
 
 pub use compare::{Amendment, Authority, Comparison};
@@ -89,7 +89,7 @@ impl Manifests {
         }
         let (payload, silent) = list(service, ChunkKind::Payload)?;
         let payload: BTreeSet<ChunkId> = payload.into_iter().map(|(id, _)| id).collect();
-        let is_hidden = |record: &Record| match record.redundancy() {
+        let is_hidden = |record: &ObjectRecord| match record.redundancy() {
             Some(redundancy) => map.may_hide_kept(&silent, redundancy),
             None => map.may_hide(&silent),
         };
@@ -116,11 +116,11 @@ impl Manifests {
     }
 
     /// Takes a manifest. Its record, when that is of an object of one chunk, which is not among the `payload`.
-    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) -> Option<&Record> {
+    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) -> Option<&ObjectRecord> {
         if !bytes.starts_with(&MAGIC) {
             return None;
         }
-        let record = match Record::decode(bytes) {
+        let record = match ObjectRecord::decode(bytes) {
             Ok(record) => record,
             Err(why) => {
                 self.unreadable.push(format!("the manifest {manifest} cannot be read: {why}"));
@@ -259,7 +259,7 @@ fn standing(records: Vec<&Row>) -> Vec<&Row> {
 }
 
 /// The only payload chunk of an object, which is put at the same time as its manifest.
-fn single_chunk(record: &Record) -> Option<ChunkId> {
+fn single_chunk(record: &ObjectRecord) -> Option<ChunkId> {
     match &record.body {
         Body::Chunks(entries) if record.kind == Kind::Object && record.parts.is_empty() => match entries.as_slice() {
             [entry] => Some(entry.id),
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     fn row(kind: Kind, micros: u64, null: bool) -> Row {
-        let mut record = Record::new(kind, "b", "k", VersionId::new(micros, 0));
+        let mut record = ObjectRecord::new(kind, "b", "k", VersionId::new(micros, 0));
         record.null = null;
         let manifest = record.chunk().0;
         Row { record, manifest }

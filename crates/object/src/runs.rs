@@ -11,21 +11,21 @@ use catalog::{Catalog, CatalogError, Change, Run};
 /// How often a gateway says that it lives.
 pub const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// How the runs of all gateways of a cluster keep time.
+/// How long the runs of gateways live without a heartbeat: the same for all gateways of a cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct RunTiming {
     /// How far beyond now a run may begin changes until it says so again: two heartbeats.
     pub lease: Duration,
     /// A run that did not say anything for this long is ended by any gateway that notices: six heartbeats.
-    pub silent: Duration,
+    pub dead_after: Duration,
     /// For how long changes in doubt keep a run from saying that what came later is settled; then another run goes on, so that
     /// they keep only this one from it.
-    pub doubt: Duration,
+    pub undecided_for: Duration,
 }
 
-impl Default for Pace {
+impl Default for RunTiming {
     fn default() -> Self {
-        Self { lease: HEARTBEAT * 2, silent: HEARTBEAT * 6, doubt: HEARTBEAT * 60 }
+        Self { lease: HEARTBEAT * 2, dead_after: HEARTBEAT * 6, undecided_for: HEARTBEAT * 60 }
     }
 }
 
@@ -34,21 +34,21 @@ impl Default for Pace {
 pub(crate) struct Runs {
     state: Mutex<State>,
     /// Held while reporting to the catalog, so that one report follows the other.
-    reporting: Mutex<Others>,
+    reporting: Mutex<SeenRuns>,
     host: Arc<dyn Host>,
-    pace: Pace,
+    timing: RunTiming,
 }
 
 #[derive(Debug)]
 struct State {
     /// The last time that was issued, microseconds since 1970.
     last: u64,
-    run: Own,
-    before: Vec<Own>,
+    run: OwnRun,
+    before: Vec<OwnRun>,
 }
 
 #[derive(Debug)]
-struct Own {
+struct OwnRun {
     id: u64,
     /// As the catalog has it; 0 while it does not know of this run.
     until: u64,
@@ -57,7 +57,7 @@ struct Own {
 }
 
 /// How far other runs had come, and when that was seen first.
-type Others = HashMap<u64, (u64, Duration)>;
+type SeenRuns = HashMap<u64, (u64, Duration)>;
 
 /// A change under way. Unless it is [settled](Self::settle), its outcome counts as not known when this is dropped.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl State {
         self.last
     }
 
-    fn find(&mut self, id: u64) -> Option<&mut Own> {
+    fn find(&mut self, id: u64) -> Option<&mut OwnRun> {
         std::iter::once(&mut self.run).chain(&mut self.before).find(|own| own.id == id)
     }
 
@@ -106,13 +106,13 @@ impl State {
     /// Goes on with another run, if this is the one of now.
     fn replace(&mut self, id: u64, fresh: u64) {
         if self.run.id == id {
-            let old = std::mem::replace(&mut self.run, Own::new(fresh));
+            let old = std::mem::replace(&mut self.run, OwnRun::new(fresh));
             self.before.extend((old.until > 0).then_some(old));
         }
     }
 }
 
-impl Own {
+impl OwnRun {
     const fn new(id: u64) -> Self {
         Self { id, until: 0, open: BTreeMap::new() }
     }
@@ -124,9 +124,9 @@ impl Own {
 }
 
 impl Runs {
-    pub(crate) fn new(host: Arc<dyn Host>, pace: Pace) -> Self {
-        let state = State { last: 0, run: Own::new(host.random()), before: vec![] };
-        Self { state: Mutex::new(state), reporting: Mutex::default(), host, pace }
+    pub(crate) fn new(host: Arc<dyn Host>, timing: RunTiming) -> Self {
+        let state = State { last: 0, run: OwnRun::new(host.random()), before: vec![] };
+        Self { state: Mutex::new(state), reporting: Mutex::default(), host, timing }
     }
 
     /// Microseconds since 1970.
@@ -135,7 +135,7 @@ impl Runs {
     }
 
     /// The right to report to the catalog, once whoever has it is done.
-    fn reporting(&self) -> MutexGuard<'_, Others> {
+    fn reporting(&self) -> MutexGuard<'_, SeenRuns> {
         self.host.before_lock(&|| !matches!(self.reporting.try_lock(), Err(TryLockError::WouldBlock)));
         self.reporting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,7 +185,7 @@ impl Runs {
             let state = self.lock();
             let in_doubt = state.run.open.iter().find(|(_, over)| **over);
             in_doubt
-                .filter(|(micros, _)| **micros + micros_of(self.pace.doubt) < state.last.max(self.now()))
+                .filter(|(micros, _)| **micros + micros_of(self.timing.undecided_for) < state.last.max(self.now()))
                 .map(|_| state.run.id)
         };
         old.into_iter().for_each(|id| self.ended(id));
@@ -195,10 +195,10 @@ impl Runs {
             std::iter::once(&state.run).chain(&state.before).map(|own| own.id).collect()
         };
         let runs = catalog.runs()?.into_iter().filter(|run| !run.ended && !own.contains(&run.id));
-        let mut seen = Others::new();
+        let mut seen = SeenRuns::new();
         for Run { id, until, .. } in runs {
             let known = others.get(&id).filter(|known| known.0 == until).copied().unwrap_or((until, now));
-            if now.saturating_sub(known.1) < self.pace.silent {
+            if now.saturating_sub(known.1) < self.timing.dead_after {
                 seen.insert(id, known);
                 continue;
             }
@@ -224,10 +224,10 @@ impl Runs {
     fn report(&self, catalog: &dyn Catalog, to_begin: bool) -> Result<(), CatalogError> {
         let all: Vec<_> = {
             let state = self.lock();
-            let lease = state.last.max(self.now()) + micros_of(self.pace.lease);
+            let lease = state.last.max(self.now()) + micros_of(self.timing.lease);
             // All that begins later has a later time than `last`.
-            let settled = |own: &Own| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
-            let progress = |own: &Own, ends: bool| {
+            let settled = |own: &OwnRun| own.open.first_key_value().map_or(state.last + 1, |(micros, _)| *micros);
+            let progress = |own: &OwnRun, ends: bool| {
                 // Further than before, whatever the clock does: a run that stands still is taken for dead.
                 let until = lease.max(own.until + 1);
                 (own.until > 0 || (to_begin && !ends)).then(|| (own.id, settled(own), ends, own.until, until))
@@ -273,7 +273,7 @@ mod tests {
     use crate::host::System;
 
     fn runs() -> Runs {
-        Runs::new(Arc::new(System::default()), Pace::default())
+        Runs::new(Arc::new(System::default()), RunTiming::default())
     }
 
     fn of(catalog: &Sqlite, id: u64) -> Run {
@@ -297,7 +297,7 @@ mod tests {
             watcher.heartbeat(&catalog, begin + Duration::from_secs(seconds)).unwrap();
             assert!(ids.iter().all(|id| !of(&catalog, *id).ended), "after {seconds} s");
         }
-        watcher.heartbeat(&catalog, begin + Pace::default().silent).unwrap();
+        watcher.heartbeat(&catalog, begin + RunTiming::default().dead_after).unwrap();
         assert_eq!(ids.map(|id| of(&catalog, id).ended), [true, false]);
         // It finds out, and goes on.
         silent.heartbeat(&catalog, begin).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         // Its outcome is not known.
         drop(first);
         assert_eq!(settled(), begun.micros());
-        let much_later = runs.begin(&catalog, begun.micros() + micros_of(Pace::default().doubt)).unwrap();
+        let much_later = runs.begin(&catalog, begun.micros() + micros_of(RunTiming::default().undecided_for)).unwrap();
         assert_eq!(much_later.begun.run(), id);
         assert_eq!(settled(), begun.micros());
         let other = runs.begin(&catalog, 0).unwrap();
@@ -363,7 +363,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let catalog = Sqlite::open(&place.path().join("catalog")).unwrap();
         let host = Arc::new(Set(Mutex::new(1_000_000)));
-        let runs = Runs::new(Arc::clone(&host) as Arc<dyn Host>, Pace::default());
+        let runs = Runs::new(Arc::clone(&host) as Arc<dyn Host>, RunTiming::default());
         let open = runs.begin(&catalog, 0).unwrap();
         let (first, now) = (open.begun.run(), Duration::ZERO);
         runs.heartbeat(&catalog, now).unwrap();

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use catalog::object_manifest::{Kind, Record, VersionId};
+use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
 use catalog::{Catalog, Condition, Row, Sqlite};
 use memory::{All, Memory};
 use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
-use object::{ChunkService, Host, Pace, System};
+use object::{ChunkService, Host, RunTiming, System};
 
 /// A machine whose wall clock stands at this many seconds.
 #[derive(Debug)]
@@ -48,10 +48,10 @@ impl Two {
         let gateway = |seconds| {
             let service = Arc::clone(&memory) as Arc<dyn ChunkService + Send + Sync>;
             let host = Arc::new(Stopped(seconds, System::default()));
-            Objects::new(service, Arc::clone(&catalog) as Arc<dyn Catalog>).on(host, Pace::default())
+            Objects::new(service, Arc::clone(&catalog) as Arc<dyn Catalog>).on(host, RunTiming::default())
         };
         let (ahead, behind) = (gateway(2_000_000_000), gateway(1_000_000_000));
-        ahead.create_bucket(Record::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+        ahead.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
         Self { memory, catalog, ahead, behind }
     }
 
@@ -66,7 +66,7 @@ impl Two {
         assert_eq!(fresh.newest("b", "k").unwrap(), self.catalog.newest("b", "k").unwrap());
         let service = Arc::clone(&self.memory) as Arc<dyn ChunkService + Send + Sync>;
         let host = Arc::new(Stopped(1_000_000_000, System::default()));
-        let again = Objects::new(service, Arc::clone(&fresh) as Arc<dyn Catalog>).on(host, Pace::default());
+        let again = Objects::new(service, Arc::clone(&fresh) as Arc<dyn Catalog>).on(host, RunTiming::default());
         put(&again, 3);
         let manifests = Manifests::read(&*self.memory).unwrap();
         assert_eq!(manifests.compare(&*fresh).unwrap().differences, Vec::<String>::new());
@@ -74,7 +74,7 @@ impl Two {
 }
 
 fn put(objects: &Objects, fill: u8) -> Row {
-    let mut record = Record::new(Kind::Object, "b", "k", VersionId::default());
+    let mut record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::default());
     record.null = true;
     objects.put(record, &Condition::Always, &mut All(Some(Bytes::from(vec![fill; 9])))).unwrap()
 }
@@ -105,7 +105,7 @@ fn a_bucket_that_is_made_after_its_removal_comes_after_it() {
     let two = Two::new(place.path());
     let bucket = two.catalog.bucket("b").unwrap().unwrap();
     two.ahead.delete_bucket(&bucket).unwrap();
-    two.behind.create_bucket(Record::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+    two.behind.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
     put(&two.behind, 2);
     two.check(place.path());
 }

@@ -37,7 +37,7 @@ pub struct Transport {
 
 /// A transport that has a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Named {
+pub struct NamedTransport {
     /// In files and on the command line.
     pub name: &'static str,
     /// What it is.
@@ -57,23 +57,23 @@ impl Transport {
     pub const LEADER: Self = Self { selection: Selection::Leader, carriage: Carriage::Common, reserved: true };
 
     /// Those that have a name.
-    pub const NAMED: [Named; 4] = [
-        Named {
+    pub const NAMED: [NamedTransport; 4] = [
+        NamedTransport {
             name: "hash",
             transport: Self::HASH,
             description: "No negotiation: the first targets of the hash ranking, unicast",
         },
-        Named {
+        NamedTransport {
             name: "replicast-m",
             transport: Self::REPLICAST_M,
             description: "Negotiated; one transfer to all chosen targets by multicast (by unicast where there is none)",
         },
-        Named {
+        NamedTransport {
             name: "replicast-h",
             transport: Self::REPLICAST_H,
             description: "Negotiated; consecutive unicast transfers",
         },
-        Named {
+        NamedTransport {
             name: "leader",
             transport: Self::LEADER,
             description: "Negotiated by the leader of each group, which grants windows for all of it; multicast",

@@ -8,7 +8,7 @@ use common::{
 };
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
-use protocol::initiator::{ChunkPut, Initiator};
+use protocol::initiator::{ChunkPut, Initiator, Query, QueryAnswer};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Event, Target};
@@ -151,7 +151,7 @@ fn list_by(
     busy: &[u32],
     dead: &[u32],
 ) -> (Result<initiator::Found, initiator::Busy>, usize, Instant) {
-    let request = initiator::Request::List { handle: 1, prefix: Vec::new() };
+    let request = initiator::Request::Query { handle: 1, query: Query::List { prefix: Vec::new() } };
     let (mut now, mut input, mut asked) = (at(0), Input::Request(request), 0);
     loop {
         initiator.handle_input(now, input);
@@ -166,7 +166,9 @@ fn list_by(
                         questions.push((to, txn));
                     }
                 }
-                Output::Event(initiator::Event::List { result: answer, .. }) => result = Some(answer),
+                Output::Event(initiator::Event::Query { answer: QueryAnswer::List(answer), .. }) => {
+                    result = Some(answer)
+                }
                 Output::Idle(deadline) => break deadline,
                 _ => {}
             }
@@ -287,15 +289,19 @@ fn copies_outside_of_the_group_of_a_newer_map_do_not_count() {
     let events = hear(&mut initiator, at(40), arriving(from(NodeId(1), &ack))).events;
     assert!(!events.iter().any(|event| matches!(event, initiator::Event::Put { .. })), "{events:?}");
     // Nor are they promised, of which is asked whether they are there.
-    let renew = initiator::Request::Renew { handle: 2, id, redundancy: None };
+    let renew = initiator::Request::Query { handle: 2, query: Query::Renew { id, redundancy: None } };
     let mut renewing = Initiator::new(INITIATOR, map(1, 1..=3), Config::default(), 2);
     let sent = hear(&mut renewing, at(0), Input::Request(renew));
     let [Message::Probe { txn: asks, .. }, ..] = sent.messages[..] else { panic!("{:?}", sent.messages) };
     hear(&mut renewing, at(20), Input::Request(initiator::Request::Map(map(2, 1..=30))));
     let promised = |n| from(NodeId(n), &Message::Ack { txn: asks, ack: Ack::Durable });
     let events: Vec<_> = (1..=3).flat_map(|n| hear(&mut renewing, at(30), arriving(promised(n))).events).collect();
-    let renewed = events.iter().find(|event| matches!(event, initiator::Event::Renew { .. }));
-    assert!(matches!(renewed, Some(initiator::Event::Renew { result: Ok(false), .. })), "{events:?}");
+    let renewed =
+        events.iter().find(|event| matches!(event, initiator::Event::Query { answer: QueryAnswer::Renew(_), .. }));
+    assert!(
+        matches!(renewed, Some(initiator::Event::Query { answer: QueryAnswer::Renew(Ok(false)), .. })),
+        "{events:?}"
+    );
     // The next round asks the group under the newer map, and its copies count.
     let mut now = at(40);
     let request = loop {
@@ -353,8 +359,12 @@ fn a_target_counts_what_others_leave_of_its_disk() {
 fn a_question_that_an_initiator_refuses_is_answered_so() {
     let mut initiator = initiator();
     for handle in 0..=limits::WAITING as u64 {
-        let sent = hear(&mut initiator, at(0), Input::Request(initiator::Request::Ping { handle }));
-        let refused = matches!(sent.events[..], [initiator::Event::Ping { result: Err(initiator::Busy), .. }]);
+        let sent =
+            hear(&mut initiator, at(0), Input::Request(initiator::Request::Query { handle, query: Query::Ping }));
+        let refused = matches!(
+            sent.events[..],
+            [initiator::Event::Query { answer: QueryAnswer::Ping(Err(initiator::Busy)), .. }]
+        );
         assert_eq!(refused, handle == limits::WAITING as u64, "{:?}", sent.events);
     }
 }

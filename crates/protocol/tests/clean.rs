@@ -9,7 +9,7 @@ use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
 use protocol::cleaner::{Stamps, Verdict};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{self, Busy, Discarded, Found, Initiator, Mark, Marked};
+use protocol::initiator::{self, Busy, Discarded, Found, Initiator, Mark, Marked, Query, QueryAnswer};
 use protocol::limits;
 use protocol::machine::{Completion, Destination, Effect, Input, Machine, Output, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
@@ -267,7 +267,10 @@ fn many_chunks_are_discarded_in_batches() {
 fn a_renewal_needs_enough_promises() {
     for (acks, enough) in [([Ack::Durable; 3], true), ([Ack::Durable, Ack::Unknown, Ack::Durable], false)] {
         let mut machine = initiator();
-        let request = initiator::Request::Renew { handle: 7, id: ChunkId::of_payload(b"x"), redundancy: None };
+        let request = initiator::Request::Query {
+            handle: 7,
+            query: Query::Renew { id: ChunkId::of_payload(b"x"), redundancy: None },
+        };
         let sent = hear(&mut machine, at(0), Input::Request(request));
         let [Message::Probe { txn, .. }, ..] = sent.messages[..] else { panic!("{:?}", sent.messages) };
         let mut events = vec![];
@@ -276,7 +279,7 @@ fn a_renewal_needs_enough_promises() {
             events.extend(hear(&mut machine, at(1), arriving(datagram)).events);
         }
         assert!(
-            matches!(events[..], [initiator::Event::Renew { handle: 7, result: Ok(result) }] if result == enough),
+            matches!(events[..], [initiator::Event::Query { handle: 7, answer: QueryAnswer::Renew(Ok(result)) }] if result == enough),
             "{events:?}"
         );
     }
@@ -289,11 +292,11 @@ fn discarded(count: u32, answer: impl Fn(u16) -> Option<u32>) -> initiator::Disc
     let holders = vec![NodeId(1), NodeId(2), NodeId(3)];
     let chunks = (0..count).map(|n| (ChunkId::of_payload(&n.to_le_bytes()), holders.clone())).collect();
     let request = initiator::Discard { mark: mark(5), since: Some(mark(4)), chunks };
-    let mut input = Input::Request(initiator::Request::Discard { handle: 7, discard: request });
+    let mut input = Input::Request(initiator::Request::Query { handle: 7, query: Query::Discard(request) });
     let mut told = Vec::new();
     for second in 0..100 {
         let received = hear(&mut machine, at(second * 1_000_000_000), input);
-        if let [initiator::Event::Discard { handle: 7, result }] = &received.events[..] {
+        if let [initiator::Event::Query { handle: 7, answer: QueryAnswer::Discard(result) }] = &received.events[..] {
             // Who answers is told each chunk once; who is silent, the first page until patience is over.
             let pages = count.div_ceil(limits::LISTED as u32);
             let all: Vec<u16> = (0..pages as u16).collect();
@@ -347,7 +350,10 @@ fn a_discard_goes_to_all_who_may_have_had_a_copy() {
         });
         let mut machine = Initiator::new(INITIATOR, map.clone(), Config::default(), 1);
         let discard = initiator::Discard { mark: mark(5), since: None, chunks: vec![(id, holders.to_vec())] };
-        machine.handle_input(at(0), Input::Request(initiator::Request::Discard { handle: 7, discard }));
+        machine.handle_input(
+            at(0),
+            Input::Request(initiator::Request::Query { handle: 7, query: Query::Discard(discard) }),
+        );
         let mut told = BTreeSet::new();
         while let Output::Transmit(transmit) = machine.poll_output() {
             let Destination::Node(target) = transmit.to else { panic!("{:?}", transmit.to) };
@@ -365,9 +371,15 @@ fn a_discard_that_tells_nobody_anything_ends_at_once() {
     let (earlier, chunks) =
         (Mark { name: TxnId(5), epoch: Epoch(0) }, vec![(ChunkId::of_payload(b"x"), vec![NodeId(1)])]);
     let discard = initiator::Discard { mark: earlier, since: None, chunks };
-    let sent = hear(&mut machine, at(0), Input::Request(initiator::Request::Discard { handle: 7, discard }));
+    let sent = hear(
+        &mut machine,
+        at(0),
+        Input::Request(initiator::Request::Query { handle: 7, query: Query::Discard(discard) }),
+    );
     assert_eq!((sent.messages, sent.events.len()), (vec![], 0));
     let woken = hear(&mut machine, at(0), Input::Wake);
-    let [initiator::Event::Discard { handle: 7, result: Ok(done) }] = &woken.events[..] else { panic!("it goes on") };
+    let [initiator::Event::Query { handle: 7, answer: QueryAnswer::Discard(Ok(done)) }] = &woken.events[..] else {
+        panic!("it goes on")
+    };
     assert_eq!((done.copies, &done.silent[..]), (0, &[1, 2, 3].map(NodeId)[..]));
 }

@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, target, tell, window};
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
-use protocol::initiator::{self, ChunkPut, Initiator};
+use protocol::initiator::{self, ChunkPut, Initiator, Query};
 use protocol::limits;
 use protocol::machine::{Completion, Effect, IgnoredReason, Input};
 use protocol::target::{self, Target};
@@ -103,7 +103,7 @@ fn an_initiator_says_why_it_drops_a_datagram() {
     assert_eq!(initiator_drops(&mut initiator, data(1, SIZE, b"")), [IgnoredReason::Invalid]);
 
     // A list is no transfer, and is not answered by marks.
-    let list = initiator::Request::List { handle: 1, prefix: vec![1] };
+    let list = initiator::Request::Query { handle: 1, query: Query::List { prefix: vec![1] } };
     let asked = hear(&mut initiator, at(100), Input::Request(list)).messages;
     let Some(Message::List { txn, .. }) = asked.first() else { panic!("{asked:?}") };
     assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [IgnoredReason::Invalid]);
@@ -140,11 +140,11 @@ fn an_initiator_says_of_each_question_that_an_answer_is_doubled_or_of_another_ki
     let chunks = vec![(ChunkId::of_payload(b"x"), vec![NodeId(1)])];
     let discard = Discard { mark, since: None, chunks };
     let questions = [
-        Request::Ping { handle: 1 },
-        Request::Mark { handle: 1 },
-        Request::Usage { handle: 1 },
-        Request::Discard { handle: 1, discard },
-        Request::Renew { handle: 1, id: ChunkId::of_payload(b"x"), redundancy: None },
+        Request::Query { handle: 1, query: Query::Ping },
+        Request::Query { handle: 1, query: Query::Mark },
+        Request::Query { handle: 1, query: Query::Usage },
+        Request::Query { handle: 1, query: Query::Discard(discard) },
+        Request::Query { handle: 1, query: Query::Renew { id: ChunkId::of_payload(b"x"), redundancy: None } },
     ];
     for (kind, question) in questions.into_iter().enumerate() {
         let mut initiator = initiator();

@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, arriving, at, from, initiator, put, step, target, tell, window};
 use protocol::id::{ChunkId, NodeId, TxnId};
-use protocol::initiator;
+use protocol::initiator::{self, Query};
 use protocol::machine::{Completion, Effect, Input};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow};
@@ -78,7 +78,7 @@ fn offers_that_take_no_time_leave_the_initiators_calendar_whole() {
 #[test]
 fn a_list_without_end_ends() {
     let mut initiator = initiator();
-    let list = initiator::Request::List { handle: 1, prefix: Vec::new() };
+    let list = initiator::Request::Query { handle: 1, query: Query::List { prefix: Vec::new() } };
     let (messages, _) = step(&mut initiator, at(0), Input::Request(list));
     let [Message::List { txn, .. }, ..] = messages[..] else { panic!("{messages:?}") };
     for n in 0..10_000_u64 {

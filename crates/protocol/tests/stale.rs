@@ -4,7 +4,7 @@ mod common;
 
 use common::{arriving, at, from, hear, initiator};
 use protocol::id::{NodeId, TxnId};
-use protocol::initiator::{Event, Request};
+use protocol::initiator::{Event, Query, QueryAnswer, Request};
 use protocol::machine::Input;
 use protocol::wire::{Answer, Bid, Message};
 
@@ -21,22 +21,24 @@ fn with_one_ahead(request: Request, answer: impl Fn(TxnId) -> Message) -> Event 
     for (node, message) in [(3, ahead), (1, answer(txn)), (2, answer(txn))] {
         events.extend(hear(&mut machine, at(1), arriving(from(NodeId(node), &message))).events);
     }
-    let mut events = events.into_iter().filter(|event| matches!(event, Event::List { .. } | Event::Mark { .. }));
+    let mut events = events.into_iter().filter(|event| matches!(event, Event::Query { .. }));
     events.next().expect("it is over")
 }
 
 #[test]
 fn a_list_without_it_is_not_complete() {
-    let request = Request::List { handle: 7, prefix: Vec::new() };
+    let request = Request::Query { handle: 7, query: Query::List { prefix: Vec::new() } };
     let answer = |txn| Message::Listed { txn, ids: Vec::new(), more: false };
-    let Event::List { result: Ok(found), .. } = with_one_ahead(request, answer) else { panic!("no list") };
+    let Event::Query { answer: QueryAnswer::List(Ok(found)), .. } = with_one_ahead(request, answer) else {
+        panic!("no list")
+    };
     assert_eq!((found.chunks.len(), found.silent), (0, vec![NodeId(3)]));
 }
 
 #[test]
 fn a_mark_is_not_set_on_it() {
-    let Event::Mark { result: Ok(marked), .. } =
-        with_one_ahead(Request::Mark { handle: 7 }, |txn| Message::Marked { txn })
+    let Event::Query { answer: QueryAnswer::Mark(Ok(marked)), .. } =
+        with_one_ahead(Request::Query { handle: 7, query: Query::Mark }, |txn| Message::Marked { txn })
     else {
         panic!("no mark")
     };

@@ -9,8 +9,8 @@ use protocol::machine::{Completion, Effect, WriteFailure};
 use protocol::time::{Instant, Span};
 use store::backend::{CrashBackend, Rot, SyncFault};
 use store::{
-    Ahead, Bug, Compaction, Group, Options, Recovery, Report, Space, Step, Store, StoreError, Trouble as Problem, Work,
-    Write, WriteError,
+    Bug, Compaction, Group, Options, PreparedSegment, Recovery, Report, Space, Step, Store, StoreError,
+    Trouble as Problem, Work, Write, WriteError,
 };
 
 use crate::disks::Spoil;
@@ -49,7 +49,7 @@ pub(crate) struct Disk {
     order: Vec<ChunkId>,
     reads_done: Instant,
     /// A segment whose file is made, and not handed to the writer yet.
-    ahead: Option<Ahead>,
+    ahead: Option<PreparedSegment>,
     /// A compaction that is under way.
     compaction: Option<Compaction>,
     /// Segments emptied.

@@ -2,10 +2,10 @@
 //! what these were answered.
 
 pub(crate) mod client;
+pub(crate) mod coroutines;
 pub(crate) mod gateway;
 pub(crate) mod history;
 pub(crate) mod inspect;
-pub(crate) mod stage;
 
 use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;

@@ -4,7 +4,6 @@
 //! `fdatasync` for everything appended since the last. The index from ids to places is kept in memory, so that a bid
 //! never waits for the disk, and is rebuilt by reading the record headers. `docs/disk.md` has every offset.
 
-mod ahead;
 mod api;
 pub mod backend;
 mod bug;
@@ -17,10 +16,11 @@ mod limit;
 mod record;
 mod recovery;
 mod scrub;
-mod settle;
-mod stage;
+mod segment_files;
+mod torn_or_damaged;
 mod usage;
 mod work;
+mod write_buffer;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,13 +30,13 @@ use bytes::Bytes;
 use protocol::cleaner::Stamps;
 use protocol::id::ChunkId;
 
-pub use ahead::Ahead;
 pub use api::{Options, ReadError, Recovery, Space, StoreError, WriteError};
 pub use bug::Bug;
 pub use clean::Discarded;
 pub use compact::{Compaction, Step};
 pub use gap::Gap;
 pub use scrub::Scrubbed;
+pub use segment_files::PreparedSegment;
 pub use work::{GROUP, Group, Read, Report, Trouble, Work, Write};
 
 use backend::Backend;
@@ -44,8 +44,8 @@ use damaged::Damaged;
 use identity::identify;
 use record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
-use stage::{BLOCK, Stage};
 use usage::Usage;
+use write_buffer::{BLOCK, WriteBuffer};
 
 /// Version of the disk format; another one is refused.
 pub const FORMAT: u32 = 2;
@@ -84,7 +84,7 @@ struct Writer {
     /// A segment that was created ahead of its use.
     spare: Option<u32>,
     sequence: u64,
-    stage: Stage,
+    buffer: WriteBuffer,
     pending: Vec<(ChunkId, Option<RecordLocation>)>,
     failed: bool,
 }
@@ -198,12 +198,12 @@ impl Store {
         // Writing goes on where it stopped, unless something was struck out there.
         let resume = found.resume.map(|(segment, end)| (segment, end, found.len(segment)));
         let (segment, offset, len) = resume.filter(|(_, end, len)| end < len).unwrap_or((after, 0, 0));
-        let mut stage = Stage::new(segment_len(&options));
+        let mut buffer = WriteBuffer::new(segment_len(&options));
         if offset > 0 {
             let mut block = vec![0; offset as usize % BLOCK];
             let begins = offset - block.len() as u64;
             backend.read_at(&segment_name(segment), begins, &mut block).map_err(io_error("reading a segment's end"))?;
-            stage.resume(&block, begins);
+            buffer.resume(&block, begins);
         }
         let (index, damaged, mut usage, mut recovery, sequence) = found.finish();
         usage.open = segment;
@@ -214,7 +214,7 @@ impl Store {
             synced: offset,
             spare: None,
             sequence,
-            stage,
+            buffer,
             pending: Vec::new(),
             failed: false,
         };
@@ -442,7 +442,7 @@ impl Store {
         writer.spare = None;
         let file = lock(&self.usage).get(writer.segment).file;
         let header = record::segment_header(&self.identity, writer.segment, file);
-        writer.stage.begin();
+        writer.buffer.begin();
         self.stage(writer, &header)?;
         (writer.offset, writer.synced) = (SEGMENT_HEADER, SEGMENT_HEADER);
         let mut usage = lock(&self.usage);
@@ -454,7 +454,7 @@ impl Store {
     fn stage(&self, writer: &mut Writer, bytes: &[u8]) -> Result<(), WriteError> {
         let segment = writer.segment;
         let write = |blocks: &[u8], offset| self.backend.write_at(&segment_name(segment), offset, blocks);
-        let staged = writer.stage.append(bytes, write);
+        let staged = writer.buffer.append(bytes, write);
         staged.map_err(|error| fail(writer, &error))
     }
 
@@ -480,7 +480,7 @@ impl Store {
             return Ok(());
         }
         let name = segment_name(writer.segment);
-        let flushed = writer.stage.flush(|blocks, offset| self.backend.write_at(&name, offset, blocks));
+        let flushed = writer.buffer.flush(|blocks, offset| self.backend.write_at(&name, offset, blocks));
         let synced = flushed.and_then(|()| if durably { self.sync_segment(&name) } else { Ok(()) });
         synced.map_err(|error| fail(writer, &error))?;
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use crc_fast::{CrcAlgorithm, Digest};
 use protocol::id::ChunkId;
 
-use crate::stage::BLOCK;
+use crate::write_buffer::BLOCK;
 
 /// Records begin at multiples of this.
 pub(crate) const ALIGN: u64 = 64;

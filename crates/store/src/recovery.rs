@@ -11,8 +11,8 @@ use crate::bug::Bug;
 use crate::damaged::Damaged;
 use crate::gap::{Gap, Run, between};
 use crate::record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
-use crate::stage::BLOCK;
 use crate::usage::Usage;
+use crate::write_buffer::BLOCK;
 use crate::{RecordLocation, Recovery, StoreError, io_error, record, segment_name};
 
 /// Bytes of a segment's end that are written again at a time.

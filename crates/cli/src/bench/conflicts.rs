@@ -16,8 +16,8 @@ use sim::theory::poisson_at_least;
 
 use super::{Bench, DEPTH, go_on};
 use crate::args::BenchArgs;
+use crate::node_cluster::NodeCluster;
 use crate::output::{self, json, step_bar};
-use crate::service::NodeCluster;
 use crate::units;
 
 /// What is compared, and the bytes of a put, unless something else is asked for.

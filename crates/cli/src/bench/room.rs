@@ -6,7 +6,7 @@ use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Discard, Mark};
 
 use super::Bench;
-use crate::service::NodeCluster;
+use crate::node_cluster::NodeCluster;
 use crate::units;
 
 /// Of the room that there is, a measurement takes no more than three quarters: chunks do not fall evenly on the targets.

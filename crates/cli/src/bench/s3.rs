@@ -19,9 +19,9 @@ use ureq::{Agent, Body, SendBody};
 use super::{Bench, Load, get_for, put_for};
 use crate::args::BenchArgs;
 use crate::client::S3;
+use crate::node_cluster::NodeCluster;
 use crate::output::{self, json, line, step_bar};
 use crate::process::most_resident;
-use crate::service::NodeCluster;
 use crate::{gateway_file, local_cluster, running, units};
 
 /// Sizes of objects, unless others are asked for.
@@ -123,7 +123,7 @@ pub(super) fn start_gateway(
     let settings = bench.config.path.with_file_name("gateway.toml");
     let gateway = running::start_gateway(&bench.config.path, &settings, Some(transport), false, None)?;
     let pid = gateway.pid();
-    bench.family.get_or_insert_default().0.push(gateway);
+    bench.children.get_or_insert_default().0.push(gateway);
     client.wait(bench)?;
     Ok((client, pid))
 }
@@ -167,7 +167,7 @@ impl Client {
             if made.is_ok_and(|answer| answer.status().is_success()) {
                 return Ok(());
             }
-            bench.family.get_or_insert_default().check()?;
+            bench.children.get_or_insert_default().check()?;
             super::go_on(&bench.stop)?;
             ensure!(Instant::now() < deadline, "the gateway does not answer after {} s", START.as_secs());
             std::thread::sleep(Duration::from_millis(50));
@@ -214,7 +214,7 @@ impl Client {
         })?;
         let get_seconds = begin.elapsed().as_secs_f64();
         let after = bench.cpu();
-        bench.family.get_or_insert_default().check()?;
+        bench.children.get_or_insert_default().check()?;
         let row = |direction, done: Vec<Done>, took: f64, cpu: f64| {
             let bytes: u64 = done.iter().map(|done| done.bytes).sum();
             let sorted = |pick: fn(&Done) -> &Vec<f64>| {

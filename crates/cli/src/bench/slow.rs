@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::{Bench, Duration, Load, Run, put_for};
 use crate::args::BenchArgs;
+use crate::node_cluster::NodeCluster;
 use crate::output::{self, json, step_bar};
-use crate::service::NodeCluster;
 use crate::units;
 
 /// The slow target and the milliseconds that each of its writes takes longer.

@@ -47,32 +47,33 @@ enum Crowd {
     /// From the clients' address, as behind a proxy.
     Here,
     /// From addresses of their own, and all at the same moments.
-    Throng,
+    ElsewhereAtOnce,
 }
 
 impl Crowd {
-    const ALL: [Self; 4] = [Self::None, Self::Elsewhere, Self::Here, Self::Throng];
+    const ALL: [Self; 4] = [Self::None, Self::Elsewhere, Self::Here, Self::ElsewhereAtOnce];
 
     const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Elsewhere => "elsewhere",
             Self::Here => "at the clients' address",
-            Self::Throng => "elsewhere, all at once",
+            Self::ElsewhereAtOnce => "elsewhere, all at once",
         }
     }
 
     /// The address from which the `n`th comes.
     fn address(self, n: usize) -> Ipv4Addr {
         match self {
-            Self::Elsewhere | Self::Throng => Ipv4Addr::new(127, 0, 0, 2 + (n % ADDRESSES) as u8),
+            Self::Elsewhere | Self::ElsewhereAtOnce => Ipv4Addr::new(127, 0, 0, 2 + (n % ADDRESSES) as u8),
             Self::None | Self::Here => Ipv4Addr::LOCALHOST,
         }
     }
 
     /// When the `n`th of `count` checks for the `round`th time whether it was sent away.
     fn next_check(self, n: usize, count: usize, round: u32) -> Duration {
-        AGAIN * round + if self == Self::Throng { Duration::ZERO } else { AGAIN * n as u32 / count.max(1) as u32 }
+        AGAIN * round
+            + if self == Self::ElsewhereAtOnce { Duration::ZERO } else { AGAIN * n as u32 / count.max(1) as u32 }
     }
 }
 
@@ -209,7 +210,7 @@ impl Load {
             measured.ms[n % 2].extend(done?.whole_ms);
         }
         measured.ms.iter_mut().for_each(|ms| ms.sort_by(f64::total_cmp));
-        self.bench.family.get_or_insert_default().check()?;
+        self.bench.children.get_or_insert_default().check()?;
         Ok(measured)
     }
 

@@ -4,10 +4,9 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use super::plot::{Words, ranks};
-use super::report::Report;
+use super::report::Measured;
 use super::scenarios::{Done, changes_by, interval, perform, read, written};
 use crate::args::AblateArgs;
-use crate::output::{json, table};
 
 /// One row as JSON.
 #[derive(Serialize)]
@@ -70,20 +69,12 @@ pub(super) fn run(args: &AblateArgs) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    if args.how.report.json {
-        json(&rows)?;
-    } else {
-        table(&header, cells.clone())?;
-    }
-    if let Some(directory) = &args.how.report.out {
-        let mut report = Report::new("What each change is worth");
+    let measured = Measured { objects: &rows, header: &header, rows: &cells };
+    measured.conclude(&args.how.report, "What each change is worth", |report| {
         report.text(&format!("{}, with {} runs of each.", args.file.display(), done[0].seeds()));
         let bars: Vec<(String, f64)> = rows.iter().map(|row| (row.switches.clone(), row.share_of_bound)).collect();
         let words = Words { title: "What each change is worth", x: "throughput, % of the bound", y: "" };
         report.plot("ablate", ranks(&words, &bars)?);
-        report.table(&header, &cells);
-        report.file("result.json", serde_json::to_string_pretty(&rows)?);
-        crate::output::say!("written: {}", report.write(directory)?.display());
-    }
-    Ok(())
+        Ok(())
+    })
 }

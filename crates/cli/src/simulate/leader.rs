@@ -4,18 +4,17 @@ use serde::Serialize;
 use sim::perf::Scenario;
 
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
-use super::report::Report;
+use super::report::Measured;
 use super::scenarios::{Done, changes_by, interval, perform, seeded, written};
 use crate::args::ScenarioArgs;
-use crate::output::{json, table};
 
 const SCENARIO: &str = include_str!("../../../../scenarios/leader.toml");
 
 /// A name, and the keys that make it.
-type Named = (&'static str, &'static [&'static str]);
+type Variant = (&'static str, &'static [&'static str]);
 
 /// What nodes and the network cost.
-const COSTS: [Named; 2] = [
+const COSTS: [Variant; 2] = [
     ("realistic", &[]),
     (
         "ideal",
@@ -33,9 +32,9 @@ const COSTS: [Named; 2] = [
         ],
     ),
 ];
-const SIZES: [Named; 2] = [("128K", &[]), ("1M", &["chunk=1MiB", "length=400ms"])];
+const SIZES: [Variant; 2] = [("128K", &[]), ("1M", &["chunk=1MiB", "length=400ms"])];
 /// Which node grants windows, and whether neighbouring groups share targets.
-const WAYS: [Named; 4] = [
+const WAYS: [Variant; 4] = [
     ("direct", &["protocol=replicast-m", "overlap=true"]),
     ("direct, groups apart", &["protocol=replicast-m"]),
     ("leader", &["protocol=leader"]),
@@ -126,28 +125,21 @@ pub(super) fn run(args: &ScenarioArgs) -> anyhow::Result<()> {
     let header =
         ["costs", "chunk", "", "chunks/s", "95 %", "in the second half", "put p99, us", "get p99, us", "messages"];
     let cells: Vec<Vec<String>> = rows.iter().zip(&done).map(|(row, done)| row.cells(done)).collect();
-    if args.report.json {
-        json(&rows)?;
-    } else {
-        table(&header, cells.clone())?;
-    }
-    let Some(directory) = &args.report.out else { return Ok(()) };
-    let mut report = Report::new("Direct negotiation and leaders: half gets, half puts");
-    report.text(
-        "Chunks a second in 90 initiators and 90 targets, from an empty cluster on. Realistic: the product's costs, four \
-         requests on their way from each initiator. Ideal: only links and disks take time, one request from each.",
-    );
-    report.plot("leader-throughput", throughput(&rows)?);
-    for (costs, _) in &COSTS {
-        for (size, _) in &SIZES {
-            let of: Vec<&RowJson> = rows.iter().filter(|row| (row.costs, row.chunk) == (*costs, *size)).collect();
-            report.plot(&format!("leader-time-{size}-{costs}"), time(costs, size, &of)?);
+    let measured = Measured { objects: &rows, header: &header, rows: &cells };
+    measured.conclude(&args.report, "Direct negotiation and leaders: half gets, half puts", |report| {
+        report.text(
+            "Chunks a second in 90 initiators and 90 targets, from an empty cluster on. Realistic: the product's costs, four \
+             requests on their way from each initiator. Ideal: only links and disks take time, one request from each.",
+        );
+        report.plot("leader-throughput", throughput(&rows)?);
+        for (costs, _) in &COSTS {
+            for (size, _) in &SIZES {
+                let of: Vec<&RowJson> = rows.iter().filter(|row| (row.costs, row.chunk) == (*costs, *size)).collect();
+                report.plot(&format!("leader-time-{size}-{costs}"), time(costs, size, &of)?);
+            }
         }
-    }
-    report.table(&header, &cells);
-    report.file("result.json", serde_json::to_string_pretty(&rows)?);
-    crate::output::say!("written: {}", report.write(directory)?.display());
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Figure 4: the throughput of each, in bytes, so that both sizes fit beside each other.

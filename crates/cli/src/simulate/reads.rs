@@ -4,10 +4,9 @@ use serde::Serialize;
 use sim::perf::Scenario;
 
 use super::plot::{Bar, Group, Words, decades};
-use super::report::Report;
+use super::report::Measured;
 use super::scenarios::{Done, changes_by, perform, seeded, written};
 use crate::args::ReadsArgs;
-use crate::output::{json, table};
 
 const SCENARIO: &str = include_str!("../../../../scenarios/reads.toml");
 
@@ -128,23 +127,16 @@ pub(super) fn run(args: &ReadsArgs) -> anyhow::Result<()> {
         "messages",
     ];
     let cells: Vec<Vec<String>> = rows.iter().map(RowJson::cells).collect();
-    if args.how.report.json {
-        json(&rows)?;
-    } else {
-        table(&header, cells.clone())?;
-    }
-    let Some(directory) = &args.how.report.out else { return Ok(()) };
-    let mut report = Report::new("How a get chooses among the holders of its chunk");
-    report.text("Gets and puts arrive at random. Without reservation puts go where the hash says.");
-    for load in &args.load {
-        for times in &args.slow {
-            report.plot(&format!("reads-{load}-slow-{times}"), plot(*load, *times, &args.reads, &rows)?);
+    let measured = Measured { objects: &rows, header: &header, rows: &cells };
+    measured.conclude(&args.how.report, "How a get chooses among the holders of its chunk", |report| {
+        report.text("Gets and puts arrive at random. Without reservation puts go where the hash says.");
+        for load in &args.load {
+            for times in &args.slow {
+                report.plot(&format!("reads-{load}-slow-{times}"), plot(*load, *times, &args.reads, &rows)?);
+            }
         }
-    }
-    report.table(&header, &cells);
-    report.file("result.json", serde_json::to_string_pretty(&rows)?);
-    crate::output::say!("written: {}", report.write(directory)?.display());
-    Ok(())
+        Ok(())
+    })
 }
 
 /// p99.9 of the gets: a group of bars for each share of gets.

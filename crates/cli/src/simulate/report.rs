@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
 
 use crate::args::ReportArgs;
+use crate::output::{json, table};
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.25em .7em;text-align:right}\
@@ -18,6 +20,36 @@ pub(super) fn make_place(args: &ReportArgs) -> anyhow::Result<()> {
     fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory).map(drop)).with_context(|| {
         format!("nothing can be written into {}: choose another directory with --out", directory.display())
     })
+}
+
+/// What a command measured, as objects and as a table.
+pub(super) struct Measured<'a, R> {
+    pub(super) objects: &'a [R],
+    pub(super) header: &'a [&'a str],
+    pub(super) rows: &'a [Vec<String>],
+}
+
+impl<R: Serialize> Measured<'_, R> {
+    /// Prints it, and writes a report of it where one is asked for; `fill` adds what comes before the table.
+    pub(super) fn conclude(
+        &self,
+        args: &ReportArgs,
+        title: &str,
+        fill: impl FnOnce(&mut Report) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if args.json {
+            json(&self.objects)?;
+        } else {
+            table(self.header, self.rows.to_vec())?;
+        }
+        let Some(directory) = &args.out else { return Ok(()) };
+        let mut report = Report::new(title);
+        fill(&mut report)?;
+        report.table(self.header, self.rows);
+        report.file("result.json", serde_json::to_string_pretty(&self.objects)?);
+        crate::output::say!("written: {}", report.write(directory)?.display());
+        Ok(())
+    }
 }
 
 /// A report in the making.

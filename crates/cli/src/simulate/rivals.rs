@@ -4,10 +4,9 @@ use serde::Serialize;
 use sim::perf::Scenario;
 
 use super::plot::{Bar, Group, Words, decades};
-use super::report::Report;
+use super::report::Measured;
 use super::scenarios::{Done, changes_by, perform, seeded, written};
 use crate::args::{ProfileArg, RivalsArgs};
-use crate::output::{json, table};
 
 /// The scenario of those that send by unicast without windows.
 const UNICAST: &str = include_str!("../../../../scenarios/rivals.toml");
@@ -174,13 +173,8 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         "messages a put",
     ];
     let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells(&rows)).collect();
-    if args.how.report.json {
-        json(&rows)?;
-    } else {
-        table(&header, cells.clone())?;
-    }
-    if let Some(directory) = &args.how.report.out {
-        let mut report = Report::new("Slow disks: negotiated windows and their rivals");
+    let measured = Measured { objects: &rows, header: &header, rows: &cells };
+    measured.conclude(&args.how.report, "Slow disks: negotiated windows and their rivals", |report| {
         report.text(&format!(
             "One disk in nine is slow, or none. Puts arrive at random; a load of 1 is what the disks could write if all \
              were equal and did nothing else. {} seeds. A protocol that falls behind completes \
@@ -198,11 +192,8 @@ pub(super) fn run(args: &RivalsArgs) -> anyhow::Result<()> {
         for load in &args.load {
             report.plot(&format!("rivals-{load}"), tail_plot(*load, contenders, &slow, &rows)?);
         }
-        report.table(&header, &cells);
-        report.file("result.json", serde_json::to_string_pretty(&rows)?);
-        crate::output::say!("written: {}", report.write(directory)?.display());
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn name_of(times: u32) -> String {

@@ -7,10 +7,9 @@ use sim::theory::{Case, LATENCY, Line, cases, poisson_at_least};
 
 use super::plot::{Bar, Group, Words, bars};
 use super::progress::Progress;
-use super::report::{Report, make_place};
+use super::report::{Measured, make_place};
 use super::scenarios::written;
 use crate::args::ReportArgs;
-use crate::output::{json, table};
 
 /// Most transfers in an interval, and copies at a disk, that are drawn.
 const DRAWN: u32 = 5;
@@ -42,23 +41,16 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let objects: Vec<RowJson<'_>> = compared.iter().map(|(case, line)| object(case, line)).collect();
     let header = ["case", "what", "measured", "theory", "ratio", "must agree"];
     let rows: Vec<Vec<String>> = compared.iter().map(|(case, line)| cells(case, line)).collect();
-    if args.json {
-        json(&objects)?;
-    } else {
-        table(&header, rows.clone())?;
-    }
-    let Some(directory) = &args.out else { return Ok(()) };
-    let mut report = Report::new("Theory and simulation");
-    report.text("Each figure is measured in one run; where the assumptions of the theory hold, both must agree.");
-    let intervals: Vec<_> =
-        cases.iter().zip(&outcomes).filter_map(|(case, outcome)| Some((case, case.intervals(outcome)?))).collect();
-    report.plot("conflicts", conflicts(&intervals)?);
-    report.plot("queues", queues(&compared)?);
-    report.plot("latencies", latencies(&compared)?);
-    report.table(&header, &rows);
-    report.file("result.json", serde_json::to_string_pretty(&objects)?);
-    crate::output::say!("written: {}", report.write(directory)?.display());
-    Ok(())
+    let measured = Measured { objects: &objects, header: &header, rows: &rows };
+    measured.conclude(args, "Theory and simulation", |report| {
+        report.text("Each figure is measured in one run; where the assumptions of the theory hold, both must agree.");
+        let intervals: Vec<_> =
+            cases.iter().zip(&outcomes).filter_map(|(case, outcome)| Some((case, case.intervals(outcome)?))).collect();
+        report.plot("conflicts", conflicts(&intervals)?);
+        report.plot("queues", queues(&compared)?);
+        report.plot("latencies", latencies(&compared)?);
+        Ok(())
+    })
 }
 
 fn object<'a>(case: &'a Case, line: &'a Line) -> RowJson<'a> {

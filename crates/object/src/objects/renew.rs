@@ -8,14 +8,14 @@ use protocol::redundancy::Redundancy;
 
 use super::{ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
-use catalog::object_manifest::{Body, Record};
+use catalog::object_manifest::{Body, ObjectRecord};
 
 /// Chunks that are asked for at once.
 const PIPELINE: usize = 16;
 
 impl Objects {
     /// Counts on all chunks of a record, with the redundancy that it has.
-    pub(super) fn renew(&self, record: &Record) -> Result<(), ObjectError> {
+    pub(super) fn renew(&self, record: &ObjectRecord) -> Result<(), ObjectError> {
         let redundancy = record.redundancy();
         match &record.body {
             Body::Chunks(entries) => self.renew_entries(entries.iter().copied(), redundancy),

@@ -12,7 +12,7 @@ use super::ahead::{Ahead, Share};
 use super::{ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
 use crate::service::{ChunkService, Pending, ServiceError};
-use catalog::object_manifest::{Body, ENTRIES, Record};
+use catalog::object_manifest::{Body, ENTRIES, ObjectRecord};
 use catalog::{Condition, Row};
 
 /// How hard it is tried to compress: the least, which is the fastest.
@@ -79,7 +79,12 @@ impl Objects {
     ///
     /// # Errors
     /// When bytes cannot be had or stored, or the condition does not hold. Then nothing changed.
-    pub fn put(&self, record: Record, condition: &Condition, source: &mut dyn Source) -> Result<Row, ObjectError> {
+    pub fn put(
+        &self,
+        record: ObjectRecord,
+        condition: &Condition,
+        source: &mut dyn Source,
+    ) -> Result<Row, ObjectError> {
         let begun = self.host.elapsed();
         if *condition != Condition::Always {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
@@ -94,7 +99,7 @@ impl Objects {
         }
         let sealed = source.seal(size).map_err(ObjectError::Source)?;
         let body = writer.body(inline)?;
-        let mut record = Record { size, body, etag: sealed.etag, ..record };
+        let mut record = ObjectRecord { size, body, etag: sealed.etag, ..record };
         record.attributes.extend(sealed.attributes);
         self.commit(record, condition, None, begun, || writer.land_all())
     }

@@ -52,46 +52,72 @@ pub enum Request {
         /// Targets that were listed as its holders, in its group or not. They are asked first. Empty when none are known.
         holders: Vec<NodeId>,
     },
-    /// The chunks that any target holds, by prefix of the encoded id.
-    List {
+    /// Ask targets something that carries no payload.
+    Query {
         /// The caller's name for this request.
         handle: u64,
+        /// What is asked.
+        query: Query,
+    },
+    /// Use this cluster map from now on (ignored when it is older than the present one).
+    Map(ClusterMap),
+}
+
+/// A question to several targets, which carries no payload.
+#[derive(Clone, Debug)]
+pub enum Query {
+    /// To all: which chunks they hold.
+    List {
         /// First bytes of the encoded ids.
         prefix: Vec<u8>,
     },
-    /// Ask every target for its state.
-    Ping {
-        /// The caller's name for this request.
-        handle: u64,
-    },
-    /// Ask the group of a chunk whether it has all its pieces, which are then promised as to a put of it.
+    /// To all: what they say of themselves.
+    Ping,
+    /// To the group of a chunk: whether it has all its pieces, which are then promised as to a put of it.
     Renew {
-        /// The caller's name for this request.
-        handle: u64,
         /// The chunk.
         id: ChunkId,
         /// How it is kept; `None` is as the map says when the answer is known.
         redundancy: Option<Redundancy>,
     },
-    /// Set a mark on every target (`docs/cleaning.md`).
-    Mark {
-        /// The caller's name for this request.
-        handle: u64,
-    },
-    /// Tell targets of chunks to which nothing refers.
-    Discard {
-        /// The caller's name for this request.
-        handle: u64,
-        /// Which, and which targets to tell.
-        discard: Discard,
-    },
-    /// Ask every target what its bytes do.
-    Usage {
-        /// The caller's name for this request.
-        handle: u64,
-    },
-    /// Use this cluster map from now on (ignored when it is older than the present one).
-    Map(ClusterMap),
+    /// To all: that they remember this moment (`docs/cleaning.md`).
+    Mark,
+    /// To those that hold chunks to which nothing refers: that they drop them.
+    Discard(Discard),
+    /// To all: what their bytes do.
+    Usage,
+}
+
+/// The answer to the [`Query`] of the same name, or that too much waits here.
+#[derive(Clone, Debug)]
+pub enum QueryAnswer {
+    /// Ids in ascending order, each once, and the targets that did not answer. [`Busy`] also when so many targets were too
+    /// busy until the end that the list would be worth nothing.
+    List(Result<Found, Busy>),
+    /// One entry for each target of the map.
+    Ping(Result<Vec<TargetState>, Busy>),
+    /// Whether enough targets in distinct failure domains promised a copy.
+    Renew(Result<bool, Busy>),
+    /// The mark, and who does not know it.
+    Mark(Result<Marked, Busy>),
+    /// What became of the chunks.
+    Discard(Result<Discarded, Busy>),
+    /// Of those that answered.
+    Usage(Result<Vec<(NodeId, Usage)>, Busy>),
+}
+
+impl Query {
+    /// The answer that too much waits here.
+    pub(super) const fn refused(&self) -> QueryAnswer {
+        match self {
+            Self::List { .. } => QueryAnswer::List(Err(Busy)),
+            Self::Ping => QueryAnswer::Ping(Err(Busy)),
+            Self::Renew { .. } => QueryAnswer::Renew(Err(Busy)),
+            Self::Mark => QueryAnswer::Mark(Err(Busy)),
+            Self::Discard(_) => QueryAnswer::Discard(Err(Busy)),
+            Self::Usage => QueryAnswer::Usage(Err(Busy)),
+        }
+    }
 }
 
 /// What an initiator reports.
@@ -111,48 +137,12 @@ pub enum Event {
         /// The verified bytes in order, or why there are none.
         result: Result<Fetched, GetError>,
     },
-    /// A list is over.
-    List {
+    /// A query is over.
+    Query {
         /// Of which request.
         handle: u64,
-        /// Ids in ascending order, each once, and the targets that did not answer; or that too much waits here, or so
-        /// many targets were too busy until the end that the list would be worth nothing.
-        result: Result<Found, Busy>,
-    },
-    /// A ping is over.
-    Ping {
-        /// Of which request.
-        handle: u64,
-        /// One entry for each target of the map, or that too much waits here.
-        result: Result<Vec<TargetState>, Busy>,
-    },
-    /// A renewal is over.
-    Renew {
-        /// Of which request.
-        handle: u64,
-        /// Whether enough targets in distinct failure domains promised a copy.
-        result: Result<bool, Busy>,
-    },
-    /// A mark is set.
-    Mark {
-        /// Of which request.
-        handle: u64,
-        /// The mark, and who does not know it.
-        result: Result<Marked, Busy>,
-    },
-    /// A discard is over.
-    Discard {
-        /// Of which request.
-        handle: u64,
-        /// What became of the chunks.
-        result: Result<Discarded, Busy>,
-    },
-    /// The targets answered how their bytes are used.
-    Usage {
-        /// Of which request.
-        handle: u64,
-        /// Of those that answered.
-        result: Result<Vec<(NodeId, Usage)>, Busy>,
+        /// What came of it.
+        answer: QueryAnswer,
     },
     /// A target uses a newer cluster map: fetch it and hand it in with [`Request::Map`].
     NeedMap {

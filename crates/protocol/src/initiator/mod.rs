@@ -1,6 +1,6 @@
 //! The initiator: negotiates, sends in the reserved windows, counts durable copies; fetches and verifies.
 //!
-//! One file a transaction kind ([`put`], [`get`], [`query`] for lists and pings). The
+//! One file a transaction kind ([`put`], [`get`], [`query`] for what carries no payload). The
 //! parent holds all control flow: it routes inputs, and starts what waits when something ends.
 
 mod api;
@@ -25,7 +25,7 @@ use get::Get;
 use memory::Memory;
 use multicast::Multicast;
 use put::Put;
-use query::Query;
+use query::OpenQuery;
 
 use crate::calendar::Calendar;
 use crate::config::Config;
@@ -45,7 +45,7 @@ use crate::wire::{Ack, Answer, Bid, DataHeader, Leading, Message, decode_message
 enum Txn {
     Put(Box<Put>),
     Get(Box<Get>),
-    Query(Box<Query>),
+    Query(Box<OpenQuery>),
 }
 
 /// A transaction with its next deadline, so that those of all are found without a look at each.
@@ -152,33 +152,19 @@ impl Initiator {
             Request::Get { handle, .. } if full => {
                 self.context.event(Event::Get { handle, result: Err(GetError::Busy) });
             }
-            Request::List { handle, .. } if full => self.context.event(Event::List { handle, result: Err(Busy) }),
-            Request::Ping { handle } if full => self.context.event(Event::Ping { handle, result: Err(Busy) }),
-            Request::Renew { handle, .. } if full => self.context.event(Event::Renew { handle, result: Err(Busy) }),
-            Request::Mark { handle } if full => self.context.event(Event::Mark { handle, result: Err(Busy) }),
-            Request::Discard { handle, .. } if full => self.context.event(Event::Discard { handle, result: Err(Busy) }),
-            Request::Usage { handle } if full => self.context.event(Event::Usage { handle, result: Err(Busy) }),
+            Request::Query { handle, query } if full => {
+                self.context.event(Event::Query { handle, answer: query.refused() });
+            }
             request @ (Request::Put { .. } | Request::Get { .. }) => {
                 self.waiting.push_back((self.context.now, request));
             }
-            Request::List { handle, prefix } => self.ask(|context, txn| Query::list(context, txn, handle, prefix)),
-            Request::Ping { handle } => self.ask(|context, txn| Query::ping(context, txn, handle)),
-            Request::Renew { handle, id, redundancy } => {
-                self.ask(|context, txn| Query::renew(context, txn, handle, id, redundancy))
-            }
-            Request::Mark { handle } => self.ask(|context, txn| Query::mark(context, txn, handle)),
-            Request::Usage { handle } => self.ask(|context, txn| Query::usage(context, txn, handle)),
-            Request::Discard { handle, discard } => {
-                self.ask(|context, txn| Query::discard(context, txn, handle, discard))
+            Request::Query { handle, query } => {
+                // When there is nobody to ask, it is answered by the next wake.
+                let txn = self.new_txn();
+                let open = OpenQuery::new(&mut self.context, txn, handle, query);
+                self.active.insert(txn, Active::new(Txn::Query(Box::new(open))));
             }
         }
-    }
-
-    /// Begins a question. When there is nobody to ask, it is answered by the next wake.
-    fn ask(&mut self, begin: impl FnOnce(&mut Context, TxnId) -> Query) {
-        let txn = self.new_txn();
-        let ask = begin(&mut self.context, txn);
-        self.active.insert(txn, Active::new(Txn::Query(Box::new(ask))));
     }
 
     fn new_txn(&mut self) -> TxnId {
@@ -210,13 +196,7 @@ impl Initiator {
                     let give_up_at = asked + context.config.give_up;
                     Txn::Get(Box::new(Get::new(context, txn, get::Job { handle, id, holders, asked, give_up_at })))
                 }
-                Request::List { .. }
-                | Request::Ping { .. }
-                | Request::Renew { .. }
-                | Request::Mark { .. }
-                | Request::Discard { .. }
-                | Request::Usage { .. }
-                | Request::Map(_) => continue,
+                Request::Query { .. } | Request::Map(_) => continue,
             };
             self.active.insert(txn, Active::new(begun));
             self.transfers += 1;
@@ -290,17 +270,19 @@ impl Initiator {
             (Txn::Get(get), Message::Bid(bid)) => get.bid(context, from, *bid),
             (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(context, from),
             (Txn::Get(get), Message::Ack { ack, .. }) => get.refused(context, from, *ack),
-            (Txn::Query(ask), Message::Bid(Bid { answer: Answer::Busy(wait), .. })) => ask.busy(context, from, *wait),
-            (Txn::Query(ask), Message::Bid(Bid { answer: Answer::Stale, .. })) => ask.stale(context, from),
-            (Txn::Query(ask), Message::Ack { ack, .. }) => ask.promised(context, from, *ack),
-            (Txn::Query(ask), Message::Marked { .. }) => ask.marked(context, from),
-            (Txn::Query(ask), Message::Used { usage, .. }) => ask.used(context, from, *usage),
-            (Txn::Query(ask), Message::Discarded { page, dropped, bytes, .. }) => {
-                ask.discarded(context, from, *page, *dropped, *bytes)
+            (Txn::Query(query), Message::Bid(Bid { answer: Answer::Busy(wait), .. })) => {
+                query.busy(context, from, *wait)
             }
-            (Txn::Query(ask), Message::Listed { ids, more, .. }) => ask.listed(context, from, ids, *more),
-            (Txn::Query(ask), Message::Pong { free, chunks, .. }) => {
-                ask.pong(context, from, Alive { free: *free, chunks: *chunks })
+            (Txn::Query(query), Message::Bid(Bid { answer: Answer::Stale, .. })) => query.stale(context, from),
+            (Txn::Query(query), Message::Ack { ack, .. }) => query.promised(context, from, *ack),
+            (Txn::Query(query), Message::Marked { .. }) => query.marked(context, from),
+            (Txn::Query(query), Message::Used { usage, .. }) => query.used(context, from, *usage),
+            (Txn::Query(query), Message::Discarded { page, dropped, bytes, .. }) => {
+                query.discarded(context, from, *page, *dropped, *bytes)
+            }
+            (Txn::Query(query), Message::Listed { ids, more, .. }) => query.listed(context, from, ids, *more),
+            (Txn::Query(query), Message::Pong { free, chunks, .. }) => {
+                query.pong(context, from, Alive { free: *free, chunks: *chunks })
             }
             _ => {
                 context.event(Event::Ignored(IgnoredReason::Invalid));
@@ -339,7 +321,7 @@ impl Initiator {
             self.step(txn, |active, context| match active {
                 Txn::Put(put) => put.wake(context),
                 Txn::Get(get) => get.wake(context),
-                Txn::Query(ask) => ask.wake(context),
+                Txn::Query(query) => query.wake(context),
             });
         }
     }
@@ -365,7 +347,7 @@ impl Txn {
         match self {
             Self::Put(put) => put.next_deadline(),
             Self::Get(get) => get.next_deadline(),
-            Self::Query(ask) => ask.next_deadline(),
+            Self::Query(query) => query.next_deadline(),
         }
     }
 }

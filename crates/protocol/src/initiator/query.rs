@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Ack, Alive, Bug, Busy, Context, Deadline, Destination, Discard, Discarded, Event, Found, Instant, Mark, Marked,
-    NodeId, Span, Step, TargetState, TxnId, limits, members,
+    NodeId, Query, QueryAnswer, Span, Step, TargetState, TxnId, limits, members,
 };
 use crate::goal::Goal;
 use crate::id::ChunkId;
@@ -16,7 +16,7 @@ use crate::wire::{self, Message, Usage};
 const ASKED: u8 = 5;
 
 #[derive(Debug)]
-pub(super) struct Query {
+pub(super) struct OpenQuery {
     txn: TxnId,
     handle: u64,
     question: Question,
@@ -43,6 +43,7 @@ struct Owed {
     busy: bool,
 }
 
+/// A query, and what was answered so far.
 #[derive(Debug)]
 enum Question {
     List { prefix: Vec<u8>, found: BTreeMap<ChunkId, BTreeSet<NodeId>> },
@@ -53,43 +54,11 @@ enum Question {
     Usage { used: Vec<(NodeId, Usage)> },
 }
 
-impl Query {
-    pub(super) fn list(context: &mut Context, txn: TxnId, handle: u64, prefix: Vec<u8>) -> Self {
-        let whom = context.map.targets().map(|t| t.id).collect();
-        Self::begin(context, txn, handle, whom, Question::List { prefix, found: BTreeMap::new() })
-    }
-
-    pub(super) fn ping(context: &mut Context, txn: TxnId, handle: u64) -> Self {
-        let whom = context.map.targets().map(|t| t.id).collect();
-        Self::begin(context, txn, handle, whom, Question::Ping { alive: BTreeMap::new() })
-    }
-
-    pub(super) fn renew(
-        context: &mut Context,
-        txn: TxnId,
-        handle: u64,
-        id: ChunkId,
-        redundancy: Option<Redundancy>,
-    ) -> Self {
-        let whom = members(&context.map, &id).1;
-        Self::begin(context, txn, handle, whom, Question::Renew { id, redundancy, holders: Vec::new() })
-    }
-
-    pub(super) fn mark(context: &mut Context, txn: TxnId, handle: u64) -> Self {
-        let whom = context.map.targets().map(|t| t.id).collect();
-        let mark = Mark { name: txn, epoch: context.map.epoch };
-        Self::begin(context, txn, handle, whom, Question::Mark { mark })
-    }
-
-    pub(super) fn usage(context: &mut Context, txn: TxnId, handle: u64) -> Self {
-        let whom = context.map.targets().map(|t| t.id).collect();
-        Self::begin(context, txn, handle, whom, Question::Usage { used: Vec::new() })
-    }
-
+impl Question {
     /// All are told who may have had a copy, and not only who was listed with one: who dropped a damaged copy misses it no
     /// more. Under another map than that of the mark nobody is told anything: what refers to the chunks was looked for
     /// where that map says.
-    pub(super) fn discard(context: &mut Context, txn: TxnId, handle: u64, discard: Discard) -> Self {
+    fn discard(context: &Context, discard: Discard) -> (Vec<NodeId>, Self) {
         let Discard { mark, since, chunks } = discard;
         let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
         for (id, mut holders) in chunks {
@@ -106,20 +75,33 @@ impl Query {
         }
         let since = since.filter(|since| since.epoch == mark.epoch).map_or(TxnId(0), |since| since.name);
         let whom = by_target.keys().copied().collect();
-        Self::begin(context, txn, handle, whom, Question::Discard { mark: mark.name, since, chunks: by_target, done })
+        (whom, Self::Discard { mark: mark.name, since, chunks: by_target, done })
     }
+}
 
-    fn begin(context: &mut Context, txn: TxnId, handle: u64, whom: Vec<NodeId>, question: Question) -> Self {
+impl OpenQuery {
+    pub(super) fn new(context: &mut Context, txn: TxnId, handle: u64, query: Query) -> Self {
+        let all = || context.map.targets().map(|target| target.id).collect();
+        let (whom, question) = match query {
+            Query::List { prefix } => (all(), Question::List { prefix, found: BTreeMap::new() }),
+            Query::Ping => (all(), Question::Ping { alive: BTreeMap::new() }),
+            Query::Renew { id, redundancy } => {
+                (members(&context.map, &id).1, Question::Renew { id, redundancy, holders: Vec::new() })
+            }
+            Query::Mark => (all(), Question::Mark { mark: Mark { name: txn, epoch: context.map.epoch } }),
+            Query::Usage => (all(), Question::Usage { used: Vec::new() }),
+            Query::Discard(discard) => Question::discard(context, discard),
+        };
         let again = context.now + context.config.bid_timeout;
         let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, page: 0, busy: false })).collect();
         let open: BTreeMap<NodeId, Owed> = open;
         // Whom nobody owes an answer, the next wake answers.
         let give_up_at = if open.is_empty() { context.now } else { context.now + context.config.give_up };
-        let ask = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
-        for node in ask.open.keys() {
-            ask.send(context, *node, None, 0);
+        let query = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
+        for node in query.open.keys() {
+            query.send(context, *node, None, 0);
         }
-        ask
+        query
     }
 
     fn send(&self, context: &mut Context, to: NodeId, after: Option<ChunkId>, page: u16) {
@@ -293,30 +275,31 @@ impl Query {
         while context.bug == Some(Bug::TrustTheRest) && context.map.may_hide(&silent) {
             silent.pop();
         }
-        context.event(match &mut self.question {
+        let answer = match &mut self.question {
             // What did not arrive is missing: "silent" would send the reader to look for targets that are well.
-            Question::List { .. } if too_few => Event::List { handle, result: Err(Busy) },
+            Question::List { .. } if too_few => QueryAnswer::List(Err(Busy)),
             Question::List { found, .. } => {
                 let chunks =
                     core::mem::take(found).into_iter().map(|(id, by)| (id, by.into_iter().collect())).collect();
-                Event::List { handle, result: Ok(Found { chunks, silent }) }
+                QueryAnswer::List(Ok(Found { chunks, silent }))
             }
-            Question::Renew { .. } => Event::Renew { handle, result: Ok(renewed) },
-            Question::Mark { mark } => Event::Mark { handle, result: Ok(Marked { mark: *mark, silent }) },
-            Question::Usage { used } => Event::Usage { handle, result: Ok(core::mem::take(used)) },
+            Question::Renew { .. } => QueryAnswer::Renew(Ok(renewed)),
+            Question::Mark { mark } => QueryAnswer::Mark(Ok(Marked { mark: *mark, silent })),
+            Question::Usage { used } => QueryAnswer::Usage(Ok(core::mem::take(used))),
             Question::Discard { done, .. } => {
                 let mut done = core::mem::take(done);
                 done.silent.extend(silent);
-                Event::Discard { handle, result: Ok(done) }
+                QueryAnswer::Discard(Ok(done))
             }
             Question::Ping { alive } => {
                 let answers = alive.iter().map(|(n, a)| TargetState { target: *n, answer: Some(*a) });
                 let missing = silent.iter().map(|n| TargetState { target: *n, answer: None });
                 let mut targets: Vec<TargetState> = answers.chain(missing).collect();
                 targets.sort_by_key(|state| state.target);
-                Event::Ping { handle, result: Ok(targets) }
+                QueryAnswer::Ping(Ok(targets))
             }
-        });
+        };
+        context.event(Event::Query { handle, answer });
         Step::Over
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
-use protocol::initiator::{Bug, ChunkPut, Event, GetError, Initiator, PutError, Request};
+use protocol::initiator::{Bug, ChunkPut, Event, GetError, Initiator, PutError, Query, QueryAnswer, Request};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Redundancy;
 use protocol::time::Span;
@@ -85,9 +85,11 @@ fn chunks_are_kept_as_each_was_asked_for() {
                     assert_eq!(stored.holders, cluster.holders(&id));
                 }
                 for asked in [1, 2, 3] {
-                    let renew = Request::Renew { handle, id, redundancy: Redundancy::copies(asked) };
+                    let renew =
+                        Request::Query { handle, query: Query::Renew { id, redundancy: Redundancy::copies(asked) } };
                     cluster.request(renew);
-                    let is_promised = |event: &Event| matches!(event, Event::Renew { result: Ok(true), .. });
+                    let is_promised =
+                        |event: &Event| matches!(event, Event::Query { answer: QueryAnswer::Renew(Ok(true)), .. });
                     assert_eq!(cluster.run().iter().any(is_promised), asked <= own, "{config:?}: {own} for {asked}");
                 }
             }
@@ -268,7 +270,7 @@ fn copies_of_one_domain_count_once() {
             cluster.disks.entry(holder).or_default().insert(id, chunk.clone());
         }
         cluster.request(if renew {
-            Request::Renew { handle, id, redundancy: None }
+            Request::Query { handle, query: Query::Renew { id, redundancy: None } }
         } else {
             Request::Put { handle, put: ChunkPut::new(id, chunk) }
         });
@@ -284,7 +286,9 @@ fn copies_of_one_domain_count_once() {
     assert_eq!(servers().count_domains(&holders(put(None, false))), 3);
     let wrong = Some(Bug::IgnoreDomains);
     assert!(servers().count_domains(&holders(put(wrong, false))) < 3, "the planted defect does nothing");
-    let renewed = |events: Vec<Event>| events.iter().any(|e| matches!(e, Event::Renew { result: Ok(true), .. }));
+    let renewed = |events: Vec<Event>| {
+        events.iter().any(|e| matches!(e, Event::Query { answer: QueryAnswer::Renew(Ok(true)), .. }))
+    };
     assert!(!renewed(put(None, true)) && renewed(put(wrong, true)));
 }
 
@@ -298,9 +302,9 @@ fn lists_merge_what_many_hold_page_by_page() {
         cluster.put(n, chunk);
     }
     cluster.run();
-    cluster.request(Request::List { handle: 1, prefix: vec![0] });
+    cluster.request(Request::Query { handle: 1, query: Query::List { prefix: vec![0] } });
     let events = cluster.run();
-    let [Event::List { result: Ok(found), .. }] = &events[..] else { panic!("{events:?}") };
+    let [Event::Query { answer: QueryAnswer::List(Ok(found)), .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(found.chunks.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), ids);
     assert!(found.chunks.iter().all(|(_, by)| by.len() == 3) && found.silent.is_empty());
 }

@@ -26,7 +26,7 @@ use crate::rules::error::plain;
 use crate::rules::policy;
 use crate::state::State;
 use crate::state::admission::{Admission, Allowed, FIRST_REQUEST_TIMEOUT};
-use crate::state::fair_queue::{self, CHECK_INTERVAL, FairQueue, Pace, Permit};
+use crate::state::fair_queue::{self, CHECK_INTERVAL, ClientSpeed, FairQueue, Permit};
 use crate::state::refusals::Reason;
 
 /// Bytes of a form's file.
@@ -141,7 +141,7 @@ impl Forms {
 /// Reads the form from its file on, while it comes fast enough.
 async fn rest(mut body: WatchedBody, read: &mut Vec<Bytes>, permit: &Permit) -> Result<(), HttpResponse> {
     let refusal = |code, why: &str| plain(StatusCode::BAD_REQUEST, code, why);
-    let (mut pace, mut size) = (Pace::default(), read.iter().map(Bytes::len).sum::<usize>());
+    let (mut pace, mut size) = (ClientSpeed::default(), read.iter().map(Bytes::len).sum::<usize>());
     loop {
         if size > FILE_BYTES as usize + MORE_BYTES {
             return Err(refusal("EntityTooLarge", &format!("a file in a form may have {FILE_BYTES} bytes")));

@@ -23,7 +23,7 @@ use crate::rules::attributes::{Attributes, CHECKSUM_TYPE};
 use crate::rules::checksums::{self, CHECKSUMS, Checksums, trailer};
 use crate::rules::error;
 use crate::state::activity::Activity;
-use crate::state::fair_queue::{self, CHECK_INTERVAL, Pace, Permit};
+use crate::state::fair_queue::{self, CHECK_INTERVAL, ClientSpeed, Permit};
 
 /// How long a client may send nothing of its object, or take nothing of its answer.
 const IDLE: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ pub(crate) struct Incoming {
     hasher: ChecksumHasher,
     /// The permit of a request with a body. It may be lost when the body comes too slowly.
     permit: Option<Permit>,
-    pace: Pace,
+    pace: ClientSpeed,
     /// Whether they are compressed, if the bucket says so.
     pub(crate) compress: Option<bool>,
 }
@@ -104,7 +104,7 @@ impl Incoming {
             switch_on(&mut hasher, CHECKSUMS[2]);
         }
         let md5 = Some(Etag::new());
-        let (permit, pace) = (None, Pace::default());
+        let (permit, pace) = (None, ClientSpeed::default());
         Self { origin, runtime: Handle::current(), expected, seen: 0, md5, hasher, permit, pace, compress: None }
     }
 
@@ -153,7 +153,7 @@ fn switch_on(hasher: &mut ChecksumHasher, name: &str) {
 async fn wait_for(
     body: &mut StreamingBlob,
     permit: Option<&Permit>,
-    pace: &mut Pace,
+    pace: &mut ClientSpeed,
 ) -> Result<Option<Result<Bytes, BoxError>>, String> {
     let begin = Instant::now();
     let mut counted = Duration::ZERO;
@@ -271,7 +271,7 @@ pub(crate) fn stream(
     }
     if !whole {
         tokio::task::spawn_blocking(move || {
-            let mut pace = Pace::default();
+            let mut pace = ClientSpeed::default();
             loop {
                 let piece = match reader.piece() {
                     Ok(Some(piece)) => Ok(piece),
@@ -299,7 +299,7 @@ async fn hand_over(
     sender: &mpsc::Sender<Result<Bytes, BoxError>>,
     permit: &Permit,
     activity: Option<&Activity>,
-    pace: &mut Pace,
+    pace: &mut ClientSpeed,
 ) -> bool {
     let begin = Instant::now();
     let (mut counted, mut received) = (Duration::ZERO, activity.map_or(0, Activity::received));

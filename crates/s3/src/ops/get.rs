@@ -4,7 +4,7 @@ use std::ops::Range as Bytes;
 use std::sync::Arc;
 
 use catalog::Row;
-use catalog::object_manifest::Record;
+use catalog::object_manifest::ObjectRecord;
 use object::objects::Reader;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -59,7 +59,7 @@ impl Part {
     }
 }
 
-fn part(record: &Record, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
+fn part(record: &ObjectRecord, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
     let size = record.size;
     let invalid = || {
         let mut error = S3Error::new(S3ErrorCode::InvalidRange);
@@ -162,7 +162,7 @@ pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput
 }
 
 /// The answer for a part of a version, without its body. A checksum is that of the whole.
-fn get_output(record: &Record, part: &Part, with_checksums: bool) -> GetObjectOutput {
+fn get_output(record: &ObjectRecord, part: &Part, with_checksums: bool) -> GetObjectOutput {
     let attribute = |name: &str| attributes::get(record, name);
     let checksum = |name: &str| attribute(name).filter(|_| with_checksums && part.content_range.is_none());
     let (object_lock_mode, object_lock_retain_until_date, object_lock_legal_hold_status) = lock::to_dto(record);

@@ -1,6 +1,6 @@
 //! PutObject and CopyObject.
 
-use catalog::object_manifest::{KEY_BYTES, Kind, Record, VersionId};
+use catalog::object_manifest::{KEY_BYTES, Kind, ObjectRecord, VersionId};
 use catalog::{Condition, Refused, Row};
 use object::objects::ObjectError;
 use s3s::dto::*;
@@ -75,7 +75,7 @@ fn put(
 }
 
 /// A new version of this key, without content.
-pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<Record> {
+pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<ObjectRecord> {
     if key.is_empty() {
         return Err(s3_error!(InvalidArgument, "an object has a key"));
     }
@@ -86,7 +86,7 @@ pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<Record> {
     if key.contains('\0') {
         return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
     }
-    let mut record = Record::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
+    let mut record = ObjectRecord::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
     record.null = Versioning::of(&bucket.record) != Versioning::Enabled;
     Ok(record)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use catalog::object_manifest::Record;
+use catalog::object_manifest::ObjectRecord;
 use s3s::dto::{ETag, Initiator, Metadata, Owner, Timestamp, TimestampFormat};
 
 /// The attribute with the upload id of an object, so that a repeated completion is answered like the first.
@@ -18,22 +18,22 @@ pub(crate) const META: &str = "x-amz-meta-";
 pub(crate) const CHECKSUM_TYPE: &str = "x-amz-checksum-type";
 
 /// An attribute of a version.
-pub(crate) fn get(record: &Record, name: &str) -> Option<String> {
+pub(crate) fn get(record: &ObjectRecord, name: &str) -> Option<String> {
     record.attributes.get(name).cloned()
 }
 
 /// The type of the content; S3 has a default.
-pub(crate) fn content_type(record: &Record) -> Option<String> {
+pub(crate) fn content_type(record: &ObjectRecord) -> Option<String> {
     Some(get(record, "content-type").unwrap_or_else(|| "binary/octet-stream".to_owned()))
 }
 
 /// When the object expires for caches.
-pub(crate) fn expires(record: &Record) -> Option<Timestamp> {
+pub(crate) fn expires(record: &ObjectRecord) -> Option<Timestamp> {
     Timestamp::parse(TimestampFormat::HttpDate, record.attributes.get("expires")?).ok()
 }
 
 /// User metadata by its own names.
-pub(crate) fn metadata(record: &Record) -> Option<Metadata> {
+pub(crate) fn metadata(record: &ObjectRecord) -> Option<Metadata> {
     let found: Metadata = record
         .attributes
         .iter()
@@ -43,17 +43,17 @@ pub(crate) fn metadata(record: &Record) -> Option<Metadata> {
 }
 
 /// The entity tag of a version.
-pub(crate) fn etag(record: &Record) -> Option<ETag> {
+pub(crate) fn etag(record: &ObjectRecord) -> Option<ETag> {
     Some(ETag::Strong(record.etag.clone()))
 }
 
 /// The user whose bucket this is.
-pub(crate) fn owner(bucket: &Record) -> &str {
+pub(crate) fn owner(bucket: &ObjectRecord) -> &str {
     bucket.attributes.get("owner").map_or("", String::as_str)
 }
 
 /// When a version was put. S3 counts whole seconds where it compares, and so do HTTP's dates.
-pub(crate) fn modified(record: &Record) -> Timestamp {
+pub(crate) fn modified(record: &ObjectRecord) -> Timestamp {
     time(record.version.micros())
 }
 
@@ -68,12 +68,12 @@ pub(crate) fn seconds(time: &Timestamp) -> i64 {
 }
 
 /// The id of a version as lists have it.
-pub(crate) fn version_id(record: &Record) -> String {
+pub(crate) fn version_id(record: &ObjectRecord) -> String {
     version_header(record).unwrap_or_else(|| "null".to_owned())
 }
 
 /// The id of a version as the answer about it has it. The null version has none there.
-pub(crate) fn version_header(record: &Record) -> Option<String> {
+pub(crate) fn version_header(record: &ObjectRecord) -> Option<String> {
     (!record.null).then(|| record.version.to_string())
 }
 

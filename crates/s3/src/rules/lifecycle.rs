@@ -1,6 +1,6 @@
 //! Lifecycle rules: which objects, noncurrent versions and uploads expire, and when.
 
-use catalog::object_manifest::Record;
+use catalog::object_manifest::ObjectRecord;
 use catalog::{Row, Upload};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -40,7 +40,7 @@ fn over(from: u64, days: i32, now: u64) -> bool {
 }
 
 impl Rule {
-    fn names(&self, record: &Record) -> bool {
+    fn names(&self, record: &ObjectRecord) -> bool {
         let tags = record.attributes.get(tags::TAGS).and_then(|text| tags::read(text).ok()).unwrap_or_default();
         let size = i64::try_from(record.size).unwrap_or(i64::MAX);
         self.enabled
@@ -51,19 +51,19 @@ impl Rule {
     }
 
     /// Whether an object that is the newest version expires.
-    pub(crate) fn ends(&self, record: &Record, now: u64) -> bool {
+    pub(crate) fn ends(&self, record: &ObjectRecord, now: u64) -> bool {
         let by_age = self.days.is_some_and(|days| over(record.version.micros(), days, now));
         self.names(record) && (by_age || self.date.is_some_and(|date| now >= date))
     }
 
     /// Whether a noncurrent version expires that was replaced at `since`, when `newer` noncurrent ones are newer.
-    pub(crate) fn ends_older(&self, record: &Record, since: u64, newer: usize, now: u64) -> bool {
+    pub(crate) fn ends_older(&self, record: &ObjectRecord, since: u64, newer: usize, now: u64) -> bool {
         let kept = usize::try_from(self.older_kept.unwrap_or(0)).unwrap_or(0);
         self.names(record) && newer >= kept && self.older_days.is_some_and(|days| over(since, days, now))
     }
 
     /// Whether a delete marker expires that is the only version of its key.
-    pub(crate) fn ends_lone_marker(&self, record: &Record) -> bool {
+    pub(crate) fn ends_lone_marker(&self, record: &ObjectRecord) -> bool {
         self.lone_markers && self.names(record)
     }
 
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_rule_names_what_fits_its_filter() {
         let rule = Rule { enabled: true, prefix: "a/".into(), greater: Some(5), days: Some(1), ..Rule::default() };
-        let mut record = Record::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
+        let mut record = ObjectRecord::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
         record.size = 6;
         assert!(rule.ends(&record, 2 * DAY) && !rule.ends(&record, DAY));
         let tagged = Rule { tags: vec![("t".into(), "1".into())], ..rule.clone() };
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn older_versions_go_when_enough_newer_ones_are_kept() {
         let rule = Rule { enabled: true, older_days: Some(1), older_kept: Some(2), ..Rule::default() };
-        let record = Record::new(Kind::Object, "b", "k", VersionId::new(0, 0));
+        let record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::new(0, 0));
         assert!(rule.ends_older(&record, 0, 2, 2 * DAY));
         assert!(!rule.ends_older(&record, 0, 1, 2 * DAY));
         assert!(!rule.ends_older(&record, 0, 2, DAY));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use catalog::object_manifest::Record;
+use catalog::object_manifest::ObjectRecord;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
@@ -63,12 +63,12 @@ pub(crate) fn check(tags: Tags, most: usize) -> S3Result<Tags> {
 }
 
 /// Whether a bucket wants its new chunks compressed; `None` when it says nothing.
-pub(crate) fn compress(bucket: &Record) -> Option<bool> {
+pub(crate) fn compress(bucket: &ObjectRecord) -> Option<bool> {
     value(bucket, COMPRESS).map(|value| value == "on")
 }
 
 /// The value of a bucket's tag.
-pub(crate) fn value(bucket: &Record, name: &str) -> Option<String> {
+pub(crate) fn value(bucket: &ObjectRecord, name: &str) -> Option<String> {
     let tags = parse(bucket.attributes.get(TAGS)?)?;
     tags.into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
@@ -88,7 +88,7 @@ pub(crate) fn text(tags: &Tags) -> Option<String> {
 }
 
 /// How many tags an object has, if any.
-pub(crate) fn count(record: &Record) -> Option<i32> {
+pub(crate) fn count(record: &ObjectRecord) -> Option<i32> {
     record.attributes.get(TAGS).map(|text| text.split('&').count() as i32)
 }
 

@@ -163,12 +163,12 @@ impl Permit {
 
 /// The speed of a client: what it sent or took in the time that was spent waiting for it.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct ClientSpeed {
     waited: Duration,
     bytes: u64,
 }
 
-impl Pace {
+impl ClientSpeed {
     /// Counts a wait, and the bytes that came of it.
     pub(crate) fn count(&mut self, waited: Duration, bytes: u64) {
         self.waited += waited;
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_sender_of_little_is_slow_and_one_that_waits_for_us_is_not() {
-        let mut pace = Pace::default();
+        let mut pace = ClientSpeed::default();
         for _ in 0..1_000 {
             pace.count(Duration::from_secs(4), MIN_PROGRESS);
             assert!(!pace.is_slow());

@@ -1,6 +1,6 @@
 //! Buckets and versions, as requests ask for them and change them. All of it blocks.
 
-use catalog::object_manifest::{Kind, Record};
+use catalog::object_manifest::{Kind, ObjectRecord};
 use catalog::{Refused, Row};
 use object::objects::ObjectError;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
@@ -31,7 +31,7 @@ impl State {
         if value.as_ref().is_some_and(|value| value.len() > SETTING_BYTES) {
             return Err(s3_error!(EntityTooLarge, "each setting of a bucket may have {SETTING_BYTES} bytes"));
         }
-        let change = |record: &mut Record| {
+        let change = |record: &mut ObjectRecord| {
             match &value {
                 Some(value) => record.attributes.insert(attribute.to_owned(), value.clone()),
                 None => record.attributes.remove(attribute),
@@ -48,9 +48,10 @@ impl State {
         bucket: &Row,
         key: &str,
         version: Option<&str>,
-        change: impl Fn(&mut Record) -> S3Result<()>,
+        change: impl Fn(&mut ObjectRecord) -> S3Result<()>,
     ) -> S3Result<Row> {
-        let store = |row: &Row, record: Record| self.objects.revise(row, |whole| whole.attributes = record.attributes);
+        let store =
+            |row: &Row, record: ObjectRecord| self.objects.revise(row, |whole| whole.attributes = record.attributes);
         Self::change(|| self.find(bucket, key, version), change, store)
     }
 
@@ -58,8 +59,8 @@ impl State {
     /// changed it first, all of this is done again with the new row. Blocks.
     fn change(
         find: impl Fn() -> S3Result<Row>,
-        change: impl Fn(&mut Record) -> S3Result<()>,
-        store: impl Fn(&Row, Record) -> Result<Row, ObjectError>,
+        change: impl Fn(&mut ObjectRecord) -> S3Result<()>,
+        store: impl Fn(&Row, ObjectRecord) -> Result<Row, ObjectError>,
     ) -> S3Result<Row> {
         loop {
             let row = find()?;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use catalog::object_manifest::{Body, Kind, Record, VersionId, decode_entries, encode_entries};
+use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId, decode_entries, encode_entries};
 use catalog::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Start, Upload};
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
-use object::{ChunkService, Host, Pace, ServiceError};
+use object::{ChunkService, Host, RunTiming, ServiceError};
 use protocol::id::ChunkId;
 use protocol::time::Span;
 
@@ -92,7 +92,7 @@ struct Pieces<'a> {
 impl Source for Pieces<'_> {
     fn next(&mut self) -> Result<Option<Bytes>, Box<dyn StdError + Send + Sync>> {
         if self.pause > Span::ZERO {
-            self.gateway.hands.sleep(self.pause);
+            self.gateway.handle.sleep(self.pause);
         }
         Ok(self.left.pop_front())
     }
@@ -101,7 +101,7 @@ impl Source for Pieces<'_> {
 
     fn seal(&mut self, _: u64) -> Result<Sealed, Box<dyn StdError + Send + Sync>> {
         // What comes last, a checksum perhaps, may come late.
-        self.gateway.hands.sleep(self.pause);
+        self.gateway.handle.sleep(self.pause);
         Ok(Sealed { etag: self.etag.clone(), ..Sealed::default() })
     }
 }
@@ -113,15 +113,15 @@ pub(crate) fn objects(gateway: &Gateway, settings: &Settings) -> Objects {
         Some(Planted::Object(bug)) => Some(bug),
         _ => None,
     };
-    let pace = Pace {
+    let timing = RunTiming {
         lease: time(settings.heartbeat.times(2)),
-        silent: time(settings.heartbeat.times(6)),
-        doubt: time(settings.grace),
+        dead_after: time(settings.heartbeat.times(6)),
+        undecided_for: time(settings.grace),
     };
     let host: Arc<dyn Host> = Arc::new(gateway.clone());
     let service: Arc<dyn ChunkService + Send + Sync> = Arc::new(gateway.clone());
     Objects::new(service, Arc::new(gateway.clone()))
-        .on(host, pace)
+        .on(host, timing)
         .with_limit(time(settings.grace.div(2)))
         .with_inline(settings.inline)
         .with_chunk_size(settings.chunk)
@@ -135,11 +135,11 @@ fn number(row: &Row) -> u64 {
 
 impl Client {
     fn below(&self, bound: u64) -> u64 {
-        self.gateway.hands.below(bound)
+        self.gateway.handle.below(bound)
     }
 
     fn now(&self) -> u64 {
-        self.gateway.hands.local().now
+        self.gateway.handle.local().now
     }
 
     /// Does so many things, with pauses that make them last as long as the faults do.
@@ -147,18 +147,18 @@ impl Client {
         self.make_buckets();
         let pause = self.settings.storm.as_nanos() / u64::from(self.settings.operations) * 3 / 2;
         for _ in 0..operations {
-            self.gateway.hands.sleep(Span::from_nanos(self.below(pause)));
-            let healed = self.gateway.hands.local().healed;
+            self.gateway.handle.sleep(Span::from_nanos(self.below(pause)));
+            let healed = self.gateway.handle.local().healed;
             let bucket = if self.below(2) == 0 { PLAIN } else { KEPT };
             let name = (bucket, KEYS[self.below(KEYS.len() as u64) as usize]);
             let what = self.draw_work();
             let outcome = if healed { self.insist(|| self.work_on(name, what)) } else { self.work_on(name, what) };
             match outcome {
                 Err(ended) if healed && !self.is_excused(&ended) => {
-                    self.gateway.hands.record(|history, _| history.fail(format!("failed after the heal: {ended}")));
+                    self.gateway.handle.record(|history, _| history.fail(format!("failed after the heal: {ended}")));
                 }
                 Err(_) => {}
-                Ok(()) => self.gateway.hands.record(|history, _| history.done += 1),
+                Ok(()) => self.gateway.handle.record(|history, _| history.done += 1),
             }
             done();
         }
@@ -170,14 +170,14 @@ impl Client {
                 match self.gateway.bucket(name) {
                     Ok(Some(_)) => break,
                     Ok(None) => {
-                        let record = Record::new(Kind::Bucket, name, "", VersionId::default());
+                        let record = ObjectRecord::new(Kind::Bucket, name, "", VersionId::default());
                         if self.objects.create_bucket(record).is_ok() {
                             break;
                         }
                     }
                     Err(_) => {}
                 }
-                self.gateway.hands.sleep(AGAIN);
+                self.gateway.handle.sleep(AGAIN);
             }
         }
     }
@@ -186,7 +186,7 @@ impl Client {
     pub(crate) fn is_excused(&self, ended: &Ended) -> bool {
         match ended {
             Ended::Refused => true,
-            Ended::Wanting(id, _) => self.gateway.hands.record(|history, _| {
+            Ended::Wanting(id, _) => self.gateway.handle.record(|history, _| {
                 let History { elsewhere, without_room, .. } = history;
                 elsewhere.contains(id) || without_room.contains(id)
             }),
@@ -249,20 +249,20 @@ impl Client {
     fn source(&self) -> (u64, Pieces<'_>) {
         // What was put before may be gone by now, or about to go.
         let (again, nth) = (self.below(2) == 0, self.below(1 << 20));
-        let again = again.then(|| self.gateway.hands.record(|history, _| history.earlier(nth))).flatten();
+        let again = again.then(|| self.gateway.handle.record(|history, _| history.earlier(nth))).flatten();
         let left = again.map_or_else(|| self.draw(), |bytes| vec![bytes]);
-        let number = self.gateway.hands.record(|history, _| history.number(left.concat().into()));
+        let number = self.gateway.handle.record(|history, _| history.number(left.concat().into()));
         // Some clients are as slow as a put may be, and some much slower.
         let slow = self.below(2) == 0;
-        let much = if self.below(2) == 0 && !self.gateway.hands.local().healed { 8 } else { 1 };
+        let much = if self.below(2) == 0 && !self.gateway.handle.local().healed { 8 } else { 1 };
         let longest = self.settings.grace.as_nanos() * much / 2 / (left.len() as u64 + 2);
         let pause = if slow { self.below(longest) } else { 0 };
         let pause = Span::from_nanos(if self.settings.cleans { pause } else { 0 });
         (number, Pieces { gateway: &self.gateway, left: left.into(), pause, etag: number.to_string() })
     }
 
-    fn record(&self, name: Name) -> Record {
-        let mut record = Record::new(Kind::Object, name.0, name.1, VersionId::default());
+    fn record(&self, name: Name) -> ObjectRecord {
+        let mut record = ObjectRecord::new(Kind::Object, name.0, name.1, VersionId::default());
         record.null = name.0 == PLAIN;
         let own = self.settings.redundancy;
         record.set_redundancy(own.filter(|_| self.below(2) == 0));
@@ -272,7 +272,7 @@ impl Client {
     /// How a change of the register ended; `mismatch` is what a refused condition says.
     fn close<T, E: Into<Ended>>(&self, call: Call, outcome: Result<T, E>, mismatch: Option<Did>) -> Result<T, Ended> {
         let outcome = outcome.map_err(Into::into);
-        self.gateway.hands.record(|history, now| match &outcome {
+        self.gateway.handle.record(|history, now| match &outcome {
             Ok(_) => history.answer(call, None, now),
             Err(Ended::Refused) if mismatch.is_some() => history.answer(call, mismatch, now),
             Err(Ended::Refused | Ended::Failed(_) | Ended::Wanting(..)) => history.not_made(call),
@@ -282,11 +282,11 @@ impl Client {
     }
 
     fn call(&self, name: Name, did: Did) -> (Call, u64) {
-        self.gateway.hands.record(|history, now| (history.call(name, did, now), now))
+        self.gateway.handle.record(|history, now| (history.call(name, did, now), now))
     }
 
     fn is_put(&self, name: Name, row: &Row, called: u64) {
-        self.gateway.hands.record(|history, now| history.put(name, row.record.version.0, called, now));
+        self.gateway.handle.record(|history, now| history.put(name, row.record.version.0, called, now));
     }
 
     fn put(&self, name: Name) -> Result<(), Ended> {
@@ -322,7 +322,7 @@ impl Client {
         let called = self.now();
         let row = self.gateway.newest(name.0, name.1)?;
         let object = row.as_ref().filter(|row| row.record.kind == Kind::Object);
-        self.gateway.hands.record(|history, now| {
+        self.gateway.handle.record(|history, now| {
             history.read(name, object.map(number), called, now);
             if name.0 == KEPT {
                 history.newest(name, row.as_ref().map(|row| row.record.version.0), called, now);
@@ -346,7 +346,7 @@ impl Client {
         };
         match read() {
             Ok(bytes) => {
-                self.gateway.hands.record(|history, _| {
+                self.gateway.handle.record(|history, _| {
                     if history.contents(number(row)).is_none_or(|put| *put != bytes) {
                         history.fail(format!("{}/{}: wrong bytes in {}", name.0, name.1, row.record.version));
                     }
@@ -385,27 +385,27 @@ impl Client {
 
     fn delete_version(&self, name: Name) -> Result<(), Ended> {
         let nth = self.below(1 << 20);
-        let Some(version) = self.gateway.hands.record(|history, _| history.known_version(name, nth)) else {
+        let Some(version) = self.gateway.handle.record(|history, _| history.known_version(name, nth)) else {
             return Ok(());
         };
-        let call = self.gateway.hands.record(|history, now| history.erase(name, version, now));
+        let call = self.gateway.handle.record(|history, now| history.erase(name, version, now));
         while let Some(row) = self.gateway.version(name.0, name.1, Some(VersionId(version)))? {
             if self.objects.erase(&row)? {
                 break;
             }
         }
-        self.gateway.hands.record(|history, now| history.erased(call, now));
+        self.gateway.handle.record(|history, now| history.erased(call, now));
         Ok(())
     }
 
     fn read_version(&self, name: Name) -> Result<(), Ended> {
         let nth = self.below(1 << 20);
-        let Some(version) = self.gateway.hands.record(|history, _| history.known_version(name, nth)) else {
+        let Some(version) = self.gateway.handle.record(|history, _| history.known_version(name, nth)) else {
             return Ok(());
         };
         let called = self.now();
         let row = self.gateway.version(name.0, name.1, Some(VersionId(version)))?;
-        self.gateway.hands.record(|history, now| history.there(name, version, row.is_some(), called, now));
+        self.gateway.handle.record(|history, now| history.there(name, version, row.is_some(), called, now));
         match row.filter(|row| row.record.kind == Kind::Object) {
             Some(row) => self.bytes(name, &row),
             None => Ok(()),
@@ -415,7 +415,7 @@ impl Client {
     pub(crate) fn list(&self, bucket: &'static str) -> Result<(), Ended> {
         let called = self.now();
         let rows = self.gateway.objects(bucket, &Start::Key(vec![]), 100)?;
-        self.gateway.hands.record(|history, now| {
+        self.gateway.handle.record(|history, now| {
             for key in KEYS {
                 let found = rows.iter().find(|row| row.record.key == key).map(number);
                 history.read((bucket, key), found, called, now);
@@ -435,11 +435,11 @@ impl Client {
                 // It may go on failing: what counts is that it may be gone.
                 let _ = self.delete(from);
             }
-            self.gateway.hands.sleep(Span::from_nanos(self.below(self.settings.grace.as_nanos() * 3)));
+            self.gateway.handle.sleep(Span::from_nanos(self.below(self.settings.grace.as_nanos() * 3)));
         }
-        let contents = self.gateway.hands.record(|history, _| history.contents(number(&row)).cloned());
-        let value = self.gateway.hands.record(|history, _| history.number(contents.unwrap_or_default()));
-        let record = Record { size: whole.size, body: whole.body, etag: value.to_string(), ..self.record(name) };
+        let contents = self.gateway.handle.record(|history, _| history.contents(number(&row)).cloned());
+        let value = self.gateway.handle.record(|history, _| history.number(contents.unwrap_or_default()));
+        let record = ObjectRecord { size: whole.size, body: whole.body, etag: value.to_string(), ..self.record(name) };
         let (call, called) = self.call(name, Did::Write(Some(value)));
         let outcome = self.objects.publish(record, &Condition::Always).map_err(|error| match error {
             // What was to be copied is gone.
@@ -467,8 +467,8 @@ impl Client {
         if name.0 == KEPT {
             return revise(number(&row)).map(drop);
         }
-        let contents = self.gateway.hands.record(|history, _| history.contents(number(&row)).cloned());
-        let value = self.gateway.hands.record(|history, _| history.number(contents.unwrap_or_default()));
+        let contents = self.gateway.handle.record(|history, _| history.contents(number(&row)).cloned());
+        let value = self.gateway.handle.record(|history, _| history.number(contents.unwrap_or_default()));
         let (call, _) = self.call(name, Did::Swap { from: Some(number(&row)), value });
         self.close(call, revise(value), None).map(drop)
     }
@@ -494,7 +494,7 @@ impl Client {
             sizes.push(written.size);
             if self.settings.cleans && self.below(2) == 0 {
                 // Its rows alone refer to it.
-                self.gateway.hands.sleep(self.settings.grace.times(1 + self.below(3)));
+                self.gateway.handle.sleep(self.settings.grace.times(1 + self.below(3)));
             }
         }
         let parts = self.gateway.parts(id, 0, 100)?;
@@ -503,8 +503,8 @@ impl Client {
             decode_entries(&whole.entries).map_err(|why| CatalogError::Engine(why.to_string()).into())
         });
         let body = self.objects.join(entries, record.redundancy())?;
-        let value = self.gateway.hands.record(|history, _| history.number(all.freeze()));
-        let record = Record { size: sizes.iter().sum(), body, etag: value.to_string(), parts: sizes, ..record };
+        let value = self.gateway.handle.record(|history, _| history.number(all.freeze()));
+        let record = ObjectRecord { size: sizes.iter().sum(), body, etag: value.to_string(), parts: sizes, ..record };
         let (call, called) = self.call(name, Did::Write(Some(value)));
         let row = self.close(call, self.objects.complete(record, &Condition::Always, id), None)?;
         self.is_put(name, &row, called);

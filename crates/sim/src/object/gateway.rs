@@ -9,12 +9,12 @@ use catalog::object_manifest::VersionId;
 use catalog::{Catalog, CatalogError, Change, Part, Row, Run, Start, Transient, Upload};
 use object::{ChunkService, Host, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored};
+use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Query, QueryAnswer, Stored};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 
-use super::stage::{Answer, Hands, TaskRequest, lock};
+use super::coroutines::{Answer, TaskHandle, TaskRequest, lock};
 use crate::planted::Planted;
 
 /// How long a task that finds a lock taken lets others run.
@@ -23,7 +23,7 @@ const GIVE_WAY: Span = Span::from_micros(50);
 /// The surroundings of one gateway, from its start to its end.
 #[derive(Clone)]
 pub(crate) struct Gateway {
-    pub(crate) hands: Hands,
+    pub(crate) handle: TaskHandle,
     pub(crate) maps: Arc<Vec<ClusterMap>>,
     pub(crate) catalog: Arc<Transient>,
     pub(crate) planted: Option<Planted>,
@@ -31,26 +31,26 @@ pub(crate) struct Gateway {
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "gateway {}", self.hands.node)
+        write!(f, "gateway {}", self.handle.node)
     }
 }
 
 impl Host for Gateway {
     fn elapsed(&self) -> Duration {
-        self.hands.local().elapsed
+        self.handle.local().elapsed
     }
 
     fn wall(&self) -> Duration {
-        self.hands.local().wall
+        self.handle.local().wall
     }
 
     fn random(&self) -> u64 {
-        lock(&self.hands.desk).rng.next_u64()
+        lock(&self.handle.queues).rng.next_u64()
     }
 
     fn before_lock(&self, is_free: &dyn Fn() -> bool) {
         while !is_free() {
-            self.hands.sleep(GIVE_WAY);
+            self.handle.sleep(GIVE_WAY);
         }
     }
 }
@@ -62,7 +62,7 @@ fn astray<T>() -> Result<T, ServiceError> {
 impl Gateway {
     /// The cluster map that it uses now.
     fn current_map(&self) -> &ClusterMap {
-        &self.maps[self.hands.local().map]
+        &self.maps[self.handle.local().map]
     }
 
     fn start_put(&self, request: TaskRequest) -> Pending<Result<Stored, ServiceError>> {
@@ -77,8 +77,8 @@ impl Gateway {
         request: TaskRequest,
         take: impl FnOnce(Answer) -> Result<T, ServiceError> + Send + 'static,
     ) -> Pending<Result<T, ServiceError>> {
-        let (hands, ticket) = (self.hands.clone(), self.hands.submit(request));
-        Pending::new(move || take(hands.wait(ticket)))
+        let (handle, ticket) = (self.handle.clone(), self.handle.submit(request));
+        Pending::new(move || take(handle.wait(ticket)))
     }
 }
 
@@ -95,29 +95,29 @@ impl ChunkService for Gateway {
     }
 
     fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>> {
-        self.pending(TaskRequest::List(prefix), |answer| match answer {
-            Answer::List(result) => Ok(result?),
+        self.pending(TaskRequest::Query(Query::List { prefix }), |answer| match answer {
+            Answer::Query(QueryAnswer::List(result)) => Ok(result?),
             _ => astray(),
         })
     }
 
     fn renew(&self, id: ChunkId, redundancy: Option<Redundancy>) -> Pending<Result<bool, ServiceError>> {
-        self.pending(TaskRequest::Renew(id, redundancy), |answer| match answer {
-            Answer::Renew(result) => Ok(result?),
+        self.pending(TaskRequest::Query(Query::Renew { id, redundancy }), |answer| match answer {
+            Answer::Query(QueryAnswer::Renew(result)) => Ok(result?),
             _ => astray(),
         })
     }
 
     fn mark(&self) -> Pending<Result<Marked, ServiceError>> {
-        self.pending(TaskRequest::Mark, |answer| match answer {
-            Answer::Mark(result) => Ok(result?),
+        self.pending(TaskRequest::Query(Query::Mark), |answer| match answer {
+            Answer::Query(QueryAnswer::Mark(result)) => Ok(result?),
             _ => astray(),
         })
     }
 
     fn discard(&self, discard: Discard) -> Pending<Result<Discarded, ServiceError>> {
-        self.pending(TaskRequest::Discard(discard), |answer| match answer {
-            Answer::Discard(result) => Ok(result?),
+        self.pending(TaskRequest::Query(Query::Discard(discard)), |answer| match answer {
+            Answer::Query(QueryAnswer::Discard(result)) => Ok(result?),
             _ => astray(),
         })
     }
@@ -130,8 +130,8 @@ impl ChunkService for Gateway {
 impl Gateway {
     /// Asks the catalog, once the question has reached it.
     fn question<T>(&self, query: impl FnOnce(&Transient) -> Result<T, CatalogError>) -> Result<T, CatalogError> {
-        let ticket = self.hands.submit(TaskRequest::Question);
-        match self.hands.wait(ticket) {
+        let ticket = self.handle.submit(TaskRequest::Question);
+        match self.handle.wait(ticket) {
             Answer::Catalog(result) => result.and_then(|()| query(&self.catalog)),
             _ => Err(CatalogError::Engine("an answer to another question".to_owned())),
         }
@@ -140,8 +140,8 @@ impl Gateway {
 
 impl Catalog for Gateway {
     fn change(&self, change: Change) -> Result<(), CatalogError> {
-        let ticket = self.hands.submit(TaskRequest::Change(Box::new(change)));
-        match self.hands.wait(ticket) {
+        let ticket = self.handle.submit(TaskRequest::Change(Box::new(change)));
+        match self.handle.wait(ticket) {
             Answer::Catalog(result) => result,
             _ => Err(CatalogError::Engine("an answer to another question".to_owned())),
         }

@@ -1,7 +1,7 @@
 //! What is checked when all is over: every name is read once more, by a gateway that has just begun, and the manifests say
 //! what the catalog says.
 
-use catalog::object_manifest::{Body, Record};
+use catalog::object_manifest::{Body, ObjectRecord};
 use catalog::{Catalog, CatalogError, Start, Transient};
 use object::ChunkService;
 use object::rebuild::Manifests;
@@ -21,7 +21,7 @@ impl Client {
     /// Checks everything, and records in the history what is wrong.
     pub(crate) fn inspect(&self) {
         if let Err(why) = self.check() {
-            self.gateway.hands.record(|history, _| history.fail(format!("at the end: {why}")));
+            self.gateway.handle.record(|history, _| history.fail(format!("at the end: {why}")));
         }
     }
 
@@ -32,7 +32,7 @@ impl Client {
             if outcome.as_ref().err().is_none_or(|ended| self.is_excused(ended)) || !self.settings.is_brief() {
                 break;
             }
-            self.gateway.hands.sleep(AGAIN);
+            self.gateway.handle.sleep(AGAIN);
             outcome = ask();
         }
         outcome
@@ -57,7 +57,7 @@ impl Client {
         self.compare()?;
         let referenced = self.references()?;
         self.check_listed(&referenced)?;
-        self.gateway.hands.record(|history, _| history.referenced.extend(referenced));
+        self.gateway.handle.record(|history, _| history.referenced.extend(referenced));
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl Client {
     fn compare(&self) -> Result<(), String> {
         let manifests = Manifests::read(&self.gateway).map_err(|error| error.to_string())?;
         let is_manifest = |id: &ChunkId| id.kind() == ChunkKind::Manifest;
-        if self.gateway.hands.record(|history, _| history.elsewhere.iter().any(is_manifest)) {
+        if self.gateway.handle.record(|history, _| history.elsewhere.iter().any(is_manifest)) {
             // Nobody knows what those say that cannot be read.
             return Ok(());
         }
@@ -102,7 +102,7 @@ impl Client {
             for (row, _) in rows {
                 all.push((row.manifest, None));
                 let whole = self.insist_on(&format!("what is in {bucket}"), || Ok(self.objects.whole(&row)?))?;
-                let of = |record: &Record| {
+                let of = |record: &ObjectRecord| {
                     referenced(record).into_iter().map(|id| (id, record.redundancy())).collect::<Vec<_>>()
                 };
                 all.extend(whole.iter().flat_map(of));
@@ -129,7 +129,7 @@ impl Client {
 }
 
 /// The chunks that a record refers to; objects here are too small for index chunks.
-pub(crate) fn referenced(record: &Record) -> Vec<ChunkId> {
+pub(crate) fn referenced(record: &ObjectRecord) -> Vec<ChunkId> {
     match &record.body {
         Body::Chunks(entries) => entries.iter().map(|entry| entry.id).collect(),
         Body::Indexed(indexes) => indexes.iter().map(|(entry, _)| entry.id).collect(),

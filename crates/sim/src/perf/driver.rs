@@ -32,7 +32,7 @@ mod prefetch;
 use self::conditions::Conditions;
 use self::fabric::{Fabric, Ideal, Switch};
 use self::machines::{MachineSet, Papers, Products};
-use self::parts::{Letter, Parts};
+use self::parts::{Parts, RemoteEvent};
 pub(super) use measure::Measures;
 
 /// Room on a target's disk, which is not what is asked for here.
@@ -101,7 +101,7 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     members: &'a [Box<[u32]>],
     queue: Queue<Event<F::Wire, M::Notice>>,
     /// What happens at other parts' nodes.
-    letters: Vec<Vec<Letter<F::Wire, M::Notice>>>,
+    outbox: Vec<Vec<RemoteEvent<F::Wire, M::Notice>>>,
     pub(super) now: u64,
     targets: Vec<M::Target>,
     initiators: Vec<M::Initiator>,
@@ -222,7 +222,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             map,
             members,
             queue: Queue::new(),
-            letters: (0..parts.count()).map(|_| Vec::new()).collect(),
+            outbox: (0..parts.count()).map(|_| Vec::new()).collect(),
             now: 0,
             of_target: VecDeque::new(),
             of_initiator: VecDeque::new(),
@@ -325,7 +325,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             if part == self.part {
                 self.queue.push(at, order, event.clone());
             } else {
-                self.letters[part].push(Letter { at, order, event: event.clone() });
+                self.outbox[part].push(RemoteEvent { at, order, event: event.clone() });
             }
         }
     }

@@ -34,7 +34,7 @@ struct Time(Span);
 struct File {
     title: Option<String>,
     profile: Option<ProfileName>,
-    protocol: Option<Named>,
+    protocol: Option<ProtocolName>,
     initiators: Option<u32>,
     targets: Option<u32>,
     group: Option<u32>,
@@ -94,12 +94,12 @@ struct File {
 
 /// A protocol by its name: one of the papers' or of their rivals, one of the product's, or both.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct ProtocolName {
     paper: Option<Protocol>,
     product: Option<Transport>,
 }
 
-impl Named {
+impl ProtocolName {
     fn find(name: &str) -> Option<Self> {
         let paper = Protocol::ALL.into_iter().chain(Protocol::RIVALS).find(|protocol| protocol.name() == name);
         let product = name.parse().ok();
@@ -116,13 +116,13 @@ impl Named {
     }
 }
 
-impl Default for Named {
+impl Default for ProtocolName {
     fn default() -> Self {
         Self { paper: Some(Protocol::ReplicastM), product: Some(Transport::REPLICAST_M) }
     }
 }
 
-impl<'de> Deserialize<'de> for Named {
+impl<'de> Deserialize<'de> for ProtocolName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         let unknown = || D::Error::custom(format!("unknown protocol `{name}`, expected one of {}", Self::names()));

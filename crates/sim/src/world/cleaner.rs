@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::cleaner::{Cleaner, Unfinished, Want};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator::{self, Busy, Found};
+use protocol::initiator::{self, Busy, Found, Query, QueryAnswer};
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
@@ -194,9 +194,8 @@ impl World<'_> {
         let hurries = self.scenario.planted == Some(Planted::HurryCleaner);
         let Some(State { settings, rows, workers, .. }) = &mut self.cleaning else { return };
         let Some(worker) = workers.get_mut(&node) else { return };
-        let handle = 0;
-        let request = match worker.machine.want() {
-            Want::Mark => initiator::Request::Mark { handle },
+        let query = match worker.machine.want() {
+            Want::Mark => Query::Mark,
             Want::Rest => {
                 let grace = if hurries { Span::ZERO } else { settings.grace };
                 return self.go_on_after(node, grace, Done::Rested);
@@ -205,10 +204,10 @@ impl World<'_> {
                 // Then all manifests.
                 worker.referenced.clone_from(rows);
                 let prefix = vec![ChunkKind::Manifest as u8];
-                initiator::Request::List { handle, prefix }
+                Query::List { prefix }
             }
-            Want::List { prefix } => initiator::Request::List { handle, prefix },
-            Want::Discard(discard) => initiator::Request::Discard { handle, discard },
+            Want::List { prefix } => Query::List { prefix },
+            Want::Discard(discard) => Query::Discard(discard),
             Want::Over(pass) => {
                 worker.machine.next_pass();
                 let began = std::mem::replace(&mut worker.began, self.now + PAUSE);
@@ -218,7 +217,7 @@ impl World<'_> {
                 return self.quiet_pass_over(node, began, report.pass.unfinished.is_none());
             }
         };
-        self.input(node, None, Some(request));
+        self.input(node, None, Some(initiator::Request::Query { handle: 0, query }));
     }
 
     /// When nothing is asked for any more, one cleaner goes on for a while.
@@ -253,15 +252,15 @@ impl World<'_> {
     pub(super) fn cleaner_event(&mut self, id: NodeId, event: initiator::Event) {
         use initiator::Event;
         match event {
-            Event::Mark { result, .. } => {
+            Event::Query { answer: QueryAnswer::Mark(result), .. } => {
                 self.note(47, id, 0, || trace::objects::marked(&result));
                 self.worker(id).into_iter().for_each(|worker| worker.machine.marked(result.clone()));
             }
-            Event::Discard { result, .. } => {
+            Event::Query { answer: QueryAnswer::Discard(result), .. } => {
                 self.note(48, id, 0, || trace::objects::discarded(&result));
                 self.worker(id).into_iter().for_each(|worker| worker.machine.discarded(result.clone()));
             }
-            Event::List { result, .. } => {
+            Event::Query { answer: QueryAnswer::List(result), .. } => {
                 self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || trace::list(&result));
                 let Some(worker) = self.worker(id) else { return };
                 if matches!(worker.machine.want(), Want::Read { .. }) {

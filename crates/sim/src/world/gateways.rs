@@ -9,7 +9,7 @@ use catalog::{Catalog, CatalogError, Change, Transient};
 use object::clean::{Cleaning, Report};
 use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator::{self, ChunkPut};
+use protocol::initiator::{self, ChunkPut, Query, QueryAnswer};
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
@@ -18,8 +18,8 @@ use super::workload::Putting;
 use super::{Scheduled, World};
 use crate::object::Objects;
 use crate::object::client::{self, Client};
+use crate::object::coroutines::{Answer, Local, Progress, Scheduler, TaskHandle, TaskId, TaskRequest, Ticket, lock};
 use crate::object::gateway::Gateway;
-use crate::object::stage::{Answer, Hands, Local, Progress, Stage, TaskId, TaskRequest, Ticket, lock};
 use crate::planted::Planted;
 use crate::trace;
 
@@ -70,7 +70,7 @@ struct Host {
 
 pub(super) struct Gateways {
     pub(super) settings: Objects,
-    pub(super) stage: Stage,
+    pub(super) scheduler: Scheduler,
     pub(super) catalog: Arc<Transient>,
     rng: Rng,
     hosts: Vec<Host>,
@@ -127,7 +127,7 @@ impl World<'_> {
         let hosts: Vec<Host> = (0..settings.gateways).map(|_| host(&mut rng)).collect();
         self.gateways = Some(Gateways {
             settings,
-            stage: Stage::new(Rng::new(self.scenario.seed).fork(42)),
+            scheduler: Scheduler::new(Rng::new(self.scenario.seed).fork(42)),
             catalog: Arc::new(catalog),
             rng,
             hosts,
@@ -206,7 +206,7 @@ impl World<'_> {
             return;
         }
         let Some(client) = self.new_client() else { return };
-        let node = client.gateway.hands.node;
+        let node = client.gateway.handle.node;
         self.note(40, node, n, || "a gateway begins".to_owned());
         let Some(gateways) = &mut self.gateways else { return };
         let settings = gateways.settings;
@@ -226,7 +226,7 @@ impl World<'_> {
         let (living, cleaning) = (client.clone(), client);
         let heartbeat = move || {
             loop {
-                living.gateway.hands.sleep(settings.heartbeat);
+                living.gateway.handle.sleep(settings.heartbeat);
                 // The next one makes up for it.
                 let _ = living.objects.heartbeat();
             }
@@ -246,17 +246,17 @@ impl World<'_> {
         self.add_initiator();
         let node = self.initiators.pop()?;
         let gateways = self.gateways.as_ref()?;
-        let hands = Hands { node, desk: Arc::clone(&gateways.stage.desk) };
+        let handle = TaskHandle { node, queues: Arc::clone(&gateways.scheduler.queues) };
         let (catalog, planted) = (Arc::clone(&gateways.catalog), self.scenario.planted);
         let maps = Arc::new(self.maps.clone());
-        let gateway = Gateway { hands, maps, catalog, planted };
+        let gateway = Gateway { handle, maps, catalog, planted };
         let objects = Arc::new(client::objects(&gateway, &gateways.settings));
         Some(Client { gateway, objects, settings: gateways.settings })
     }
 
     fn start_task(&mut self, node: NodeId, role: Role, job: Box<dyn FnOnce() + Send>) {
         let Some(gateways) = &mut self.gateways else { return };
-        let task = gateways.stage.start(node, job);
+        let task = gateways.scheduler.start(node, job);
         gateways.roles.insert(task, role);
         let at = self.now + Span::from_nanos(gateways.rng.below(1_000_000));
         self.push(at, Scheduled::Gateway(Event::Resume(task)));
@@ -289,7 +289,7 @@ impl World<'_> {
     fn crash_gateway(&mut self, n: usize) {
         let Some(gateways) = &mut self.gateways else { return };
         let Some(node) = gateways.hosts.get_mut(n).and_then(|host| host.node.take()) else { return };
-        gateways.stage.kill_all(node);
+        gateways.scheduler.kill_all(node);
         gateways.pass_began.remove(&node);
         self.nodes.remove(&node);
         self.note(41, node, n, || "a gateway crashes".to_owned());
@@ -320,20 +320,20 @@ impl World<'_> {
     /// Lets a task run, and takes what it asks for.
     fn resume(&mut self, task: TaskId) {
         let Some(gateways) = &self.gateways else { return };
-        let Some(node) = gateways.stage.node_of(task) else { return };
+        let Some(node) = gateways.scheduler.node_of(task) else { return };
         let stalled = gateways.host_of(node).map_or(Instant::ZERO, |host| gateways.hosts[host].stalled);
         if stalled > self.now && !self.healed {
             return self.push(stalled, Scheduled::Gateway(Event::Resume(task)));
         }
         let Some(local) = self.local(node) else { return };
         let Some(gateways) = &mut self.gateways else { return };
-        let Some(went) = gateways.stage.resume(task, local) else { return };
+        let Some(went) = gateways.scheduler.resume(task, local) else { return };
         let (submitted, wrong) = {
-            let mut desk = lock(&gateways.stage.desk);
-            (std::mem::take(&mut desk.submitted), desk.history.wrong.clone())
+            let mut queues = lock(&gateways.scheduler.queues);
+            (std::mem::take(&mut queues.submitted), queues.history.wrong.clone())
         };
         let role = match went {
-            Progress::Waits => None,
+            Progress::Waiting => None,
             Progress::Ended => gateways.roles.remove(&task),
             Progress::Panicked(why) => return self.fail(format!("{node} panicked: {why}")),
         };
@@ -369,13 +369,12 @@ impl World<'_> {
                 gateways.replies.gets.insert(handle, id);
                 initiator::Request::Get { handle, id, holders }
             }
-            TaskRequest::List(prefix) => initiator::Request::List { handle, prefix },
-            TaskRequest::Renew(id, redundancy) => {
-                gateways.replies.renewals.insert(handle, (id, redundancy));
-                initiator::Request::Renew { handle, id, redundancy }
+            TaskRequest::Query(query) => {
+                if let Query::Renew { id, redundancy } = query {
+                    gateways.replies.renewals.insert(handle, (id, redundancy));
+                }
+                initiator::Request::Query { handle, query }
             }
-            TaskRequest::Mark => initiator::Request::Mark { handle },
-            TaskRequest::Discard(discard) => initiator::Request::Discard { handle, discard },
             TaskRequest::Change(change) if !calm && gateways.freezes(node, &change) => {
                 // The whole gateway stands still, with its change on the way: by then others took it for dead.
                 let at =
@@ -449,7 +448,7 @@ impl World<'_> {
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
-        if let Some(task) = gateways.stage.answer(ticket, answer) {
+        if let Some(task) = gateways.scheduler.answer(ticket, answer) {
             let at = now + Span::from_nanos(gateways.rng.below(20_000));
             self.push(at, Scheduled::Gateway(Event::Resume(task)));
         }
@@ -478,24 +477,23 @@ impl World<'_> {
                 }
                 self.answer(handle, Answer::Get(result));
             }
-            Event::List { handle, result } => {
-                self.note(45, id, result.as_ref().map_or(0, |found| found.chunks.len()), || trace::list(&result));
-                self.answer(handle, Answer::List(result));
-            }
-            Event::Renew { handle, result } => {
-                self.note(46, id, 0, || trace::objects::renewed(&result));
-                if result == Ok(true) {
-                    self.renewed(id, handle);
+            Event::Query { handle, answer } => {
+                match &answer {
+                    QueryAnswer::List(result) => {
+                        let chunks = result.as_ref().map_or(0, |found| found.chunks.len());
+                        self.note(45, id, chunks, || trace::list(result));
+                    }
+                    QueryAnswer::Renew(result) => {
+                        self.note(46, id, 0, || trace::objects::renewed(result));
+                        if *result == Ok(true) {
+                            self.renewed(id, handle);
+                        }
+                    }
+                    QueryAnswer::Mark(result) => self.note(47, id, 0, || trace::objects::marked(result)),
+                    QueryAnswer::Discard(result) => self.note(48, id, 0, || trace::objects::discarded(result)),
+                    QueryAnswer::Ping(_) | QueryAnswer::Usage(_) => {}
                 }
-                self.answer(handle, Answer::Renew(result));
-            }
-            Event::Mark { handle, result } => {
-                self.note(47, id, 0, || trace::objects::marked(&result));
-                self.answer(handle, Answer::Mark(result));
-            }
-            Event::Discard { handle, result } => {
-                self.note(48, id, 0, || trace::objects::discarded(&result));
-                self.answer(handle, Answer::Discard(result));
+                self.answer(handle, Answer::Query(answer));
             }
             Event::NeedMap { .. } => self.need_map(id),
             _ => {}
@@ -537,7 +535,7 @@ impl World<'_> {
         let now = self.now;
         let Some(gateways) = &mut self.gateways else { return };
         if !self.healed || gateways.inspecting || gateways.roles.values().any(|role| *role == Role::Client) {
-            let alive = |task: &TaskId| gateways.stage.node_of(*task).is_some();
+            let alive = |task: &TaskId| gateways.scheduler.node_of(*task).is_some();
             gateways.roles.retain(|task, _| alive(task));
             if !self.healed || gateways.inspecting || gateways.roles.values().any(|role| *role == Role::Client) {
                 return;
@@ -549,7 +547,7 @@ impl World<'_> {
                 // One is enough for the rest.
                 let cleaners = gateways.roles.iter().filter(|(_, role)| **role == Role::Cleaner);
                 let others: Vec<TaskId> = cleaners.map(|(task, _)| *task).skip(1).collect();
-                others.into_iter().for_each(|task| gateways.stage.kill(task));
+                others.into_iter().for_each(|task| gateways.scheduler.kill(task));
             }
             if gateways.quiet_passes < PASSES {
                 return;
@@ -558,9 +556,9 @@ impl World<'_> {
         gateways.inspecting = true;
         let cleaners = gateways.roles.iter().filter(|(_, role)| **role == Role::Cleaner);
         let cleaners: Vec<TaskId> = cleaners.map(|(task, _)| *task).collect();
-        cleaners.into_iter().for_each(|task| gateways.stage.kill(task));
+        cleaners.into_iter().for_each(|task| gateways.scheduler.kill(task));
         if let Some(client) = self.new_client() {
-            let node = client.gateway.hands.node;
+            let node = client.gateway.handle.node;
             self.start_task(node, Role::Inspector, Box::new(move || client.inspect()));
         }
     }
@@ -580,10 +578,10 @@ fn clean(gateway: &Gateway, settings: Objects) {
     let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().with_bug(bug, machine);
     loop {
         let report = cleaning.run_pass(&mut || {
-            gateway.hands.sleep(if hurries { Span::ZERO } else { settings.grace });
+            gateway.handle.sleep(if hurries { Span::ZERO } else { settings.grace });
             true
         });
-        gateway.hands.submit(TaskRequest::PassOver(report));
-        gateway.hands.sleep(PAUSE);
+        gateway.handle.submit(TaskRequest::PassOver(report));
+        gateway.handle.sleep(PAUSE);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use catalog::object_manifest::{MAGIC, Record, decode_entries};
+use catalog::object_manifest::{MAGIC, ObjectRecord, decode_entries};
 use catalog::{Catalog, Start};
 use object::Manifest;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
@@ -12,16 +12,16 @@ use super::gateways::PASSES;
 use super::{NodeMachine, World};
 use crate::disk::Disk;
 use crate::object::client::{KEPT, PLAIN};
+use crate::object::coroutines::lock;
 use crate::object::inspect;
-use crate::object::stage::lock;
 
 impl World<'_> {
     /// What the clients were answered is possible, what is referred to has its copies, and nothing else is left.
     pub(super) fn check_objects(&mut self) {
         let Some(gateways) = &self.gateways else { return };
         let (judged, referenced) = {
-            let desk = lock(&gateways.stage.desk);
-            (desk.history.judge(), desk.history.referenced.clone())
+            let queues = lock(&gateways.scheduler.queues);
+            (queues.history.judge(), queues.history.referenced.clone())
         };
         let left = if gateways.settings.cleans && !gateways.replies.stuck { self.garbage_left() } else { None };
         for (id, redundancy) in referenced {
@@ -105,7 +105,7 @@ impl World<'_> {
 /// The chunks that a manifest refers to.
 fn names(bytes: &[u8]) -> Vec<ChunkId> {
     if bytes.starts_with(&MAGIC) {
-        return Record::decode(bytes).map(|record| inspect::referenced(&record)).unwrap_or_default();
+        return ObjectRecord::decode(bytes).map(|record| inspect::referenced(&record)).unwrap_or_default();
     }
     Manifest::decode(bytes).map(|manifest| manifest.entries.iter().map(|e| e.id).collect()).unwrap_or_default()
 }

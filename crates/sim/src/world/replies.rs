@@ -9,7 +9,7 @@ use protocol::time::Instant;
 
 use super::World;
 use crate::excuse::Excuse;
-use crate::object::stage::{Ticket, lock};
+use crate::object::coroutines::{Ticket, lock};
 
 /// What gateways have asked for, and what they were answered.
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl World<'_> {
             self.gateways.iter_mut().for_each(|gateways| gateways.replies.unfound = Some((by, now)));
         }
         if let Some(gateways) = &self.gateways {
-            mark(&mut lock(&gateways.stage.desk).history.elsewhere, id, excused);
+            mark(&mut lock(&gateways.scheduler.queues).history.elsewhere, id, excused);
         }
     }
 
@@ -66,7 +66,7 @@ impl World<'_> {
     pub(super) fn judge_put(&mut self, by: NodeId, id: ChunkId, error: Option<&PutError>, since: Instant) {
         let excused = self.healed && error.is_some_and(|error| self.was_full(id, error, by, since));
         if let Some(gateways) = &self.gateways {
-            mark(&mut lock(&gateways.stage.desk).history.without_room, id, excused);
+            mark(&mut lock(&gateways.scheduler.queues).history.without_room, id, excused);
         }
     }
 

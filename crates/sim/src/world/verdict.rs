@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{self, Found, GetError, PutError, Stored};
+use protocol::initiator::{self, Found, GetError, PutError, QueryAnswer, Stored};
 use protocol::machine::IgnoredReason;
 use protocol::target;
 use protocol::time::{Instant, Span};
@@ -108,7 +108,7 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::NeedMap { .. } => self.need_map(id),
-            initiator::Event::List { handle, result } => {
+            initiator::Event::Query { handle, answer: QueryAnswer::List(result) } => {
                 let Some(Asked::List(listing)) = self.open.remove(&(id, handle)) else { return };
                 self.note(14, id, listing.known.len(), || trace::list(&result));
                 match result {
@@ -118,7 +118,7 @@ impl World<'_> {
                 }
                 self.feed_next(id);
             }
-            initiator::Event::Ping { handle, result } => {
+            initiator::Event::Query { handle, answer: QueryAnswer::Ping(result) } => {
                 let Some(Asked::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
                 self.note(15, id, result.as_ref().map_or(0, Vec::len), || trace::ping(&result));
                 match result {
@@ -130,10 +130,7 @@ impl World<'_> {
                 }
                 self.feed_next(id);
             }
-            initiator::Event::Renew { .. }
-            | initiator::Event::Mark { .. }
-            | initiator::Event::Discard { .. }
-            | initiator::Event::Usage { .. }
+            initiator::Event::Query { .. }
             | initiator::Event::Bid { .. }
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator::{self, ChunkPut};
+use protocol::initiator::{self, ChunkPut, Query};
 use protocol::redundancy::Redundancy;
 use protocol::time::{Instant, Span};
 
@@ -198,7 +198,7 @@ impl World<'_> {
     fn draw_read(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
         self.gets_left -= 1;
         if self.rng.chance(1, 3) {
-            return (Asked::Ping(self.healed), initiator::Request::Ping { handle });
+            return (Asked::Ping(self.healed), initiator::Request::Query { handle, query: Query::Ping });
         }
         let name = ChunkId::of_manifest(&self.draw_name(), 0, &[]);
         let prefix = name.encode()[..=ChunkId::NAME_LEN].to_vec();
@@ -207,7 +207,7 @@ impl World<'_> {
         let map = self.nodes.get(&initiator).map_or(0, |node| node.map);
         let asked = self.maps[map].targets().map(|t| t.id).collect();
         let listing = Listing { prefix: prefix.clone(), known, healed: self.healed, map, asked, since: self.now };
-        (Asked::List(listing), initiator::Request::List { handle, prefix })
+        (Asked::List(listing), initiator::Request::Query { handle, query: Query::List { prefix } })
     }
 
     fn draw_name(&mut self) -> String {

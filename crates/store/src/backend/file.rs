@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statv
 
 use super::Backend;
 use crate::limit;
-use crate::stage::BLOCK;
+use crate::write_buffer::BLOCK;
 
 const LOCK: &str = "lock";
 /// The mode of its files: nobody else reads what is stored.

@@ -1,4 +1,4 @@
-//! Files in memory: as fast as nothing, and gone with the process.
+//! Files in memory, which take no time and end with the process.
 
 use std::collections::BTreeMap;
 use std::io;

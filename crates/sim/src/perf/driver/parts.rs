@@ -19,14 +19,14 @@ const NODES: u32 = 1_000;
 const PARTS: usize = 32;
 /// How often a part says in a trip how far it is.
 const STEPS: u64 = 8;
-/// How often a thread looks how far the others are before it lets others have its core.
-const LOOKS: u32 = 200;
+/// How often a thread spins how far the others are before it lets others have its core.
+const SPINS: u32 = 200;
 /// Parts of the time that are distinguished in the progress of a run.
 const SHARES: u64 = 1_000;
 
 /// Which part a node is in, and which of its nodes it is, targets first.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct NodeLocation {
     part: u16,
     slot: u32,
 }
@@ -34,7 +34,7 @@ struct Place {
 /// Which nodes are in which part.
 #[derive(Debug)]
 pub(in crate::perf) struct Parts {
-    places: Vec<Place>,
+    locations: Vec<NodeLocation>,
     /// The nodes of each part: targets in their order, then initiators.
     nodes: Vec<Vec<u32>>,
 }
@@ -53,12 +53,12 @@ impl Parts {
             part[setup.targets as usize + n] = n * count / setup.initiators as usize;
         }
         let mut nodes = vec![Vec::new(); count];
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         for (node, part) in (0..).zip(part) {
-            places.push(Place { part: part as u16, slot: nodes[part].len() as u32 });
+            locations.push(NodeLocation { part: part as u16, slot: nodes[part].len() as u32 });
             nodes[part].push(node);
         }
-        Self { places, nodes }
+        Self { locations, nodes }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -71,27 +71,27 @@ impl Parts {
     }
 
     pub(super) fn part(&self, node: u32) -> usize {
-        usize::from(self.places[node as usize].part)
+        usize::from(self.locations[node as usize].part)
     }
 
     /// Which of its part's nodes this is.
     pub(super) fn slot(&self, node: u32) -> usize {
-        self.places[node as usize].slot as usize
+        self.locations[node as usize].slot as usize
     }
 }
 
 /// An event for another part.
-pub(super) struct Letter<W, N> {
+pub(super) struct RemoteEvent<W, N> {
     pub(super) at: u64,
     pub(super) order: Order,
     pub(super) event: Event<W, N>,
 }
 
 /// What the other parts know of one.
-struct Post<W, N> {
+struct PartState<W, N> {
     /// What comes to it.
-    letters: Mutex<Vec<Letter<W, N>>>,
-    /// It has done all that it does before this time, and sends nothing more that comes sooner than a trip after it.
+    inbox: Mutex<Vec<RemoteEvent<W, N>>>,
+    /// Its clock: every event before this time is done. Nothing that it sends arrives sooner than a trip after it (the lookahead).
     reached: AtomicU64,
     /// When all its requests of the measured time were over; [`OPEN`] until then.
     over: AtomicU64,
@@ -101,9 +101,9 @@ struct Post<W, N> {
 const OPEN: u64 = u64::MAX;
 
 /// What the parts of a run share.
-struct Posts<W, N> {
-    parts: Vec<Post<W, N>>,
-    /// One of the threads is gone and will not come.
+struct SharedState<W, N> {
+    parts: Vec<PartState<W, N>>,
+    /// A thread has panicked: the others stop waiting for it.
     is_broken: AtomicBool,
 }
 
@@ -116,9 +116,9 @@ struct Reach {
     over: u64,
 }
 
-impl<W, N> Posts<W, N> {
+impl<W, N> SharedState<W, N> {
     fn new(parts: usize) -> Self {
-        let post = |_| Post { letters: Mutex::default(), reached: AtomicU64::new(0), over: AtomicU64::new(OPEN) };
+        let post = |_| PartState { inbox: Mutex::default(), reached: AtomicU64::new(0), over: AtomicU64::new(OPEN) };
         Self { parts: (0..parts).map(post).collect(), is_broken: AtomicBool::new(false) }
     }
 
@@ -145,64 +145,64 @@ impl Drop for Present<'_> {
 
 /// Runs all parts to their end. Progress is reported by this thread, which runs the first.
 pub(super) fn run<M: MachineSet, F: Fabric>(drivers: &mut [Driver<'_, M, F>], progress: Progress<'_>) {
-    let posts = Posts::new(drivers.len());
+    let shared = SharedState::new(drivers.len());
     let Some((first, others)) = drivers.split_first_mut() else { return };
     std::thread::scope(|scope| {
         for other in others {
-            scope.spawn(|| other.run(&posts, &mut |_| ()));
+            scope.spawn(|| other.run(&shared, &mut |_| ()));
         }
-        first.run(&posts, progress);
+        first.run(&shared, progress);
     });
 }
 
 impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     /// Runs to the end: until a trip after the last request of the measured time is over, which no part has passed then.
-    fn run(&mut self, posts: &Posts<F::Wire, M::Notice>, progress: Progress<'_>) {
-        let _present = Present(&posts.is_broken);
+    fn run(&mut self, shared: &SharedState<F::Wire, M::Notice>, progress: Progress<'_>) {
+        let _present = Present(&shared.is_broken);
         let (end, most) = self.begin();
         let trip = self.fabric.trip().max(1);
-        let step = if posts.parts.len() == 1 { trip } else { trip.div_ceil(STEPS) };
-        let (mut next_report, mut looks) = (0, 0);
+        let step = if shared.parts.len() == 1 { trip } else { trip.div_ceil(STEPS) };
+        let (mut next_report, mut spins) = (0, 0);
         loop {
-            let reach = posts.reach(self.part, trip);
-            self.take(posts);
+            let reach = shared.reach(self.part, trip);
+            self.take(shared);
             let last = reach.over.saturating_add(trip).min(most + 1);
             let until = reach.until.min(last);
             let first = self.queue.first().unwrap_or(u64::MAX);
             if first < until {
                 self.go_on(first.saturating_add(step).min(until));
-                looks = 0;
+                spins = 0;
             } else if until == last {
                 break;
             } else {
-                assert!(!posts.is_broken.load(Ordering::Relaxed), "another part of the run has stopped");
-                looks += 1;
-                if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
+                assert!(!shared.is_broken.load(Ordering::Relaxed), "another part of the run has stopped");
+                spins += 1;
+                if spins < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
-            self.give(posts, until);
+            self.give(shared, until);
             if first >= next_report && first < u64::MAX {
                 progress((first as f64 / end.max(1) as f64).min(1.0));
                 next_report = first + (end / SHARES).max(1);
             }
         }
-        posts.parts[self.part].reached.store(u64::MAX, Ordering::Release);
+        shared.parts[self.part].reached.store(u64::MAX, Ordering::Release);
         self.finish(end);
     }
 
     /// Hands over what is for other parts, and says how far this one is, to which nothing more comes before `until`.
-    fn give(&mut self, posts: &Posts<F::Wire, M::Notice>, until: u64) {
-        for (post, mine) in posts.parts.iter().zip(&mut self.letters).filter(|(_, mine)| !mine.is_empty()) {
-            lock(&post.letters).append(mine);
+    fn give(&mut self, shared: &SharedState<F::Wire, M::Notice>, until: u64) {
+        for (post, mine) in shared.parts.iter().zip(&mut self.outbox).filter(|(_, mine)| !mine.is_empty()) {
+            lock(&post.inbox).append(mine);
         }
-        let own = &posts.parts[self.part];
+        let own = &shared.parts[self.part];
         own.over.store(self.measures.over().unwrap_or(OPEN), Ordering::Relaxed);
         own.reached.store(self.queue.first().map_or(until, |first| first.min(until)), Ordering::Release);
     }
 
     /// Takes what others handed over.
-    fn take(&mut self, posts: &Posts<F::Wire, M::Notice>) {
-        if posts.parts.len() > 1 {
-            for Letter { at, order, event } in lock(&posts.parts[self.part].letters).drain(..) {
+    fn take(&mut self, shared: &SharedState<F::Wire, M::Notice>) {
+        if shared.parts.len() > 1 {
+            for RemoteEvent { at, order, event } in lock(&shared.parts[self.part].inbox).drain(..) {
                 self.queue.push(at, order, event);
             }
         }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::super::setup::profile::{Crashes, Profile, per_datagram};
 use super::super::setup::{Costs, Cpu, DiskTimes};
-use super::{File, Named, Time, Wrong, within};
+use super::{File, ProtocolName, Time, Wrong, within};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -93,7 +93,7 @@ impl File {
 
     /// Whether the protocol is one of the papers' machines that may have the product's costs.
     pub(super) fn is_unicast(&self) -> bool {
-        let Named { paper, product } = self.protocol.unwrap_or_default();
+        let ProtocolName { paper, product } = self.protocol.unwrap_or_default();
         product.is_none() && paper.is_some_and(|paper| paper != Protocol::UchAimd)
     }
 

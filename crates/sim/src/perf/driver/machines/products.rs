@@ -89,12 +89,7 @@ impl MachineSet for Products {
             }
             InitiatorEvent::RepairAsked => return measures.count.repairs += 1,
             InitiatorEvent::Hedged => return measures.count.hedged += 1,
-            InitiatorEvent::List { .. }
-            | InitiatorEvent::Ping { .. }
-            | InitiatorEvent::Renew { .. }
-            | InitiatorEvent::Mark { .. }
-            | InitiatorEvent::Discard { .. }
-            | InitiatorEvent::Usage { .. }
+            InitiatorEvent::Query { .. }
             | InitiatorEvent::NeedMap { .. }
             | InitiatorEvent::Bid { .. }
             | InitiatorEvent::RepairSent

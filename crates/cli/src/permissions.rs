@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use node::ClusterConfig;
-use node::private::Tightened;
+use node::permissions::PermissionFixes;
 
 use crate::gateway_file::{self, S3File};
 
@@ -13,7 +13,7 @@ const CATALOG: [&str; 4] = ["catalog.sqlite", "catalog.sqlite-wal", "catalog.sql
 
 /// Tightens the directory of a cluster on one machine, and says so.
 pub(crate) fn tighten_cluster(directory: &Path) {
-    let mut tightened = Tightened::default();
+    let mut tightened = PermissionFixes::default();
     tightened.directory(directory, is_of_cluster);
     tightened.directory(&directory.join("targets"), |_| true);
     tightened.directory(&directory.join("logs"), |_| true);
@@ -24,7 +24,7 @@ pub(crate) fn tighten_cluster(directory: &Path) {
 
 /// Tightens what a gateway reads and writes: the cluster's key, the users, and the catalog where that is a file.
 pub(crate) fn tighten_gateway(config: &ClusterConfig, s3: Option<&S3File>) {
-    let mut tightened = Tightened::default();
+    let mut tightened = PermissionFixes::default();
     tightened.file(&config.base().join(&config.key_file));
     tightened.file(&gateway_file::users_file(&config.path, s3));
     CATALOG.iter().for_each(|name| tightened.file(&gateway_file::directory(&config.path).join(name)));

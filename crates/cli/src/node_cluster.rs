@@ -1,4 +1,4 @@
-//! The node crate as the rest of this program sees it.
+//! The cluster as gateways and commands use it: chunks for objects, and what the status page shows, over a [`Client`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

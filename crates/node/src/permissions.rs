@@ -1,4 +1,4 @@
-//! What a cluster keeps is its owner's alone: files and directories that others could use are tightened.
+//! Permissions: what a cluster keeps is its owner's alone. Files and directories that are open to others are tightened.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 /// The rights of the owner, and the bit that a directory has which many share (`/tmp`).
-const OWNER: u32 = 0o700;
+const OWNER_ONLY: u32 = 0o700;
 const STICKY: u32 = 0o1000;
 
 /// What became of files and directories that others could use.
 #[derive(Debug, Default)]
-pub struct Tightened {
+pub struct PermissionFixes {
     count: usize,
     /// How many stay as they are, and the first of them with the reason.
     failed: usize,
     first: Option<(PathBuf, io::Error)>,
 }
 
-impl Tightened {
+impl PermissionFixes {
     /// Lets nobody but its owner use this file. What is not there, and a symbolic link, is passed over.
     pub fn file(&mut self, path: &Path) {
         match path.symlink_metadata() {
@@ -95,11 +95,11 @@ impl Tightened {
 }
 
 fn is_loose(found: &std::fs::Metadata) -> bool {
-    found.mode() & !OWNER & 0o777 != 0
+    found.mode() & !OWNER_ONLY & 0o777 != 0
 }
 
 fn tighten(file: &File) -> io::Result<()> {
-    file.set_permissions(Permissions::from_mode(file.metadata()?.mode() & OWNER))
+    file.set_permissions(Permissions::from_mode(file.metadata()?.mode() & OWNER_ONLY))
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
         symlink(&outside, &link).unwrap();
         set(&dir, 0o777);
         let run = || {
-            let mut tightened = Tightened::default();
+            let mut tightened = PermissionFixes::default();
             tightened.directory(&dir, |name| name.to_string_lossy().starts_with("ours"));
             (tightened.done(), tightened.problem())
         };

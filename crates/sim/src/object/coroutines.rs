@@ -14,8 +14,7 @@ use catalog::{CatalogError, Change};
 use generator::{Generator, Gn};
 use object::clean::Report;
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Busy, ChunkPut, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
-use protocol::redundancy::Redundancy;
+use protocol::initiator::{ChunkPut, Fetched, GetError, PutError, Query, QueryAnswer, Stored};
 use protocol::rng::Rng;
 use protocol::time::Span;
 
@@ -34,10 +33,7 @@ const STACK: usize = 1 << 20;
 pub(crate) enum TaskRequest {
     Put(ChunkPut),
     Get(ChunkId, Vec<NodeId>),
-    List(Vec<u8>),
-    Renew(ChunkId, Option<Redundancy>),
-    Mark,
-    Discard(Discard),
+    Query(Query),
     /// A change of the catalog.
     Change(Box<Change>),
     /// The way to the catalog for a question.
@@ -51,10 +47,7 @@ pub(crate) enum TaskRequest {
 pub(crate) enum Answer {
     Put(Result<Stored, PutError>),
     Get(Result<Fetched, GetError>),
-    List(Result<Found, Busy>),
-    Renew(Result<bool, Busy>),
-    Mark(Result<Marked, Busy>),
-    Discard(Result<Discarded, Busy>),
+    Query(QueryAnswer),
     Catalog(Result<(), CatalogError>),
     Slept,
 }
@@ -73,7 +66,7 @@ pub(crate) struct Local {
 }
 
 /// What tasks and world share.
-pub(crate) struct Desk {
+pub(crate) struct TaskQueues {
     next: Ticket,
     pub(crate) submitted: Vec<(Ticket, NodeId, TaskRequest)>,
     answered: BTreeMap<Ticket, Answer>,
@@ -83,7 +76,7 @@ pub(crate) struct Desk {
     pub(crate) history: History,
 }
 
-impl Desk {
+impl TaskQueues {
     pub(crate) fn new(rng: Rng) -> Self {
         let (local, history) = (Local::default(), History::default());
         Self { next: 0, submitted: Vec::new(), answered: BTreeMap::new(), local, rng, history }
@@ -97,7 +90,7 @@ enum Resume {
 }
 
 enum Yield {
-    Waits(Ticket),
+    Waiting(Ticket),
     Ended,
     Panicked(String),
 }
@@ -110,7 +103,7 @@ struct Worker(Generator<'static, Resume, Yield>);
 
 thread_local! {
     /// Idle workers of the thread that drives worlds, one after the other.
-    static CREW: RefCell<Vec<Worker>> = const { RefCell::new(Vec::new()) };
+    static IDLE: RefCell<Vec<Worker>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Suspends a worker until it is resumed.
@@ -142,17 +135,17 @@ fn work() -> Yield {
 }
 
 impl Worker {
-    fn hire() -> Self {
-        CREW.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self(Gn::new_opt(STACK / size_of::<usize>(), work)))
+    fn take_idle() -> Self {
+        IDLE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self(Gn::new_opt(STACK / size_of::<usize>(), work)))
     }
 
     fn resume(&mut self, with: Resume) -> Yield {
         self.0.raw_send(Some(with)).unwrap_or_else(|| Yield::Panicked("its stack is gone".to_owned()))
     }
 
-    fn release(self) {
-        // At the end of the thread there is no crew any more: then the worker ends as well.
-        let _ = CREW.try_with(|crew| crew.borrow_mut().push(self));
+    fn put_back(self) {
+        // At the end of the thread there is no idle any more: then the worker ends as well.
+        let _ = IDLE.try_with(|idle| idle.borrow_mut().push(self));
     }
 }
 
@@ -171,33 +164,33 @@ struct Task {
 
 /// How a task stands after it ran.
 pub(crate) enum Progress {
-    Waits,
+    Waiting,
     Ended,
     Panicked(String),
 }
 
 /// The world's side: all tasks.
-pub(crate) struct Stage {
-    pub(crate) desk: Arc<Mutex<Desk>>,
+pub(crate) struct Scheduler {
+    pub(crate) queues: Arc<Mutex<TaskQueues>>,
     tasks: BTreeMap<TaskId, Task>,
     waiting: BTreeMap<Ticket, TaskId>,
     next: TaskId,
 }
 
-pub(crate) fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock(queues: &Mutex<TaskQueues>) -> MutexGuard<'_, TaskQueues> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stage {
+impl Scheduler {
     pub(crate) fn new(rng: Rng) -> Self {
-        let desk = Arc::new(Mutex::new(Desk::new(rng)));
-        Self { desk, tasks: BTreeMap::new(), waiting: BTreeMap::new(), next: 0 }
+        let queues = Arc::new(Mutex::new(TaskQueues::new(rng)));
+        Self { queues, tasks: BTreeMap::new(), waiting: BTreeMap::new(), next: 0 }
     }
 
     /// A task of this gateway; it waits until it is resumed first.
     pub(crate) fn start(&mut self, node: NodeId, job: Job) -> TaskId {
         self.next += 1;
-        self.tasks.insert(self.next, Task { worker: Worker::hire(), node, job: Some(job) });
+        self.tasks.insert(self.next, Task { worker: Worker::take_idle(), node, job: Some(job) });
         self.next
     }
 
@@ -209,22 +202,22 @@ impl Stage {
     /// Lets a task run until it waits or ends.
     pub(crate) fn resume(&mut self, id: TaskId, local: Local) -> Option<Progress> {
         let task = self.tasks.get_mut(&id)?;
-        lock(&self.desk).local = local;
+        lock(&self.queues).local = local;
         let back = match task.job.take() {
             Some(job) => task.worker.resume(Resume::Work(job)),
             None => task.worker.resume(Resume::Continue),
         };
         Some(match back {
-            Yield::Waits(ticket) => {
+            Yield::Waiting(ticket) => {
                 self.waiting.insert(ticket, id);
-                Progress::Waits
+                Progress::Waiting
             }
             Yield::Ended => {
-                self.tasks.remove(&id)?.worker.release();
+                self.tasks.remove(&id)?.worker.put_back();
                 Progress::Ended
             }
             Yield::Panicked(why) => {
-                self.tasks.remove(&id)?.worker.release();
+                self.tasks.remove(&id)?.worker.put_back();
                 Progress::Panicked(why)
             }
         })
@@ -232,7 +225,7 @@ impl Stage {
 
     /// An answer: which task waits for it.
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) -> Option<TaskId> {
-        lock(&self.desk).answered.insert(ticket, answer);
+        lock(&self.queues).answered.insert(ticket, answer);
         self.waiting.remove(&ticket)
     }
 
@@ -244,7 +237,7 @@ impl Stage {
         if task.job.is_none() {
             let _ = task.worker.resume(Resume::Die);
         }
-        task.worker.release();
+        task.worker.put_back();
     }
 
     /// Ends all tasks of a gateway.
@@ -254,36 +247,36 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Scheduler {
     fn drop(&mut self) {
         let all: Vec<TaskId> = self.tasks.keys().copied().collect();
         all.into_iter().for_each(|id| self.kill(id));
     }
 }
 
-/// A task's side of the desk.
+/// A task's side of the queues.
 #[derive(Clone)]
-pub(crate) struct Hands {
+pub(crate) struct TaskHandle {
     pub(crate) node: NodeId,
-    pub(crate) desk: Arc<Mutex<Desk>>,
+    pub(crate) queues: Arc<Mutex<TaskQueues>>,
 }
 
-impl Hands {
+impl TaskHandle {
     pub(crate) fn submit(&self, request: TaskRequest) -> Ticket {
-        let mut desk = lock(&self.desk);
-        desk.next += 1;
-        let ticket = desk.next;
-        desk.submitted.push((ticket, self.node, request));
+        let mut queues = lock(&self.queues);
+        queues.next += 1;
+        let ticket = queues.next;
+        queues.submitted.push((ticket, self.node, request));
         ticket
     }
 
     /// Blocks until the answer is there.
     pub(crate) fn wait(&self, ticket: Ticket) -> Answer {
         loop {
-            if let Some(answer) = lock(&self.desk).answered.remove(&ticket) {
+            if let Some(answer) = lock(&self.queues).answered.remove(&ticket) {
                 return answer;
             }
-            match suspend(Yield::Waits(ticket)) {
+            match suspend(Yield::Waiting(ticket)) {
                 Some(Resume::Continue) => {}
                 // Without the hook that prints panics: this is how a process dies.
                 _ => resume_unwind(Box::new(Killed)),
@@ -297,17 +290,17 @@ impl Hands {
     }
 
     pub(crate) fn local(&self) -> Local {
-        lock(&self.desk).local
+        lock(&self.queues).local
     }
 
     pub(crate) fn below(&self, bound: u64) -> u64 {
-        lock(&self.desk).rng.below(bound)
+        lock(&self.queues).rng.below(bound)
     }
 
     /// Records something in the history.
     pub(crate) fn record<T>(&self, record: impl FnOnce(&mut History, u64) -> T) -> T {
-        let mut desk = lock(&self.desk);
-        let now = desk.local.now;
-        record(&mut desk.history, now)
+        let mut queues = lock(&self.queues);
+        let now = queues.local.now;
+        record(&mut queues.history, now)
     }
 }

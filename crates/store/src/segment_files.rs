@@ -7,7 +7,7 @@ use crate::{Store, WriteError, Writer, lock, segment_name, write_error};
 
 /// A segment that was made ahead of its use.
 #[derive(Debug)]
-pub struct Ahead(u32);
+pub struct PreparedSegment(u32);
 
 impl Store {
     /// Creates the segment that is needed now. When the one that is being prepared has its number, takes the next.
@@ -74,7 +74,7 @@ impl Store {
     ///
     /// # Errors
     /// No room, or the disk failed.
-    pub fn make_segment(&self) -> Result<Option<Ahead>, WriteError> {
+    pub fn make_segment(&self) -> Result<Option<PreparedSegment>, WriteError> {
         if !self.wants_segment() {
             return Ok(None);
         }
@@ -83,7 +83,7 @@ impl Store {
             if writer.offset == 0 { writer.segment } else { writer.segment + 1 }
         };
         match self.create_segment(next, self.most()) {
-            Ok(()) => Ok(Some(Ahead(next))),
+            Ok(()) => Ok(Some(PreparedSegment(next))),
             // The writer was faster.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(write_error(&error)),
@@ -94,7 +94,7 @@ impl Store {
     ///
     /// # Errors
     /// The disk failed.
-    pub fn adopt_segment(&self, Ahead(next): Ahead) -> Result<(), WriteError> {
+    pub fn adopt_segment(&self, PreparedSegment(next): PreparedSegment) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         if writer.segment < next || writer.segment == next && writer.offset == 0 {
             writer.spare = Some(next);

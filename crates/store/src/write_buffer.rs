@@ -1,5 +1,5 @@
-//! What was appended and is not written yet, in whole blocks and in memory that begins at one, so that the backend can
-//! hand it to the disk without a copy in the page cache.
+//! Appended bytes that are not written yet, in whole blocks and in memory that begins at one, so that the backend can write
+//! past the page cache.
 
 /// Bytes of a block: offsets, lengths and memory at multiples of it suit every disk.
 pub(crate) const BLOCK: usize = 4_096;
@@ -8,7 +8,7 @@ const MOST: u64 = 1 << 20;
 
 /// A run of bytes at the end of a segment.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct WriteBuffer {
     /// Bytes that it takes: whole blocks.
     capacity: usize,
     /// One block more than is used, because it may begin anywhere.
@@ -20,7 +20,7 @@ pub(crate) struct Stage {
     fresh: bool,
 }
 
-impl Stage {
+impl WriteBuffer {
     /// For segments of so many bytes, in whole blocks: one of them never fills it, unless it is long.
     pub(crate) fn new(segment: u64) -> Self {
         let capacity = segment.saturating_add(BLOCK as u64).min(MOST) as usize;
@@ -99,7 +99,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_goes_where_it_belongs(parts in prop::collection::vec((0_usize..400_000, any::<bool>()), 1..20)) {
-            let (mut stage, mut file, mut wanted) = (Stage::new(MOST), Vec::new(), Vec::new());
+            let (mut stage, mut file, mut wanted) = (WriteBuffer::new(MOST), Vec::new(), Vec::new());
             let mut write = |bytes: &[u8], offset: u64| -> Result<(), ()> {
                 assert!(offset.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK));
                 assert_eq!(bytes.as_ptr().align_offset(BLOCK), 0);

@@ -1,4 +1,4 @@
-//! Gaps that a crash left are distinguished from damage.
+//! Tells gaps that a crash left from damage.
 
 use std::io;
 
