@@ -79,9 +79,10 @@ enum Step {
     },
 }
 
-/// A datagram that is handled when it comes.
+/// A datagram that came at any time before it is handled, or just now.
 fn arrives<R>(bytes: Bytes) -> Input<R> {
-    Input::Datagram { bytes, arrived: Instant::FAR }
+    let millis = bytes.last().map_or(0, |last| u64::from(*last));
+    Input::Datagram { bytes, arrived: Instant::ZERO + Span::from_millis(millis) }
 }
 
 impl AnyMap {

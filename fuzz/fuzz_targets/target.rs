@@ -87,9 +87,10 @@ fn initiator(n: u8) -> NodeId {
     if n > 250 { NodeId(u32::from(n) - 250) } else { NodeId(NodeId::FIRST_INITIATOR + u32::from(n % 3)) }
 }
 
-/// A datagram that is handled when it comes.
+/// A datagram that came at any time before it is handled, or just now.
 fn arrives<R>(bytes: Bytes) -> Input<R> {
-    Input::Datagram { bytes, arrived: Instant::FAR }
+    let millis = bytes.last().map_or(0, |last| u64::from(*last));
+    Input::Datagram { bytes, arrived: Instant::ZERO + Span::from_millis(millis) }
 }
 
 impl World {

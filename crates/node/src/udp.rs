@@ -310,7 +310,6 @@ fn count(body: &Body) -> u64 {
     }
 }
 
-/// What an error of the network says of the way to where a datagram went.
 /// How long a datagram that the kernel stamped has waited to be read at `date`. Not at all when the clock was set meanwhile.
 fn waited(stamp: Option<Duration>, date: Timespec) -> Span {
     let nanos = |seconds: i64, nanos: u32| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
@@ -319,6 +318,7 @@ fn waited(stamp: Option<Duration>, date: Timespec) -> Span {
     u64::try_from(age).ok().map(Span::from_nanos).filter(|age| *age <= LONGEST_WAIT).unwrap_or(Span::ZERO)
 }
 
+/// What an error of the network says of the way to where a datagram went.
 const fn obstacle(kind: ErrorKind) -> Option<Obstacle> {
     match kind {
         ErrorKind::ConnectionRefused => Some(Obstacle::Closed),
@@ -392,8 +392,9 @@ impl Carrier for Udp {
             // An earlier datagram did not reach its host: says nothing of those that are here.
             Err(error) => return self.errors(Some(error.kind())) > 0,
         };
-        self.read_at = now();
+        // In this order: a thread that is suspended between the two takes datagrams for younger than they are, not older.
         let date = clock_gettime(ClockId::Realtime);
+        self.read_at = now();
         for (meta, buffer) in metas.iter().zip(self.buffers.chunks(BUFFER)).take(count) {
             let joined = Bytes::copy_from_slice(&buffer[..meta.len]);
             let arrived = self.read_at - waited(meta.timestamp, date);

@@ -103,15 +103,21 @@ fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, upli
         best: Vec::new(),
     };
     let starts = offers.values().map(|offer| uplink.place(offer.start.max(now), offer.transfer).0);
-    let found: SmallVec<[(Instant, usize, Instant); 9]> =
-        starts.filter_map(|start| common.evaluate(start).map(|(last, ..)| (start, common.best.len(), last))).collect();
-    let most = found.iter().map(|(_, count, _)| *count).max()?;
-    let with_most = || found.iter().filter(|(_, count, _)| *count == most);
-    let soonest = with_most().map(|(.., last)| *last).min()?;
-    // Bids come one after the other, and the windows of the last begin a little later. Of sub-windows that are over at about the
-    // same time the last has the most to choose from, or the first who answer would always be chosen.
-    let about_soonest = with_most().filter(|(.., last)| level(*last, soonest, common.tolerance) == 0);
-    let start = about_soonest.map(|(start, ..)| *start).max()?;
+    let mut found: SmallVec<[(Instant, usize, Instant, usize); 9]> = SmallVec::new();
+    for start in starts {
+        if let Some((last, ..)) = common.evaluate(start) {
+            let ranks = common.best.iter().filter_map(|id| Some(offers.get(id)?.rank)).fold(0, usize::saturating_add);
+            found.push((start, common.best.len(), last, ranks));
+        }
+    }
+    let most = found.iter().map(|(_, count, ..)| *count).max()?;
+    let with_most = || found.iter().filter(|(_, count, ..)| *count == most);
+    let soonest = with_most().map(|(_, _, last, _)| *last).min()?;
+    // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Of sub-windows that
+    // are over as good as at the same time the hash decides, or the first who answer would always be chosen.
+    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(common.tolerance);
+    let about_soonest = with_most().filter(|(_, _, last, _)| last.since(soonest) <= differ);
+    let start = about_soonest.min_by_key(|(start, _, _, ranks)| (*ranks, *start)).map(|(start, ..)| *start)?;
     let (_, rate, length) = common.evaluate(start)?;
     Some(Choice { start, targets: common.best, length, rate })
 }

@@ -209,6 +209,12 @@ impl DiskTime {
         self.classes.insert(class, learned);
     }
 
+    /// How long one of `bytes` took when it was measured last.
+    fn known(&self, bytes: u32) -> Span {
+        let assumed = Span::of_transfer(u64::from(bytes), FIRST_READS);
+        self.classes.get(&bytes.max(1).ilog2()).map_or(assumed, |learned| Span::from_nanos(learned.nanos))
+    }
+
     /// How long an operation of `bytes` should take.
     fn expect(&self, now: Instant, bytes: u32) -> Span {
         let assumed = Span::of_transfer(u64::from(bytes), self.assumed.max(1));
@@ -253,6 +259,12 @@ impl DiskQueue {
         self.last_done = now;
     }
 
+    /// How long the disk has been at what it does now, if the oldest that it has was handed over at `begun`.
+    #[must_use]
+    pub fn at_work(&self, now: Instant, begun: Instant) -> Span {
+        now.since(begun.max(self.last_done))
+    }
+
     /// Takes note that one ended now of which nothing is learned.
     pub const fn passed(&mut self, now: Instant) {
         self.last_done = now;
@@ -262,6 +274,12 @@ impl DiskQueue {
     #[must_use]
     pub fn each(&self, now: Instant, bytes: u32) -> Span {
         self.each.expect(now, bytes)
+    }
+
+    /// What an operation of `bytes` that is there keeps the next one from the disk by.
+    #[must_use]
+    pub fn ahead(&self, bytes: u32) -> Span {
+        self.each.known(bytes)
     }
 
     /// When an operation of `bytes` that is handed over at `at` should be done, behind those that take the disk `ahead` from

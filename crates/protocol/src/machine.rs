@@ -61,7 +61,8 @@ pub enum Input<R> {
     Datagram {
         /// Its bytes.
         bytes: Bytes,
-        /// When it came to this node, which may have been busy with others since then: spans of messages count from here.
+        /// When it came to this node, which may have been busy with others since then: the spans in it count from here, but for
+        /// those that allow for the time that this node takes, too.
         arrived: Instant,
     },
     /// A run of payload whose header was taken off already: many datagrams of one transfer that a driver received, or

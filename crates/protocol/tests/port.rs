@@ -66,6 +66,34 @@ fn copies_that_arrive_at_once_do_not_make_the_port_look_slow() {
     assert!(slot.transfer.as_nanos().abs_diff(alone) < alone / 20, "{:?}", slot.transfer);
 }
 
+#[test]
+fn sockets_that_are_read_in_turn_do_not_make_the_port_look_slow() {
+    let mut target = target();
+    let each = SIZE / DATAGRAM;
+    let mut begin = 0;
+    for pair in 0..40 {
+        for copy in 0..2 {
+            window(&tell(&mut target, at(begin), &put(2 * pair + copy, 1, id(2 * pair + copy), SIZE), None).0);
+        }
+        // The datagrams of both come in turn, and half of those of one are read before half of those of the other.
+        for half in [0..each / 2, each / 2..each] {
+            let read = begin + u64::from(2 * half.end) * EACH;
+            for copy in 0..2 {
+                for nth in half.clone() {
+                    let came = begin + (u64::from(2 * nth) + copy) * EACH;
+                    let handled = read + copy * u64::from(each) + u64::from(nth);
+                    is_handled(&mut target, (came, handled), 2 * pair + copy, nth * DATAGRAM);
+                }
+            }
+        }
+        begin += u64::from(2 * each + 1) * EACH;
+    }
+    let transfer = window(&tell(&mut target, at(begin), &put(1_000, 1, id(1_000), SIZE), None).0).transfer.as_nanos();
+    let alone = u64::from(SIZE);
+    // When one is complete, a quarter of all has come and was not read.
+    assert!(transfer.abs_diff(alone) < alone * 2 / 5, "{transfer}");
+}
+
 /// How long a transfer should take after 40 whose datagrams arrive and are handled when `when` says, of their number among all.
 fn learned(target: &mut Target, when: impl Fn(u64) -> (u64, u64)) -> u64 {
     let each = u64::from(SIZE / DATAGRAM);

@@ -82,6 +82,19 @@ fn idle_fast_disks_share_what_one_client_puts() {
     }
 }
 
+/// A leader knows of a disk what its target reported last. One that nobody has used for a while may be fast by now, for all that is
+/// known, and is tried; but it must not be buried in copies before the first of them says how slow it is.
+#[test]
+fn slow_disks_are_tried_with_little_by_a_leader() {
+    for seed in [1, 2] {
+        let keys = ["protocol=leader", "load=0.8", "reads_percent=50", "slow_times=10", &format!("seed={seed}")];
+        let outcome = run(&shipped("reads.toml", &keys)).unwrap();
+        no_failure(&outcome);
+        let tail = outcome.latency.value_at_quantile(0.999) as f64 / 1e6;
+        assert!(tail < 12.0, "seed {seed}: {tail} ms");
+    }
+}
+
 #[test]
 fn a_get_over_an_idle_network_takes_what_the_formula_says() {
     for (protocol, tolerance) in [("hash", 0.02), ("replicast-h", 0.05)] {
@@ -192,7 +205,7 @@ fn a_run_repeats_exactly_on_every_build_and_any_number_of_threads() {
     assert_eq!(one, DIGESTS, "what is repeated has changed: if it was meant to, write the new digests down");
 }
 
-const DIGESTS: [u64; 3] = [1_761_768_949_410_224_428, 9_949_136_898_830_591_966, 18_169_515_371_622_226_520];
+const DIGESTS: [u64; 3] = [807_373_326_987_710_358, 1_896_427_225_246_727_464, 15_992_321_028_887_787_562];
 
 #[test]
 fn what_disks_can_do_counts_their_syncs_and_hashing() {

@@ -155,9 +155,15 @@ impl Context {
 
     /// How much later than its window a transfer may still begin. The choice is sometimes late, by what bids differ from
     /// each other; a receive buffer is kept for the payload all the same, and a transfer that runs into the next costs
-    /// less than another negotiation.
+    /// less than another negotiation. This node may be behind, too.
     pub(super) fn slack(&self) -> Span {
-        self.bids.deviation().times(4).min(self.config.late.div(4))
+        let behind = self.now.since(self.arrived);
+        (self.bids.deviation().times(4) + behind).min(self.config.late.div(4))
+    }
+
+    /// By how much a grant is usually later than others.
+    pub(super) fn grant_lateness(&self) -> Span {
+        self.grants.deviation().min(self.config.late.div(4))
     }
 
     /// The window length to ask for, in percent of a transfer of `length` to several targets: longer than the transfer by what bids

@@ -124,7 +124,7 @@ impl Get {
             progress: Progress::default(),
             round: Round::new(),
             offers: Vec::new(),
-            leader: LeaderAttempts { asked: None, since: context.now, left },
+            leader: LeaderAttempts { asked: None, last: None, left },
             multicast: true,
             reachability: Rounds::default(),
             accepted: 0,
@@ -250,14 +250,14 @@ impl Get {
         let (txn, round, id, group) = (self.txn, self.round.number, self.job.id, self.round.group);
         let seek = Message::Leading(Leading::Seek(Seek { txn, round, id, group, leader, earliest }));
         context.send_group(group, &self.round.asked_of, &seek, self.multicast);
-        self.leader.since = context.now;
+        self.leader.last = Some((leader, context.now));
         let until = context.leader_until();
         self.phase = Phase::Asking { since: context.now, soft: until, hard: until };
     }
 
     /// The leader chose a holder, which sends in the window.
     pub(super) fn on_grant(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
-        context.grant_arrived(self.leader.since);
+        self.leader.note_grant(context, from);
         if ![self.round.number, self.accepted].contains(&grant.round) {
             context.give_back(from, grant);
             return Step::Continue;
@@ -269,9 +269,10 @@ impl Get {
             return context.ignore(IgnoredReason::Late);
         }
         self.round.answered.push(from);
-        let (start, _) = context.downlink.hole(context.now + window.start, grant.transfer);
+        let granted = context.arrived + window.start;
+        let (start, _) = context.downlink.hole(granted.max(context.now), grant.transfer);
         context.downlink.insert(Window { start, end: start + grant.transfer, txn: self.txn });
-        let late = start.since(context.now + window.start);
+        let late = start.since(granted);
         if late > Span::ZERO && grant.size as usize > context.config.quantum {
             // What goes out in one piece anyway fits into any queue.
             let granted = Grants::from_iter([Granted { target: window.target, offset: late }]);
@@ -336,7 +337,7 @@ impl Get {
         }
         context.bid_arrived(since);
         match bid.answer {
-            Answer::Window(offered) => self.offers.push((from, offered, context.now)),
+            Answer::Window(offered) => self.offers.push((from, offered, context.arrived)),
             Answer::NotHere => self.progress.absent.push(from),
             Answer::Busy(wait) => {
                 self.round.note_busy(wait);

@@ -130,7 +130,7 @@ impl Put {
             ranked: Vec::new(),
             offers: Offers::new(),
             earliest: context.now,
-            leader: LeaderAttempts { asked: None, since: context.now, left },
+            leader: LeaderAttempts { asked: None, last: None, left },
             refusals: Vec::new(),
             multicast: true,
             reachability: Rounds::default(),
@@ -381,8 +381,7 @@ impl Put {
                         rate: u64::from(offered.rate),
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
-                        // This node is behind by as much.
-                        slack: context.slack() + context.now.since(context.arrived),
+                        slack: context.slack(),
                     };
                     self.offers.insert(from, offer);
                 }
@@ -475,7 +474,8 @@ impl Put {
         let used_domains = self.progress.goal.domains();
         let is_free = move |domain: u16| !used_domains.contains(&domain);
         let elsewhere = move || self.offers.iter().filter(move |(_, offer)| is_free(offer.domain));
-        let wait = |offer: &Offer| offer.done.since(context.now);
+        // What has begun can begin now at the earliest.
+        let wait = |offer: &Offer| offer.finish(offer.start.max(context.now)).since(context.now);
         let soonest = elsewhere().map(|(_, offer)| wait(offer)).min().unwrap_or(Span::ZERO);
         elsewhere().filter(move |(_, offer)| wait(offer) <= soonest.times(2))
     }

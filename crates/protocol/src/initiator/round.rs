@@ -1,5 +1,6 @@
 //! What puts and gets know of their present round: a question to some of a group, and who has answered.
 
+use super::Context;
 use crate::id::{GroupId, NodeId};
 use crate::time::{Instant, Span};
 
@@ -53,7 +54,17 @@ impl Round {
 pub(super) struct LeaderAttempts {
     /// Whom this round asks instead of the group.
     pub(super) asked: Option<NodeId>,
-    pub(super) since: Instant,
+    /// Who was asked last, and when: a grant that comes after patience is over says how long grants take, too.
+    pub(super) last: Option<(NodeId, Instant)>,
     /// Rounds that may ask it yet: none when it did not answer, or could not grant anything.
     pub(super) left: u8,
+}
+
+impl LeaderAttempts {
+    /// A grant came.
+    pub(super) fn note_grant(&self, context: &mut Context, from: NodeId) {
+        if let Some((_, since)) = self.last.filter(|(leader, _)| *leader == from) {
+            context.grant_arrived(since);
+        }
+    }
 }

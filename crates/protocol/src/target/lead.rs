@@ -107,7 +107,7 @@ impl Lead {
 }
 
 impl View {
-    fn of(now: Instant, report: &Report) -> Self {
+    fn of(now: Instant, arrived: Instant, report: &Report) -> Self {
         let mut view = Self {
             reported: now,
             inward: Calendar::default(),
@@ -119,14 +119,14 @@ impl View {
             outward: Calendar::default(),
             read_free: now,
         };
-        view.update(now, report);
+        view.update(now, arrived, report);
         view
     }
 
-    fn update(&mut self, now: Instant, report: &Report) {
+    fn update(&mut self, now: Instant, arrived: Instant, report: &Report) {
         self.reported = now;
-        self.port_busy_until = now + report.port;
-        self.disk_free = now + report.disk;
+        self.port_busy_until = arrived + report.port;
+        self.disk_free = arrived + report.disk;
         self.writes.insert(report.size.ilog2(), (report.each, report.whole));
         self.rate = report.rate.max(1);
         self.free = report.free;
@@ -254,7 +254,7 @@ impl Target {
     }
 
     fn reported(&mut self, from: NodeId, report: &Report) {
-        let (now, id) = (self.now, report.group);
+        let (now, arrived, id) = (self.now, self.arrived, report.group);
         let member = self.is_member(id, from);
         let Some(group) = self.lead.groups.get_mut(&id).filter(|group| member && group.leadership.is_some()) else {
             return self.event(Event::Ignored(IgnoredReason::Late));
@@ -264,7 +264,8 @@ impl Target {
             return self.claim(id);
         }
         if let Some(leadership) = &mut group.leadership {
-            leadership.views.entry(from).or_insert_with(|| View::of(now, report)).update(now, report);
+            let view = leadership.views.entry(from).or_insert_with(|| View::of(now, arrived, report));
+            view.update(now, arrived, report);
         }
     }
 
@@ -456,7 +457,7 @@ impl Target {
         let until = self.now + self.config.late.div(40);
         let sought = self.lead.sought.entry(txn).or_insert_with(|| Sought { until, holders: Vec::new() });
         if sought.holders.iter().all(|(holder, ..)| *holder != from) {
-            sought.holders.push((from, self.now, holds));
+            sought.holders.push((from, self.arrived, holds));
         }
         if sought.holders.len() >= usize::from(self.setup.map.copies) {
             self.grant_get(txn);

@@ -44,7 +44,7 @@ use crate::wire::{
 /// What an effect under way was started for.
 #[derive(Clone, Debug)]
 enum Pending {
-    Put { from: NodeId, request: PutRequest },
+    Put { from: NodeId, request: PutRequest, arrived: Instant },
     Get { from: NodeId, txn: TxnId, round: u8, id: ChunkId, unreserved: bool, earliest: Span },
     Granted { from: NodeId, txn: TxnId, round: u8 },
     Seek { from: NodeId, seek: Seek },
@@ -142,10 +142,9 @@ impl Target {
         }
     }
 
-    /// How long the oldest operation of a kind has been with the disk. The next is expected to take at least as long: otherwise a
-    /// disk that hangs would look as fast as one that nobody has tried.
-    fn oldest(&self, begun: impl Fn(&Pending) -> Option<Instant>) -> Span {
-        self.pending.values().find_map(begun).map_or(Span::ZERO, |begun| self.now.since(begun))
+    /// When the oldest operation of a kind was handed to the disk.
+    fn oldest(&self, begun: impl Fn(&Pending) -> Option<Instant>) -> Instant {
+        self.pending.values().find_map(begun).unwrap_or(self.now)
     }
 
     /// Copies on their way in or out: none when the cluster is quiet.
@@ -197,7 +196,7 @@ impl Target {
         }
         let busy = Answer::Busy(self.config.late);
         match pending {
-            Pending::Put { from, request } => self.bid(from, request.txn, request.round, busy),
+            Pending::Put { from, request, .. } => self.bid(from, request.txn, request.round, busy),
             Pending::Get { from, txn, round, .. } => self.bid(from, txn, round, busy),
             Pending::List { from, txn } | Pending::Discard { from, txn, .. } | Pending::Usage { from, txn } => {
                 self.bid(from, txn, 0, busy);
@@ -305,7 +304,9 @@ impl Target {
             return;
         };
         match (pending, completion) {
-            (Pending::Put { from, request }, Completion::Found(found)) => self.put_looked_up(from, request, found),
+            (Pending::Put { from, request, arrived }, Completion::Found(found)) => {
+                self.put_looked_up(from, request, arrived, found);
+            }
             (Pending::Get { from, txn, round, id, unreserved, earliest }, Completion::Found(found)) => match found {
                 Some(size) => self.offer_get(from, txn, round, id, size, unreserved, earliest),
                 None => self.bid(from, txn, round, Answer::NotHere),

@@ -84,10 +84,13 @@ impl Target {
             None => {}
         }
         let promise = self.promise();
-        self.begin_effect(Effect::Lookup { id: request.id, promise }, Pending::Put { from, request });
+        self.begin_effect(
+            Effect::Lookup { id: request.id, promise },
+            Pending::Put { from, request, arrived: self.arrived },
+        );
     }
 
-    pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, found: Option<u32>) {
+    pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, arrived: Instant, found: Option<u32>) {
         let (txn, round) = (request.txn, request.round);
         // A new put does not count on a copy whose disk fails.
         if found.is_some() && !self.disk_failed {
@@ -104,7 +107,7 @@ impl Target {
         if self.reservations.len() >= limits::RESERVATIONS {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
         }
-        let offer = if request.unreserved { self.offer_share(&request) } else { self.offer_window(&request) };
+        let offer = if request.unreserved { self.offer_share(&request) } else { self.offer_window(&request, arrived) };
         let (offered, window) = match offer {
             Ok(offer) => offer,
             Err(wait) => return self.bid(from, txn, round, Answer::Busy(wait)),
@@ -149,20 +152,25 @@ impl Target {
         let transfer = Span::of_transfer(size, u64::from(rate));
         let done = self.disk_done(start + transfer, request.size).since(self.now);
         let offered =
-            OfferedWindow { start: start.since(self.now), length: transfer, transfer, done, rate, size: request.size };
+            OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
         Ok((offered, (start, start + transfer)))
     }
 
     /// The earliest window in which port, disk and receive buffer are free together; `Err` says when to ask again.
-    fn offer_window(&mut self, request: &PutRequest) -> Result<(OfferedWindow, (Instant, Instant)), Span> {
+    fn offer_window(
+        &mut self,
+        request: &PutRequest,
+        asked: Instant,
+    ) -> Result<(OfferedWindow, (Instant, Instant)), Span> {
         let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
         let transfer = self.link.span(self.now, u64::from(request.size)) + self.config.guard;
+        // From now, and not from when it was asked: the time that we take is part of what the initiator leads by.
         let mut earliest = (self.now + request.earliest).max(self.behind());
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
         let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
             (earliest, Instant::FAR)
         } else {
-            self.both_free(earliest, transfer, request)
+            self.both_free(earliest, transfer, request, asked)
         };
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
@@ -204,20 +212,26 @@ impl Target {
     /// ones count by the share of them that is accepted.
     fn disk_done(&self, at: Instant, size: u32) -> Instant {
         // Chunks are mostly of one size, and what one takes is the same for all of it.
-        let (mut of, mut each) = (size, self.writes.each(self.now, size));
+        let (mut of, mut each) = (size, self.writes.ahead(size));
         let mut sure = self.scrub_until.since(self.now);
         let mut tentative = Span::ZERO;
         for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
             let own = r.incoming.size();
             if own != of {
-                (of, each) = (own, self.writes.each(self.now, own));
+                (of, each) = (own, self.writes.ahead(own));
             }
             *sum = *sum + each;
         }
-        let begun = |pending: &Pending| if let Pending::Write { begun, .. } = pending { Some(*begun) } else { None };
-        let sure = sure.max(self.oldest(begun));
+        let sure = sure.max(self.at_write());
         self.writes.done(self.now, at, sure + self.accept_rate.scale(tentative), size)
+    }
+
+    /// How long the disk has been at the write that it does now. The next is expected to take at least as long: otherwise a disk
+    /// that hangs would look as fast as one that nobody has tried.
+    fn at_write(&self) -> Span {
+        let begun = |pending: &Pending| if let Pending::Write { begun, .. } = pending { Some(*begun) } else { None };
+        self.writes.at_work(self.now, self.oldest(begun))
     }
 
     /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
@@ -313,8 +327,8 @@ impl Target {
 
     fn backlog(&self, counts: impl Fn(&Reservation) -> bool) -> Span {
         let writes = self.reservations.values().filter(|r| counts(r));
-        let each = writes.map(|r| self.writes.each(self.now, r.incoming.size()));
-        each.fold(self.scrub_until.since(self.now), |sum, each| sum + each)
+        let each = writes.map(|r| self.writes.ahead(r.incoming.size()));
+        each.fold(self.scrub_until.since(self.now), |sum, each| sum + each).max(self.at_write())
     }
 
     /// What a write of `size` keeps the disk from the next one by, and what it takes by itself.
@@ -393,11 +407,13 @@ impl Target {
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.claim.is_reserved());
         let size = r.incoming.size();
-        let alone = !self.others_arrive(txn);
-        let step = at_once(self.config.quantum, self.config.per_datagram);
+        // Before the next quantum the sender waits, as its rate wants it. Its datagrams may be smaller than ours.
+        let per_datagram = payload.len().min(self.config.per_datagram);
+        let step = at_once(self.config.quantum, per_datagram);
+        let pauses = step > per_datagram && (header.offset as usize).is_multiple_of(step);
+        let alone = (first || pauses) && !self.others_arrive(txn);
         match self.busy.as_mut().filter(|_| !(alone && first)) {
-            // Before the next quantum the sender waits, as its rate wants it.
-            Some(busy) if alone && (header.offset as usize).is_multiple_of(step) => busy.resume(self.arrived, self.now),
+            Some(busy) if alone && pauses => busy.resume(self.arrived, self.now),
             Some(busy) => busy.add(self.arrived, self.now, payload.len()),
             None => self.busy = Some(Busy::first(self.arrived, self.now)),
         }

@@ -264,7 +264,7 @@ impl Target {
         let reading = self.servings.values().filter(|s| s.state.is_reading());
         let ahead = reading.map(|s| self.reads.each(self.now, s.size)).fold(self.scrub_until.since(self.now), Add::add);
         let begun = |pending: &Pending| if let Pending::Read { begun, .. } = pending { Some(*begun) } else { None };
-        let ahead = ahead.max(self.oldest(begun));
+        let ahead = ahead.max(self.reads.at_work(self.now, self.oldest(begun)));
         (self.reads.done(self.now, self.now, ahead, size).since(self.now), self.reads.each(self.now, size))
     }
 

@@ -85,7 +85,7 @@ impl Get {
             {
                 // It holds the chunk: that is worth knowing.
                 self.round.answered.push(from);
-                self.offers.push((from, offered, context.now));
+                self.offers.push((from, offered, context.arrived));
             } else if !self.round.awaits(from) {
                 return context.ignore(IgnoredReason::Late);
             }
@@ -106,8 +106,8 @@ impl Get {
     }
 
     fn take_other(&mut self, context: &mut Context, from: NodeId, offered: &OfferedWindow) {
-        let window = context.now + offered.start;
-        let (start, _) = context.downlink.hole(window, offered.transfer);
+        let window = context.arrived + offered.start;
+        let (start, _) = context.downlink.hole(window.max(context.now), offered.transfer);
         let offset = start.since(window).min(offered.length.less(offered.transfer));
         if context.config.transport.reserved {
             // Of two windows of one get only one will be used.

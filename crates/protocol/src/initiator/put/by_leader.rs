@@ -13,8 +13,8 @@ impl Put {
         let request = self.request(context);
         let length = Span::of_transfer(u64::from(self.size()), context.config.link_rate);
         // A grant that comes too late is given back, and all is asked again.
-        let earliest = context.now + request.earliest + context.grants.deviation();
-        let (start, _) = context.uplink.place(earliest, length);
+        let lead = context.lead() + context.grant_lateness();
+        let (start, _) = context.uplink.place(context.now + lead, length);
         let have = self.progress.holders.iter().take(limits::COPIES).copied().collect();
         let avoid =
             self.progress.failed.iter().chain(&self.progress.full).take(limits::GROUP_MEMBERS).copied().collect();
@@ -24,7 +24,7 @@ impl Put {
         context.uplink.insert_free(Window { start, end: start + length, txn: self.txn });
         context.send(Destination::Node(leader), &Message::Leading(Leading::Request(request)));
         self.reachability.ask(context.now, None);
-        self.leader.since = context.now;
+        self.leader.last = Some((leader, context.now));
         let until = context.leader_until();
         self.phase = Phase::Asking { since: context.now, soft: until, hard: until };
     }
@@ -39,7 +39,7 @@ impl Put {
 
     /// The leader granted windows on behalf of some members.
     pub(in crate::initiator) fn on_grant(&mut self, context: &mut Context, from: NodeId, grant: &Grant) -> Step {
-        context.grant_arrived(self.leader.since);
+        self.leader.note_grant(context, from);
         if grant.round != self.round.number {
             context.give_back(from, grant);
             return Step::Continue;
@@ -74,7 +74,7 @@ impl Put {
         let mut late = false;
         for choice in &mut choices {
             let start = uplink.place(choice.start.max(context.now), choice.length).0;
-            late |= start.since(choice.start.max(context.now)) > choice.length.div(4).max(context.grants.deviation());
+            late |= start.since(choice.start) > choice.length.div(4).max(context.grant_lateness());
             choice.start = start;
             uplink.insert_free(Window { start, end: start + choice.length, txn: self.txn });
         }

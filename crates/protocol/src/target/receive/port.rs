@@ -22,9 +22,10 @@ impl Busy {
         Self { arriving: Span::ZERO, handling: Span::ZERO, arrived, handled, bytes: 0 }
     }
 
-    /// The first datagram after a pause that the sender made.
-    pub(super) const fn resume(&mut self, arrived: Instant, handled: Instant) {
-        (self.arrived, self.handled) = (arrived, handled);
+    /// The first datagram after a pause that the sender made. Those of two sockets are read in turn, so one that came before the
+    /// last may follow it.
+    pub(super) fn resume(&mut self, arrived: Instant, handled: Instant) {
+        (self.arrived, self.handled) = (self.arrived.max(arrived), handled);
     }
 
     /// Further payload.
@@ -41,14 +42,20 @@ impl Busy {
 }
 
 impl Target {
-    /// The earliest place for a `transfer` at or after `earliest` when the initiator has its port, too.
-    pub(super) fn both_free(&self, mut earliest: Instant, transfer: Span, request: &PutRequest) -> (Instant, Instant) {
+    /// The earliest place for a `transfer` at or after `earliest` when the initiator, which asked at `asked`, has its port, too.
+    pub(super) fn both_free(
+        &self,
+        mut earliest: Instant,
+        transfer: Span,
+        request: &PutRequest,
+        asked: Instant,
+    ) -> (Instant, Instant) {
         for (from, until) in &request.busy {
             let (start, _) = self.inward.place(earliest, transfer);
-            if start + least(transfer) <= self.arrived + *from {
+            if start + least(transfer) <= asked + *from {
                 break;
             }
-            earliest = earliest.max(self.arrived + *until);
+            earliest = earliest.max(asked + *until);
         }
         self.inward.place(earliest, transfer)
     }
