@@ -163,7 +163,7 @@ impl Context {
 
     /// By how much a grant is usually later than others.
     pub(super) fn grant_lateness(&self) -> Span {
-        self.grants.deviation().min(self.config.late.div(4))
+        self.grants.deviation().min(self.config.late)
     }
 
     /// The window length to ask for, in percent of a transfer of `length` to several targets: longer than the transfer by what bids

@@ -73,8 +73,10 @@ impl Put {
         let mut uplink = context.uplink.clone();
         let mut late = false;
         for choice in &mut choices {
-            let start = uplink.place(choice.start.max(context.now), choice.length).0;
-            late |= start.since(choice.start) > choice.length.div(4).max(context.grant_lateness());
+            let at_once = choice.start.max(context.now);
+            let start = uplink.place(at_once, choice.length).0;
+            late |= start.since(at_once) > choice.length.div(4).max(context.grant_lateness());
+            late |= start.since(choice.start) > context.config.late;
             choice.start = start;
             uplink.insert_free(Window { start, end: start + choice.length, txn: self.txn });
         }
