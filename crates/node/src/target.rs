@@ -436,7 +436,7 @@ fn space_loop(id: u32, store: &Store, bell: &Receiver<()>, mailbox: &Mailbox<Req
         mailbox.send(Mail::Request(Request::Free(store.space().free)));
     };
     check_space();
-    // Reporter once until it works again: on a full disk every write asks anew, and the log may be on that disk.
+    // Reported once until it works again: on a full disk every write asks anew, and the log may be on that disk.
     let warned = std::cell::Cell::new(false);
     let prepare = || match store.prepare_segment() {
         Ok(()) => warned.set(false),
