@@ -314,7 +314,7 @@ impl World {
                     | Message::Mark { txn }
                     | Message::Usage { txn } => (txn, None),
                     Message::Discard(discard) => (discard.txn, None),
-                    Message::Probe { txn, id } => (txn, Some(id)),
+                    Message::Probe { txn, id, .. } => (txn, Some(id)),
                     _ => return,
                 };
                 if !self.txns.contains(&begun) {

@@ -67,7 +67,7 @@ struct World {
 
 fuzz_target!(|plan: Plan| {
     let room = if plan.little_room { 60_000 } else { 1 << 30 };
-    let setup = Setup { id: NodeId(1), map: map(head(NodeId(1), 0).epoch), free: room, chunks: 0, bug: None };
+    let setup = Setup { id: NodeId(1), map: map(head(NodeId(1), 0).epoch), free: room, chunks: 0, seed: 0, bug: None };
     let mut world = World {
         target: Target::new(setup, plan.knobs.config()),
         now: Instant::ZERO,

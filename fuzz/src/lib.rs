@@ -5,11 +5,12 @@ use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::Redundancy;
+use protocol::census::{Counted, Holding, IdRange, PARTS};
+use protocol::redundancy::{Redundancy, Wanted};
 use protocol::time::Span;
 use protocol::transport::Transport;
 use protocol::wire::{
-    Ack, Answer, ByteRange, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head, Holds, LeadRequest,
+    Ack, Answer, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head, Holds, LeadRequest,
     Leading, Message, OfferedWindow, PutRequest, Repair, Report, Seek, Usage,
 };
 
@@ -79,6 +80,22 @@ impl Knobs {
 /// A well-formed control message with hostile contents.
 #[derive(Arbitrary, Clone, Debug)]
 pub enum Say {
+    Census {
+        group: u8,
+        depth: u8,
+        bits: u32,
+        salt: u64,
+        after: Option<u8>,
+    },
+    Counted {
+        sums: bool,
+        ids: Vec<u8>,
+        more: bool,
+    },
+    Restore {
+        chunk: u8,
+        wanted: u8,
+    },
     Put {
         round: u8,
         chunk: u8,
@@ -88,6 +105,8 @@ pub enum Say {
         stretch: u16,
         unreserved: bool,
         removal: bool,
+        wanted: u8,
+        restores: bool,
         busy: Vec<AnySpan>,
     },
     Bid {
@@ -113,6 +132,7 @@ pub enum Say {
     },
     Probe {
         chunk: u8,
+        wanted: u8,
     },
     Suspect {
         chunk: u8,
@@ -251,7 +271,7 @@ impl Say {
     #[must_use]
     pub fn message(self, txn: TxnId) -> Message {
         match self {
-            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, busy } => {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, wanted, restores, busy } => {
                 let (id, bytes) = chunk(n);
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
@@ -266,6 +286,8 @@ impl Say {
                     stretch,
                     unreserved,
                     removal,
+                    wanted: Wanted::from_code(wanted).unwrap_or(Wanted::BY_MAP),
+                    restores,
                     busy: busy.into(),
                 };
                 Message::PutRequest(put)
@@ -287,7 +309,30 @@ impl Say {
                 let ranges = ranges.into_iter().take(8).map(|(offset, len)| ByteRange { offset, len }).collect();
                 Message::Repair(Repair { txn, rate, ranges })
             }
-            Self::Probe { chunk: n } => Message::Probe { txn, id: chunk(n).0 },
+            Self::Probe { chunk: n, wanted } => {
+                let wanted = Wanted::from_code(wanted).unwrap_or(Wanted::BY_MAP);
+                Message::Probe { txn, id: chunk(n).0, wanted }
+            }
+            Self::Census { group, depth, bits, salt, after } => Message::Census(CensusRequest {
+                txn,
+                group: GroupId(group.into()),
+                range: IdRange::new(depth, bits).unwrap_or(IdRange::ALL),
+                salt,
+                after: after.map(|n| chunk(n).0),
+            }),
+            Self::Counted { sums: true, ids, .. } => {
+                let mut sums = Box::new([0; PARTS]);
+                ids.iter().zip(sums.iter_mut()).for_each(|(n, sum)| *sum = u64::from(*n));
+                Message::Counted { txn, holding: Holding::Sums(sums) }
+            }
+            Self::Counted { ids, more, .. } => {
+                let copies = ids.into_iter().take(28).map(|n| Counted { id: chunk(n).0, wanted: Wanted::BY_MAP });
+                Message::Counted { txn, holding: Holding::Copies { copies: copies.collect(), more } }
+            }
+            Self::Restore { chunk: n, wanted } => {
+                let wanted = Wanted::from_code(wanted).unwrap_or(Wanted::BY_MAP);
+                Message::Restore { txn, id: chunk(n).0, wanted }
+            }
             Self::Suspect { chunk: n } => Message::Suspect { id: chunk(n).0 },
             Self::List { mut prefix, after } => {
                 prefix.truncate(ChunkId::LEN);
@@ -321,12 +366,12 @@ impl Say {
             Self::LeadRequest { round, chunk: n, earliest, have, avoid, busy } => {
                 let (id, bytes) = chunk(n);
                 let (size, group, earliest) = (bytes.len() as u32, GroupId(0), earliest.get());
-                let (redundancy, busy) = (Redundancy::Copies(3), windows(busy));
+                let (wanted, busy) = (Wanted::of(Some(Redundancy::Copies(3))), windows(busy));
                 let (have, avoid) = (nodes(have, 8), nodes(avoid, 32));
                 Leading::Request(LeadRequest {
                     txn,
                     round,
-                    redundancy,
+                    wanted,
                     id,
                     size,
                     group,
@@ -366,6 +411,7 @@ impl Say {
                     group,
                     term,
                     direction,
+                    wanted: Wanted::BY_MAP,
                     transfer,
                     rate,
                     windows,

@@ -112,7 +112,7 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
     ))?;
     if let Some(newer) = status.newer_epoch {
         line(&format!(
-            "others use a newer cluster map, of epoch {newer}: put that `cluster.toml` where this gateway has its own; until then \
+            "others use a newer cluster map, of epoch {newer}, and this gateway cannot take it over: its log says why; until it can, \
              it can hardly store or read anything"
         ))?;
     }

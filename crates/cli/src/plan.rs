@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
+use node::ClusterConfig;
 use node::config::{TargetConfig, problem};
-use node::{ClusterConfig, atomic_file};
 use protocol::id::NodeId;
 use protocol::redundancy::Redundancy;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         );
         // Nodes that use the present map take this for leave to forget.
         let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
-        write(path, (&text, &present), &ClusterConfig { settled, ..next.clone() })?;
+        write((&text, &present), &ClusterConfig { settled, ..next.clone() })?;
     }
     let row = |(id, moves): (&NodeId, &protocol::planner::moves::Move)| Row {
         id: id.0,
@@ -112,7 +112,7 @@ fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored
     // Nothing is stored, so no layout before this one is needed.
     let next = ClusterConfig { epoch, settled: Some(epoch), ..next };
     if args.write {
-        write(path, (text, present), &next)?;
+        write((text, present), &next)?;
     }
     let map = next.map()?;
     if args.table.json {
@@ -289,17 +289,8 @@ fn ensure_copies_stay(
 }
 
 /// Puts the next map in the place of the present one, which is kept, unless that is another by now.
-fn write(path: &Path, (was, present): (&str, &ClusterConfig), next: &ClusterConfig) -> anyhow::Result<()> {
-    let text = toml::to_string(next).with_context(|| format!("{} cannot be made", path.display()))?;
-    ClusterConfig::parse(&text, path).context("the next map is not read back as it is: nothing is written")?;
-    let changed = || anyhow::anyhow!("{} was changed meanwhile: nothing is written; plan again", path.display());
-    let failed = || format!("{} cannot be written", path.display());
-    // What another plan has kept under this name is its business.
-    ensure!(fs::read_to_string(path).with_context(failed)? == was, changed());
-    let kept = PathBuf::from(format!("{}.{}", path.display(), present.epoch));
-    atomic_file::write(&kept, was)
-        .with_context(|| format!("{} cannot be kept as {}", path.display(), kept.display()))?;
-    let text = format!("# A Reservoir cluster. docs/operate.md explains each line.\n{text}");
-    ensure!(atomic_file::write_if(path, was, &text).with_context(failed)?, changed());
+fn write((was, present): (&str, &ClusterConfig), next: &ClusterConfig) -> anyhow::Result<()> {
+    let written = next.replace((was, present.epoch)).context("the next map is not written")?;
+    ensure!(written, "{} was changed meanwhile: nothing is written; plan again", next.path.display());
     Ok(())
 }

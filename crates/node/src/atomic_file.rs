@@ -28,6 +28,7 @@ fn replace(path: &Path, was: Option<&str>, text: &str) -> io::Result<bool> {
     let directory = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = directory.join(format!(".{name}.{}", std::process::id()));
+    let _turn = lock(path)?;
     let write = || {
         // One that was left behind may be readable by others.
         match fs::remove_file(&partial) {
@@ -57,6 +58,22 @@ fn replace(path: &Path, was: Option<&str>, text: &str) -> io::Result<bool> {
         let _ = fs::remove_file(&partial);
     }
     written
+}
+
+/// Waits until nobody else replaces a file that is there.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        file.lock()?;
+        // Who had its turn before has put another file in the place of this one.
+        let (locked, there) = (file.metadata()?, fs::metadata(path)?);
+        if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
+            return Ok(Some(file));
+        }
+    }
 }
 
 /// Gives a file the owner and the mode that the one before it had.

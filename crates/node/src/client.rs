@@ -148,6 +148,11 @@ impl Host<Initiator> for ClientHost {
         self.metrics.event(&event);
         let handle = match &event {
             Event::Put { handle, .. } | Event::Get { handle, .. } | Event::Query { handle, .. } => *handle,
+            Event::NewMap { epoch, document } => {
+                self.map.offer(*epoch, document.clone());
+                self.mailbox.send(Mail::Reload);
+                return;
+            }
             Event::NeedMap { epoch } => {
                 if self.map.is_time(now, *epoch) {
                     self.mailbox.send(Mail::Reload);
@@ -222,7 +227,7 @@ impl Client {
     /// # Errors
     /// When no socket or thread can be had.
     pub fn start(config: &ClusterConfig, options: ClientOptions) -> Result<Self, NodeError> {
-        let map = config.map()?;
+        let map = config.map_to_hand_on()?;
         let interface = initiator_interface(config)?;
         let mut protocol = config.protocol(interface);
         protocol.transport = options.transport.unwrap_or(protocol.transport);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
+mod document;
+mod file;
 mod layout;
 
 pub use layout::{CellConfig, LayoutConfig};
@@ -11,6 +13,7 @@ pub use layout::{CellConfig, LayoutConfig};
 use protocol::config::Config;
 use protocol::limits;
 use protocol::map::MapError;
+use protocol::time::Span;
 use protocol::transport::Transport;
 use protocol::wire::{DATA_HEADER, KEY_LEN};
 use serde::{Deserialize, Serialize};
@@ -289,37 +292,10 @@ pub fn problem(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", error.message().replace('\n', " "))
 }
 
+/// How often targets look whether all chunks have their copies.
+const CENSUS_INTERVAL: Span = Span::from_secs(10);
+
 impl ClusterConfig {
-    /// Reads and checks a cluster map.
-    ///
-    /// # Errors
-    /// One line that says where and what.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Ok(Self::load_text(path)?.1)
-    }
-
-    /// The same, and the text that it was read from: to replace just that.
-    ///
-    /// # Errors
-    /// One line that says where and what.
-    pub fn load_text(path: &Path) -> Result<(String, Self), ConfigError> {
-        let text = Self::read(path)?;
-        let config = Self::parse(&text, path)?;
-        Ok((text, config))
-    }
-
-    fn read(path: &Path) -> Result<String, ConfigError> {
-        let failed = |cause: std::io::Error| ConfigError::Read {
-            path: path.to_owned(),
-            advice: match cause.kind() {
-                std::io::ErrorKind::NotFound => "name the map of a cluster with --config",
-                _ => "let this user read it, or name another with --config",
-            },
-            cause,
-        };
-        std::fs::read_to_string(path).map_err(failed)
-    }
-
     /// Checks a cluster map; `path` is where it stands, for messages and for relative paths in it.
     ///
     /// # Errors
@@ -461,6 +437,7 @@ impl ClusterConfig {
             link_rate: self.protocol.link_mbps.saturating_mul(125_000),
             choosy: self.protocol.choosy,
             per_datagram: payload_per_datagram(self.network.mtu(address), address.is_ipv6()),
+            census_interval: CENSUS_INTERVAL,
             ..Config::default()
         }
     }

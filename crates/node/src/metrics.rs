@@ -219,6 +219,7 @@ pub struct TargetMetrics {
     torn: Counter,
     disk_failed: Gauge,
     discarded: [Counter; 2],
+    restored: Counter,
     compacted: Counter,
     in_progress: Gauge,
     /// Transfers that were offered, and those of them that have a window of their own.
@@ -281,6 +282,7 @@ impl TargetMetrics {
                 "Records that were not whole at the start, as a crash leaves the last ones",
             ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
+            restored: counter(r, "restored_chunks", "Chunks put again because they had too few copies"),
             discarded: [
                 counter(r, "discarded_copies", "Copies dropped because nothing refers to them"),
                 counter(r, "discarded_bytes", "Bytes of them"),
@@ -345,11 +347,12 @@ impl TargetMetrics {
             target::Event::DiskFailed => {
                 self.disk_failed.set(1);
             }
+            target::Event::Restored { .. } => increment(&self.restored),
             target::Event::Discarded { chunks, bytes } => {
                 self.discarded[0].inc_by(u64::from(*chunks));
                 self.discarded[1].inc_by(*bytes);
             }
-            target::Event::NeedMap { .. } => {}
+            target::Event::NewMap { .. } | target::Event::NeedMap { .. } => {}
         }
     }
 
@@ -484,7 +487,7 @@ impl InitiatorMetrics {
             initiator::Event::Ignored(why) => self.net.dropped(why.name(), 1),
             initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
-            initiator::Event::Query { .. } | initiator::Event::NeedMap { .. } => {}
+            initiator::Event::Query { .. } | initiator::Event::NewMap { .. } | initiator::Event::NeedMap { .. } => {}
         }
     }
 

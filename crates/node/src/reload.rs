@@ -1,15 +1,15 @@
-//! The cluster map that a node uses, and the file in which a newer one may be.
+//! The cluster map that a node uses, and where newer ones come from: other nodes, which hand them on, and its own file.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use protocol::id::Epoch;
-use protocol::map::ClusterMap;
+use protocol::map::{ClusterMap, MapDocument};
 use protocol::planner;
 use protocol::time::{Instant, Span};
 
-use crate::config::ClusterConfig;
+use crate::config::{ClusterConfig, ConfigError};
 
 /// The file is not read more often than this, however many others use a newer map.
 const PAUSE: Span = Span::from_secs(1);
@@ -22,6 +22,8 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct MapInUse {
     used: Arc<RwLock<(ClusterConfig, ClusterMap)>>,
     next_check: Instant,
+    /// What another node handed on, until it is looked at.
+    offered: Arc<Mutex<Option<MapDocument>>>,
     /// The newest epoch that others are known to use.
     newest_epoch: Arc<AtomicU32>,
     /// The last warning about a map that cannot be used, and when it was logged.
@@ -31,7 +33,13 @@ pub(crate) struct MapInUse {
 impl MapInUse {
     pub(crate) fn new(config: &ClusterConfig, map: &ClusterMap) -> Self {
         let used = Arc::new(RwLock::new((config.clone(), map.clone())));
-        Self { used, next_check: Instant::ZERO, newest_epoch: Arc::default(), last_warning: Arc::default() }
+        Self {
+            used,
+            next_check: Instant::ZERO,
+            offered: Arc::default(),
+            newest_epoch: Arc::default(),
+            last_warning: Arc::default(),
+        }
     }
 
     fn used(&self) -> RwLockReadGuard<'_, (ClusterConfig, ClusterMap)> {
@@ -61,53 +69,87 @@ impl MapInUse {
         is_time
     }
 
-    /// Reads the file; what is newer there is in use from now on. `node` is for the log.
+    /// Another node handed its map on, which is newer: it is looked at next.
+    pub(crate) fn offer(&self, epoch: Epoch, document: MapDocument) {
+        self.newest_epoch.fetch_max(epoch.0, Ordering::Relaxed);
+        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(document);
+    }
+
+    /// Looks at what another node handed on, or else reads the file; what is newer there is in use from now on. `node` is for the
+    /// log.
     pub(crate) fn reload(&self, node: &str) -> Option<(ClusterConfig, ClusterMap)> {
+        let old = self.get();
+        let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let found = match &offered {
+            Some(document) => received(document, &old),
+            None => ClusterConfig::load(&old.path),
+        };
+        match found.map_err(|error| error.to_string()).and_then(|found| self.follow(found, offered.is_some())) {
+            Ok(Some((config, map))) => {
+                let from = if offered.is_some() { ", which another node handed on" } else { "" };
+                tracing::info!("{node} uses the cluster map of epoch {}{from}", config.epoch);
+                *self.used.write().unwrap_or_else(PoisonError::into_inner) = (config.clone(), map.clone());
+                Some((config, map))
+            }
+            Ok(None) => None,
+            Err(problem) => {
+                self.warn(format!("{node} goes on with the cluster map of epoch {}: {problem}", old.epoch));
+                None
+            }
+        }
+    }
+
+    /// The map that was found, if it can follow the one in use; `None` when it need not. One that was handed on is in the file before it is in
+    /// use: what starts here later begins with no older one.
+    fn follow(&self, found: ClusterConfig, offered: bool) -> Result<Option<(ClusterConfig, ClusterMap)>, String> {
         let (old, used) = self.used().clone();
         let path = old.path.display();
-        let (config, map) = match ClusterConfig::load(&old.path).and_then(|config| Ok((config.map()?, config))) {
-            Ok((map, config)) => (config, map),
-            Err(error) => {
-                return self.stay(format!("{node} goes on with the cluster map of epoch {}: {error}", old.epoch));
-            }
-        };
-        if config.cluster != old.cluster {
-            return self
-                .stay(format!("{node} stays in its cluster {:?}: {path} names {:?}", old.cluster, config.cluster));
+        if found.cluster != old.cluster {
+            return Err(format!("its cluster is {:?}, and {path} names {:?}", old.cluster, found.cluster));
         }
-        if config.epoch <= old.epoch {
-            let (found, used) = (config.epoch, old.epoch);
-            return self.stay(format!(
-                "{node} uses the cluster map of epoch {used}; {path} has {found}: put a newer one there"
+        if found.epoch <= old.epoch {
+            let epoch = found.epoch;
+            return if offered { Ok(None) } else { Err(format!("{path} has {epoch}: put a newer one there")) };
+        }
+        let map = found.map_to_hand_on().map_err(|error| error.to_string())?;
+        if found.layout.is_none() && map.placement() != used.placement() {
+            return Err(format!(
+                "{path} has no [layout], and its targets are others: make the next map with `reservoir cluster plan`"
             ));
         }
-        if config.layout.is_none() && map.placement() != used.placement() {
-            return self.stay(format!(
-                "{node} goes on with the cluster map of epoch {}: {path} has no [layout], and its targets are others: make the next map with `reservoir cluster plan`",
-                old.epoch
-            ));
+        let map = find_all(&map, &used, found.settled).and_then(|()| follow(&map, &used)).map_err(|problem| {
+            if offered { format!("in that of others {problem}") } else { format!("in {path} {problem}") }
+        })?;
+        if offered {
+            keep(&found)?;
         }
-        let map = match find_all(&map, &used, config.settled).and_then(|()| follow(&map, &used)) {
-            Ok(map) => map,
-            Err(problem) => {
-                return self
-                    .stay(format!("{node} goes on with the cluster map of epoch {}: in {path} {problem}", old.epoch));
-            }
-        };
-        tracing::info!("{node} uses the cluster map of epoch {}", config.epoch);
-        *self.used.write().unwrap_or_else(PoisonError::into_inner) = (config.clone(), map.clone());
-        Some((config, map))
+        Ok(Some((found, map)))
     }
 
     /// Nothing changes, and the log says why, the same once a minute.
-    fn stay<T>(&self, why: String) -> Option<T> {
+    fn warn(&self, why: String) {
         let mut warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
         if warning.as_ref().is_none_or(|(last, at)| *last != why || at.elapsed() >= WARN_INTERVAL) {
             tracing::warn!("{why}");
             *warning = Some((why, std::time::Instant::now()));
         }
-        None
     }
+}
+
+/// What another node handed on, or what is in the file by now if that is not older: somebody else may have put it there.
+fn received(document: &MapDocument, used: &ClusterConfig) -> Result<ClusterConfig, ConfigError> {
+    let file = ClusterConfig::load(&used.path).ok();
+    let received = ClusterConfig::received(document, file.as_ref().unwrap_or(used))?;
+    Ok(file.filter(|file| file.epoch >= received.epoch).unwrap_or(received))
+}
+
+/// Puts a map into its file, unless that has it already.
+fn keep(map: &ClusterConfig) -> Result<(), String> {
+    let (text, before) = ClusterConfig::load_text(&map.path).map_err(|error| error.to_string())?;
+    if before.epoch >= map.epoch || map.replace((&text, before.epoch)).map_err(|error| error.to_string())? {
+        return Ok(());
+    }
+    Err(format!("{} was changed meanwhile", map.path.display()))
 }
 
 /// Whether all that the map in use leads to is found by a newer one as well, on the targets that are left; else what to do. `settled`

@@ -83,6 +83,10 @@ impl Host<Target> for TargetHost {
                  disk, or restart the target if the disk is well again",
                 self.id.0
             ),
+            Event::NewMap { epoch, document } => {
+                self.map.offer(epoch, document);
+                self.mailbox.send(Mail::Reload);
+            }
             Event::NeedMap { epoch } => {
                 if self.map.is_time(now, epoch) {
                     self.mailbox.send(Mail::Reload);
@@ -104,12 +108,12 @@ impl TargetNode {
     /// The directory, the store, or the address cannot be had.
     pub fn start(config: &ClusterConfig, id: u32) -> Result<Self, NodeError> {
         let target = config.targets.iter().find(|t| t.id == id).ok_or(NodeError::NoSuchTarget(id))?;
-        let map = config.map()?;
+        let map = config.map_to_hand_on()?;
         let (store, recovery) = open_store(config, target)?;
         let chunks = recovery.chunks;
         let udp = Udp::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
-        let setup = Setup { id: NodeId(id), map: map.clone(), free, chunks, bug: None };
+        let setup = Setup { id: NodeId(id), map: map.clone(), free, chunks, seed: random()?, bug: None };
         let machine = Target::new(setup, config.protocol(target.address.ip()));
         let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), udp.metrics.clone()));
         metrics.set_epoch(map.epoch.0);

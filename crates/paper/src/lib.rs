@@ -272,7 +272,7 @@ impl<E> Shared<E> {
         let mut name = [0; 32];
         name[..8].copy_from_slice(&txn.0.to_le_bytes());
         let id = ChunkId::from_parts(ChunkKind::Payload, name);
-        let effect = Effect::Write { id, pieces, verify: false, promise: 0, removal: false };
+        let effect = Effect::Write { id, pieces, verify: false, promise: 0.into(), removal: false };
         self.out.push_back(Output::Effect { op: OpId(txn.0), effect });
     }
 }

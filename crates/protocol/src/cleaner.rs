@@ -6,6 +6,7 @@
 
 use crate::id::{ChunkId, ChunkKind, NodeId};
 use crate::initiator::{Busy, Discard, Discarded, Found, Mark, Marked};
+use crate::redundancy::Wanted;
 
 /// Chunks in one discard.
 const BATCH: usize = 1_024;
@@ -249,6 +250,33 @@ impl Cleaner {
     }
 }
 
+/// What somebody is promised who counts on a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The mark after which it is promised.
+    pub mark: u32,
+    /// What the copy is to be kept for.
+    pub wanted: Wanted,
+    /// Whether nobody counts on it who did not before, as a holder makes copies that were lost: then nothing is promised, or what
+    /// nobody needs would be promised again and again. But what was condemned is so no more, as it may be needed.
+    pub restores: bool,
+}
+
+impl Promise {
+    /// What the stamps of a copy are that is made now.
+    #[must_use]
+    pub fn stamps(self) -> Stamps {
+        Stamps::promised(if self.restores { 0 } else { self.mark })
+    }
+}
+
+/// To keep it as the map says.
+impl From<u32> for Promise {
+    fn from(mark: u32) -> Self {
+        Self { mark, wanted: Wanted::BY_MAP, restores: false }
+    }
+}
+
 /// What a target knows of a copy's use, in numbers of its marks. In memory only: a restart forgets the marks as well, and
 /// so refuses what refers to an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -275,6 +303,21 @@ impl Stamps {
     #[must_use]
     pub fn promised(mark: u32) -> Self {
         Self { promised: mark, condemned: 0 }
+    }
+
+    /// Whether a cleaner found that nothing refers to the chunk, and nobody has counted on the copy since.
+    #[must_use]
+    pub const fn is_condemned(&self) -> bool {
+        self.condemned > 0
+    }
+
+    /// What is promised to whom.
+    pub fn keep(&mut self, promise: Promise) {
+        if promise.restores {
+            self.condemned = 0;
+        } else {
+            self.promise(promise.mark);
+        }
     }
 
     /// Somebody counts on the copy, after mark `mark`.

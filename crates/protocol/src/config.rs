@@ -63,6 +63,8 @@ pub struct Config {
     pub scrub_interval: Span,
     /// Bytes in a stretch.
     pub scrub_bytes: u64,
+    /// How often the steward of a group looks whether all chunks have their copies; zero is never.
+    pub census_interval: Span,
 }
 
 impl Default for Config {
@@ -90,6 +92,7 @@ impl Default for Config {
             hedge_percent: 0,
             scrub_interval: Span::from_secs(1),
             scrub_bytes: 1 << 20,
+            census_interval: Span::ZERO,
         }
     }
 }

@@ -16,6 +16,7 @@
 )]
 
 pub mod calendar;
+pub mod census;
 mod choose;
 pub mod choosy;
 pub mod cleaner;
@@ -28,10 +29,12 @@ pub mod initiator;
 pub mod limits;
 pub mod machine;
 pub mod map;
+mod map_fetch;
 pub mod placement;
 pub mod planner;
 pub mod redundancy;
 pub mod rng;
+pub mod steward;
 pub mod target;
 pub mod time;
 pub mod transfer;

@@ -1,6 +1,8 @@
 //! Bounds that more than one part of the protocol holds to, or that others see. A bound of one part alone stands beside its use. What
 //! happens at a bound is said beside it.
 
+/// Longest document of a cluster map; a longer one is not handed on.
+pub const MAP_BYTES: usize = 4 << 20;
 /// Largest chunk, in bytes. Larger requests are refused.
 pub const CHUNK_BYTES: u32 = 8 << 20;
 /// Most targets in a negotiating group: a [`MemberSet`](crate::map::MemberSet) has 32 bits.
@@ -34,6 +36,8 @@ pub const RANGES: usize = 8;
 pub const REMEMBERED: usize = 16_384;
 /// Chunk ids in one list answer, or in one discard.
 pub const LISTED: usize = 30;
+/// Copies in one answer to a census; of more the sums are told.
+pub const COUNTED: usize = 28;
 /// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.
 pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one that was silent for longest is forgotten first.

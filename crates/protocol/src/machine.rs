@@ -14,8 +14,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::id::{ChunkId, NodeId, OpId};
-use crate::map::MemberSet;
+use crate::census::{Holding, IdRange};
+use crate::cleaner::Promise;
+use crate::id::{ChunkId, GroupId, NodeId, OpId};
+use crate::map::{ClusterMap, MemberSet};
 use crate::time::Instant;
 use crate::wire::Usage;
 
@@ -180,9 +182,9 @@ pub enum Effect {
     Lookup {
         /// Which.
         id: ChunkId,
-        /// When somebody will count on the copy if it is there: [promise](crate::cleaner::Stamps::promise) it, in the same
-        /// step.
-        promise: Option<u32>,
+        /// When somebody will count on the copy if it is there: promise it, in the same step. A copy that is not kept for what
+        /// is wanted is none.
+        promise: Option<Promise>,
     },
     /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].
     Write {
@@ -192,8 +194,9 @@ pub enum Effect {
         pieces: Vec<Bytes>,
         /// Whether to check the hash first. Always true outside planted bugs.
         verify: bool,
-        /// [Promise](crate::cleaner::Stamps::promise) the copy, and one that is there already as well.
-        promise: u32,
+        /// Promise the copy, and one that is there already as well, unless it is not kept for what is wanted: that is written
+        /// again, for both.
+        promise: Promise,
         /// Whether it says that something is removed, and may have of the room that is kept for what wins some.
         removal: bool,
     },
@@ -229,6 +232,19 @@ pub enum Effect {
         after: Option<ChunkId>,
         /// At most so many.
         limit: usize,
+    },
+    /// What is held of a group's chunks in a range of ids. [`Completion::Counted`].
+    Census {
+        /// The map by which chunks are of the group.
+        map: ClusterMap,
+        /// The group.
+        group: GroupId,
+        /// The range.
+        range: IdRange,
+        /// What sums are made with.
+        salt: u64,
+        /// Only what is behind this one.
+        after: Option<ChunkId>,
     },
     /// Verify what is on disk, from `after` on, about `max_bytes` of it. [`Completion::Scrubbed`].
     Scrub {
@@ -273,6 +289,8 @@ pub enum Completion {
         /// Whether the limit cut the list.
         more: bool,
     },
+    /// What is held of a range.
+    Counted(Holding),
     /// One stretch of a scrub.
     Scrubbed {
         /// Where to go on; `None` when the end was reached.

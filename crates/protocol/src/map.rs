@@ -1,6 +1,7 @@
 //! The cluster map: who is there, and what follows from the layout of the cells: the negotiating group of a chunk, the
 //! ranking of a group for one chunk, the member sets that have multicast addresses, and what silence may hide.
 
+mod document;
 mod error;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use crate::redundancy::Redundancy;
 use crate::rng::mix;
 
 pub use crate::placement::TargetEntry;
+pub use document::MapDocument;
 pub use error::MapError;
 
 /// The targets of a cluster and how chunks are laid over them. Shared: a copy of the map costs nothing.
@@ -44,6 +46,7 @@ pub struct Contents {
     cells: Arc<[Vec<TargetEntry>]>,
     /// Bits of a mask in a multicast address; `None` where member sets have none.
     mask_bits: Option<u32>,
+    document: Option<MapDocument>,
 }
 
 /// Some targets, named by their places in consecutive cells: bit `n` is the target at place `n` of the cell `cell` and of
@@ -142,6 +145,7 @@ impl ClusterMap {
             previous: None,
             cells: cells.into(),
             mask_bits: None,
+            document: None,
         }));
         map.check_groups()?;
         map.contents().mask_bits = map.address_bits();
@@ -185,6 +189,19 @@ impl ClusterMap {
         let all: BTreeSet<NodeId> = self.moved.iter().copied().chain(moved).collect();
         self.contents().moved = all.into_iter().collect();
         self
+    }
+
+    /// The same, as it is handed to other nodes.
+    #[must_use]
+    pub fn with_document(mut self, document: Option<MapDocument>) -> Self {
+        self.contents().document = document;
+        self
+    }
+
+    /// As it is handed to other nodes; without, it is not.
+    #[must_use]
+    pub fn document(&self) -> Option<&MapDocument> {
+        self.document.as_ref()
     }
 
     /// The same with another number of copies, for planted bugs: nothing is checked.
@@ -310,6 +327,21 @@ impl ClusterMap {
     pub fn group_ids(&self) -> impl ExactSizeIterator<Item = GroupId> + '_ {
         let cells = &self.placement.layout().cells;
         self.placement.leads().iter().map(|place| GroupId(cells[*place as usize].id))
+    }
+
+    /// Who may hold chunks of a group: its members, and those that had some of its chunks by the layout before.
+    #[must_use]
+    pub fn keepers(&self, group: GroupId) -> Vec<NodeId> {
+        let mut keepers: Vec<NodeId> = self.members(group).map(|target| target.id).collect();
+        if let (Some(previous), Some(place)) = (self.previous(), self.placement.place(group.0)) {
+            let pairs = self.placement.pairs(previous);
+            let before = pairs.iter().filter(|(now, _)| *now == place);
+            keepers.extend(before.flat_map(|(_, before)| previous.layout().group(*before)));
+            keepers.retain(|keeper| self.target(*keeper).is_some());
+        }
+        keepers.sort_unstable();
+        keepers.dedup();
+        keepers
     }
 
     /// Whether a group has this number.

@@ -120,6 +120,65 @@ impl fmt::Display for Redundancy {
     }
 }
 
+/// What a copy is kept for: how those who refer to its chunk want to have it kept. One byte on the wire and on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wanted {
+    /// Whether somebody wants what the map says, which may change.
+    by_map: bool,
+    /// The most copies that somebody wants whatever the map says; 0: nobody does.
+    copies: u8,
+}
+
+/// Set in the byte when nobody wants what the map says.
+const NOT_BY_MAP: u8 = 1 << 4;
+
+impl Wanted {
+    /// What the map says.
+    pub const BY_MAP: Self = Self { by_map: true, copies: 0 };
+
+    /// What somebody wants who asks for this; `None` is as the map says.
+    #[must_use]
+    pub const fn of(asked: Option<Redundancy>) -> Self {
+        match asked {
+            None => Self::BY_MAP,
+            Some(Redundancy::Copies(copies)) => Self { by_map: false, copies },
+        }
+    }
+
+    /// What both want.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { by_map: self.by_map || other.by_map, copies: self.copies.max(other.copies) }
+    }
+
+    /// Whether a copy that is kept for this serves somebody who wants the other.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.and(other) == self
+    }
+
+    /// How the chunk has to be kept, when the map says this.
+    #[must_use]
+    pub fn redundancy(self, map: Redundancy) -> Redundancy {
+        let own = Redundancy::copies(self.copies);
+        own.map_or(map, |own| if self.by_map { own.max(map) } else { own })
+    }
+
+    /// As one byte; 0 is what the map says.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.copies | if self.by_map { 0 } else { NOT_BY_MAP }
+    }
+
+    /// The reverse of [`Wanted::code`]; `None` for what is no such byte.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        let wanted = Self { by_map: code & NOT_BY_MAP == 0, copies: code & !NOT_BY_MAP };
+        let is_possible = wanted.copies == 0 && wanted.by_map || Redundancy::copies(wanted.copies).is_some();
+        is_possible.then_some(wanted)
+    }
+}
+
 /// A text that says no redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRedundancy;
@@ -145,6 +204,20 @@ impl FromStr for Redundancy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wanted_by_several_is_the_most() {
+        let [two, three] = [2, 3].map(Redundancy::Copies);
+        let (map, few, many) = (Wanted::BY_MAP, Wanted::of(Some(two)), Wanted::of(Some(three)));
+        assert_eq!([map, few, many, few.and(map)].map(|w| w.redundancy(three)), [three, two, three, three]);
+        assert_eq!([map, few, many, many.and(map)].map(|w| w.redundancy(two)), [two, two, three, three]);
+        assert!(many.covers(few) && !few.covers(many) && !many.covers(map) && !map.covers(few));
+        assert!(many.and(map).covers(few) && many.and(map).covers(map) && many.and(map).covers(many.and(few)));
+        let all: Vec<Wanted> = (0..=u8::MAX).filter_map(Wanted::from_code).collect();
+        assert_eq!(all.len(), 1 + 2 * limits::COPIES, "by the map or not, with a number or without");
+        assert!(all.iter().all(|wanted| Wanted::from_code(wanted.code()) == Some(*wanted)));
+        assert_eq!((map.code(), Wanted::from_code(0)), (0, Some(map)), "as what was written without the byte");
+    }
 
     #[test]
     fn each_copy_needs_a_domain() {

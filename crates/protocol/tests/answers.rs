@@ -11,6 +11,7 @@ use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Initiator, Query, QueryAnswer};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, ReadFailure, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Wanted;
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
@@ -33,7 +34,7 @@ fn put_round(target: &mut Target, round: u8, result: Result<(), WriteFailure>) -
 fn a_probe_tells_the_fate_of_the_last_round() {
     let mut target = target();
     let id = ChunkId::of_payload(PAYLOAD);
-    let probe = Message::Probe { txn: TxnId(1), id };
+    let probe = Message::Probe { txn: TxnId(1), id, wanted: Wanted::BY_MAP };
     let ack = |ack| [Message::Ack { txn: TxnId(1), ack }];
     put_round(&mut target, 1, Err(WriteFailure::NoSpace));
     assert_eq!(tell(&mut target, at(11), &probe, None).0, ack(Ack::NoSpace));
@@ -50,7 +51,7 @@ fn whoever_uses_an_older_map_is_not_told_of_copies_to_count_on() {
     let mut target = target();
     let id = ChunkId::of_payload(PAYLOAD);
     put_round(&mut target, 1, Ok(()));
-    let probe = Message::Probe { txn: TxnId(1), id };
+    let probe = Message::Probe { txn: TxnId(1), id, wanted: Wanted::BY_MAP };
     assert_eq!(tell(&mut target, at(11), &probe, Some(6)).0, [Message::Ack { txn: TxnId(1), ack: Ack::Durable }]);
     let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 30 };
     let newer = ClusterMap::new(CLUSTER, Epoch(2), 3, 3, (1..=30).map(entry).collect()).expect("a good map");
@@ -136,7 +137,11 @@ fn whoever_cannot_be_served_now_is_told_so() {
     let list = Message::List { txn: TxnId(2_001), prefix: Vec::new(), after: None };
     assert!(is_busy(&step(&mut target, at(14), arriving(from(INITIATOR, &list))).0));
     let (txn, unknown) = (TxnId(2_002), ChunkId::of_payload(b"not here"));
-    let (messages, _) = step(&mut target, at(15), arriving(from(INITIATOR, &Message::Probe { txn, id: unknown })));
+    let (messages, _) = step(
+        &mut target,
+        at(15),
+        arriving(from(INITIATOR, &Message::Probe { txn, id: unknown, wanted: Wanted::BY_MAP })),
+    );
     assert_eq!(messages, [Message::Ack { txn, ack: Ack::Pending }]);
 }
 

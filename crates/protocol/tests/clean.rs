@@ -13,6 +13,7 @@ use protocol::initiator::{self, Busy, Discarded, Found, Initiator, Mark, Marked,
 use protocol::limits;
 use protocol::machine::{Completion, Destination, Effect, Input, Machine, Output, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Wanted;
 use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
@@ -40,8 +41,11 @@ fn a_target_numbers_its_marks_and_remembers_promises() {
         [(_, Effect::Lookup { promise, .. })] => *promise,
         other => panic!("{other:?}"),
     };
-    assert_eq!(promised(&step(&mut target, at(2), sent(1, &put(1, 1, id, 10))).1), Some(2));
-    assert_eq!(promised(&step(&mut target, at(2), sent(1, &Message::Probe { txn: TxnId(3), id })).1), Some(2));
+    assert_eq!(promised(&step(&mut target, at(2), sent(1, &put(1, 1, id, 10))).1), Some(2.into()));
+    assert_eq!(
+        promised(&step(&mut target, at(2), sent(1, &Message::Probe { txn: TxnId(3), id, wanted: Wanted::BY_MAP })).1),
+        Some(2.into())
+    );
     assert_eq!(promised(&step(&mut target, at(2), sent(1, &common::get(4, 1, id))).1), None, "a get promises nothing");
     let (_, effects) = step(&mut target, at(3), sent(1, &discard(6, 5, id)));
     let [(op, Effect::Discard { mark: 2, since: 1, .. })] = effects[..] else { panic!("{effects:?}") };
@@ -76,7 +80,7 @@ fn a_target_says_what_a_discard_came_to() {
         [(0_u32, Ok(()), false, true), (4, Ok(()), true, true), (5, Err(WriteFailure::Disk), true, false)]
     {
         let count = dropped.count_ones();
-        let setup = Setup { id: NodeId(1), map: common::map(), free: 1 << 30, chunks: 7, bug: None };
+        let setup = Setup { id: NodeId(1), map: common::map(), free: 1 << 30, chunks: 7, seed: 0, bug: None };
         let mut target = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
         step(&mut target, at(0), sent(1, &Message::Mark { txn: TxnId(5) }));
         let (_, effects) = step(&mut target, at(1), sent(1, &discard(5, 0, ChunkId::of_payload(b"x"))));

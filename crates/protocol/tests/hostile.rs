@@ -7,6 +7,7 @@ use common::{CLUSTER, INITIATOR, arriving, at, from, initiator, put, step, targe
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{self, Query};
 use protocol::machine::{Completion, Effect, Input};
+use protocol::redundancy::Wanted;
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow};
 
@@ -23,7 +24,8 @@ fn a_transaction_number_that_is_used_again_does_not_make_another_chunk_durable()
     let completion = Completion::Written { result: Ok(()), free: 1 << 30 };
     let (messages, _) = step(&mut target, at(3), Input::Done { op, completion });
     assert_eq!(messages, [Message::Ack { txn: TxnId(9), ack: Ack::Durable }]);
-    let (messages, _) = tell(&mut target, at(4), &Message::Probe { txn: TxnId(9), id: other }, None);
+    let (messages, _) =
+        tell(&mut target, at(4), &Message::Probe { txn: TxnId(9), id: other, wanted: Wanted::BY_MAP }, None);
     assert_eq!(messages, [Message::Ack { txn: TxnId(9), ack: Ack::Unknown }]);
     window(&tell(&mut target, at(5), &put(9, 2, other, 6), None).0);
 }

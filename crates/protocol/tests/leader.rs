@@ -9,7 +9,7 @@ use protocol::initiator::{ChunkPut, Initiator, Request};
 use protocol::limits;
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Redundancy, Wanted};
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
@@ -21,7 +21,7 @@ use protocol::wire::{
 const GROUP: GroupId = GroupId(0);
 
 fn member(id: u32) -> Target {
-    let setup = Setup { id: NodeId(id), map: map(), free: 1 << 30, chunks: 0, bug: None };
+    let setup = Setup { id: NodeId(id), map: map(), free: 1 << 30, chunks: 0, seed: 0, bug: None };
     Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() })
 }
 
@@ -43,8 +43,8 @@ fn report(term: u32, disk: Span) -> Message {
 fn lead_request(txn: u64, round: u8, id: ChunkId) -> LeadRequest {
     let Message::PutRequest(put) = put(txn, round, id, 1 << 20) else { unreachable!("it is one") };
     let PutRequest { txn, round, id, size, group, earliest, busy, .. } = put;
-    let (redundancy, have, avoid) = (Redundancy::Copies(3), Vec::new(), Vec::new());
-    LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid }
+    let (wanted, have, avoid) = (Wanted::of(Some(Redundancy::Copies(3))), Vec::new(), Vec::new());
+    LeadRequest { txn, round, wanted, id, size, group, earliest, busy, have, avoid }
 }
 
 fn request(txn: u64, id: ChunkId) -> Message {
@@ -62,6 +62,7 @@ fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
         group: GROUP,
         term,
         direction: Direction::Put,
+        wanted: Wanted::BY_MAP,
         transfer: Span::from_millis(1),
         rate: 1_000_000_000,
         windows: vec![turn],
@@ -135,7 +136,7 @@ fn without_addresses() -> (ClusterMap, GroupId) {
 #[test]
 fn a_leader_grants_nothing_to_sets_that_have_no_address() {
     let (map, group) = without_addresses();
-    let setup = Setup { id: NodeId(1), map, free: 1 << 30, chunks: 0, bug: None };
+    let setup = Setup { id: NodeId(1), map, free: 1 << 30, chunks: 0, seed: 0, bug: None };
     let mut leader = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
     let mut hear = |nanos: u64, sender: NodeId, message: Leading| {
         leader.handle_input(at(nanos), arriving(from(sender, &Message::Leading(message))));

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use protocol::config::Config;
 use protocol::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
 use protocol::machine::{Completion, Effect, Input};
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Redundancy, Wanted};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
@@ -126,24 +126,20 @@ impl World {
         let (txn, group, term) = (TxnId(s.txn.into()), GroupId(s.group.into()), s.term.into());
         let [first, second] = [s.first, s.second].map(|nanos| Span::from_nanos(nanos.into()));
         let busy = (first <= second).then_some((first, second)).into_iter().collect();
-        let (round, earliest, stretch, unreserved) = (s.round, first, 140, false);
-        let put = PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal: false, busy };
+        let (round, earliest, stretch) = (s.round, first, 140);
+        let (unreserved, removal, restores) = (false, false, false);
+        let wanted = Wanted::of(Some(Redundancy::Copies(3)));
+        let put =
+            PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, wanted, restores, busy };
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };
-                Leading::Grant(Grant {
-                    initiator: INITIATOR,
-                    txn,
-                    round: s.round,
-                    id,
-                    size,
-                    group,
-                    term,
-                    direction: if s.what == 0 { Direction::Get } else { Direction::Put },
-                    transfer: second,
-                    rate: s.first,
-                    windows: (1..=u32::from(s.sender)).map(turn).collect(),
-                })
+                let direction = if s.what == 0 { Direction::Get } else { Direction::Put };
+                let (initiator, transfer, rate) = (INITIATOR, second, s.first);
+                let windows = (1..=u32::from(s.sender)).map(turn).collect();
+                let grant =
+                    Grant { initiator, txn, round, id, size, group, term, direction, wanted, transfer, rate, windows };
+                Leading::Grant(grant)
             }
             3 => Leading::Claim { group, term },
             4 | 5 => {
@@ -153,9 +149,8 @@ impl World {
             }
             6 | 7 => {
                 let (have, avoid) = (vec![NodeId(4); usize::from(s.round)], vec![NodeId(s.sender.into())]);
-                let PutRequest { txn, round, id, size, group, earliest, busy, .. } = put;
-                let redundancy = Redundancy::Copies(3);
-                Leading::Request(LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid })
+                let PutRequest { busy, .. } = put;
+                Leading::Request(LeadRequest { txn, round, wanted, id, size, group, earliest, busy, have, avoid })
             }
             8 => {
                 let (port, read, alone) = (first, second, first);
@@ -196,7 +191,7 @@ proptest! {
 
     #[test]
     fn nobodys_word_breaks_a_calendar(id in 1_u32..4, multicast: bool, steps in prop::collection::vec(step(), 1..80)) {
-        let setup = Setup { id: NodeId(id), map: map(), free: 1 << 30, chunks: 0, bug: None };
+        let setup = Setup { id: NodeId(id), map: map(), free: 1 << 30, chunks: 0, seed: 0, bug: None };
         let config = Config { scrub_interval: Span::ZERO, multicast, ..Config::default() };
         let target = Target::new(setup, config);
         let (disk, under_way, windows) = (BTreeSet::new(), Vec::new(), Vec::new());

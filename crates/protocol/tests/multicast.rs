@@ -8,6 +8,7 @@ use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
 use protocol::machine::{Body, Destination, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Wanted;
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{Ack, Answer, Bid, Direction, Grant, GrantedWindow, Leading, Message, decode_message};
@@ -69,6 +70,7 @@ impl Net {
                     group: request.group,
                     term: 1,
                     direction: Direction::Put,
+                    wanted: Wanted::BY_MAP,
                     transfer: span,
                     rate: 1_000_000,
                     windows: (to.0 + 1..=to.0 + 3).map(turn).collect(),

@@ -2,6 +2,7 @@
 
 use protocol::cleaner;
 use protocol::initiator;
+use protocol::steward;
 use protocol::target::Bug;
 use protocol::wire;
 
@@ -30,7 +31,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 56] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -82,6 +83,11 @@ impl Planted {
         Self::Object(object::Bug::TrustEnded),
         Self::Cleaner(cleaner::Bug::IgnoreSilence),
         Self::Target(Bug::ObeyUnknown),
+        Self::Target(Bug::Steward(steward::Bug::ForgetRange)),
+        Self::Target(Bug::Steward(steward::Bug::CountCopies)),
+        Self::Target(Bug::Steward(steward::Bug::ForgetWanted)),
+        Self::Store(store::Bug::ForgetWanted),
+        Self::Store(store::Bug::CountUnread),
     ];
 
     /// Its name on the command line.
@@ -121,6 +127,9 @@ impl Planted {
             Self::Object(object::Bug::SkipRenewal) => "skip-renewal",
             Self::Object(object::Bug::SkipUploads) => "skip-uploads",
             Self::Object(object::Bug::TrustEnded) => "trust-ended",
+            Self::Target(Bug::Steward(steward::Bug::ForgetRange)) => "forget-range",
+            Self::Target(Bug::Steward(steward::Bug::CountCopies)) => "count-copies",
+            Self::Target(Bug::Steward(steward::Bug::ForgetWanted)) => "restore-by-map",
             Self::LoseIndexTail => "lose-index-tail",
             Self::Store(bug) => bug.name(),
         }

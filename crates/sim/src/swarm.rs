@@ -115,6 +115,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
     let mut leader = Rng::new(seed).fork(10);
     let (led, lead_gets) = (transport != Transport::HASH && leader.chance(1, 3), leader.chance(2, 3));
     let mut gets = Rng::new(seed).fork(12);
+    let mut census = Rng::new(seed).fork(16);
     let config = Config {
         transport: if led { Transport::LEADER } else { transport },
         lead_gets,
@@ -134,6 +135,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         scrub_interval: Span::from_millis(20 + rng.below(200)),
         scrub_bytes: 16 << 10,
         get_choice: if gets.chance(1, 3) { GetChoice::Best } else { GetChoice::FirstGood },
+        census_interval: if census.chance(2, 3) { Span::from_millis(20 + census.below(200)) } else { Span::ZERO },
         hedge_percent: if gets.chance(1, 2) { 1 + gets.below(100) as u8 } else { 0 },
         ..Config::default()
     };
@@ -221,6 +223,12 @@ impl Scenario {
         scenario.wait_for_the_slowest();
         scenario.mix_redundancies();
         scenario
+    }
+
+    /// Quiet passes of a cleaner after which nothing may be left to clean, when nothing else counts on what it condemned. Who
+    /// restores a chunk just then counts on all copies that there are.
+    pub(crate) fn quiet_passes(&self, least: u32) -> u32 {
+        if self.config.census_interval == Span::ZERO { least } else { least + 2 }
     }
 
     /// In half of the seeds, part of what is put has fewer copies than the rest, or more.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use protocol::census::Holding;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
 use protocol::machine::IgnoredReason;
@@ -97,7 +98,8 @@ fn layout(layout: &Layout) -> String {
         let _ = write!(text, "\nmap {nth}: {} copies, by failure domain: {}", map.copies, domains.join("; "));
         if nth > 1 {
             let changes = if map.changes.is_empty() { "changes nothing".to_owned() } else { map.changes.join(", ") };
-            let _ = write!(text, "\n  it {changes}, after {}, and is found by all after {}", map.notified, map.found);
+            let _ =
+                write!(text, "\n  it {changes}, after {}, and can be used by all after {}", map.notified, map.found);
         }
     }
     if layout.taken_over {
@@ -174,7 +176,17 @@ fn message(message: &Message) -> String {
             let ranges = repair.ranges.iter().map(|r| format!("{} bytes from {} on", r.len, r.offset));
             format!("repair of {}: {}", number(repair.txn), ranges.collect::<Vec<_>>().join(", "))
         }
-        Message::Probe { txn, id } => format!("probe of {}: what became of {id:?}?", number(*txn)),
+        Message::Probe { txn, id, .. } => format!("probe of {}: what became of {id:?}?", number(*txn)),
+        Message::Census(request) => {
+            let (depth, bits) = (request.range.depth(), request.range.bits());
+            format!("census {}: what of group {} in range {depth}/{bits:x}?", number(request.txn), request.group.0)
+        }
+        Message::Counted { txn, holding: Holding::Sums(_) } => format!("census {}: these sums", number(*txn)),
+        Message::Counted { txn, holding: Holding::Copies { copies, more } } => {
+            let ids: Vec<ChunkId> = copies.iter().map(|copy| copy.id).collect();
+            format!("census {}: {ids:?}{}", number(*txn), if *more { " and more" } else { "" })
+        }
+        Message::Restore { txn, id, .. } => format!("restore {}: put {id:?}", number(*txn)),
         Message::Suspect { id } => format!("suspect: the copy of {id:?} arrived damaged"),
         Message::List { txn, prefix, after } => {
             let after = after.map_or_else(String::new, |id| format!(" after {id:?}"));
@@ -204,6 +216,8 @@ fn message(message: &Message) -> String {
         ),
         Message::Pong { txn, free, chunks } => format!("pong to {}: {free} bytes free, {chunks} chunks", number(*txn)),
         Message::Leading(message) => leading(message),
+        Message::MapRequest(r) => format!("asks for {} parts of a newer map from byte {} on", r.parts, r.offset),
+        Message::MapPart(p) => format!("{} of {} bytes of its map from byte {} on", p.bytes.len(), p.size, p.offset),
     }
 }
 
@@ -310,10 +324,14 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::RepairSent => "sends missing ranges again".to_owned(),
         Event::Corrupt { id } => format!("drops its copy of {id:?}, which was damaged"),
         Event::Discarded { chunks, bytes } => format!("drops {chunks} copies of {bytes} bytes"),
+        Event::Restored { id } => format!("has put {id:?}, which had too few copies"),
         Event::DiskFailed => "its disk failed a write".to_owned(),
         Event::Ignored(IgnoredReason::Unsolicited) => "gets payload that it does not wait for".to_owned(),
         Event::Ignored(why) => format!("drops a datagram: {}", why.name()),
-        Event::NeedMap { epoch } => format!("hears of the map of epoch {}", epoch.0),
+        Event::NewMap { epoch, document } => {
+            format!("has the map of epoch {}, {} bytes", epoch.0, document.bytes().len())
+        }
+        Event::NeedMap { epoch } => format!("is not given the map of epoch {}", epoch.0),
     }
 }
 

@@ -29,6 +29,7 @@ mod disks;
 mod faults;
 mod gateways;
 mod maps;
+mod node;
 mod objects;
 mod promise;
 mod queue;
@@ -36,9 +37,11 @@ mod replay;
 mod replies;
 mod sleep;
 mod verdict;
+mod whole;
 mod workload;
 
 use gateways::Gateways;
+use node::{Node, NodeMachine};
 use promise::Promise;
 use queue::Queue;
 use replay::Recorder;
@@ -48,47 +51,6 @@ const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
 /// Time by which everything must be done.
 const END: Span = Span::from_secs(30);
-
-enum NodeMachine {
-    Initiator(Box<Initiator>),
-    Target(Box<Target>, Disk),
-    /// A target without power.
-    Down(Disk),
-    /// Only while it changes from one of these to another.
-    Gone,
-}
-
-struct Node {
-    machine: NodeMachine,
-    session: Session,
-    /// The node's clock, since it was started: this far ahead, and so many parts per million fast.
-    offset: u64,
-    drift: u64,
-    /// Which map it uses.
-    map: usize,
-    /// Until when it sleeps.
-    sleeps: Option<Instant>,
-    /// Counts restarts and wakes, so that what was meant for an earlier life or deadline is known.
-    life: u32,
-    wake: u64,
-}
-
-impl Node {
-    fn local(&self, now: Instant) -> Instant {
-        clock(now, self.offset, self.drift)
-    }
-
-    fn global(&self, local: Instant) -> Instant {
-        let nanos = u128::from(local.as_nanos().saturating_sub(self.offset));
-        Instant::from_nanos((nanos * 1_000_000 / u128::from(1_000_000 + self.drift)) as u64 + 1)
-    }
-}
-
-/// What a clock shows that is so far ahead, and so many parts per million fast.
-fn clock(now: Instant, offset: u64, drift: u64) -> Instant {
-    let nanos = u128::from(now.as_nanos());
-    Instant::from_nanos(offset + (nanos + nanos * u128::from(drift) / 1_000_000) as u64)
-}
 
 enum Scheduled {
     /// At whom, and when it came: it waits for one that sleeps.
@@ -152,6 +114,7 @@ pub(crate) struct World<'a> {
     contents: BTreeMap<ChunkId, Bytes>,
     gateways: Option<Gateways>,
     cleaning: Option<cleaner::State>,
+    whole: whole::State,
     healed: bool,
     /// From when on every session has been asked for on the healthy network.
     settled: Instant,
@@ -172,6 +135,7 @@ impl<'a> World<'a> {
         let seeds = Rng::new(scenario.seed);
         let maps = scenario.layout.cluster_maps(CLUSTER);
         let maps = maps.unwrap_or_else(|error| panic!("seed {}: {error}", scenario.seed));
+        let maps = maps::with_documents(maps);
         let listeners = maps.iter().map(listeners).collect();
         let mut world = Self {
             scenario,
@@ -198,6 +162,7 @@ impl<'a> World<'a> {
             contents: BTreeMap::new(),
             gateways: None,
             cleaning: None,
+            whole: whole::State::default(),
             healed: false,
             settled: Instant::FAR,
             disks: disks::State::new(scenario.seed),
@@ -262,7 +227,8 @@ impl<'a> World<'a> {
         let map = self.file(id);
         self.uses(id, map);
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
-        let node = Node { machine, session: self.session(id), offset, drift, map, sleeps: None, life: 0, wake: 0 };
+        let node =
+            Node { machine, session: self.session(id), offset, drift, map, fetched: 0, sleeps: None, life: 0, wake: 0 };
         self.nodes.insert(id, node);
     }
 
@@ -282,7 +248,9 @@ impl<'a> World<'a> {
         };
         let (chunks, free) = disk.chunks();
         let map = self.maps[map].clone();
-        Target::new(Setup { id, map, free, chunks, bug }, self.scenario.config.clone())
+        let life = self.nodes.get(&id).map_or(0, |node| u64::from(node.life));
+        let seed = mix(self.scenario.seed ^ mix(u64::from(id.0) << 32 | life));
+        Target::new(Setup { id, map, free, chunks, seed, bug }, self.scenario.config.clone())
     }
 
     fn add_initiator(&mut self) {
@@ -333,8 +301,9 @@ impl<'a> World<'a> {
             self.outcome.events += 1;
             if at > Instant::ZERO + END {
                 let open = self.open.len();
+                let lacking = self.lacking().unwrap_or_default();
                 self.fail(format!(
-                    "no end: {open} requests open, {} puts and {} gets to come",
+                    "no end: {lacking} {open} requests open, {} puts and {} gets to come",
                     self.puts_left, self.gets_left
                 ));
                 break;
@@ -347,9 +316,10 @@ impl<'a> World<'a> {
         self.outcome
     }
 
-    fn is_finished(&self) -> bool {
+    fn is_finished(&mut self) -> bool {
         let done = self.gateways.as_ref().is_none_or(Gateways::is_done);
-        done && self.is_cleaned() && self.healed && self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0
+        let asked = self.open.is_empty() && self.puts_left == 0 && self.gets_left == 0;
+        done && self.is_cleaned() && self.healed && asked && self.is_whole()
     }
 
     fn happen(&mut self, event: Scheduled) {
@@ -500,6 +470,10 @@ impl<'a> World<'a> {
             match output {
                 MachineOutput::Transmit(transmit) => self.transmit(id, &transmit),
                 MachineOutput::Effect(op, effect) => self.effect(id, op, effect),
+                MachineOutput::Initiator(initiator::Event::NewMap { document, .. })
+                | MachineOutput::Target(target::Event::NewMap { document, .. }) => self.fetched(id, &document),
+                MachineOutput::Initiator(initiator::Event::NeedMap { .. })
+                | MachineOutput::Target(target::Event::NeedMap { .. }) => self.need_map(id),
                 MachineOutput::Initiator(event) => self.initiator_event(id, event),
                 MachineOutput::Target(event) => self.target_event(id, local, event),
             }

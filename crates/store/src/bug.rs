@@ -27,6 +27,10 @@ pub enum Bug {
     DropTombstones,
     /// A chunk that is here is reported to somebody who counts on it, and not promised.
     NameUnpromised,
+    /// A copy is promised to whoever asks, whatever it is kept for.
+    ForgetWanted,
+    /// A census counts what the disk does not read.
+    CountUnread,
     /// A record that a compaction moves has the marks and promises of when the compaction began.
     StaleStamps,
     /// Compaction and tombstones have no room of their own.
@@ -58,6 +62,8 @@ impl Bug {
             Self::RemoveBeforeSync => "remove-before-sync",
             Self::DropTombstones => "drop-tombstones",
             Self::NameUnpromised => "name-unpromised",
+            Self::ForgetWanted => "forget-wanted",
+            Self::CountUnread => "count-unread",
             Self::StaleStamps => "stale-stamps",
             Self::NoReserve => "no-reserve",
             Self::MiscountAhead => "miscount-ahead",

@@ -2,11 +2,10 @@
 
 use std::sync::PoisonError;
 
-use protocol::cleaner::{Stamps, Verdict};
+use protocol::cleaner::{Promise, Verdict};
 use protocol::id::ChunkId;
 
 use crate::bug::Bug;
-use crate::record::Kind;
 use crate::{RecordLocation, Store, WriteError, bury, lock};
 
 /// What became of chunks that nothing refers to.
@@ -21,16 +20,20 @@ pub struct Discarded {
 }
 
 impl Store {
-    /// The size of a chunk that is durable here, which somebody counts on from now on, after mark `mark`.
+    /// The size of a chunk that is durable here and kept for what is wanted, on which somebody counts from now on. What the disk
+    /// does not read is none of these.
     #[must_use]
-    pub fn promise(&self, id: &ChunkId, mark: u32) -> Option<u32> {
-        let promised = Stamps::promised(mark);
+    pub fn promise(&self, id: &ChunkId, promise: impl Into<Promise>) -> Option<u32> {
+        let promise = promise.into();
         let place = *self.index().get(id)?;
-        if place.stamps != promised && !self.has(Bug::NameUnpromised) {
+        let mut stamps = place.stamps;
+        stamps.keep(promise);
+        if stamps != place.stamps && !self.has(Bug::NameUnpromised) {
             let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-            index.get_mut(id)?.stamps.promise(mark);
+            index.get_mut(id)?.stamps.keep(promise);
         }
-        Some(place.len)
+        let serves = place.serves(promise) || self.has(Bug::ForgetWanted);
+        (serves && !lock(&self.damaged).is_unread(id)).then_some(place.len)
     }
 
     /// Judges chunks, 32 at most, and forgets those that may go, with one sync.
@@ -46,7 +49,7 @@ impl Store {
         let mut done = Discarded::default();
         let mut written = Vec::new();
         for (bit, id, place) in gone {
-            match self.write(&mut writer, Kind::Tombstone, &id, &[], self.for_tombstones()) {
+            match self.write_tombstone(&mut writer, &id, &[], self.for_tombstones()) {
                 Ok(_) => {
                     writer.pending.push((id, None));
                     written.push((bit, place));

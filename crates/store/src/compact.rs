@@ -135,7 +135,7 @@ impl Store {
             if lock(&self.damaged).contains(id) {
                 self.bury_damaged(&mut writer, id, self.all())?;
             } else if buries && !self.has(Bug::DropTombstones) {
-                self.write(&mut writer, Kind::Tombstone, id, &[], self.all())?;
+                self.write_tombstone(&mut writer, id, &[], self.all())?;
                 writer.pending.push((*id, None));
             }
         }
@@ -152,9 +152,11 @@ impl Store {
     fn relocate(&self, batch: &mut Vec<(ChunkId, RecordLocation, Bytes)>) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         for (id, place, payload) in batch.drain(..) {
-            let is_there = |now: &RecordLocation| (now.segment, now.offset) == (place.segment, place.offset);
-            if self.index().get(&id).is_some_and(is_there) {
-                let moved = self.write(&mut writer, Kind::Chunk, &id, &[payload], self.all())?;
+            let is_there = |now: &RecordLocation| now.position() == place.position();
+            // One that is on its way was written for more than this one is kept for.
+            let comes = writer.pending.iter().any(|(other, place)| *other == id && place.is_some());
+            if !comes && self.index().get(&id).is_some_and(is_there) {
+                let moved = self.write(&mut writer, Kind::Chunk, &id, place.wanted, &[payload], self.all())?;
                 writer.pending.push((id, Some(RecordLocation { stamps: place.stamps, ..moved })));
             }
         }

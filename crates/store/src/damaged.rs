@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::id::ChunkId;
 
 use crate::bug::Bug;
-use crate::record::{DAMAGED, Kind};
+use crate::record::DAMAGED;
 use crate::{RecordLocation, Store, WriteError, Writer, bury, lock};
 
 /// Chunks that are remembered; of further ones it is only known that there are more.
@@ -21,6 +21,8 @@ pub(crate) struct Damaged {
     more: bool,
     /// Those of them whose tombstone could not be written: the next start would find them here.
     unburied: BTreeSet<ChunkId>,
+    /// Copies that the disk did not read when that was tried last: no proof of damage, and nothing to count on.
+    unread: BTreeSet<ChunkId>,
 }
 
 impl Damaged {
@@ -34,6 +36,7 @@ impl Damaged {
 
     /// A copy is here again, or nothing refers to the chunk any more.
     pub(crate) fn settle(&mut self, id: &ChunkId) -> bool {
+        self.unread.remove(id);
         self.unburied.remove(id);
         self.ids.remove(id)
     }
@@ -43,6 +46,19 @@ impl Damaged {
         if self.ids.contains(id) {
             self.unburied.insert(*id);
         }
+    }
+
+    /// Whether the disk read a copy just now.
+    pub(crate) fn note_read(&mut self, id: &ChunkId, well: bool) {
+        if well {
+            self.unread.remove(id);
+        } else if self.unread.len() < REMEMBERED {
+            self.unread.insert(*id);
+        }
+    }
+
+    pub(crate) fn is_unread(&self, id: &ChunkId) -> bool {
+        self.unread.contains(id)
     }
 
     pub(crate) fn contains(&self, id: &ChunkId) -> bool {
@@ -119,7 +135,7 @@ impl Store {
 
     /// Stages the tombstone of a copy that was damaged; the files may take `most` bytes for it.
     pub(crate) fn bury_damaged(&self, writer: &mut Writer, id: &ChunkId, most: u64) -> Result<(), WriteError> {
-        self.write(writer, Kind::Tombstone, id, &[Bytes::from_static(DAMAGED)], most)?;
+        self.write_tombstone(writer, id, &[Bytes::from_static(DAMAGED)], most)?;
         writer.pending.push((*id, None));
         Ok(())
     }
@@ -130,7 +146,7 @@ impl Store {
         for id in ids.iter().filter(|id| self.contains(id).is_none()) {
             let comes = writer.pending.iter().any(|(other, place)| other == id && place.is_some());
             if (!comes || self.has(Bug::DropPutAgain)) && lock(&self.damaged).settle(id) {
-                self.write(writer, Kind::Tombstone, id, &[], self.for_tombstones())?;
+                self.write_tombstone(writer, id, &[], self.for_tombstones())?;
                 writer.pending.push((*id, None));
             }
         }

@@ -4,6 +4,10 @@ use crate::backend::Backend;
 use crate::record::{IDENTITY_LEN, Identity};
 use crate::{FORMAT, IDENTITY, Options, StoreError, io_error};
 
+/// The format before this one: its records do not say what copies are kept for. A store that has it is read, and has the present
+/// one from then on, which an older build refuses: it would take some records for damaged.
+const WITHOUT_WANTED: u32 = 2;
+
 /// Writes the identity into an empty directory, or checks it.
 pub(crate) fn identify(
     backend: &dyn Backend,
@@ -17,10 +21,14 @@ pub(crate) fn identify(
         backend.read_at(IDENTITY, 0, &mut stored[..len]).map_err(io_error("reading the identity"))?;
     }
     match Identity::decode(&stored) {
-        Some(found) if found.format != FORMAT => Err(StoreError::Format { found: found.format }),
+        Some(found) if ![FORMAT, WITHOUT_WANTED].contains(&found.format) => {
+            Err(StoreError::Format { found: found.format })
+        }
         Some(found) if (found.cluster, found.target) == (options.cluster, options.target) => {
             // It may be in the page cache alone until there are segments, and they would be worth nothing without it.
-            if empty { write_identity(backend, found) } else { Ok(found) }
+            let is_older = found.format != FORMAT;
+            let found = Identity { format: FORMAT, ..found };
+            if empty || is_older { write_identity(backend, found) } else { Ok(found) }
         }
         Some(found) => Err(StoreError::Other {
             found_cluster: found.cluster,

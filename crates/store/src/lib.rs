@@ -7,12 +7,14 @@
 mod api;
 pub mod backend;
 mod bug;
+mod census;
 mod clean;
 mod compact;
 mod damaged;
 mod gap;
 mod identity;
 mod limit;
+mod location;
 mod record;
 mod recovery;
 mod scrub;
@@ -27,8 +29,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
-use protocol::cleaner::Stamps;
+use protocol::cleaner::{Promise, Stamps};
 use protocol::id::ChunkId;
+use protocol::redundancy::Wanted;
 
 pub use api::{Options, ReadError, Recovery, Space, StoreError, WriteError};
 pub use bug::Bug;
@@ -42,35 +45,16 @@ pub use work::{GROUP, Group, Read, Report, Trouble, Work, Write};
 use backend::Backend;
 use damaged::Damaged;
 use identity::identify;
+use location::{LONGEST, RecordLocation, begins};
 use record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use recovery::Found;
 use usage::Usage;
 use write_buffer::{BLOCK, WriteBuffer};
 
 /// Version of the disk format; another one is refused.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// The file that says whose directory this is: without it, there is no store.
 pub const IDENTITY: &str = "identity";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RecordLocation {
-    segment: u32,
-    offset: u64,
-    len: u32,
-    sequence: u64,
-    stamps: Stamps,
-}
-
-impl RecordLocation {
-    fn record_len(self) -> u64 {
-        record::span(self.len)
-    }
-
-    /// Where the record begins.
-    fn position(&self) -> (u32, u64) {
-        (self.segment, self.offset)
-    }
-}
 
 /// The part that only one thread may use at a time.
 #[derive(Debug)]
@@ -112,7 +96,7 @@ fn segment_name(segment: u32) -> String {
 }
 
 fn segment_len(options: &Options) -> u64 {
-    options.segment_size.max(SEGMENT_HEADER + RECORD_HEADER).next_multiple_of(BLOCK as u64)
+    options.segment_size.clamp(SEGMENT_HEADER + RECORD_HEADER, LONGEST).next_multiple_of(BLOCK as u64)
 }
 
 /// The reverse of [`segment_name`]; `None` for every other file.
@@ -240,6 +224,12 @@ impl Store {
         self.index().get(id).map(|place| place.len)
     }
 
+    /// What the copy of a chunk that is durable here is kept for.
+    #[must_use]
+    pub fn wanted(&self, id: &ChunkId) -> Option<Wanted> {
+        self.index().get(id).map(|place| place.wanted)
+    }
+
     /// How many chunks are durable here.
     #[must_use]
     pub fn chunks(&self) -> u64 {
@@ -327,13 +317,13 @@ impl Store {
         segment_len(&self.options)
     }
 
-    /// Appends a chunk, promised after mark `promise`. It is neither durable nor visible before [`Store::sync`]. A chunk that
-    /// is here already is not written twice, but promised again.
+    /// Appends a chunk, and promises it. It is neither durable nor visible before [`Store::sync`]. A chunk that is here already,
+    /// and kept for what is wanted, is not written twice, but promised again.
     ///
     /// # Errors
     /// No room, or the disk failed: then nothing of it is visible.
-    pub fn append(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
-        self.append_within(id, pieces, promise, self.most())
+    pub fn append(&self, id: &ChunkId, pieces: &[Bytes], promise: impl Into<Promise>) -> Result<(), WriteError> {
+        self.append_within(id, pieces, promise.into(), self.most())
     }
 
     /// Appends a chunk that says that others are removed, as [`Store::append`] does. There is room for it on a full disk, too, or
@@ -341,24 +331,33 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`Store::append`].
-    pub fn append_removal(&self, id: &ChunkId, pieces: &[Bytes], promise: u32) -> Result<(), WriteError> {
-        self.append_within(id, pieces, promise, self.for_removals())
+    pub fn append_removal(
+        &self,
+        id: &ChunkId,
+        pieces: &[Bytes],
+        promise: impl Into<Promise>,
+    ) -> Result<(), WriteError> {
+        self.append_within(id, pieces, promise.into(), self.for_removals())
     }
 
-    fn append_within(&self, id: &ChunkId, pieces: &[Bytes], promise: u32, most: u64) -> Result<(), WriteError> {
+    fn append_within(&self, id: &ChunkId, pieces: &[Bytes], promise: Promise, most: u64) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         if self.promise(id, promise).is_some() {
             return Ok(());
         }
-        let pending = writer.pending.iter_mut().find(|(other, place)| other == id && place.is_some());
-        if let Some((_, Some(place))) = pending {
-            place.stamps.promise(promise);
-            return Ok(());
+        let mut wanted = self.index().get(id).map_or(promise.wanted, |place| promise.wanted.and(place.wanted));
+        for place in writer.pending.iter_mut().filter(|(other, _)| other == id).filter_map(|(_, place)| place.as_mut())
+        {
+            if place.serves(promise) {
+                place.stamps.keep(promise);
+                return Ok(());
+            }
+            wanted = wanted.and(place.wanted);
         }
         let len = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
         self.find_room(&writer, record::span(len), most)?;
-        let mut place = self.write(&mut writer, Kind::Chunk, id, pieces, most)?;
-        place.stamps = Stamps::promised(promise);
+        let mut place = self.write(&mut writer, Kind::Chunk, id, wanted, pieces, most)?;
+        place.stamps = promise.stamps();
         writer.pending.push((*id, Some(place)));
         Ok(())
     }
@@ -383,9 +382,20 @@ impl Store {
     /// The disk failed: the chunk may be there or not after the next start.
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
-        self.write(&mut writer, Kind::Tombstone, id, &[], self.for_tombstones())?;
+        self.write_tombstone(&mut writer, id, &[], self.for_tombstones())?;
         writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
+    }
+
+    /// Stages what says that a chunk's copy is not here any more.
+    fn write_tombstone(
+        &self,
+        writer: &mut Writer,
+        id: &ChunkId,
+        pieces: &[Bytes],
+        most: u64,
+    ) -> Result<RecordLocation, WriteError> {
+        self.write(writer, Kind::Tombstone, id, Wanted::BY_MAP, pieces, most)
     }
 
     /// Stages a record; the files may take `most` bytes for it.
@@ -394,6 +404,7 @@ impl Store {
         writer: &mut Writer,
         kind: Kind,
         id: &ChunkId,
+        wanted: Wanted,
         pieces: &[Bytes],
         most: u64,
     ) -> Result<RecordLocation, WriteError> {
@@ -408,13 +419,19 @@ impl Store {
         // It ends where a damaged disk may have made it begin; of equal numbers the later record counts.
         writer.sequence = writer.sequence.saturating_add(1);
         let stamps = Stamps::default();
-        let place =
-            RecordLocation { segment: writer.segment, offset: writer.offset, len, sequence: writer.sequence, stamps };
+        let place = RecordLocation {
+            segment: writer.segment,
+            begins: begins(writer.offset),
+            len,
+            sequence: writer.sequence,
+            stamps,
+            wanted,
+        };
         let (crc, behind) =
-            (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(place.offset, writer.synced));
+            (record::checksum(pieces.iter().map(|p| &p[..])), Header::behind(writer.offset, writer.synced));
         let (segment, sequence) = (place.segment, place.sequence);
-        let header = Header { kind, id: *id, len, segment, sequence, crc, behind };
-        let header = header.encode(self.identity.secret, place.offset);
+        let header = Header { kind, id: *id, wanted, len, segment, sequence, crc, behind };
+        let header = header.encode(self.identity.secret, place.offset());
         let padding = [0; ALIGN as usize];
         let parts = std::iter::once(&header[..]).chain(pieces.iter().map(|p| &p[..]));
         let rest = &padding[..(span - RECORD_HEADER - u64::from(len)) as usize];
@@ -516,6 +533,14 @@ impl Store {
     /// # Errors
     /// Not here, damaged, or the disk failed.
     pub fn read(&self, id: &ChunkId) -> Result<Bytes, ReadError> {
+        let read = self.read_current(id);
+        if let Err(ReadError::Io(_)) = &read {
+            lock(&self.damaged).note_read(id, false);
+        }
+        read
+    }
+
+    fn read_current(&self, id: &ChunkId) -> Result<Bytes, ReadError> {
         let place = *self.index().get(id).ok_or(ReadError::Missing)?;
         match self.read_place(id, place) {
             // Compaction moved it just now, and removed its segment.
@@ -529,13 +554,13 @@ impl Store {
 
     fn read_place(&self, id: &ChunkId, place: RecordLocation) -> Result<Bytes, ReadError> {
         let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
-        match self.backend.read_at(&segment_name(place.segment), place.offset, &mut buffer) {
+        match self.backend.read_at(&segment_name(place.segment), place.offset(), &mut buffer) {
             Ok(()) => {}
             Err(error) => return Err(read_error(&error)),
         }
         let bytes = Bytes::from(buffer);
         let payload = bytes.slice(RECORD_HEADER as usize..);
-        let good = Header::decode(&bytes, self.identity.secret, place.offset).is_some_and(|header| {
+        let good = Header::decode(&bytes, self.identity.secret, place.offset()).is_some_and(|header| {
             header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])
         });
         if good { Ok(payload) } else { Err(ReadError::Corrupt) }

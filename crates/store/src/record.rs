@@ -2,6 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 use protocol::id::ChunkId;
+use protocol::redundancy::Wanted;
 
 use crate::write_buffer::BLOCK;
 
@@ -13,6 +14,10 @@ pub(crate) const RECORD_HEADER: u64 = 64;
 pub(crate) const SEGMENT_HEADER: u64 = 64;
 /// Length of the identity file.
 pub(crate) const IDENTITY_LEN: usize = 32;
+
+/// Bits of a chunk's length; those above say what the copy is kept for. What was struck out may be longer.
+const LEN_BITS: u32 = 24;
+const _: () = assert!(protocol::limits::CHUNK_BYTES < 1 << LEN_BITS, "every chunk's length has room");
 
 const RECORD_MAGIC: [u8; 4] = *b"RvRc";
 const SEGMENT_MAGIC: [u8; 8] = *b"RvSegm\x02\n";
@@ -34,6 +39,7 @@ pub(crate) const DAMAGED: &[u8] = b"D";
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) id: ChunkId,
+    pub(crate) wanted: Wanted,
     pub(crate) len: u32,
     pub(crate) segment: u32,
     pub(crate) sequence: u64,
@@ -51,7 +57,9 @@ impl Header {
         out[4] = self.kind as u8;
         out[5..38].copy_from_slice(&self.id.encode());
         out[38..40].copy_from_slice(&self.behind.to_le_bytes());
-        out[40..44].copy_from_slice(&self.len.to_le_bytes());
+        let wanted = if self.kind == Kind::Chunk { self.wanted } else { Wanted::BY_MAP };
+        let len = self.len | u32::from(wanted.code()) << LEN_BITS;
+        out[40..44].copy_from_slice(&len.to_le_bytes());
         out[44..48].copy_from_slice(&self.segment.to_le_bytes());
         out[48..56].copy_from_slice(&self.sequence.to_le_bytes());
         out[56..60].copy_from_slice(&self.crc.to_le_bytes());
@@ -77,7 +85,11 @@ impl Header {
         let sequence = long(bytes, 48)?;
         let behind = u16::from_le_bytes(bytes[38..40].try_into().ok()?);
         let (len, segment, crc) = (word(bytes, 40)?, word(bytes, 44)?, word(bytes, 56)?);
-        Some(Self { kind, id, len, segment, sequence, crc, behind })
+        let (wanted, len) = match kind {
+            Kind::Chunk => (Wanted::from_code((len >> LEN_BITS) as u8)?, len & ((1 << LEN_BITS) - 1)),
+            Kind::Tombstone | Kind::Struck => (Wanted::BY_MAP, len),
+        };
+        Some(Self { kind, id, wanted, len, segment, sequence, crc, behind })
     }
 
     /// What a record at `offset` says of a segment that is durable up to `durable`.
@@ -185,7 +197,8 @@ mod tests {
         let id = ChunkId::of_payload(b"");
         let says = |offset, durable| {
             let behind = Header::behind(offset, durable);
-            let header = Header { kind: Kind::Chunk, id, len: 0, segment: 1, sequence: 1, crc: 0, behind };
+            let wanted = Wanted::BY_MAP;
+            let header = Header { kind: Kind::Chunk, id, wanted, len: 0, segment: 1, sequence: 1, crc: 0, behind };
             header.durable_before(offset)
         };
         let far = u64::from(u16::MAX - 1) * BLOCK as u64;

@@ -10,6 +10,7 @@ use crate::backend::Backend;
 use crate::bug::Bug;
 use crate::damaged::Damaged;
 use crate::gap::{Gap, Run, between};
+use crate::location::begins;
 use crate::record::{ALIGN, Header, Identity, Kind, RECORD_HEADER, SEGMENT_HEADER};
 use crate::usage::Usage;
 use crate::write_buffer::BLOCK;
@@ -232,7 +233,8 @@ impl Found {
             return;
         }
         let stamps = Stamps::default();
-        let place = RecordLocation { segment, offset, len: header.len, sequence: header.sequence, stamps };
+        let Header { len, sequence, wanted, .. } = *header;
+        let place = RecordLocation { segment, begins: begins(offset), len, wanted, sequence, stamps };
         let says = match (header.kind, header.len) {
             (Kind::Chunk, _) => Newest::Here(place),
             (Kind::Tombstone | Kind::Struck, 0) => Newest::Gone,

@@ -5,7 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use protocol::id::ChunkId;
 
 use crate::bug::Bug;
-use crate::{ReadError, Store, WriteError};
+use crate::{ReadError, Store, WriteError, lock};
 
 /// Most chunks that one stretch of a scrub reads: where each is a seek away, that is about half a second.
 const SCRUBBED: usize = 64;
@@ -42,12 +42,18 @@ impl Store {
             let good = match self.read_place(&id, place) {
                 Ok(payload) => {
                     scrubbed.bytes += payload.len() as u64;
+                    lock(&self.damaged).note_read(&id, true);
                     id.matches([&payload[..]])
                 }
                 Err(ReadError::Corrupt) => false,
                 // Gone meanwhile, or moved.
                 Err(ReadError::Missing) => true,
-                Err(ReadError::Exhausted(problem) | ReadError::Io(problem)) => {
+                Err(ReadError::Exhausted(problem)) => {
+                    scrubbed.unreadable.push((id, problem));
+                    true
+                }
+                Err(ReadError::Io(problem)) => {
+                    lock(&self.damaged).note_read(&id, false);
                     scrubbed.unreadable.push((id, problem));
                     !self.has(Bug::ForgetUnread)
                 }

@@ -3,6 +3,7 @@
 use std::io;
 
 use protocol::id::{ChunkId, ChunkKind};
+use protocol::redundancy::Wanted;
 
 use crate::backend::Backend;
 use crate::gap::{Gap, Run, between};
@@ -95,6 +96,7 @@ fn strike(gap: &Gap, number: u64, identity: &Identity, file: u64) -> [u8; RECORD
     let header = Header {
         kind: Kind::Struck,
         id: ChunkId::from_parts(ChunkKind::Payload, [0; 32]),
+        wanted: Wanted::BY_MAP,
         len: gap.bytes.saturating_sub(RECORD_HEADER) as u32,
         segment: gap.segment,
         sequence: number,

@@ -4,8 +4,11 @@
 //! are appended as a [`Group`], and one sync makes all of it durable. In between a driver may have payload verified ahead.
 
 use bytes::Bytes;
-use protocol::id::{ChunkId, OpId};
+use protocol::census::IdRange;
+use protocol::cleaner::Promise;
+use protocol::id::{ChunkId, GroupId, OpId};
 use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
+use protocol::map::ClusterMap;
 use protocol::wire::Usage;
 
 use crate::bug::Bug;
@@ -61,7 +64,7 @@ pub struct Write {
 
 #[derive(Debug)]
 enum Change {
-    Append { id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: u32, removal: bool },
+    Append { id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: Promise, removal: bool },
     Discard { ids: Vec<ChunkId>, mark: u32, since: u32 },
 }
 
@@ -76,6 +79,7 @@ pub struct Read {
 enum ReadKind {
     Chunk(ChunkId),
     Scrub { after: Option<ChunkId>, max_bytes: u64 },
+    Census { map: ClusterMap, group: GroupId, range: IdRange, salt: u64, after: Option<ChunkId> },
 }
 
 /// What went wrong on the disk. A completion says only what the machine needs to know of it.
@@ -147,7 +151,7 @@ impl Store {
     pub fn work(&self, op: OpId, effect: Effect) -> Work {
         Work::Done(match effect {
             Effect::Lookup { id, promise: None } => Completion::Found(self.contains(&id)),
-            Effect::Lookup { id, promise: Some(mark) } => Completion::Found(self.promise(&id, mark)),
+            Effect::Lookup { id, promise: Some(promise) } => Completion::Found(self.promise(&id, promise)),
             Effect::Usage => {
                 let space = self.space();
                 let live = space.written.saturating_sub(space.dead);
@@ -167,6 +171,9 @@ impl Store {
                 return Work::Write(Write { op, change: Change::Discard { ids, mark, since } });
             }
             Effect::Read { id } => return Work::Read(Read { op, kind: ReadKind::Chunk(id) }),
+            Effect::Census { map, group, range, salt, after } => {
+                return Work::Read(Read { op, kind: ReadKind::Census { map, group, range, salt, after } });
+            }
             Effect::Scrub { after, max_bytes } => {
                 return Work::Read(Read { op, kind: ReadKind::Scrub { after, max_bytes } });
             }
@@ -221,6 +228,10 @@ impl Store {
                 }
                 let bytes = result.as_ref().map_or(0, |payload| payload.len() as u64);
                 (bytes, Completion::Read(result.map_err(|error| (&error).into())))
+            }
+            ReadKind::Census { map, group, range, salt, after } => {
+                let holding = self.census(range, salt, after, |id| map.group_of(id) == group);
+                (0, Completion::Counted(holding))
             }
             ReadKind::Scrub { after, max_bytes } => {
                 let scrubbed = self.scrub(after, max_bytes);

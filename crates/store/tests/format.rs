@@ -1,8 +1,10 @@
-//! The bytes on disk are those of `docs/disk.md`, version 2.
+//! The bytes on disk are those of `docs/disk.md`, version 3.
 
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, checksum};
+use protocol::cleaner::Promise;
 use protocol::id::ChunkId;
+use protocol::redundancy::{Redundancy, Wanted};
 use store::backend::{Backend, CrashBackend};
 use store::{IDENTITY, Options, Store};
 
@@ -19,8 +21,9 @@ fn sealed(parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A record at `offset` of segment 1, without its payload.
-fn record(offset: u64, kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequence: u64) -> Vec<u8> {
+/// A record at `offset` of segment 1, without its payload, kept as the map says or for so many copies.
+fn record(offset: u64, kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequence: u64, copies: u8) -> Vec<u8> {
+    let wanted = if copies == 0 { 0 } else { 1 << 4 | copies };
     let all = sealed(&[
         &SECRET.to_le_bytes(),
         &offset.to_le_bytes(),
@@ -28,7 +31,7 @@ fn record(offset: u64, kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequ
         &[kind],
         &id.encode(),
         &behind.to_le_bytes(),
-        &(payload.len() as u32).to_le_bytes(),
+        &(payload.len() as u32 | u32::from(wanted) << 24).to_le_bytes(),
         &1_u32.to_le_bytes(),
         &sequence.to_le_bytes(),
         &crc(payload),
@@ -38,7 +41,7 @@ fn record(offset: u64, kind: u8, id: &ChunkId, behind: u16, payload: &[u8], sequ
 }
 
 #[test]
-fn version_2_is_frozen() {
+fn version_3_is_frozen() {
     let disk = CrashBackend::new();
     let options = Options {
         capacity: 1 << 20,
@@ -54,21 +57,26 @@ fn version_2_is_frozen() {
     store.append(&id, std::slice::from_ref(&payload), 0).expect("room");
     store.sync().expect("syncs");
     store.remove(&id).expect("removes");
+    let promise = Promise { mark: 0, wanted: Wanted::of(Some(Redundancy::Copies(2))), restores: false };
+    store.append(&id, std::slice::from_ref(&payload), promise).expect("room");
+    store.sync().expect("syncs");
     let read = |name: &str, len| {
         let mut bytes = vec![0; len];
         disk.read_at(name, 0, &mut bytes).expect("reads");
         bytes
     };
     let numbers = [&[4, 3, 2, 1][..], &9_u32.to_le_bytes(), &1_u32.to_le_bytes()].concat();
-    assert_eq!(read(IDENTITY, 32), sealed(&[b"RvStore\n", &2_u32.to_le_bytes(), &numbers[..8], &SECRET.to_le_bytes()]));
+    assert_eq!(read(IDENTITY, 32), sealed(&[b"RvStore\n", &3_u32.to_le_bytes(), &numbers[..8], &SECRET.to_le_bytes()]));
     let segment = [
         sealed(&[b"RvSegm\x02\n", &numbers, &(32_u64 << 10).to_le_bytes(), &crc(&SECRET.to_le_bytes()), &[0; 28]]),
         // Durable up to the header before it: no whole block back.
-        record(64, 1, &id, 1, &payload, 1),
+        record(64, 1, &id, 1, &payload, 1, 0),
         payload.to_vec(),
         vec![0; 58],
-        record(192, 2, &id, 1, &[], 2),
-        vec![0; 128],
+        record(192, 2, &id, 1, &[], 2, 0),
+        record(256, 1, &id, 1, &payload, 3, 2),
+        payload.to_vec(),
+        vec![0; 58],
     ];
     assert_eq!(read("segment-00000001", 384), segment.concat());
 }
@@ -91,7 +99,7 @@ fn behind_the_highest_number_nothing_is_counted_as_missing() {
     });
     drop(store);
     // The last of the first segment has it; the second one begins with an ordinary one.
-    disk.write_at("segment-00000001", 64 + 2 * 2_624, &record(64 + 2 * 2_624, 1, &ids[2], 1, &[3; 2_500], u64::MAX))
+    disk.write_at("segment-00000001", 64 + 2 * 2_624, &record(64 + 2 * 2_624, 1, &ids[2], 1, &[3; 2_500], u64::MAX, 0))
         .expect("writes");
     let (store, recovery) = open();
     assert_eq!((recovery.gaps, store.damaged()), (vec![], (0, false)));

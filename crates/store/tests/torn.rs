@@ -287,10 +287,10 @@ fn a_directory_of_another_format_or_with_a_damaged_identity_is_refused() {
         Store::open(Box::new(disk.clone()), options()).err()
     };
     let mut newer = identity.clone();
-    newer[8..12].copy_from_slice(&3_u32.to_le_bytes());
+    newer[8..12].copy_from_slice(&4_u32.to_le_bytes());
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &newer[..28]) as u32;
     newer[28..].copy_from_slice(&crc.to_le_bytes());
-    assert!(matches!(reopen(&newer), Some(StoreError::Format { found: 3 })));
+    assert!(matches!(reopen(&newer), Some(StoreError::Format { found: 4 })));
     let mut older = identity[..24].to_vec();
     older[8..12].copy_from_slice(&1_u32.to_le_bytes());
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &older[..20]) as u32;

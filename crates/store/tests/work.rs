@@ -43,7 +43,7 @@ fn open(disk: &CrashBackend, bug: Option<Bug>) -> Store {
 fn write(store: &Store, op: u64, payload: &'static [u8], good: bool) -> (ChunkId, Write) {
     let id = ChunkId::of_payload(if good { payload } else { b"another" });
     let pieces = vec![Bytes::from_static(payload)];
-    let effect = Effect::Write { id, pieces, verify: true, promise: 0, removal: false };
+    let effect = Effect::Write { id, pieces, verify: true, promise: 0.into(), removal: false };
     match store.work(OpId(op), effect) {
         Work::Write(write) => (id, write),
         other => panic!("{other:?} is no write"),

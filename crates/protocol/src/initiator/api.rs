@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
 use crate::machine::IgnoredReason;
-use crate::map::ClusterMap;
-use crate::redundancy::Redundancy;
+use crate::map::{ClusterMap, MapDocument};
+use crate::redundancy::{Redundancy, Wanted};
 use crate::time::Span;
 use crate::wire::{Answer, Usage};
 
@@ -42,6 +42,17 @@ pub enum Request {
         handle: u64,
         /// The chunk, and how it is kept.
         put: ChunkPut,
+    },
+    /// Store a chunk of which this node, a target, has a copy: that counts.
+    Restore {
+        /// The caller's name for this request, which is answered as a put is.
+        handle: u64,
+        /// The chunk.
+        id: ChunkId,
+        /// Its bytes.
+        payload: Bytes,
+        /// What its copies are to be kept for.
+        wanted: Wanted,
     },
     /// Fetch a chunk.
     Get {
@@ -144,7 +155,14 @@ pub enum Event {
         /// What came of it.
         answer: QueryAnswer,
     },
-    /// A target uses a newer cluster map: fetch it and hand it in with [`Request::Map`].
+    /// The document of a newer cluster map came from another node: if it can be used, hand it in with [`Request::Map`].
+    NewMap {
+        /// Its epoch, or an older one that was asked for first.
+        epoch: Epoch,
+        /// What came.
+        document: MapDocument,
+    },
+    /// Others use a newer cluster map, and do not give it away: look for it elsewhere.
     NeedMap {
         /// The epoch that was seen.
         epoch: Epoch,

@@ -16,7 +16,7 @@ use crate::id::{GroupId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{Body, Destination, Effect, IgnoredReason, Output, Transmit};
 use crate::map::ClusterMap;
-use crate::redundancy::{Piece, Redundancy};
+use crate::redundancy::{Piece, Redundancy, Wanted};
 use crate::rng::{Rng, Unguessable};
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
@@ -232,9 +232,10 @@ impl Context {
         }
     }
 
-    /// What is to be reached: what was asked for, or what the map says now.
-    pub(super) fn redundancy(&self, asked: Option<Redundancy>) -> Redundancy {
-        asked.filter(|_| self.bug != Some(Bug::IgnoreRedundancy)).unwrap_or(self.map.redundancy())
+    /// What is to be reached, as the map is now.
+    pub(super) fn redundancy(&self, wanted: Wanted) -> Redundancy {
+        let wanted = if self.bug == Some(Bug::IgnoreRedundancy) { Wanted::BY_MAP } else { wanted };
+        wanted.redundancy(self.map.redundancy())
     }
 
     /// In how many distinct failure domains these targets are.

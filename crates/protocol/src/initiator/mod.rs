@@ -35,6 +35,8 @@ use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::machine::{Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output};
 use crate::map::ClusterMap;
+use crate::map_fetch::MapFetch;
+use crate::redundancy::Wanted;
 use crate::rng::{Rng, Unguessable};
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
@@ -76,14 +78,15 @@ pub struct Initiator {
     /// Transactions of `active` that count against the depth.
     transfers: usize,
     waiting: VecDeque<(Instant, Request)>,
+    map_fetch: MapFetch,
 }
 
 impl Initiator {
-    /// An initiator called `id`; `seed` decides its transaction numbers and must differ from run to run.
+    /// An initiator called `id`; `seed` decides its transaction numbers and must differ from run to run. With the id of a target it
+    /// is that target's, which tells it of newer maps.
     #[must_use]
     pub fn new(id: NodeId, map: ClusterMap, config: impl Into<Arc<Config>>, seed: u64) -> Self {
         let config = config.into();
-        assert!(id.is_initiator(), "{id:?} is a target's id");
         assert!(config.transport.is_sound(), "{} makes no sense", config.transport);
         let mut txns = Unguessable::new(seed);
         let context = Context {
@@ -113,7 +116,7 @@ impl Initiator {
             hedged: 0,
             missed: BTreeMap::new(),
         };
-        Self { context, active: FlatMap::new(), transfers: 0, waiting: VecDeque::new() }
+        Self { context, active: FlatMap::new(), transfers: 0, waiting: VecDeque::new(), map_fetch: MapFetch::default() }
     }
 
     /// The same with a defect.
@@ -155,7 +158,10 @@ impl Initiator {
             Request::Query { handle, query } if full => {
                 self.context.event(Event::Query { handle, answer: query.refused() });
             }
-            request @ (Request::Put { .. } | Request::Get { .. }) => {
+            Request::Restore { handle, .. } if full => {
+                self.context.event(Event::Put { handle, result: Err(PutError::Busy) });
+            }
+            request @ (Request::Put { .. } | Request::Restore { .. } | Request::Get { .. }) => {
                 self.waiting.push_back((self.context.now, request));
             }
             Request::Query { handle, query } => {
@@ -190,7 +196,16 @@ impl Initiator {
             let begun = match request {
                 Request::Put { handle, put } => {
                     let give_up_at = asked + context.config.give_up;
-                    Txn::Put(Box::new(Put::new(context, txn, put::Job { handle, put, asked, give_up_at })))
+                    let wanted = Wanted::of(put.redundancy);
+                    let ChunkPut { id, payload, removal, .. } = put;
+                    let job = put::Job { handle, id, payload, wanted, removal, restores: false, asked, give_up_at };
+                    Txn::Put(Box::new(Put::new(context, txn, job)))
+                }
+                Request::Restore { handle, id, payload, wanted } => {
+                    let give_up_at = asked + context.config.give_up;
+                    let job =
+                        put::Job { handle, id, payload, wanted, removal: false, restores: true, asked, give_up_at };
+                    Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
                 Request::Get { handle, id, holders } => {
                     let give_up_at = asked + context.config.give_up;
@@ -225,35 +240,21 @@ impl Initiator {
         };
         let from = head.from;
         self.context.mark_reachable(from);
-        if head.epoch > self.context.map.epoch {
-            self.context.event(Event::NeedMap { epoch: head.epoch });
+        if head.epoch > self.context.map.epoch && self.context.id.is_initiator() {
+            self.heard_of_map(from, head.epoch);
         }
         let txn = match &message {
-            Message::Bid(bid) => {
-                self.context.event(Event::Bid { answer: bid.answer });
-                bid.txn
-            }
-            Message::Ack { txn, .. }
-            | Message::Listed { txn, .. }
-            | Message::Marked { txn }
-            | Message::Discarded { txn, .. }
-            | Message::Used { txn, .. } => *txn,
+            Message::MapRequest(request) => return self.send_map(from, head.epoch, *request),
+            Message::MapPart(part) => return self.map_part(from, head.epoch, part),
             Message::Pong { txn, .. } if self.context.seen(*txn) => return,
-            Message::Pong { txn, .. } => *txn,
-            Message::Repair(repair) => repair.txn,
-            Message::Leading(Leading::Grant(grant)) => grant.txn,
-            Message::PutRequest(_)
-            | Message::Accept { .. }
-            | Message::GetRequest { .. }
-            | Message::Probe { .. }
-            | Message::Suspect { .. }
-            | Message::List { .. }
-            | Message::Ping { .. }
-            | Message::Mark { .. }
-            | Message::Discard(_)
-            | Message::Usage { .. }
-            | Message::Leading(_) => return self.context.event(Event::Ignored(IgnoredReason::Invalid)),
+            answer => match answered(answer) {
+                Some(txn) => txn,
+                None => return self.context.event(Event::Ignored(IgnoredReason::Invalid)),
+            },
         };
+        if let Message::Bid(bid) = &message {
+            self.context.event(Event::Bid { answer: bid.answer });
+        }
         match &message {
             _ if self.active.contains_key(&txn) => {}
             Message::Leading(Leading::Grant(grant)) => return self.context.give_back(from, grant),
@@ -309,6 +310,7 @@ impl Initiator {
         self.context.uplink.prune(now);
         self.context.downlink.prune(now);
         self.context.check_multicast();
+        self.fetch_map_on();
         // Those that want the port at the same time have it in the order in which they were asked for.
         let mut due: Vec<(Instant, TxnId)> = self
             .active
@@ -401,7 +403,8 @@ impl Machine for Initiator {
 
     fn next_deadline(&self) -> Option<Deadline> {
         let active = self.active.values().map(|active| active.next);
-        active.chain(self.context.next_multicast_check()).min_by_key(|deadline| deadline.at)
+        let others = self.context.next_multicast_check().into_iter().chain(self.next_map_request());
+        active.chain(others).min_by_key(|deadline| deadline.at)
     }
 }
 
@@ -409,4 +412,35 @@ impl Machine for Initiator {
 fn members(map: &ClusterMap, id: &ChunkId) -> (GroupId, Vec<NodeId>) {
     let group = map.group_of(id);
     (group, map.members(group).map(|t| t.id).collect())
+}
+
+/// The transaction that a target answers with this message; `None` when it is no answer.
+const fn answered(message: &Message) -> Option<TxnId> {
+    Some(match message {
+        Message::Bid(bid) => bid.txn,
+        Message::Ack { txn, .. }
+        | Message::Listed { txn, .. }
+        | Message::Marked { txn }
+        | Message::Discarded { txn, .. }
+        | Message::Used { txn, .. }
+        | Message::Pong { txn, .. } => *txn,
+        Message::Repair(repair) => repair.txn,
+        Message::Leading(Leading::Grant(grant)) => grant.txn,
+        Message::PutRequest(_)
+        | Message::Accept { .. }
+        | Message::GetRequest { .. }
+        | Message::Probe { .. }
+        | Message::Suspect { .. }
+        | Message::List { .. }
+        | Message::Ping { .. }
+        | Message::Mark { .. }
+        | Message::Discard(_)
+        | Message::Usage { .. }
+        | Message::Leading(_)
+        | Message::MapRequest(_)
+        | Message::MapPart(_)
+        | Message::Census(_)
+        | Message::Counted { .. }
+        | Message::Restore { .. } => return None,
+    })
 }

@@ -1,7 +1,10 @@
-//! A newer cluster map that comes while requests are under way.
+//! A newer cluster map: it is fetched from whoever uses it, and comes while requests are under way.
 
-use super::{Bug, Initiator, Txn};
+use super::{Bug, Deadline, Destination, Event, IgnoredReason, Initiator, NodeId, Txn};
+use crate::id::Epoch;
 use crate::map::ClusterMap;
+use crate::map_fetch::{Step, parts};
+use crate::wire::{MapPart, MapRequest};
 
 impl Initiator {
     pub(super) fn new_map(&mut self, mut map: ClusterMap) {
@@ -12,6 +15,7 @@ impl Initiator {
         if context.bug == Some(Bug::KeepCopies) {
             map = map.with_copies(context.map.copies);
         }
+        self.map_fetch.uses(map.epoch);
         context.map = map.after(&context.map);
         for active in self.active.values_mut() {
             if let Txn::Put(put) = &mut active.txn {
@@ -19,5 +23,42 @@ impl Initiator {
             }
             active.next = active.txn.next_deadline();
         }
+    }
+
+    /// Another node uses a newer map.
+    pub(super) fn heard_of_map(&mut self, from: NodeId, epoch: Epoch) {
+        let context = &self.context;
+        let step = self.map_fetch.heard(context.now, from, epoch, context.config.late);
+        self.fetch_map(step);
+    }
+
+    pub(super) fn map_part(&mut self, from: NodeId, epoch: Epoch, part: &MapPart) {
+        let context = &self.context;
+        let step = self.map_fetch.part(context.now, from, epoch, part, context.config.late);
+        self.fetch_map(step);
+    }
+
+    pub(super) fn fetch_map_on(&mut self) {
+        let step = self.map_fetch.wake(self.context.now, self.context.config.late);
+        self.fetch_map(step);
+    }
+
+    fn fetch_map(&mut self, step: Step) {
+        match step {
+            Step::Nothing => {}
+            Step::Ask(node, request) => self.context.send(Destination::Node(node), &request),
+            Step::Whole(epoch, document) => self.context.event(Event::NewMap { epoch, document }),
+            Step::InVain(epoch) => self.context.event(Event::NeedMap { epoch }),
+            Step::Unsolicited => self.context.event(Event::Ignored(IgnoredReason::Late)),
+        }
+    }
+
+    pub(super) fn next_map_request(&self) -> Option<Deadline> {
+        self.map_fetch.next_deadline().map(|at| Deadline { at, why: "a map" })
+    }
+
+    pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
+        let map = self.context.map.clone();
+        parts(&map, theirs, request).for_each(|part| self.context.send(Destination::Node(to), &part));
     }
 }

@@ -8,17 +8,20 @@ mod transfer;
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{
-    Bug, ChunkPut, Context, Deadline, Destination, Event, Instant, NodeId, PutError, Span, Step, Stored, TxnId, members,
+    Bug, Context, Deadline, Destination, Event, Instant, NodeId, PutError, Span, Step, Stored, TxnId, members,
 };
+use bytes::Bytes;
+
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, Offers, windows};
 use crate::choosy::MaxBidWait;
 use crate::flat_map::FlatMap;
 use crate::goal::Goal;
-use crate::id::GroupId;
+use crate::id::{ChunkId, GroupId};
 use crate::limits;
 use crate::machine::IgnoredReason;
 use crate::map::ClusterMap;
+use crate::redundancy::Wanted;
 use crate::transfer::Outgoing;
 use crate::wire::{Ack, Answer, Bid, BusyWindows, ByteRange, Granted, Grants, Message, PutRequest};
 
@@ -56,7 +59,12 @@ pub(super) struct Put {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) handle: u64,
-    pub(super) put: ChunkPut,
+    pub(super) id: ChunkId,
+    pub(super) payload: Bytes,
+    pub(super) wanted: Wanted,
+    pub(super) removal: bool,
+    /// Whether a holder puts it, because there are too few copies.
+    pub(super) restores: bool,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
 }
@@ -120,8 +128,8 @@ impl Put {
     /// Begins to put a chunk.
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
-        let left = if job.put.removal { 0 } else { LED };
-        let goal = Goal::new(context.redundancy(job.put.redundancy));
+        let left = if job.removal { 0 } else { LED };
+        let goal = Goal::new(context.redundancy(job.wanted));
         let mut put = Self {
             txn,
             job,
@@ -137,12 +145,17 @@ impl Put {
             wait: MaxBidWait::default(),
             phase: Phase::Resting { until: context.now },
         };
-        put.ask(context);
+        // Of a target that puts what it has, the copy counts where the chunk is looked for.
+        put.rank(context);
+        put.hold(context, context.id);
+        if !put.progress.goal.is_met() {
+            put.ask(context);
+        }
         put
     }
 
     fn size(&self) -> u32 {
-        self.job.put.payload.len() as u32
+        self.job.payload.len() as u32
     }
 
     /// How many pieces are missing.
@@ -161,14 +174,14 @@ impl Put {
 
     /// Finds the chunk's group, and its members in the order of the map.
     fn rank(&mut self, context: &Context) -> (GroupId, Vec<NodeId>) {
-        let (group, all) = members(&context.map, &self.job.put.id);
-        self.ranked = ClusterMap::ranked_among(&self.job.put.id, all.clone());
+        let (group, all) = members(&context.map, &self.job.id);
+        self.ranked = ClusterMap::ranked_among(&self.job.id, all.clone());
         (group, all)
     }
 
     /// Under a newer map the group may be another one, and so may the goal.
     pub(super) fn regroup(&mut self, context: &Context) {
-        self.progress.goal = Goal::new(context.redundancy(self.job.put.redundancy));
+        self.progress.goal = Goal::new(context.redundancy(self.job.wanted));
         self.rank(context);
         for holder in core::mem::take(&mut self.progress.holders) {
             self.hold(context, holder);
@@ -182,7 +195,7 @@ impl Put {
         }
         let mut holders = core::mem::take(&mut self.progress.holders);
         holders.sort_unstable();
-        context.memory.remember(self.job.put.id, holders.clone());
+        context.memory.remember(self.job.id, holders.clone());
         let rounds = if self.progress.sent { self.progress.rounds } else { 0 };
         let stored = Stored { holders, took: context.now.since(self.job.asked), rounds };
         context.event(Event::Put { handle: self.job.handle, result: Ok(stored) });
@@ -245,7 +258,7 @@ impl Put {
         }
         let transport = context.config.transport;
         let mut asked: Vec<NodeId> = if transport.is_ranked() { self.preferred(context) } else { all };
-        asked.retain(|n| !self.progress.rules_out(*n));
+        asked.retain(|n| !self.progress.rules_out(*n) && *n != context.id);
         if !self.progress.failed.is_empty() && !context.would_meet(self.progress.goal, asked.iter().copied()) {
             self.progress.failed.clear();
             return self.rest(context, context.config.late);
@@ -290,13 +303,15 @@ impl Put {
         PutRequest {
             txn: self.txn,
             round: self.round.number,
-            id: self.job.put.id,
+            id: self.job.id,
             size: self.size(),
             group: self.round.group,
             earliest,
             stretch,
             unreserved: false,
-            removal: self.job.put.removal,
+            removal: self.job.removal,
+            wanted: self.job.wanted,
+            restores: self.job.restores,
             busy: context.busy_windows(length),
         }
     }
@@ -435,11 +450,13 @@ impl Put {
         let expected = self.round.outstanding().all(|n| context.is_suspect(n));
         let enough = self.progress.goal.would_be_met(self.offers.values().map(|offer| offer.domain));
         let over = all || woken && context.now >= hard;
-        if !(over || enough && (expected || woken && context.now >= soft)) {
+        // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
+        let may_hurry = enough && !self.job.restores;
+        if !(over || enough && expected || may_hurry && woken && context.now >= soft) {
             // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
             // bids or the hard deadline change anything.
             let again = since + context.now.since(since).times(2);
-            let soft = match enough {
+            let soft = match may_hurry {
                 true if again < soft && self.has_enough_good(context) => again,
                 false if woken && context.now >= soft => hard,
                 _ => soft,

@@ -9,7 +9,7 @@ use super::{
 use crate::goal::Goal;
 use crate::id::ChunkId;
 use crate::machine::IgnoredReason;
-use crate::redundancy::Redundancy;
+use crate::redundancy::Wanted;
 use crate::wire::{self, Message, Usage};
 
 /// Times that a silent target is asked before the answer is given without it.
@@ -48,7 +48,7 @@ struct Owed {
 enum Question {
     List { prefix: Vec<u8>, found: BTreeMap<ChunkId, BTreeSet<NodeId>> },
     Ping { alive: BTreeMap<NodeId, Alive> },
-    Renew { id: ChunkId, redundancy: Option<Redundancy>, holders: Vec<NodeId> },
+    Renew { id: ChunkId, wanted: Wanted, holders: Vec<NodeId> },
     Mark { mark: Mark },
     Discard { mark: TxnId, since: TxnId, chunks: BTreeMap<NodeId, Vec<ChunkId>>, done: Discarded },
     Usage { used: Vec<(NodeId, Usage)> },
@@ -86,7 +86,8 @@ impl OpenQuery {
             Query::List { prefix } => (all(), Question::List { prefix, found: BTreeMap::new() }),
             Query::Ping => (all(), Question::Ping { alive: BTreeMap::new() }),
             Query::Renew { id, redundancy } => {
-                (members(&context.map, &id).1, Question::Renew { id, redundancy, holders: Vec::new() })
+                let wanted = Wanted::of(redundancy);
+                (members(&context.map, &id).1, Question::Renew { id, wanted, holders: Vec::new() })
             }
             Query::Mark => (all(), Question::Mark { mark: Mark { name: txn, epoch: context.map.epoch } }),
             Query::Usage => (all(), Question::Usage { used: Vec::new() }),
@@ -109,7 +110,7 @@ impl OpenQuery {
         let message = match &self.question {
             Question::List { prefix, .. } => Message::List { txn, prefix: prefix.clone(), after },
             Question::Ping { .. } => Message::Ping { txn },
-            Question::Renew { id, .. } => Message::Probe { txn, id: *id },
+            Question::Renew { id, wanted, .. } => Message::Probe { txn, id: *id, wanted: *wanted },
             Question::Mark { .. } => Message::Mark { txn },
             Question::Usage { .. } => Message::Usage { txn },
             Question::Discard { mark, since, chunks, .. } => {
@@ -188,10 +189,10 @@ impl OpenQuery {
 
     /// Whether all pieces are promised where the chunk is looked for: a newer map may have moved it to another group.
     fn is_renewed(&self, context: &Context) -> bool {
-        let Question::Renew { id, redundancy, holders } = &self.question else { return false };
+        let Question::Renew { id, wanted, holders } = &self.question else { return false };
         let group = members(&context.map, id).1;
         let here = holders.iter().copied().filter(|holder| group.contains(holder));
-        context.would_meet(Goal::new(context.redundancy(*redundancy)), here)
+        context.would_meet(Goal::new(context.redundancy(*wanted)), here)
     }
 
     pub(super) fn marked(&mut self, context: &mut Context, from: NodeId) -> Step {

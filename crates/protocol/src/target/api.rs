@@ -2,7 +2,7 @@
 
 use crate::id::{ChunkId, Epoch, NodeId};
 use crate::machine::IgnoredReason;
-use crate::map::ClusterMap;
+use crate::map::{ClusterMap, MapDocument};
 use crate::time::Span;
 use crate::wire::Answer;
 
@@ -26,12 +26,14 @@ pub struct Setup {
     pub free: u64,
     /// Chunks held.
     pub chunks: u64,
+    /// Decides the numbers of its transactions; must differ from run to run.
+    pub seed: u64,
     /// A defect to plant, to prove that the checkers find it. `None` in every daemon.
     pub bug: Option<Bug>,
 }
 
 /// What a target reports, for metrics, logs and checkers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A bid was sent: a window, or why there is none.
     Bid {
@@ -91,9 +93,21 @@ pub enum Event {
     },
     /// A write failed: from now on puts are answered as by a full disk, and reads are still served. Told once.
     DiskFailed,
+    /// A chunk that had too few copies was put.
+    Restored {
+        /// Which.
+        id: ChunkId,
+    },
     /// A datagram was dropped.
     Ignored(IgnoredReason),
-    /// An initiator uses a newer cluster map.
+    /// The document of a newer cluster map came from another node: if it can be used, hand it in with [`Request::Map`].
+    NewMap {
+        /// Its epoch, or an older one that was asked for first.
+        epoch: Epoch,
+        /// What came.
+        document: MapDocument,
+    },
+    /// Others use a newer cluster map, and do not give it away: look for it elsewhere.
     NeedMap {
         /// Its epoch.
         epoch: Epoch,
@@ -103,6 +117,8 @@ pub enum Event {
 /// Defects that can be planted to prove that the simulator's checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
+    /// Of a steward.
+    Steward(crate::steward::Bug),
     /// Acknowledge when the write is handed to the disk.
     AckBeforeDurable,
     /// Never send acknowledgements.

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Answer, Bug, Effect, Event, Message, NodeId, Pending, Target, TxnId, WriteFailure, limits};
+use super::{Answer, Bug, ChunkId, Effect, Event, Message, NodeId, Pending, Target, TxnId, WriteFailure, limits};
+use crate::cleaner::Promise;
 use crate::id::Epoch;
+use crate::redundancy::Wanted;
 use crate::wire::Discard;
 
 /// The marks of cleaners, numbered from 1 in the order in which they came.
@@ -51,8 +53,9 @@ impl Marks {
 
 impl Target {
     /// An initiator that asks whether a copy is here counts on it from now on.
-    pub(super) fn promise(&self) -> Option<u32> {
-        (self.setup.bug != Some(Bug::ForgetPromise)).then(|| self.marks.newest())
+    pub(super) fn promise(&self, wanted: Wanted, restores: bool) -> Option<Promise> {
+        let mark = self.marks.newest();
+        (self.setup.bug != Some(Bug::ForgetPromise)).then_some(Promise { mark, wanted, restores })
     }
 
     /// Whether a cleaner does not know a map with which others already put: then it does not know all that refers to
@@ -79,7 +82,17 @@ impl Target {
             None if self.setup.bug == Some(Bug::ObeyUnknown) => (u32::MAX, u32::MAX),
             None => return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 }),
         };
-        self.begin_effect(Effect::Discard { ids, mark, since }, Pending::Discard { from, txn, page });
+        // What is put again from here stays until that is over: what nobody lists any more must not appear again.
+        let judged: Vec<(u8, ChunkId)> = (0..).zip(ids).filter(|(_, id)| !self.is_restoring(id)).collect();
+        let ids = judged.iter().map(|(_, id)| *id).collect();
+        let pending = Pending::Discard { from, txn, page, judged };
+        self.begin_effect(Effect::Discard { ids, mark, since }, pending);
+    }
+
+    /// Whether it is being decided if a chunk may go.
+    pub(super) fn is_judging(&self, id: &ChunkId) -> bool {
+        let judges = |pending: &Pending| matches!(pending, Pending::Discard { judged, .. } if judged.iter().any(|(_, of)| of == id));
+        self.pending.values().any(judges)
     }
 
     pub(super) fn discarded(

@@ -12,6 +12,7 @@ use crate::choose::{Offer, Offers, windows};
 use crate::id::GroupId;
 use crate::machine::{Destination, IgnoredReason};
 use crate::map::ClusterMap;
+use crate::redundancy::Wanted;
 use crate::wire::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
 
 /// A leader that is asked claims its group again after so many times [`Config::late`](crate::config::Config::late), so that its
@@ -293,7 +294,8 @@ impl Target {
     fn grant_put(&mut self, from: NodeId, request: &LeadRequest) -> Option<Grant> {
         let LeadRequest { have, avoid, .. } = request;
         let (now, size, lease) = (self.now, request.size, self.lease());
-        let goal = Some(self.setup.map.goal(request.redundancy, have)).filter(|goal| !goal.is_met())?;
+        let goal = Some(self.setup.map.goal(request.wanted.redundancy(self.setup.map.redundancy()), have))
+            .filter(|goal| !goal.is_met())?;
         let members = self.setup.map.members(request.group).map(|t| t.id).collect();
         let ranked = ClusterMap::ranked_among(&request.id, members);
         let group = self.lead.groups.get_mut(&request.group)?;
@@ -340,6 +342,7 @@ impl Target {
             group: request.group,
             term,
             direction: Direction::Put,
+            wanted: request.wanted,
             transfer: choices.iter().map(|c| c.length).max()?,
             rate: u32::try_from(choices.iter().map(|c| c.rate).min()?).unwrap_or(u32::MAX),
             windows: Vec::with_capacity(turns.len()),
@@ -501,6 +504,7 @@ impl Target {
             group: id,
             term,
             direction: Direction::Get,
+            wanted: Wanted::BY_MAP,
             transfer,
             rate: holds.rate,
             windows: vec![window],

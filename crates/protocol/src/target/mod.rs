@@ -4,11 +4,14 @@
 //! [`clean`] which copies may go, [`lead`] what a leader grants for its group.
 
 mod api;
+mod census;
 mod clean;
 mod finished;
 mod lead;
+mod newer;
 mod receive;
 mod recent_grants;
+mod restore;
 mod serve;
 
 use std::collections::VecDeque;
@@ -17,23 +20,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use api::{Bug, Event, Request, Setup};
+use census::Census;
 use clean::Marks;
 use finished::Finished;
 use lead::Lead;
 use receive::{Busy, Reservation};
+use restore::Restoring;
 use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
 use crate::estimate::{AcceptRate, DiskQueue, FIRST_READS, FIRST_WRITES, LatencyEstimate, Rate};
 use crate::flat_map::FlatMap;
-use crate::id::{ChunkId, NodeId, OpId, TxnId};
+use crate::id::{ChunkId, Epoch, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
     Body, Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit,
     WriteFailure,
 };
-use crate::map::ClusterMap;
+use crate::map_fetch::MapFetch;
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
 use crate::wire::{
@@ -44,17 +49,72 @@ use crate::wire::{
 /// What an effect under way was started for.
 #[derive(Clone, Debug)]
 enum Pending {
-    Put { from: NodeId, request: PutRequest, arrived: Instant },
-    Get { from: NodeId, txn: TxnId, round: u8, id: ChunkId, unreserved: bool, earliest: Span },
-    Granted { from: NodeId, txn: TxnId, round: u8 },
-    Seek { from: NodeId, seek: Seek },
-    Probe { from: NodeId, txn: TxnId },
-    List { from: NodeId, txn: TxnId },
-    Write { txn: TxnId, id: ChunkId, size: u32, begun: Instant },
-    Read { txn: TxnId, begun: Instant },
-    Scrub { background: bool, begun: Instant },
-    Discard { from: NodeId, txn: TxnId, page: u16 },
-    Usage { from: NodeId, txn: TxnId },
+    Put {
+        from: NodeId,
+        request: PutRequest,
+        arrived: Instant,
+    },
+    Get {
+        from: NodeId,
+        txn: TxnId,
+        round: u8,
+        id: ChunkId,
+        unreserved: bool,
+        earliest: Span,
+    },
+    Granted {
+        from: NodeId,
+        txn: TxnId,
+        round: u8,
+    },
+    Seek {
+        from: NodeId,
+        seek: Seek,
+    },
+    Probe {
+        from: NodeId,
+        txn: TxnId,
+    },
+    List {
+        from: NodeId,
+        txn: TxnId,
+    },
+    Write {
+        txn: TxnId,
+        id: ChunkId,
+        size: u32,
+        begun: Instant,
+    },
+    Read {
+        txn: TxnId,
+        begun: Instant,
+    },
+    Scrub {
+        background: bool,
+        begun: Instant,
+    },
+    /// Those that are judged, with their places in the page.
+    Discard {
+        from: NodeId,
+        txn: TxnId,
+        page: u16,
+        judged: Vec<(u8, ChunkId)>,
+    },
+    Usage {
+        from: NodeId,
+        txn: TxnId,
+    },
+    Census {
+        from: NodeId,
+        txn: TxnId,
+        epoch: Epoch,
+    },
+    Restore {
+        handle: u64,
+    },
+    RestoreRead {
+        handle: u64,
+    },
 }
 
 /// The target machine. What every input needs comes first, then what a copy on its way in needs: where there are many thousands,
@@ -102,6 +162,10 @@ pub struct Target {
     scrub_attempts: u8,
     /// What the last stretch of a scrub took; [`Self::scrub_until`] is when the one under way should be over.
     scrub_took: Span,
+    map_fetch: MapFetch,
+    census: Census,
+    /// Made when it is needed first.
+    restoring: Option<Box<Restoring>>,
 }
 
 impl Target {
@@ -139,6 +203,9 @@ impl Target {
             scrub_attempts: 0,
             scrub_until: Instant::ZERO,
             disk_failed: false,
+            map_fetch: MapFetch::default(),
+            census: Census::default(),
+            restoring: None,
         }
     }
 
@@ -204,10 +271,14 @@ impl Target {
             Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
             // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while.
             // Else only suspicions come here: the background looks at the same copy in its turn.
+            // A steward asks again, and finds again what was not put.
+            Pending::Census { .. } => self.event(Event::Ignored(IgnoredReason::Busy)),
+            Pending::Restore { handle } => self.restore_looked_up(handle, None),
             Pending::Granted { .. }
             | Pending::Seek { .. }
             | Pending::Write { .. }
             | Pending::Read { .. }
+            | Pending::RestoreRead { .. }
             | Pending::Scrub { .. } => self.event(Event::Ignored(IgnoredReason::Busy)),
         }
     }
@@ -223,10 +294,14 @@ impl Target {
             return self.event(Event::Ignored(IgnoredReason::Invalid));
         };
         if head.epoch > self.setup.map.epoch {
-            self.event(Event::NeedMap { epoch: head.epoch });
+            self.heard_of_map(head.from, head.epoch);
         }
         self.marks.note_epoch(head.epoch);
         let from = head.from;
+        if from == self.setup.id {
+            // What it told its group itself, by multicast.
+            return;
+        }
         match message {
             Message::PutRequest(request)
                 if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::TakeOldMap) =>
@@ -256,8 +331,11 @@ impl Target {
                 self.begin_effect(Effect::Lookup { id, promise: None }, pending);
             }
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
-            Message::Repair(repair) => self.repair_asked(from, &repair),
-            Message::Probe { txn, id } => self.probe(from, txn, id),
+            Message::Repair(repair) if self.servings.contains_key(&repair.txn) || self.restoring.is_none() => {
+                self.repair_asked(from, &repair);
+            }
+            Message::Repair(_) => self.to_initiator(datagram),
+            Message::Probe { txn, id, wanted } => self.probe(from, txn, id, wanted),
             Message::Suspect { id } => self.suspect(&id),
             Message::List { txn, prefix, after } => {
                 let effect = Effect::List { prefix, after, limit: limits::LISTED };
@@ -270,15 +348,24 @@ impl Target {
             Message::Mark { txn } => self.mark(from, head.epoch, txn),
             Message::Discard(discard) => self.discard(from, head.epoch, discard),
             Message::Usage { txn } => self.begin_effect(Effect::Usage, Pending::Usage { from, txn }),
-            Message::Bid(_)
-            | Message::Ack { .. }
-            | Message::Listed { .. }
-            | Message::Pong { .. }
-            | Message::Marked { .. }
-            | Message::Discarded { .. }
-            | Message::Used { .. } => {
+            Message::MapRequest(request) => self.send_map(from, head.epoch, request),
+            Message::MapPart(part) => self.map_part(from, head.epoch, &part),
+            Message::Census(request) => self.census_asked(from, head.epoch, request),
+            Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
+            Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
+            Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
+            Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.to_initiator(datagram),
+            Message::Listed { .. } | Message::Marked { .. } | Message::Discarded { .. } | Message::Used { .. } => {
                 self.event(Event::Ignored(IgnoredReason::Invalid));
             }
+        }
+    }
+
+    /// An answer to what this target put.
+    fn to_initiator(&mut self, datagram: &Bytes) {
+        let arrived = self.arrived;
+        if !self.initiate(Input::Datagram { bytes: datagram.clone(), arrived }) {
+            self.event(Event::Ignored(IgnoredReason::Invalid));
         }
     }
 
@@ -331,7 +418,9 @@ impl Target {
             (Pending::Usage { from, txn }, Completion::Used(usage)) => {
                 self.send(from, &Message::Used { txn, usage });
             }
-            (Pending::Discard { from, txn, page }, Completion::Discarded { dropped, bytes, result }) => {
+            (Pending::Discard { from, txn, page, judged }, Completion::Discarded { dropped, bytes, result }) => {
+                let judged = judged.iter().enumerate().filter(|(nth, _)| dropped >> nth & 1 > 0);
+                let dropped = judged.fold(0, |bits, (_, (place, _))| bits | 1 << place);
                 self.discarded(from, txn, page, dropped, bytes, result);
             }
             (Pending::Write { txn, id, size, begun }, Completion::Written { result, free }) => {
@@ -339,6 +428,11 @@ impl Target {
                 self.written(txn, id, size, begun, result);
             }
             (Pending::Read { txn, begun }, Completion::Read(result)) => self.read(txn, begun, result),
+            (Pending::Census { from, txn, epoch }, Completion::Counted(holding)) => {
+                self.census_counted(from, txn, epoch, holding);
+            }
+            (Pending::Restore { handle }, Completion::Found(found)) => self.restore_looked_up(handle, found),
+            (Pending::RestoreRead { handle }, Completion::Read(result)) => self.restore_read(handle, result),
             (Pending::Scrub { background, begun }, Completion::Scrubbed { next, bytes: _, bad, result }) => {
                 if background {
                     self.scrub_cursor = next;
@@ -353,14 +447,6 @@ impl Target {
                 self.note_failure(result);
             }
             (pending, completion) => panic!("{completion:?} does not answer {pending:?}"),
-        }
-    }
-
-    fn new_map(&mut self, map: ClusterMap) {
-        if map.epoch > self.setup.map.epoch && map.cluster == self.setup.map.cluster {
-            self.setup.map = map;
-            self.lead.forget();
-            self.lead_due = None;
         }
     }
 
@@ -385,6 +471,9 @@ impl Target {
         self.check_reservations();
         self.pump_servings();
         self.wake_leader();
+        self.fetch_map_on();
+        self.wake_census();
+        self.wake_restoring();
         if self.now >= self.scrub_at {
             self.scrub();
         }
@@ -464,10 +553,20 @@ impl Machine for Target {
         let receive = self.reservations.values().filter_map(Reservation::next_deadline).min();
         let serve = self.servings.values().filter_map(Serving::next_deadline).min();
         let scrub = (self.scrub_at < Instant::FAR).then_some(self.scrub_at);
-        [(receive, "reservation"), (serve, "serving"), (self.lead_due, "leader"), (scrub, "scrub")]
-            .into_iter()
-            .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))
-            .min_by_key(|deadline| deadline.at)
+        let fetch = self.map_fetch.next_deadline();
+        let (census, restoring) = (self.census.next_deadline(self.config.census_interval), self.restoring_due());
+        [
+            (receive, "reservation"),
+            (serve, "serving"),
+            (self.lead_due, "leader"),
+            (scrub, "scrub"),
+            (fetch, "a map"),
+            (census, "census"),
+            (restoring, "restoring"),
+        ]
+        .into_iter()
+        .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))
+        .min_by_key(|deadline| deadline.at)
     }
 }
 

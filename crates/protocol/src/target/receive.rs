@@ -9,8 +9,10 @@ use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Pending, PutRequest,
     Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
+use crate::cleaner::Promise;
 use crate::id::ChunkKind;
 use crate::machine::IgnoredReason;
+use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};
 
@@ -33,6 +35,8 @@ pub(super) struct Reservation {
     window: (Instant, Instant),
     claim: Claim,
     removal: bool,
+    wanted: Wanted,
+    restores: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
     /// When to expire (tentative) or to ask for what is missing; never without one.
@@ -83,7 +87,7 @@ impl Target {
             Some(_) => self.drop_reservation(request.txn),
             None => {}
         }
-        let promise = self.promise();
+        let promise = self.promise(request.wanted, request.restores);
         self.begin_effect(
             Effect::Lookup { id: request.id, promise },
             Pending::Put { from, request, arrived: self.arrived },
@@ -129,6 +133,8 @@ impl Target {
                 window,
                 claim,
                 removal,
+                wanted: request.wanted,
+                restores: request.restores,
                 stage,
                 incoming: Incoming::new(request.size),
                 timer,
@@ -286,6 +292,8 @@ impl Target {
             window,
             claim: Claim::Grant { leader: from, group: grant.group, expected: self.arrived + done },
             removal: false,
+            wanted: grant.wanted,
+            restores: false,
             stage: Stage::Tentative,
             incoming: Incoming::new(grant.size),
             timer: Some(self.now),
@@ -300,7 +308,7 @@ impl Target {
             _ => {}
         }
         // It may be here already. The payload does not wait for the answer.
-        let promise = self.promise();
+        let promise = self.promise(grant.wanted, false);
         let pending = Pending::Granted { from: grant.initiator, txn, round: grant.round };
         self.begin_effect(Effect::Lookup { id: grant.id, promise }, pending);
         Ok(())
@@ -437,9 +445,9 @@ impl Target {
         };
         r.stage = Stage::Writing;
         let (id, from, pieces, claim, removal) = (r.id, r.from, r.incoming.take(), r.claim, r.removal);
+        let promise = Promise { mark: self.marks.newest(), wanted: r.wanted, restores: r.restores };
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
         let pending = Pending::Write { txn, id, size, begun: self.now };
-        let promise = self.marks.newest();
         self.start(Effect::Write { id, pieces, verify, promise, removal }, pending);
         if let Claim::Grant { leader, group, expected } = claim {
             self.report_unless_right(leader, group, expected, size);
@@ -491,7 +499,7 @@ impl Target {
         }
     }
 
-    pub(super) fn probe(&mut self, from: NodeId, txn: TxnId, id: ChunkId) {
+    pub(super) fn probe(&mut self, from: NodeId, txn: TxnId, id: ChunkId, wanted: Wanted) {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
@@ -510,7 +518,7 @@ impl Target {
                 Some(ack) if ack != Ack::Durable => self.send(from, &Message::Ack { txn, ack }),
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
                 _ => {
-                    let promise = self.promise();
+                    let promise = self.promise(wanted, false);
                     self.begin_effect(Effect::Lookup { id, promise }, Pending::Probe { from, txn });
                 }
             },

@@ -5,11 +5,15 @@ use bytes::{BufMut, Bytes};
 use super::codec::{Reader, put_windows, take_windows, wire_span};
 use super::lead::Leading;
 use super::message::{
-    Ack, Answer, Bid, ByteRange, Discard, Granted, Message, OfferedWindow, PutRequest, Repair, Usage,
+    Ack, Answer, Bid, ByteRange, CensusRequest, Discard, Granted, MapPart, MapRequest, Message, OfferedWindow,
+    PutRequest, Repair, Usage,
 };
 use super::{CONTROL_HEADER, Head, MAGIC, MAX_CONTROL, VERSION};
+use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
+use crate::map::MapDocument;
+use crate::redundancy::Wanted;
 
 /// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
@@ -56,7 +60,8 @@ impl Message {
             Self::GetRequest { .. } => 4,
             Self::Ack { .. } => 5,
             Self::Repair(_) => 6,
-            Self::Probe { .. } => 7,
+            Self::Probe { wanted: Wanted::BY_MAP, .. } => 7,
+            Self::Probe { .. } => 27,
             Self::Suspect { .. } => 8,
             Self::List { .. } => 9,
             Self::Listed { .. } => 10,
@@ -69,6 +74,11 @@ impl Message {
             Self::Usage { .. } => 17,
             Self::Used { .. } => 18,
             Self::Leading(leading) => leading.code(),
+            Self::MapRequest(_) => 25,
+            Self::MapPart(_) => 26,
+            Self::Census(_) => 28,
+            Self::Counted { .. } => 29,
+            Self::Restore { .. } => 30,
         }
     }
 
@@ -93,19 +103,19 @@ impl Message {
                 out.put_u8(*ack as u8);
             }
             Self::Repair(repair) => put_repair(repair, out),
-            Self::Probe { txn, id } => {
+            Self::Probe { txn, id, wanted } => {
                 out.put_u64_le(txn.0);
                 out.put_slice(&id.encode());
+                if *wanted != Wanted::BY_MAP {
+                    out.put_u8(wanted.code());
+                }
             }
             Self::Suspect { id } => out.put_slice(&id.encode()),
             Self::List { txn, prefix, after } => {
                 out.put_u64_le(txn.0);
                 out.put_u8(prefix.len() as u8);
                 out.put_slice(prefix);
-                out.put_u8(u8::from(after.is_some()));
-                if let Some(id) = after {
-                    out.put_slice(&id.encode());
-                }
+                put_after(after.as_ref(), out);
             }
             Self::Listed { txn, ids, more } => {
                 out.put_u64_le(txn.0);
@@ -126,18 +136,25 @@ impl Message {
                 out.put_u32_le(dropped.unwrap_or(0));
                 out.put_u64_le(*bytes);
             }
-            Self::Used { txn, usage } => {
-                out.put_u64_le(txn.0);
-                let numbers = [usage.live, usage.dead, usage.reclaimed, usage.damaged];
-                numbers.into_iter().for_each(|number| out.put_u64_le(number));
-                out.put_u8(u8::from(usage.damaged_more));
-            }
+            Self::Used { txn, usage } => put_used(*txn, usage, out),
             Self::Pong { txn, free, chunks } => {
                 out.put_u64_le(txn.0);
                 out.put_u64_le(*free);
                 out.put_u64_le(*chunks);
             }
             Self::Leading(leading) => leading.put(out),
+            Self::MapRequest(MapRequest { offset, parts }) => {
+                out.put_u32_le(*offset);
+                out.put_u8(*parts);
+            }
+            Self::MapPart(part) => put_part(part, out),
+            Self::Census(request) => put_census(request, out),
+            Self::Counted { txn, holding } => put_counted(*txn, holding, out),
+            Self::Restore { txn, id, wanted } => {
+                out.put_u64_le(txn.0);
+                out.put_slice(&id.encode());
+                out.put_u8(wanted.code());
+            }
         }
     }
 
@@ -167,12 +184,16 @@ impl Message {
                     (0..count).map(|_| Some(ByteRange { offset: r.u32()?, len: r.u32()? })).collect::<Option<_>>()?;
                 Self::Repair(Repair { txn, rate, ranges })
             }
-            7 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()? },
+            7 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::BY_MAP },
+            28 => Self::Census(take_census(r)?),
+            29 => take_counted(r)?,
+            30 => Self::Restore { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? },
+            27 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? },
             8 => Self::Suspect { id: r.chunk()? },
             9 => {
                 let (txn, len) = (TxnId(r.u64()?), r.count(ChunkId::LEN)?);
                 let prefix = r.slice(len)?.to_vec();
-                let after = if r.flag()? { Some(r.chunk()?) } else { None };
+                let after = take_after(r)?;
                 Self::List { txn, prefix, after }
             }
             10 => {
@@ -199,6 +220,13 @@ impl Message {
                 let txn = TxnId(r.u64()?);
                 let [live, dead, reclaimed, damaged] = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
                 Self::Used { txn, usage: Usage { live, dead, reclaimed, damaged, damaged_more: r.flag()? } }
+            }
+            25 => Self::MapRequest(MapRequest { offset: r.u32()?, parts: r.u8()? }),
+            26 => {
+                let (digest, size, offset) = (r.array()?, r.u32()?, r.u32()?);
+                let len = usize::from(r.u16()?);
+                let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
+                Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
             code => Self::Leading(Leading::take(code, r)?),
         })
@@ -241,10 +269,94 @@ fn put_repair(repair: &Repair, out: &mut impl BufMut) {
     }
 }
 
+fn put_census(request: &CensusRequest, out: &mut impl BufMut) {
+    out.put_u64_le(request.txn.0);
+    out.put_u32_le(request.group.0);
+    out.put_u8(request.range.depth());
+    out.put_u32_le(request.range.bits());
+    out.put_u64_le(request.salt);
+    put_after(request.after.as_ref(), out);
+}
+
+fn take_census(r: &mut Reader<'_>) -> Option<CensusRequest> {
+    Some(CensusRequest {
+        txn: TxnId(r.u64()?),
+        group: GroupId(r.u32()?),
+        range: IdRange::new(r.u8()?, r.u32()?)?,
+        salt: r.u64()?,
+        after: take_after(r)?,
+    })
+}
+
+fn put_counted(txn: TxnId, holding: &Holding, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    match holding {
+        Holding::Sums(sums) => {
+            out.put_u8(0);
+            sums.iter().for_each(|sum| out.put_u64_le(*sum));
+        }
+        Holding::Copies { copies, more } => {
+            out.put_u8(1 + u8::from(*more));
+            out.put_u8(copies.len() as u8);
+            for copy in copies {
+                out.put_slice(&copy.id.encode());
+                out.put_u8(copy.wanted.code());
+            }
+        }
+    }
+}
+
+fn take_counted(r: &mut Reader<'_>) -> Option<Message> {
+    let (txn, kind) = (TxnId(r.u64()?), r.u8()?);
+    let holding = match kind {
+        0 => {
+            let mut sums = Box::new([0; PARTS]);
+            for sum in sums.iter_mut() {
+                *sum = r.u64()?;
+            }
+            Holding::Sums(sums)
+        }
+        1 | 2 => {
+            let copy = |r: &mut Reader<'_>| Some(Counted { id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? });
+            let copies = (0..r.count(limits::COUNTED)?).map(|_| copy(r)).collect::<Option<_>>()?;
+            Holding::Copies { copies, more: kind == 2 }
+        }
+        _ => return None,
+    };
+    Some(Message::Counted { txn, holding })
+}
+
+fn put_after(after: Option<&ChunkId>, out: &mut impl BufMut) {
+    out.put_u8(u8::from(after.is_some()));
+    if let Some(id) = after {
+        out.put_slice(&id.encode());
+    }
+}
+
+fn take_after(r: &mut Reader<'_>) -> Option<Option<ChunkId>> {
+    Some(if r.flag()? { Some(r.chunk()?) } else { None })
+}
+
+fn put_used(txn: TxnId, usage: &Usage, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    let numbers = [usage.live, usage.dead, usage.reclaimed, usage.damaged];
+    numbers.into_iter().for_each(|number| out.put_u64_le(number));
+    out.put_u8(u8::from(usage.damaged_more));
+}
+
+fn put_part(part: &MapPart, out: &mut impl BufMut) {
+    out.put_slice(&part.digest);
+    out.put_u32_le(part.size);
+    out.put_u32_le(part.offset);
+    out.put_u16_le(part.bytes.len() as u16);
+    out.put_slice(&part.bytes);
+}
+
 fn put_request(request: &PutRequest, out: &mut impl BufMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
-    out.put_u8(u8::from(request.unreserved) | u8::from(request.removal) << 1);
+    let flags = u8::from(request.unreserved) | u8::from(request.removal) << 1 | u8::from(request.restores) << 7;
+    out.put_u8(flags | request.wanted.code() << 2);
     out.put_u16_le(request.stretch);
     out.put_slice(&request.id.encode());
     out.put_u32_le(request.size);
@@ -257,11 +369,25 @@ fn put_request(request: &PutRequest, out: &mut impl BufMut) {
 #[inline]
 fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let (txn, round, flags, stretch) = (TxnId(r.u64()?), r.u8()?, r.u8()?, r.u16()?);
-    let (unreserved, removal) = (flags & 1 > 0, flags & 2 > 0);
+    let (unreserved, removal, restores) = (flags & 1 > 0, flags & 2 > 0, flags & 1 << 7 > 0);
+    let wanted = Wanted::from_code((flags & !(1 << 7)) >> 2)?;
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
     let busy = take_windows(r)?;
-    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && flags < 4;
-    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, busy })
+    let valid = (1..=limits::CHUNK_BYTES).contains(&size);
+    valid.then_some(PutRequest {
+        txn,
+        round,
+        id,
+        size,
+        group,
+        earliest,
+        stretch,
+        unreserved,
+        removal,
+        wanted,
+        restores,
+        busy,
+    })
 }
 
 fn put_bid(bid: &Bid, out: &mut impl BufMut) {

@@ -5,7 +5,7 @@ use bytes::BufMut;
 use super::codec::{BusyWindows, Reader, chunk_size, put_windows, take_windows, wire_span};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
-use crate::redundancy::Redundancy;
+use crate::redundancy::Wanted;
 use crate::time::Span;
 
 /// What a leader, its group and its initiators say to each other.
@@ -87,8 +87,8 @@ pub struct LeadRequest {
     pub txn: TxnId,
     /// Which round of it.
     pub round: u8,
-    /// How the chunk is kept.
-    pub redundancy: Redundancy,
+    /// What the copies are to be kept for.
+    pub wanted: Wanted,
     /// The chunk.
     pub id: ChunkId,
     /// Its bytes.
@@ -166,6 +166,8 @@ pub struct Grant {
     pub term: u32,
     /// What the chosen are to do.
     pub direction: Direction,
+    /// What a copy is to be kept for.
+    pub wanted: Wanted,
     /// What the transfer takes.
     pub transfer: Span,
     /// Bytes per second at which to send.
@@ -221,7 +223,7 @@ impl LeadRequest {
     fn put(&self, out: &mut impl BufMut) {
         out.put_u64_le(self.txn.0);
         out.put_u8(self.round);
-        out.put_u8(self.redundancy.pieces() as u8);
+        out.put_u8(self.wanted.code());
         out.put_slice(&self.id.encode());
         out.put_u32_le(self.size);
         out.put_u32_le(self.group.0);
@@ -234,12 +236,12 @@ impl LeadRequest {
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        let (txn, round, redundancy) = (TxnId(r.u64()?), r.u8()?, Redundancy::copies(r.u8()?)?);
+        let (txn, round, wanted) = (TxnId(r.u64()?), r.u8()?, Wanted::from_code(r.u8()?)?);
         let (id, size, group, earliest) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.span()?);
         let busy = take_windows(r)?;
         let list = |r: &mut Reader<'_>, most| (0..r.count(most)?).map(|_| r.u32().map(NodeId)).collect::<Option<_>>();
         let (have, avoid) = (list(r, limits::COPIES)?, list(r, limits::GROUP_MEMBERS)?);
-        Some(Self { txn, round, redundancy, id, size, group, earliest, busy, have, avoid })
+        Some(Self { txn, round, wanted, id, size, group, earliest, busy, have, avoid })
     }
 }
 
@@ -298,7 +300,7 @@ impl Grant {
         out.put_u32_le(self.initiator.0);
         out.put_u64_le(self.txn.0);
         out.put_u8(self.round);
-        out.put_u8(u8::from(self.direction == Direction::Get));
+        out.put_u8(u8::from(self.direction == Direction::Get) | self.wanted.code() << 1);
         out.put_slice(&self.id.encode());
         out.put_u32_le(self.size);
         out.put_u32_le(self.group.0);
@@ -315,13 +317,15 @@ impl Grant {
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
         let (initiator, txn, round) = (NodeId(r.u32()?), TxnId(r.u64()?), r.u8()?);
-        let direction = if r.flag()? { Direction::Get } else { Direction::Put };
+        let flags = r.u8()?;
+        let direction = if flags & 1 > 0 { Direction::Get } else { Direction::Put };
+        let wanted = Wanted::from_code(flags >> 1)?;
         let (id, size, group, term) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.u32()?);
         let (transfer, rate, count) = (r.span()?, r.u32()?, r.count(limits::COPIES)?);
         let window =
             |r: &mut Reader<'_>| Some(GrantedWindow { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
         let windows = (0..count).map(|_| window(r)).collect::<Option<_>>()?;
-        Some(Self { initiator, txn, round, id, size, group, term, direction, transfer, rate, windows })
+        Some(Self { initiator, txn, round, id, size, group, term, direction, wanted, transfer, rate, windows })
     }
 }
 

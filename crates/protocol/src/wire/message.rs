@@ -1,10 +1,14 @@
 //! The control messages: what nodes say to each other.
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::codec::BusyWindows;
 use super::lead::Leading;
+use crate::census::{Holding, IdRange};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
+use crate::map::MapDocument;
+use crate::redundancy::Wanted;
 use crate::time::Span;
 
 /// Everything that nodes say to each other besides payload.
@@ -45,12 +49,15 @@ pub enum Message {
     },
     /// Receiver of payload to its sender: these ranges are missing. (A target asks an initiator, or the reverse.)
     Repair(Repair),
-    /// Initiator to one target, when an acknowledgement is late: what became of this transaction?
+    /// Initiator to one target, when an acknowledgement is late: what became of this transaction? Or, of one that sent nothing: is
+    /// there a copy of the chunk, which is counted on from now on?
     Probe {
         /// Which transaction.
         txn: TxnId,
         /// Its chunk.
         id: ChunkId,
+        /// What the copy has to be kept for.
+        wanted: Wanted,
     },
     /// Initiator to target: this copy failed its hash when it arrived here; look at it.
     Suspect {
@@ -127,6 +134,66 @@ pub enum Message {
     },
     /// Of a group's leader.
     Leading(Leading),
+    /// Target to target: what do you hold of a group's chunks in a range of ids?
+    Census(CensusRequest),
+    /// Target to target: that.
+    Counted {
+        /// Which transaction.
+        txn: TxnId,
+        /// What is held.
+        holding: Holding,
+    },
+    /// Target to target: put a chunk of which you have a copy, as there are too few. The answer is an [`Ack`]: pending, durable when
+    /// that is done, or why not.
+    Restore {
+        /// Which transaction.
+        txn: TxnId,
+        /// The chunk.
+        id: ChunkId,
+        /// What its copies are to be kept for.
+        wanted: Wanted,
+    },
+    /// To a node with a newer cluster map: send parts of its document.
+    MapRequest(MapRequest),
+    /// To a node with an older cluster map: a part of the document of the sender's.
+    MapPart(MapPart),
+}
+
+/// A question of a census.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CensusRequest {
+    /// Which transaction.
+    pub txn: TxnId,
+    /// Whose chunks.
+    pub group: GroupId,
+    /// Which of them.
+    pub range: IdRange,
+    /// What sums are made with.
+    pub salt: u64,
+    /// Only what is behind this one.
+    pub after: Option<ChunkId>,
+}
+
+/// Parts of a [`MapDocument`] that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapRequest {
+    /// Where the first begins.
+    pub offset: u32,
+    /// How many; 16 at most are sent.
+    pub parts: u8,
+}
+
+/// A part of a [`MapDocument`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapPart {
+    /// The whole document's.
+    pub digest: [u8; MapDocument::DIGEST],
+    /// Bytes of the whole document.
+    pub size: u32,
+    /// Where this part begins.
+    pub offset: u32,
+    /// Its bytes: [`MapDocument::PART`] at most.
+    pub bytes: Bytes,
 }
 
 /// A page of chunks that nothing refers to.
@@ -181,6 +248,10 @@ pub struct PutRequest {
     /// A manifest that says that something is removed: it may have of the room that is kept for what wins some. Means nothing
     /// for a payload chunk.
     pub removal: bool,
+    /// What the copy is to be kept for.
+    pub wanted: Wanted,
+    /// Whether a holder asks, because copies were lost.
+    pub restores: bool,
     /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
     /// [`RANGES`](crate::limits::RANGES), the first ones.
     pub busy: BusyWindows,
@@ -306,6 +377,11 @@ impl Message {
             Self::Usage { .. } => "usage",
             Self::Used { .. } => "used",
             Self::Leading(leading) => leading.name(),
+            Self::Census(_) => "census",
+            Self::Counted { .. } => "counted",
+            Self::Restore { .. } => "restore",
+            Self::MapRequest(_) => "map-request",
+            Self::MapPart(_) => "map-part",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Whole conversations on a perfect network with a fixed delay: the machines alone, without a driver's tricks.
 
 mod network;
+mod restore;
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
 use protocol::initiator::{Bug, ChunkPut, Event, GetError, Initiator, PutError, Query, QueryAnswer, Request};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Redundancy, Wanted};
 use protocol::time::Span;
 use protocol::transport::{Carriage, Selection, Transport};
 
@@ -327,6 +328,8 @@ fn control_messages_of_a_put_stay_below_128_bytes() {
         stretch: 140,
         unreserved: false,
         removal: false,
+        wanted: Wanted::BY_MAP,
+        restores: false,
         busy: protocol::wire::BusyWindows::new(),
     };
     for message in [

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use protocol::census::{Count, Counted};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
@@ -10,6 +11,7 @@ use protocol::machine::{
     Body, Completion, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
 };
 use protocol::map::{ClusterMap, MemberSet, TargetEntry};
+use protocol::redundancy::Wanted;
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::datagrams;
@@ -64,7 +66,8 @@ impl Cluster {
 
     pub(super) fn of(map: ClusterMap, config: &Config) -> Self {
         let initiator = Initiator::new(INITIATOR, map.clone(), config.clone(), 42);
-        let setup = |id| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, bug: None };
+        let setup =
+            |id: NodeId| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, seed: u64::from(id.0), bug: None };
         let targets = map.targets().map(|t| (t.id, Target::new(setup(t.id), config.clone()))).collect();
         let disks = map.targets().map(|t| (t.id, BTreeMap::new())).collect();
         let listens = map.targets().map(|t| (t.id, map.memberships(t.id))).collect();
@@ -147,6 +150,12 @@ impl Cluster {
                 (Span::ZERO, Completion::Listed { ids, more })
             }
             Effect::Discard { .. } => (DISK, Completion::Discarded { dropped: 0, bytes: 0, result: Ok(()) }),
+            Effect::Census { map, group, range, salt, after } => {
+                let mut count = Count::new(range, salt, after);
+                let held = disk.keys().filter(|id| range.contains(id) && map.group_of(id) == group);
+                let _ = held.map(|id| Counted { id: *id, wanted: Wanted::BY_MAP }).all(|copy| count.add(copy));
+                (DISK, Completion::Counted(count.finish()))
+            }
             Effect::Usage => (Span::ZERO, Completion::Used(protocol::wire::Usage::default())),
             Effect::Scrub { .. } => {
                 let bad: Vec<ChunkId> = disk.keys().copied().collect();
@@ -250,23 +259,35 @@ impl Cluster {
             if self.initiator.in_progress() == 0 {
                 return core::mem::take(&mut self.events);
             }
-            let wake = self.wakes.iter().map(|(node, at)| (*at, *node)).min();
-            let next = self.queue.keys().next().copied();
-            match (next, wake) {
-                (Some(key), wake) if wake.is_none_or(|(at, _)| key.0 <= at) => {
-                    self.now = self.now.max(key.0);
-                    let (node, item) = self.queue.remove(&key).expect("just seen");
-                    self.handle(node, Some(item));
-                }
-                (_, Some((at, node))) => {
-                    self.now = self.now.max(at);
-                    self.wakes.remove(&node);
-                    self.handle(node, None);
-                }
-                (_, None) => panic!("nothing left to happen, but {} unfinished", self.initiator.in_progress()),
-            }
+            assert!(self.step(), "nothing left to happen, but {} unfinished", self.initiator.in_progress());
         }
         panic!("no end in sight after {}", self.now);
+    }
+
+    /// Lets so much time pass.
+    pub(super) fn run_for(&mut self, span: Span) {
+        let until = self.now + span;
+        while self.now < until && self.step() {}
+    }
+
+    /// Does what happens next, if anything does.
+    fn step(&mut self) -> bool {
+        let wake = self.wakes.iter().map(|(node, at)| (*at, *node)).min();
+        let next = self.queue.keys().next().copied();
+        match (next, wake) {
+            (Some(key), wake) if wake.is_none_or(|(at, _)| key.0 <= at) => {
+                self.now = self.now.max(key.0);
+                let (node, item) = self.queue.remove(&key).expect("just seen");
+                self.handle(node, Some(item));
+            }
+            (_, Some((at, node))) => {
+                self.now = self.now.max(at);
+                self.wakes.remove(&node);
+                self.handle(node, None);
+            }
+            (_, None) => return false,
+        }
+        true
     }
 
     pub(super) fn holders(&self, id: &ChunkId) -> Vec<NodeId> {

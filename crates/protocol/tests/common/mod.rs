@@ -8,6 +8,7 @@ use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, OpId, TxnId};
 use protocol::initiator::Initiator;
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Wanted;
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
@@ -65,7 +66,7 @@ pub(crate) fn target() -> Target {
 }
 
 pub(crate) fn target_with(config: Config) -> Target {
-    let setup = Setup { id: NodeId(1), map: map(), free: 1 << 30, chunks: 0, bug: None };
+    let setup = Setup { id: NodeId(1), map: map(), free: 1 << 30, chunks: 0, seed: 0, bug: None };
     Target::new(setup, config)
 }
 
@@ -102,6 +103,8 @@ pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
         stretch: 100,
         unreserved: false,
         removal: false,
+        wanted: Wanted::BY_MAP,
+        restores: false,
         busy: BusyWindows::new(),
     })
 }

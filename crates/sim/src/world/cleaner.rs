@@ -16,6 +16,7 @@ use super::{NodeMachine, Scheduled, World};
 use crate::cleaning::Cleaning;
 use crate::disk::Disk;
 use crate::planted::Planted;
+use crate::swarm::Scenario;
 use crate::trace;
 
 /// Passes without any work beside them, after which nothing may be left to clean: the first condemns, the second drops. One
@@ -67,6 +68,8 @@ struct Worker {
 
 pub(super) struct State {
     settings: Cleaning,
+    /// Quiet passes that there are to be.
+    passes: u32,
     rng: Rng,
     workers: BTreeMap<NodeId, Worker>,
     /// Chunks that the catalog has.
@@ -87,12 +90,26 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(settings: Cleaning, seed: u64) -> Self {
-        let rng = Rng::new(seed).fork(61);
+    pub(super) fn new(settings: Cleaning, scenario: &Scenario) -> Self {
+        let rng = Rng::new(scenario.seed).fork(61);
+        let passes = scenario.quiet_passes(PASSES);
         let (workers, rows, references, removed) = Default::default();
         let (counted_on, forgotten) = Default::default();
         let (coming, quiet, quiet_passes) = (0, None, 0);
-        Self { settings, rng, workers, rows, references, removed, counted_on, forgotten, coming, quiet, quiet_passes }
+        Self {
+            settings,
+            passes,
+            rng,
+            workers,
+            rows,
+            references,
+            removed,
+            counted_on,
+            forgotten,
+            coming,
+            quiet,
+            quiet_passes,
+        }
     }
 
     pub(super) fn storm(&self) -> Option<Span> {
@@ -101,7 +118,7 @@ impl State {
 
     /// Whether all that goes should be gone.
     pub(super) fn is_done(&self) -> bool {
-        self.quiet_passes >= PASSES
+        self.quiet_passes >= self.passes
     }
 
     /// Whether this is a manifest that names another chunk: only whoever put that puts it.
@@ -113,7 +130,7 @@ impl State {
 impl World<'_> {
     pub(super) fn add_cleaners(&mut self) {
         let Some(settings) = self.scenario.cleaning else { return };
-        self.cleaning = Some(State::new(settings, self.scenario.seed));
+        self.cleaning = Some(State::new(settings, self.scenario));
         let bug = match self.scenario.planted {
             Some(Planted::Cleaner(bug)) => Some(bug),
             _ => None,
@@ -269,7 +286,6 @@ impl World<'_> {
                 let referenced = &worker.referenced;
                 worker.machine.listed(result, |chunk| referenced.contains(chunk));
             }
-            Event::NeedMap { .. } => return self.need_map(id),
             _ => return,
         }
         self.go_on_cleaning(id);
@@ -435,7 +451,7 @@ impl World<'_> {
             let stays = id.kind() != ChunkKind::Payload && !cleaning.removed.contains(id);
             stays.then(|| cleaning.references.get(id).map(|reference| reference.chunk).into_iter().collect())
         };
-        if let Some(why) = self.left_over(cleaning.rows.clone(), PASSES, names) {
+        if let Some(why) = self.left_over(cleaning.rows.clone(), cleaning.passes, names) {
             self.fail(why);
         }
     }

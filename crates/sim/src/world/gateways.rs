@@ -495,7 +495,6 @@ impl World<'_> {
                 }
                 self.answer(handle, Answer::Query(answer));
             }
-            Event::NeedMap { .. } => self.need_map(id),
             _ => {}
         }
     }
@@ -549,7 +548,7 @@ impl World<'_> {
                 let others: Vec<TaskId> = cleaners.map(|(task, _)| *task).skip(1).collect();
                 others.into_iter().for_each(|task| gateways.scheduler.kill(task));
             }
-            if gateways.quiet_passes < PASSES {
+            if gateways.quiet_passes < self.scenario.quiet_passes(PASSES) {
                 return;
             }
         }

@@ -1,8 +1,8 @@
-//! Which cluster map a node uses, and which targets come and go with a newer one.
+//! Which cluster map a node uses, how newer ones come to it, and which targets come and go with them.
 
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator;
-use protocol::map::MemberSet;
+use protocol::map::{ClusterMap, MapDocument, MemberSet};
 use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
@@ -14,27 +14,71 @@ const READ: Span = Span::from_micros(100);
 /// Until a target is switched off that a newer map does not have.
 const RETIRE: u64 = 100_000_000;
 
+/// Bytes of the shortest document of a map, and how many more each newer one has: both are several parts.
+const DOCUMENT: (usize, usize) = (6_000, 9_000);
+
+/// The maps as they travel: each document tells which of them it is.
+pub(super) fn with_documents(maps: Vec<ClusterMap>) -> Vec<ClusterMap> {
+    maps.into_iter().enumerate().map(|(nth, map)| map.with_document(MapDocument::new(document(nth).into()))).collect()
+}
+
+/// No two words in a row are equal, within one or between two.
+fn document(nth: usize) -> Vec<u8> {
+    let words = (DOCUMENT.0 + nth * DOCUMENT.1) / 8;
+    (0..words).flat_map(|word| mix((nth << 32 | word) as u64).to_le_bytes()).collect()
+}
+
 impl World<'_> {
-    /// Half of the nodes find a newer map later.
+    /// Half of the nodes can use a newer map later: their files cannot be written before.
     fn is_late(&self, node: NodeId, map: usize) -> bool {
         mix(self.scenario.seed ^ u64::from(node.0) ^ (map as u64) << 40) & 1 == 1
     }
 
     /// Which map is in a node's file now: the newest that it has found. A target's file has it from its first map on.
     pub(super) fn file(&self, node: NodeId) -> usize {
-        // A target does not take a map without it: whoever wrote that switches it off.
-        let has = |nth: usize| node.is_initiator() || self.maps[nth].target(node).is_some();
+        let has = |nth: usize| self.has(node, nth);
         let first = (0..self.maps.len()).find(|nth| has(*nth)).unwrap_or(0);
         let forgets = self.scenario.planted == Some(Planted::OldMapAfterRestart) && !self.healed;
         if forgets && self.nodes.get(&node).is_some_and(|n| n.life > 0) {
             return first;
         }
+        let fetched = self.nodes.get(&node).map_or(0, |node| node.fetched);
         let there = |nth: &usize| {
-            let map = &self.scenario.layout.maps[*nth];
-            let since = if self.is_late(node, *nth) { map.found } else { map.notified };
-            self.healed || self.now >= Instant::ZERO + since
+            // The operator puts it into every file, but for some that only others can give it to.
+            *nth <= fetched || self.is_usable(node, *nth) && (self.healed || !self.is_left_out(node, *nth))
         };
         (first..self.maps.len()).rev().filter(|nth| has(*nth)).find(there).unwrap_or(first)
+    }
+
+    /// A target does not take a map without it: whoever wrote that switches it off.
+    fn has(&self, node: NodeId, nth: usize) -> bool {
+        node.is_initiator() || self.maps[nth].target(node).is_some()
+    }
+
+    /// Whether a node can use a map by now.
+    fn is_usable(&self, node: NodeId, nth: usize) -> bool {
+        let map = &self.scenario.layout.maps[nth];
+        let since = if self.is_late(node, nth) { map.found } else { map.notified };
+        self.healed || self.now >= Instant::ZERO + since
+    }
+
+    /// Whether nobody but other nodes gives a node a map, before the heal.
+    fn is_left_out(&self, node: NodeId, nth: usize) -> bool {
+        mix(self.scenario.seed ^ u64::from(node.0) ^ (nth as u64) << 41) & 1 == 1
+    }
+
+    /// Another node gave a node its map.
+    pub(super) fn fetched(&mut self, id: NodeId, document: &MapDocument) {
+        let Some(nth) = self.maps.iter().position(|map| map.document() == Some(document)) else {
+            return self.fail(format!("{id} was given a map of {} bytes that nobody made", document.bytes().len()));
+        };
+        if self.has(id, nth)
+            && self.is_usable(id, nth)
+            && let Some(node) = self.nodes.get_mut(&id)
+        {
+            node.fetched = node.fetched.max(nth);
+            self.push(self.now + READ, Scheduled::Reload(id));
+        }
     }
 
     /// A node learned of a newer map, and reads its file.

@@ -73,7 +73,7 @@ impl World<'_> {
                 }
             }
         }
-        self.left_over(referenced, PASSES, |disk, id| {
+        self.left_over(referenced, self.scenario.quiet_passes(PASSES), |disk, id| {
             let is_payload = id.kind() == ChunkKind::Payload;
             (!is_payload).then(|| disk.durable(id).map_or_else(Vec::new, |bytes| names(&bytes)))
         })
@@ -97,7 +97,12 @@ impl World<'_> {
                 }
             }
         }
-        let (id, nodes) = held.into_iter().find(|(id, _)| !referenced.contains(id))?;
+        let is_restored = |id: &ChunkId| {
+            self.nodes
+                .values()
+                .any(|node| matches!(&node.machine, NodeMachine::Target(target, _) if target.is_restoring(id)))
+        };
+        let (id, nodes) = held.into_iter().find(|(id, _)| !referenced.contains(id) && !is_restored(id))?;
         Some(format!("nothing refers to {id:?}, and {nodes:?} still have it after {passes} quiet passes"))
     }
 }

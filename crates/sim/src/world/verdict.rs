@@ -37,20 +37,23 @@ impl World<'_> {
         self.cleaning = None;
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
+        let mut held: Vec<NodeId> = self.nodes.keys().copied().collect();
         while let Some((at, event)) = self.queue.pop().filter(|(at, _)| *at < until) {
             self.now = at;
             self.happen(event);
+            // What has too few copies for good is tried again and again.
+            held.retain(|id| self.is_busy(*id));
         }
-        let held: Vec<NodeId> = self
-            .nodes
-            .iter()
-            .filter(|(_, node)| matches!(&node.machine, NodeMachine::Target(t, _) if t.in_progress() > 0))
-            .map(|(id, _)| *id)
-            .collect();
+        held.retain(|id| self.is_busy(*id));
         if !held.is_empty() {
             self.fail(format!("{held:?} hold reservations after a second of quiet"));
         }
         self.check_stores();
+    }
+
+    fn is_busy(&self, id: NodeId) -> bool {
+        let machine = self.nodes.get(&id).map(|node| &node.machine);
+        matches!(machine, Some(NodeMachine::Target(target, _)) if target.in_progress() > 0)
     }
 
     pub(super) fn target_event(&mut self, id: NodeId, local: Instant, event: target::Event) {
@@ -62,7 +65,6 @@ impl World<'_> {
                 }
             }
             target::Event::Released { id: chunk } => self.windows.over(id, chunk),
-            target::Event::NeedMap { .. } => self.need_map(id),
             target::Event::Stored { id: chunk, .. } => {
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
@@ -74,6 +76,11 @@ impl World<'_> {
                     self.damaged.remove(&(chunk, id));
                     self.lost.remove(&(chunk, id));
                 }
+            }
+            target::Event::Restored { id: chunk } => {
+                self.note(21, id, 0, || trace::target_event(&event));
+                // A put does not know of the copies that a holder makes.
+                self.open.values_mut().for_each(|asked| asked.share(chunk));
             }
             // Nothing follows from them.
             target::Event::Ignored(IgnoredReason::Late | IgnoredReason::OtherMap | IgnoredReason::Busy) => {}
@@ -107,7 +114,6 @@ impl World<'_> {
                 }
                 self.feed_next(id);
             }
-            initiator::Event::NeedMap { .. } => self.need_map(id),
             initiator::Event::Query { handle, answer: QueryAnswer::List(result) } => {
                 let Some(Asked::List(listing)) = self.open.remove(&(id, handle)) else { return };
                 self.note(14, id, listing.known.len(), || trace::list(&result));
@@ -131,6 +137,8 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::Query { .. }
+            | initiator::Event::NewMap { .. }
+            | initiator::Event::NeedMap { .. }
             | initiator::Event::Bid { .. }
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent

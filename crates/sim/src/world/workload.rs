@@ -53,7 +53,7 @@ pub(super) struct Listing {
 
 impl Asked {
     /// Another put of this chunk begins.
-    fn share(&mut self, id: ChunkId) {
+    pub(super) fn share(&mut self, id: ChunkId) {
         if let Self::Put(put) = self {
             put.alone &= put.id != id;
         }

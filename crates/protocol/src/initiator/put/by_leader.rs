@@ -18,9 +18,9 @@ impl Put {
         let have = self.progress.holders.iter().take(limits::COPIES).copied().collect();
         let avoid =
             self.progress.failed.iter().chain(&self.progress.full).take(limits::GROUP_MEMBERS).copied().collect();
-        let PutRequest { txn, round, id, size, group, busy, .. } = request;
-        let (redundancy, earliest) = (self.progress.goal.redundancy(), start.since(context.now));
-        let request = LeadRequest { txn, round, redundancy, id, size, group, earliest, busy, have, avoid };
+        let PutRequest { txn, round, id, size, group, wanted, busy, .. } = request;
+        let earliest = start.since(context.now);
+        let request = LeadRequest { txn, round, wanted, id, size, group, earliest, busy, have, avoid };
         context.uplink.insert_free(Window { start, end: start + length, txn: self.txn });
         context.send(Destination::Node(leader), &Message::Leading(Leading::Request(request)));
         self.reachability.ask(context.now, None);

@@ -10,7 +10,7 @@ use crate::transfer::SLOWEST;
 
 impl Put {
     pub(super) fn send(&mut self, context: &mut Context, choices: Vec<Choice>) {
-        let header = context.data_header(self.txn, self.job.put.payload.len());
+        let header = context.data_header(self.txn, self.job.payload.len());
         let mut outgoing = Vec::new();
         let mut waiting = FlatMap::new();
         for choice in choices {
@@ -28,7 +28,7 @@ impl Put {
                 many => context.map.set_of(self.round.group, |n| many.contains(&n)).map(Destination::Members),
             };
             let Some(to) = set else { continue };
-            outgoing.push(Outgoing::whole(to, header, self.job.put.payload.clone(), choice.start, choice.rate));
+            outgoing.push(Outgoing::whole(to, header, self.job.payload.clone(), choice.start, choice.rate));
         }
         if self.leader.asked.is_some() && outgoing.iter().any(|sending| matches!(sending.to(), Destination::Members(_)))
         {
@@ -76,7 +76,7 @@ impl Put {
             Ack::Pending => *entry = Waiting { due: now + late.times(2), probes: 0, ..*entry },
             Ack::BadHash if entry.resends < PROBES => {
                 entry.resends += 1;
-                let whole = ByteRange { offset: 0, len: self.job.put.payload.len() as u32 };
+                let whole = ByteRange { offset: 0, len: self.job.payload.len() as u32 };
                 return self.repair(context, from, u64::MAX, &[whole]);
             }
             Ack::NoSpace => {
@@ -103,7 +103,7 @@ impl Put {
         rate: u64,
         ranges: &[ByteRange],
     ) -> Step {
-        let header = context.data_header(self.txn, self.job.put.payload.len());
+        let header = context.data_header(self.txn, self.job.payload.len());
         let late = context.config.late;
         let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
             return context.ignore(IgnoredReason::Late);
@@ -117,7 +117,7 @@ impl Put {
             return context.ignore(IgnoredReason::Busy);
         }
         let rate = rate.clamp(entry.rate / SLOWEST, entry.rate);
-        let again = Outgoing::whole(to, header, self.job.put.payload.clone(), context.now, rate).ranges(ranges);
+        let again = Outgoing::whole(to, header, self.job.payload.clone(), context.now, rate).ranges(ranges);
         // Who still waits for it says so when it is asked: no need to be patient here.
         let length = Span::of_transfer(again.unsent(), rate).min(late.times(4));
         *entry = Waiting { due: context.now + length + late.times(2), probes: 0, ..*entry };
@@ -129,6 +129,7 @@ impl Put {
 
     /// Asks after late acknowledgements; gives up on targets that stay silent.
     pub(super) fn check_late(&mut self, context: &mut Context) {
+        let probe = Message::Probe { txn: self.txn, id: self.job.id, wanted: self.job.wanted };
         let Phase::Transferring { waiting, .. } = &mut self.phase else {
             return;
         };
@@ -145,7 +146,7 @@ impl Put {
             }
             entry.probes += 1;
             entry.due = context.now + context.config.late.times(u64::from(entry.probes));
-            context.send(Destination::Node(node), &Message::Probe { txn: self.txn, id: self.job.put.id });
+            context.send(Destination::Node(node), &probe);
         }
     }
 }

@@ -59,7 +59,7 @@ impl MachineSet for Products {
     }
 
     fn target(&self, n: u32) -> Target {
-        let own = TargetSetup { id: NodeId(n), map: self.map.clone(), free: FREE, chunks: 0, bug: None };
+        let own = TargetSetup { id: NodeId(n), map: self.map.clone(), free: FREE, chunks: 0, seed: 0, bug: None };
         Target::new(own, self.config.clone())
     }
 
@@ -90,6 +90,7 @@ impl MachineSet for Products {
             InitiatorEvent::RepairAsked => return measures.count.repairs += 1,
             InitiatorEvent::Hedged => return measures.count.hedged += 1,
             InitiatorEvent::Query { .. }
+            | InitiatorEvent::NewMap { .. }
             | InitiatorEvent::NeedMap { .. }
             | InitiatorEvent::Bid { .. }
             | InitiatorEvent::RepairSent

@@ -1,0 +1,519 @@
+//! The steward of a group: it finds the chunks that have too few copies, and has them made again.
+//!
+//! One member of each group sweeps all that the group keeps, again and again: it asks everybody who may hold chunks of the group
+//! what he has, range by range, and goes into those ranges only that are not as they were when it last found nothing to do in them.
+//! Chunks with too few copies in distinct failure domains are put by one of their holders, those with the fewest first.
+//!
+//! Nothing depends on there being one steward, or on what it believes: two of them only ask twice, and a put of a chunk counts the
+//! copies that there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::census::{Counted, Holding, IdRange, PARTS};
+use crate::config::Config;
+use crate::id::{ChunkId, GroupId, NodeId, TxnId};
+use crate::map::ClusterMap;
+use crate::redundancy::Wanted;
+use crate::rng::mix;
+use crate::time::{Instant, Span};
+use crate::wire::{Ack, CensusRequest, Message};
+
+/// Times that a member is asked before it counts as silent until the next sweep.
+const ASKED: u8 = 5;
+/// Chunks that are put at once.
+const AT_ONCE: usize = 8;
+/// Chunks with too few copies that are remembered; others are found by the next sweep.
+const REMEMBERED: usize = 16_384;
+
+/// What a steward knows of its group, as of its last sweep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Chunks of which fewer pieces were found than are wanted.
+    pub at_risk: u64,
+    /// The fewest failure domains in which copies of one of these were found; 0 when there is none.
+    pub fewest: u8,
+    /// Whether all is known, and nothing is under way.
+    pub whole: bool,
+}
+
+impl Health {
+    fn add(&mut self, other: Tally) {
+        self.at_risk += other.at_risk;
+        self.fewest = fewer(self.fewest, other.fewest);
+    }
+}
+
+/// The smaller number of copies, where 0 says nothing.
+fn fewer(one: u8, other: u8) -> u8 {
+    if one == 0 || other == 0 { one.max(other) } else { one.min(other) }
+}
+
+/// What was found in a range.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    at_risk: u64,
+    fewest: u8,
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.at_risk += other.at_risk;
+        self.fewest = fewer(self.fewest, other.fewest);
+    }
+}
+
+/// A part of a range as it was when there was nothing to do in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settled {
+    /// Of what everybody held of it; 0: there was something to do.
+    print: u64,
+    tally: Tally,
+}
+
+/// Defects that can be planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A quarter of the ids is never looked at.
+    ForgetRange,
+    /// Copies are counted, and not the failure domains that they are in.
+    CountCopies,
+    /// Chunks get as many copies as the map says, whatever they are kept for.
+    ForgetWanted,
+}
+
+/// What the steward needs of the node that it is on.
+pub(crate) struct Turn<'a> {
+    pub(crate) now: Instant,
+    pub(crate) map: &'a ClusterMap,
+    pub(crate) config: &'a Config,
+    pub(crate) bug: Option<Bug>,
+    /// What is to be sent.
+    pub(crate) out: Vec<(NodeId, Message)>,
+}
+
+/// An answer that is owed.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    asked: u8,
+    again: Instant,
+    after: Option<ChunkId>,
+}
+
+/// A range that is looked at, and what is known of it.
+#[derive(Debug)]
+struct Visit {
+    range: IdRange,
+    /// Which part of the range before it in the path it is, and as what it is remembered there.
+    part: usize,
+    print: u64,
+    /// Who still owes an answer.
+    owed: BTreeMap<NodeId, Owed>,
+    copies: BTreeMap<NodeId, Vec<Counted>>,
+    sums: BTreeMap<NodeId, Box<[u64; PARTS]>>,
+    /// Of each part, when all have answered and the range is divided.
+    prints: Vec<u64>,
+    /// How many were silent then.
+    silent: usize,
+    next_part: usize,
+    tally: Tally,
+    /// Whether there is something to do in it.
+    busy: bool,
+}
+
+#[derive(Debug)]
+struct Sweep {
+    began: Instant,
+    txn: TxnId,
+    silent: BTreeSet<NodeId>,
+    /// From the range of all ids to the one that is looked at.
+    path: Vec<Visit>,
+}
+
+/// A chunk that a holder is to put.
+#[derive(Debug)]
+struct Order {
+    id: ChunkId,
+    to: NodeId,
+    wanted: Wanted,
+    asked: u8,
+    again: Instant,
+}
+
+/// A chunk with too few copies.
+#[derive(Debug)]
+struct Lacking {
+    holders: Vec<NodeId>,
+    wanted: Wanted,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Steward {
+    group: GroupId,
+    members: Vec<NodeId>,
+    /// Members, and others that may hold chunks of the group.
+    keepers: Vec<NodeId>,
+    salt: u64,
+    next_txn: u64,
+    settled: BTreeMap<IdRange, Box<[Settled; PARTS]>>,
+    sweep: Option<Sweep>,
+    next_sweep: Instant,
+    /// Since when a chunk has too few copies: it may just be being put.
+    suspects: BTreeMap<ChunkId, Instant>,
+    /// Those to be put, by the number of failure domains in which they are.
+    lacking: BTreeMap<(u8, ChunkId), Lacking>,
+    orders: BTreeMap<TxnId, Order>,
+    health: Health,
+}
+
+impl Steward {
+    pub(crate) fn new(group: GroupId, map: &ClusterMap, seed: u64, now: Instant) -> Self {
+        Self {
+            group,
+            members: map.members(group).map(|target| target.id).collect(),
+            keepers: map.keepers(group),
+            salt: mix(seed),
+            next_txn: seed,
+            settled: BTreeMap::new(),
+            sweep: None,
+            next_sweep: now,
+            suspects: BTreeMap::new(),
+            lacking: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            health: Health::default(),
+        }
+    }
+
+    pub(crate) const fn group(&self) -> GroupId {
+        self.group
+    }
+
+    pub(crate) const fn health(&self) -> Health {
+        self.health
+    }
+
+    pub(crate) fn next_deadline(&self) -> Instant {
+        let orders = self.orders.values().map(|order| order.again).min();
+        let sweep = match &self.sweep {
+            None => self.next_sweep,
+            Some(sweep) => sweep.next_deadline(),
+        };
+        orders.map_or(sweep, |order| order.min(sweep))
+    }
+
+    fn new_txn(&mut self) -> TxnId {
+        self.next_txn = self.next_txn.wrapping_add(1);
+        TxnId(mix(self.next_txn))
+    }
+
+    pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
+        if self.sweep.is_none() && turn.now >= self.next_sweep {
+            let mut sweep = Sweep { began: turn.now, txn: self.new_txn(), silent: BTreeSet::new(), path: Vec::new() };
+            let nothing = self.keepers.iter().map(|keeper| (*keeper, None)).collect();
+            sweep.path.push(Visit::new(IdRange::ALL, 0, 0, nothing, turn.now));
+            self.sweep = Some(sweep);
+        }
+        if let Some(sweep) = &mut self.sweep {
+            sweep.give_up_silent(turn.now);
+        }
+        self.go_on(turn);
+        self.order(turn);
+    }
+
+    /// A target says what it holds of the range that is looked at. Whether this steward asked for it.
+    pub(crate) fn counted(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, holding: &Holding) -> bool {
+        let Some(sweep) = self.sweep.as_mut().filter(|sweep| sweep.txn == txn) else { return false };
+        if let Some(visit) = sweep.path.last_mut() {
+            visit.answered(turn.now, from, holding);
+        }
+        self.go_on(turn);
+        self.order(turn);
+        true
+    }
+
+    /// What a holder says of a chunk that it was to put. Whether this steward told it to.
+    pub(crate) fn acked(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
+        let Some(order) = self.orders.get_mut(&txn).filter(|order| order.to == from) else { return false };
+        if ack == Ack::Pending {
+            order.asked = 0;
+            order.again = turn.now + turn.config.late.times(8);
+        } else {
+            // What is not done is found again.
+            self.orders.remove(&txn);
+            self.order(turn);
+        }
+        true
+    }
+
+    /// Goes on with the sweep as far as is known what everybody has.
+    fn go_on(&mut self, turn: &mut Turn<'_>) {
+        loop {
+            let Some(sweep) = &mut self.sweep else { return };
+            let Some(visit) = sweep.path.last_mut() else { return self.finish(turn) };
+            if !visit.owed.is_empty() {
+                let silent = &sweep.silent;
+                visit.owed.retain(|keeper, _| !silent.contains(keeper));
+                if !visit.owed.is_empty() {
+                    return self.ask(turn);
+                }
+            }
+            if visit.sums.is_empty() {
+                self.judge(turn);
+                self.leave();
+                continue;
+            }
+            if visit.prints.is_empty() {
+                visit.prints = visit.print_parts(self.salt, &sweep.silent);
+                visit.silent = sweep.silent.len();
+            }
+            let Some(next) = self.next_part(turn.now) else {
+                self.leave();
+                continue;
+            };
+            // Another question: what comes late is no answer to it.
+            let txn = self.new_txn();
+            if let Some(sweep) = &mut self.sweep {
+                sweep.txn = txn;
+                sweep.path.push(next);
+            }
+        }
+    }
+
+    /// Asks whoever was not asked yet, or is late.
+    fn ask(&mut self, turn: &mut Turn<'_>) {
+        let Some(sweep) = &mut self.sweep else { return };
+        let Some(visit) = sweep.path.last_mut() else { return };
+        for (keeper, owed) in &mut visit.owed {
+            if owed.again <= turn.now && owed.asked < ASKED {
+                owed.asked += 1;
+                owed.again = turn.now + turn.config.bid_timeout;
+                let (txn, range) = (sweep.txn, visit.range);
+                let request = CensusRequest { txn, group: self.group, range, salt: self.salt, after: owed.after };
+                turn.out.push((*keeper, Message::Census(request)));
+            }
+        }
+    }
+
+    /// The next part of the range that has to be looked at.
+    fn next_part(&mut self, now: Instant) -> Option<Visit> {
+        let visit = self.sweep.as_mut()?.path.last_mut()?;
+        let settled = self.settled.entry(visit.range).or_insert_with(|| Box::new([Settled::default(); PARTS]));
+        while visit.next_part < PARTS {
+            let part = visit.next_part;
+            visit.next_part += 1;
+            let print = visit.prints[part];
+            if print != 0 && print == settled[part].print {
+                visit.tally.add(settled[part].tally);
+            } else if print != 0 {
+                let range = visit.range.parts().nth(part)?;
+                let known = visit.known_of(range, part);
+                return Some(Visit::new(range, part, print, known, now));
+            } else {
+                settled[part] = Settled::default();
+            }
+        }
+        None
+    }
+
+    /// Goes back to the range before it, which remembers what was found.
+    fn leave(&mut self) {
+        let Some(sweep) = &mut self.sweep else { return };
+        let Some(left) = sweep.path.pop() else { return };
+        if left.sums.is_empty() {
+            self.settled.remove(&left.range);
+        }
+        let Some(visit) = sweep.path.last_mut() else {
+            self.health = Health { whole: !left.busy && sweep.silent.is_empty(), ..Health::default() };
+            self.health.add(left.tally);
+            return;
+        };
+        visit.tally.add(left.tally);
+        visit.busy |= left.busy;
+        if let Some(parts) = self.settled.get_mut(&visit.range) {
+            // What those held who fell silent since is in the print, and was not looked at.
+            let is_known = !left.busy && sweep.silent.len() == visit.silent;
+            let print = if is_known { left.print } else { 0 };
+            parts[left.part] = Settled { print, tally: left.tally };
+        }
+    }
+
+    /// The sweep is over.
+    fn finish(&mut self, turn: &Turn<'_>) {
+        let Some(sweep) = self.sweep.take() else { return };
+        // Who was not suspected again has its copies meanwhile.
+        self.suspects.retain(|_, since| *since >= sweep.began || turn.now.since(*since) < settling(turn.config));
+        let soon = !self.suspects.is_empty() || !self.lacking.is_empty() || !self.orders.is_empty();
+        let interval = turn.config.census_interval;
+        let pause = if soon { settling(turn.config).min(interval) } else { interval };
+        self.health.whole &= !soon && self.health.at_risk == 0;
+        self.next_sweep = turn.now + pause;
+    }
+
+    /// Everything that is held of a small range is known.
+    fn judge(&mut self, turn: &Turn<'_>) {
+        let Some(sweep) = &mut self.sweep else { return };
+        let Some(visit) = sweep.path.last_mut() else { return };
+        let mut chunks: BTreeMap<ChunkId, Lacking> = BTreeMap::new();
+        for (keeper, copies) in &visit.copies {
+            for copy in copies {
+                let nobody = Lacking { holders: Vec::new(), wanted: copy.wanted };
+                let chunk = chunks.entry(copy.id).or_insert(nobody);
+                chunk.holders.push(*keeper);
+                chunk.wanted = chunk.wanted.and(copy.wanted);
+            }
+        }
+        for (id, mut chunk) in chunks {
+            match turn.bug {
+                Some(Bug::ForgetRange) if id.bytes()[0] >= 0xc0 => continue,
+                Some(Bug::ForgetWanted) => chunk.wanted = Wanted::BY_MAP,
+                _ => {}
+            }
+            let redundancy = chunk.wanted.redundancy(turn.map.redundancy());
+            let here: Vec<NodeId> =
+                chunk.holders.iter().copied().filter(|holder| self.members.contains(holder)).collect();
+            let mut goal = turn.map.goal(redundancy, &here);
+            if goal.is_met() || turn.bug == Some(Bug::CountCopies) && redundancy.is_met(here.len()) {
+                self.suspects.remove(&id);
+                continue;
+            }
+            let fewest = turn.map.count_domains(&chunk.holders) as u8;
+            visit.tally.add(Tally { at_risk: 1, fewest });
+            // Those that are silent may have it.
+            let silent = sweep.silent.iter().filter(|silent| self.members.contains(silent));
+            for domain in silent.filter_map(|silent| turn.map.domain(*silent)) {
+                goal.hold(redundancy.of_copy(), domain);
+            }
+            if goal.is_met() {
+                continue;
+            }
+            visit.busy = true;
+            let is_full = self.suspects.len() >= REMEMBERED;
+            let since = *self.suspects.entry(id).or_insert(turn.now);
+            if is_full || turn.now.since(since) >= settling(turn.config) {
+                self.suspects.remove(&id);
+                let is_ordered = self.orders.values().any(|order| order.id == id);
+                if !is_ordered && self.lacking.len() < REMEMBERED {
+                    self.lacking.insert((fewest, id), chunk);
+                }
+            }
+        }
+    }
+
+    /// Has chunks put, those with the fewest copies first.
+    fn order(&mut self, turn: &mut Turn<'_>) {
+        let late: Vec<TxnId> =
+            self.orders.iter().filter(|(_, order)| order.again <= turn.now).map(|(txn, _)| *txn).collect();
+        for txn in late {
+            let Some(order) = self.orders.get_mut(&txn) else { continue };
+            if order.asked >= ASKED {
+                self.orders.remove(&txn);
+                continue;
+            }
+            order.asked += 1;
+            order.again = turn.now + turn.config.bid_timeout;
+            turn.out.push((order.to, Message::Restore { txn, id: order.id, wanted: order.wanted }));
+        }
+        while self.orders.len() < AT_ONCE {
+            let Some(((_, id), lacking)) = self.lacking.pop_first() else { return };
+            let txn = self.new_txn();
+            // Another one each time: it may not be able to.
+            let Some(to) = lacking.holders.iter().copied().min_by_key(|holder| mix(txn.0 ^ u64::from(holder.0))) else {
+                continue;
+            };
+            let again = turn.now + turn.config.bid_timeout;
+            turn.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
+            self.orders.insert(txn, Order { id, to, wanted: lacking.wanted, asked: 1, again });
+        }
+    }
+}
+
+/// For how long a chunk may have too few copies before they are made: it may just be being put.
+fn settling(config: &Config) -> Span {
+    config.late.times(20)
+}
+
+impl Sweep {
+    fn next_deadline(&self) -> Instant {
+        let owed = self.path.last().into_iter().flat_map(|visit| visit.owed.values());
+        owed.map(|owed| owed.again).min().unwrap_or(Instant::ZERO)
+    }
+
+    /// Who has been asked often enough is silent until the next sweep.
+    fn give_up_silent(&mut self, now: Instant) {
+        let Some(visit) = self.path.last_mut() else { return };
+        let given_up = visit.owed.iter().filter(|(_, owed)| owed.again <= now && owed.asked >= ASKED);
+        self.silent.extend(given_up.map(|(keeper, _)| *keeper));
+    }
+}
+
+impl Visit {
+    /// A range of which the copies of some are known, and others are to be asked.
+    fn new(
+        range: IdRange,
+        part: usize,
+        print: u64,
+        known: BTreeMap<NodeId, Option<Vec<Counted>>>,
+        now: Instant,
+    ) -> Self {
+        let (mut owed, mut copies) = (BTreeMap::new(), BTreeMap::new());
+        for (keeper, known) in known {
+            match known {
+                Some(known) => drop(copies.insert(keeper, known)),
+                None => drop(owed.insert(keeper, Owed { asked: 0, again: now, after: None })),
+            }
+        }
+        let (sums, prints, tally) = (BTreeMap::new(), Vec::new(), Tally::default());
+        Self { range, part, print, owed, copies, sums, prints, silent: 0, next_part: 0, tally, busy: false }
+    }
+
+    fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {
+        let Some(owed) = self.owed.get_mut(&from) else { return };
+        match holding {
+            Holding::Sums(sums) => {
+                self.sums.insert(from, sums.clone());
+                self.owed.remove(&from);
+            }
+            Holding::Copies { copies, more } => {
+                let within = copies.iter().filter(|copy| self.range.contains(&copy.id));
+                self.copies.entry(from).or_default().extend(within);
+                match copies.last() {
+                    Some(last) if *more => *owed = Owed { asked: 0, again: now, after: Some(last.id) },
+                    _ => drop(self.owed.remove(&from)),
+                }
+            }
+        }
+    }
+
+    /// What stands for all that is held of each part: it is another one when that is. 0 when nothing is held.
+    fn print_parts(&self, salt: u64, silent: &BTreeSet<NodeId>) -> Vec<u64> {
+        let mut prints = vec![0; PARTS];
+        let mut add = |keeper: &NodeId, part: usize, sum: u64| {
+            let print: &mut u64 = &mut prints[part];
+            *print = print.wrapping_add(mix(sum ^ mix(keeper.0.into()))) | 1;
+        };
+        for (keeper, sums) in &self.sums {
+            (0..PARTS).filter(|part| sums[*part] != 0).for_each(|part| add(keeper, part, sums[part]));
+        }
+        for (keeper, copies) in &self.copies {
+            let mut sums = BTreeMap::new();
+            for copy in copies {
+                let sum: &mut u64 = sums.entry(self.range.part_of(&copy.id)).or_default();
+                *sum = sum.wrapping_add(copy.summand(salt));
+            }
+            sums.into_iter().for_each(|(part, sum)| add(keeper, part, sum));
+        }
+        for keeper in silent {
+            let held = (0..PARTS).filter(|part| prints[*part] != 0).collect::<Vec<_>>();
+            held.into_iter().for_each(|part| prints[part] = mix(prints[part] ^ u64::from(keeper.0)) | 1);
+        }
+        prints
+    }
+
+    /// What is known of the copies in a part: of those who told sums, that there are none where their sum is 0.
+    fn known_of(&self, range: IdRange, part: usize) -> BTreeMap<NodeId, Option<Vec<Counted>>> {
+        let within = |copies: &Vec<Counted>| copies.iter().copied().filter(|copy| range.contains(&copy.id)).collect();
+        let listed = self.copies.iter().map(|(keeper, copies)| (*keeper, Some(within(copies))));
+        let summed = self.sums.iter().map(|(keeper, sums)| (*keeper, (sums[part] == 0).then(Vec::new)));
+        listed.chain(summed).collect()
+    }
+}

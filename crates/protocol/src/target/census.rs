@@ -1,0 +1,168 @@
+//! A census: what this target holds is asked for by the stewards of its groups, and for one group or another it is the steward.
+
+use super::{Bug, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId};
+use crate::census::Holding;
+use crate::id::{Epoch, GroupId};
+use crate::rng::mix;
+use crate::steward::{Health, Steward, Turn};
+use crate::time::{Instant, Span};
+use crate::wire::{Ack, CensusRequest};
+
+/// The stewards of this target's groups, as far as it is one or waits to become one.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    /// By which map the groups are known; none yet.
+    epoch: Option<Epoch>,
+    groups: Vec<Stewardship>,
+}
+
+/// What this target does for a group that it belongs to.
+#[derive(Debug)]
+struct Stewardship {
+    group: GroupId,
+    /// Members that are to be the steward rather than this one.
+    before: Vec<NodeId>,
+    /// When one of these asked last what is held.
+    heard: Instant,
+    steward: Option<Box<Steward>>,
+}
+
+impl Stewardship {
+    fn new(group: GroupId, own: NodeId, members: impl Iterator<Item = NodeId>, now: Instant) -> Self {
+        let rank = |node: NodeId| mix(u64::from(group.0) << 32 ^ u64::from(node.0));
+        let before = members.filter(|member| rank(*member) < rank(own)).collect();
+        Self { group, before, heard: now, steward: None }
+    }
+
+    /// When this target becomes the steward, if nobody does who is to be it rather. Whoever is, asks at least once in an interval.
+    fn due(&self, interval: Span) -> Instant {
+        self.heard + interval.times(3 * self.before.len() as u64)
+    }
+
+    fn next_deadline(&self, interval: Span) -> Instant {
+        self.steward.as_ref().map_or_else(|| self.due(interval), |steward| steward.next_deadline())
+    }
+}
+
+impl Census {
+    pub(super) fn next_deadline(&self, interval: Span) -> Option<Instant> {
+        if interval == Span::ZERO {
+            return None;
+        }
+        let next = self.groups.iter().map(|group| group.next_deadline(interval)).min();
+        // The groups are looked up by the first wake.
+        Some(if self.epoch.is_none() { Instant::ZERO } else { next? })
+    }
+
+    /// What is known of the groups of which this target is the steward.
+    pub(super) fn health(&self) -> impl Iterator<Item = (GroupId, Health)> {
+        let stewards = self.groups.iter().filter_map(|group| group.steward.as_ref());
+        stewards.map(|steward| (steward.group(), steward.health()))
+    }
+}
+
+impl Target {
+    /// What this target knows of the groups of which it is the steward.
+    pub fn health(&self) -> impl Iterator<Item = (GroupId, Health)> {
+        self.census.health()
+    }
+
+    pub(super) fn wake_census(&mut self) {
+        let interval = self.config.census_interval;
+        if interval == Span::ZERO {
+            return;
+        }
+        if self.census.epoch != Some(self.setup.map.epoch) {
+            self.look_up_groups();
+        }
+        for nth in 0..self.census.groups.len() {
+            let group = &mut self.census.groups[nth];
+            if group.next_deadline(interval) > self.now {
+                continue;
+            }
+            if group.steward.is_none() {
+                let seed = self.setup.seed ^ mix(self.now.as_nanos() ^ u64::from(group.group.0));
+                group.steward = Some(Box::new(Steward::new(group.group, &self.setup.map, seed, self.now)));
+            }
+            self.with_steward(nth, |steward, turn| steward.wake(turn));
+        }
+    }
+
+    fn look_up_groups(&mut self) {
+        let (own, map, now) = (self.setup.id, &self.setup.map, self.now);
+        let mine = map.group_ids().filter(|group| map.members(*group).any(|member| member.id == own));
+        let groups =
+            mine.map(|group| Stewardship::new(group, own, map.members(group).map(|member| member.id), now)).collect();
+        self.census = Census { epoch: Some(map.epoch), groups };
+    }
+
+    fn with_steward<R>(&mut self, nth: usize, act: impl FnOnce(&mut Steward, &mut Turn<'_>) -> R) -> Option<R> {
+        let steward = self.census.groups.get_mut(nth)?.steward.as_mut()?;
+        let bug = match self.setup.bug {
+            Some(Bug::Steward(bug)) => Some(bug),
+            _ => None,
+        };
+        let mut turn = Turn { now: self.now, map: &self.setup.map, config: &self.config, bug, out: Vec::new() };
+        let result = act(steward, &mut turn);
+        for (to, message) in turn.out {
+            self.tell(to, &message);
+        }
+        Some(result)
+    }
+
+    /// Says something of a census to a target, which may be this one.
+    pub(super) fn tell(&mut self, to: NodeId, message: &Message) {
+        let (own, epoch) = (self.setup.id, self.setup.map.epoch);
+        match message {
+            _ if to != own => self.send(to, message),
+            Message::Census(request) => self.census_asked(own, epoch, *request),
+            Message::Counted { txn, holding } => self.counted(own, epoch, *txn, holding),
+            Message::Restore { txn, id, wanted } => self.restore(own, *txn, *id, *wanted),
+            Message::Ack { txn, ack } => drop(self.order_acked(own, *txn, *ack)),
+            other => debug_assert!(false, "{} is nothing of a census", other.name()),
+        }
+    }
+
+    /// What is held here is asked for.
+    pub(super) fn census_asked(&mut self, from: NodeId, epoch: Epoch, request: CensusRequest) {
+        if epoch != self.setup.map.epoch {
+            // Chunks may be of other groups.
+            return self.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
+        if let Some(group) = self.census.groups.iter_mut().find(|group| group.group == request.group)
+            && group.before.contains(&from)
+        {
+            group.heard = self.now;
+            group.steward = None;
+        }
+        let CensusRequest { txn, group, range, salt, after } = request;
+        let map = self.setup.map.clone();
+        let pending = Pending::Census { from, txn, epoch };
+        self.begin_effect(Effect::Census { map, group, range, salt, after }, pending);
+    }
+
+    /// What is held here is known.
+    pub(super) fn census_counted(&mut self, to: NodeId, txn: TxnId, epoch: Epoch, holding: Holding) {
+        if epoch == self.setup.map.epoch {
+            self.tell(to, &Message::Counted { txn, holding });
+        }
+    }
+
+    /// Somebody says what he holds.
+    pub(super) fn counted(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, holding: &Holding) {
+        let is_current = epoch == self.setup.map.epoch;
+        let taken = is_current
+            && (0..self.census.groups.len()).any(|nth| {
+                self.with_steward(nth, |steward, turn| steward.counted(turn, from, txn, holding)).unwrap_or(false)
+            });
+        if !taken {
+            self.event(Event::Ignored(IgnoredReason::Late));
+        }
+    }
+
+    /// Whether it is a steward of this target for whom an answer is.
+    pub(super) fn order_acked(&mut self, from: NodeId, txn: TxnId, ack: Ack) -> bool {
+        (0..self.census.groups.len())
+            .any(|nth| self.with_steward(nth, |steward, turn| steward.acked(turn, from, txn, ack)).unwrap_or(false))
+    }
+}

@@ -1,0 +1,152 @@
+//! Chunks with too few copies, of which this target has one: it puts them, as any initiator does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Ack, ChunkId, Effect, Event, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId};
+use crate::config::Config;
+use crate::initiator::{self, Initiator};
+use crate::machine::{Input, Machine};
+use crate::redundancy::Wanted;
+use crate::time::Instant;
+use crate::transport::{Selection, Transport};
+
+/// Chunks that are put at once; a steward tells of others again.
+const AT_ONCE: usize = 16;
+
+/// The initiator that puts what this target has, and what it was told to put.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    initiator: Initiator,
+    jobs: BTreeMap<u64, Job>,
+    next: u64,
+}
+
+/// A chunk that is to be put.
+#[derive(Debug)]
+struct Job {
+    id: ChunkId,
+    wanted: Wanted,
+    /// Who hears how it ended, and as the answer to what.
+    steward: NodeId,
+    txn: TxnId,
+}
+
+impl Restoring {
+    fn job_of(&mut self, id: &ChunkId) -> Option<&mut Job> {
+        self.jobs.values_mut().find(|job| job.id == *id)
+    }
+}
+
+impl Target {
+    /// Whether a chunk is being put from here, as there are too few copies of it. It stays until that is over.
+    #[must_use]
+    pub fn is_restoring(&self, id: &ChunkId) -> bool {
+        self.restoring.as_ref().is_some_and(|restoring| restoring.jobs.values().any(|job| job.id == *id))
+    }
+
+    /// A steward says that a chunk that is here has too few copies.
+    pub(super) fn restore(&mut self, from: NodeId, txn: TxnId, id: ChunkId, wanted: Wanted) {
+        let restoring = match &mut self.restoring {
+            Some(restoring) => restoring,
+            none => none.insert(Box::new(Restoring::new(&self.setup, &self.config))),
+        };
+        let is_new = match restoring.job_of(&id) {
+            Some(job) => {
+                (job.steward, job.txn) = (from, txn);
+                false
+            }
+            None => restoring.jobs.len() < AT_ONCE,
+        };
+        // It may be gone in a moment; if not, the steward says so again.
+        let is_new = is_new && !self.is_judging(&id);
+        self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+        let Some(restoring) = self.restoring.as_mut().filter(|_| is_new) else { return };
+        let handle = restoring.next;
+        restoring.next += 1;
+        restoring.jobs.insert(handle, Job { id, wanted, steward: from, txn });
+        self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Restore { handle });
+    }
+
+    /// Whether it is here is known.
+    pub(super) fn restore_looked_up(&mut self, handle: u64, found: Option<u32>) {
+        let Some(job) = self.restoring.as_ref().and_then(|restoring| restoring.jobs.get(&handle)) else { return };
+        match found {
+            Some(_) => {
+                let id = job.id;
+                self.start(Effect::Read { id }, Pending::RestoreRead { handle });
+            }
+            None => self.restored(handle, Ack::Unknown),
+        }
+    }
+
+    pub(super) fn restore_read(&mut self, handle: u64, result: Result<Bytes, ReadFailure>) {
+        let Some(job) = self.restoring.as_ref().and_then(|restoring| restoring.jobs.get(&handle)) else { return };
+        let (id, wanted) = (job.id, job.wanted);
+        match result {
+            Ok(payload) => {
+                let request = initiator::Request::Restore { handle, id, payload, wanted };
+                self.initiate(Input::Request(request));
+            }
+            Err(failure) => {
+                if failure == ReadFailure::Corrupt {
+                    self.suspect(&id);
+                }
+                self.restored(handle, Ack::DiskFailed);
+            }
+        }
+    }
+
+    /// A job is over.
+    fn restored(&mut self, handle: u64, ack: Ack) {
+        let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.remove(&handle)) else { return };
+        self.tell(job.steward, &Message::Ack { txn: job.txn, ack });
+        if ack == Ack::Durable {
+            self.event(Event::Restored { id: job.id });
+        }
+    }
+
+    /// Gives the initiator of this target something to do. Whether there is one.
+    pub(super) fn initiate(&mut self, input: Input<initiator::Request>) -> bool {
+        let Some(restoring) = self.restoring.as_mut() else { return false };
+        restoring.initiator.handle_input(self.now, input);
+        let mut ended = Vec::new();
+        for output in restoring.initiator.outputs().drain(..) {
+            match output {
+                Output::Transmit(transmit) => self.out.push_back(Output::Transmit(transmit)),
+                Output::Event(initiator::Event::Put { handle, result }) => ended.push((handle, result.is_ok())),
+                // What an initiator reports besides is for its own metrics; a put asks nothing of a disk.
+                Output::Event(_) | Output::Effect { .. } | Output::Idle(_) => {}
+            }
+        }
+        for (handle, is_put) in ended {
+            self.restored(handle, if is_put { Ack::Durable } else { Ack::NoSpace });
+        }
+        true
+    }
+
+    pub(super) fn wake_restoring(&mut self) {
+        if self.restoring_due().is_some_and(|at| at <= self.now) {
+            self.initiate(Input::Wake);
+        }
+    }
+
+    pub(super) fn restoring_due(&self) -> Option<Instant> {
+        Some(self.restoring.as_ref()?.initiator.next_deadline()?.at)
+    }
+}
+
+impl Restoring {
+    fn new(setup: &super::Setup, config: &Arc<Config>) -> Self {
+        // It asks the group itself: the leader may be this target.
+        let transport = config.transport;
+        let selection = if transport.selection == Selection::Leader { Selection::Bids } else { transport.selection };
+        let config =
+            Config { transport: Transport { selection, ..transport }, depth: AT_ONCE, ..Config::clone(config) };
+        let multicast = config.multicast;
+        let initiator = Initiator::new(setup.id, setup.map.clone(), config, setup.seed).with_multicast(multicast);
+        Self { initiator, jobs: BTreeMap::new(), next: 1 }
+    }
+}

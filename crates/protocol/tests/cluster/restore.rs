@@ -1,0 +1,119 @@
+//! What was lost is made again.
+
+use bytes::Bytes;
+use protocol::config::Config;
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator::Event;
+use protocol::time::Span;
+
+use super::network::*;
+use super::{configs, payload};
+
+const INTERVAL: Span = Span::from_secs(1);
+
+/// A cluster with so many chunks, in which every group has a steward.
+fn filled(config: &Config, chunks: u64) -> (Cluster, Vec<ChunkId>) {
+    let mut cluster = Cluster::of(map(18, 3), &Config { census_interval: INTERVAL, ..config.clone() });
+    // The first wake of each.
+    for target in cluster.map.targets().map(|target| target.id).collect::<Vec<_>>() {
+        cluster.handle(target, None);
+    }
+    let mut ids = Vec::new();
+    for n in 0..chunks {
+        let bytes: Bytes = payload(n, 100 + n as usize);
+        ids.push(ChunkId::of_payload(&bytes));
+        cluster.put(n, bytes);
+    }
+    let done = cluster.run().iter().filter(|event| matches!(event, Event::Put { result: Ok(_), .. })).count();
+    assert_eq!(done, chunks as usize);
+    (cluster, ids)
+}
+
+fn stewards(cluster: &Cluster) -> usize {
+    cluster.targets.values().map(|target| target.health().count()).sum()
+}
+
+/// In how many groups chunks are at risk, and how many, as far as is known.
+fn at_risk(cluster: &Cluster) -> u64 {
+    cluster.targets.values().flat_map(|target| target.health()).map(|(_, health)| health.at_risk).sum()
+}
+
+fn is_whole(cluster: &Cluster) -> bool {
+    cluster.targets.values().flat_map(|target| target.health()).all(|(_, health)| health.whole)
+}
+
+#[test]
+fn a_disk_that_comes_back_empty_is_filled_again_with_every_transport() {
+    for config in configs() {
+        let (mut cluster, ids) = filled(&config, 200);
+        cluster.run_for(INTERVAL.times(3));
+        assert_eq!(
+            (stewards(&cluster), at_risk(&cluster), is_whole(&cluster)),
+            (cluster.map.groups() as usize, 0, true),
+            "{config:?}"
+        );
+        let restores = cluster.sent.get("restore").copied().unwrap_or(0);
+        assert_eq!(restores, 0, "{config:?}");
+        let copies = |cluster: &Cluster| ids.iter().map(|id| cluster.holders(id).len()).collect::<Vec<_>>();
+        assert!(copies(&cluster).iter().all(|copies| *copies == 3), "{config:?}: {:?}", copies(&cluster));
+        let lost = core::mem::take(cluster.disks.get_mut(&NodeId(4)).expect("it is there")).len();
+        assert!(lost > 10, "{config:?}: {lost}");
+        cluster.run_for(INTERVAL.times(8));
+        assert!(copies(&cluster).iter().all(|copies| *copies == 3), "{config:?}: {:?}", copies(&cluster));
+        assert_eq!((at_risk(&cluster), is_whole(&cluster)), (0, true), "{config:?}");
+    }
+}
+
+/// While somebody is silent who may have what is missing, nothing is made; it is said that chunks are at risk.
+#[test]
+fn what_a_silent_target_has_is_not_made_again() {
+    let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
+    let (mut cluster, ids) = filled(&config, 200);
+    cluster.run_for(INTERVAL.times(3));
+    let held = cluster.disks[&NodeId(4)].len() as u64;
+    cluster.dead.insert(NodeId(4));
+    // If it was a steward, the next in line becomes one.
+    cluster.run_for(INTERVAL.times(20));
+    let seen_by = |cluster: &Cluster, by: &dyn Fn(NodeId) -> bool| {
+        let healths = cluster.targets.iter().filter(|(id, _)| by(**id)).flat_map(|(_, target)| target.health());
+        healths.map(|(_, health)| health.at_risk).sum::<u64>()
+    };
+    let alive = |id: NodeId| id != NodeId(4);
+    assert_eq!((seen_by(&cluster, &alive), cluster.sent.get("restore")), (held, None));
+    assert!(!cluster.targets.iter().filter(|(id, _)| alive(**id)).all(|(_, t)| t.health().all(|(_, h)| h.whole)));
+    cluster.dead.remove(&NodeId(4));
+    cluster.handle(NodeId(4), None);
+    cluster.run_for(INTERVAL.times(20));
+    assert_eq!((at_risk(&cluster), is_whole(&cluster), cluster.sent.get("restore")), (0, true, None));
+    assert!(ids.iter().all(|id| cluster.holders(id).len() == 3));
+    assert_eq!(stewards(&cluster), cluster.map.groups() as usize, "those that stood in have stepped back");
+}
+
+/// Of a chunk with one copy left another is made before one of a chunk with two, and the copies that there are count.
+#[test]
+fn those_with_the_fewest_copies_come_first() {
+    let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
+    let (mut cluster, ids) = filled(&config, 300);
+    cluster.run_for(INTERVAL.times(3));
+    for lost in [4, 5, 9] {
+        cluster.disks.get_mut(&NodeId(lost)).expect("it is there").clear();
+    }
+    let left = |cluster: &Cluster, copies: usize| ids.iter().filter(|id| cluster.holders(id).len() == copies).count();
+    let (none, one, two) = (left(&cluster, 0), left(&cluster, 1), left(&cluster, 2));
+    assert!(one > 5 && two > 30, "{one} and {two}");
+    let mut most_urgent = one;
+    for _ in 0..4_000 {
+        cluster.run_for(Span::from_millis(5));
+        let (now_one, now_two) = (left(&cluster, 1), left(&cluster, 2));
+        // Half of the others may be done before the last of these: each group is by itself.
+        assert!(
+            now_one <= most_urgent && (now_one == 0 || 2 * now_two >= two),
+            "{now_one} of {one}, {now_two} of {two}"
+        );
+        most_urgent = now_one;
+        if left(&cluster, 3) == ids.len() - none {
+            break;
+        }
+    }
+    assert_eq!((left(&cluster, 3), left(&cluster, 0)), (ids.len() - none, none));
+}

@@ -1,0 +1,86 @@
+//! Whether everything that was acknowledged has its copies again, in distinct failure domains, where it is looked for.
+
+use std::collections::BTreeSet;
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::time::{Instant, Span};
+
+use super::{NodeMachine, World};
+use crate::excuse::Excuse;
+
+/// How often it is looked at.
+const PAUSE: Span = Span::from_millis(50);
+
+/// When it is looked at.
+#[derive(Default)]
+pub(super) struct State {
+    next: Option<Instant>,
+    whole: bool,
+}
+
+impl World<'_> {
+    /// Whether nothing lacks copies any more, as far as it can have them again. Looked at now and then.
+    pub(super) fn is_whole(&mut self) -> bool {
+        if !self.is_kept_whole() || self.whole.whole {
+            return true;
+        }
+        if self.whole.next.is_none_or(|at| at <= self.now) {
+            self.whole.next = Some(self.now + PAUSE);
+            self.whole.whole = self.lacking().is_none();
+        }
+        self.whole.whole
+    }
+
+    /// Whether chunks with too few copies get more.
+    fn is_kept_whole(&self) -> bool {
+        self.scenario.config.census_interval > Span::ZERO && self.gateways.is_none() && self.cleaning.is_none()
+    }
+
+    /// A chunk with too few copies, and why that is no excuse.
+    pub(super) fn lacking(&self) -> Option<String> {
+        let newest = self.maps.len() - 1;
+        for (id, promise) in &self.promises {
+            let goal = self.goal(newest, promise.redundancy);
+            let group = self.group(newest, id);
+            let good = |node: &NodeId| self.holds(*node, id).is_some();
+            let here: Vec<NodeId> = group.iter().copied().filter(good).collect();
+            let domains = self.spread(newest, &here);
+            if !goal.is_met(domains) && self.excuse_for_few(id, &group, goal.pieces()).is_none() {
+                let copies = goal.pieces();
+                return Some(format!(
+                    "{id:?} has copies in {domains} failure domains of its group, not in {copies}: {here:?}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Why a chunk cannot have all its copies again.
+    fn excuse_for_few(&self, id: &ChunkId, group: &[NodeId], copies: usize) -> Option<Excuse> {
+        let newest = self.maps.len() - 1;
+        let map = &self.maps[newest];
+        let keepers = map.keepers(map.group_of(id));
+        // Nobody who is asked has a good copy: all were lost, or are where no map looks.
+        if !keepers.iter().any(|keeper| self.holds(*keeper, id).is_some()) {
+            return Some(Excuse::LostDisk);
+        }
+        // Of those that have it where no map looks any more, nobody knows what it is kept for.
+        let is_stranded = |node: &NodeId| !keepers.contains(node) && self.holds(*node, id).is_some();
+        if self.scenario.layout.strands() && self.nodes.keys().any(is_stranded) {
+            return Some(Excuse::Regrouped);
+        }
+        let roomy: BTreeSet<NodeId> = group.iter().copied().filter(|node| self.has_room(*node)).collect();
+        let holders = group.iter().filter(|node| self.holds(**node, id).is_some());
+        let possible = self.spread(newest, roomy.iter().chain(holders));
+        (possible < copies).then_some(Excuse::Full)
+    }
+
+    /// Whether a target takes chunks, also the largest.
+    fn has_room(&self, id: NodeId) -> bool {
+        let needs = 2 * self.scenario.largest + 2 * self.scenario.disks.segment;
+        match self.nodes.get(&id).map(|node| &node.machine) {
+            Some(NodeMachine::Target(_, disk)) => !disk.has_failed() && disk.space().free >= needs,
+            _ => false,
+        }
+    }
+}

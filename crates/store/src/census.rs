@@ -1,0 +1,59 @@
+//! What is here of a range of ids.
+
+use std::ops::Bound;
+
+use protocol::census::{Count, Counted, Holding, IdRange};
+use protocol::id::{ChunkId, ChunkKind};
+
+use crate::{Bug, Store, lock};
+
+/// Chunks that are looked at in one go: whoever writes waits no longer than for these.
+const AT_ONCE: usize = 1_024;
+
+impl Store {
+    /// What is here of those chunks of a range that count. What a cleaner condemned does not, as nothing refers to it: when copies
+    /// of it go, none are to be made. Nor does what the disk does not read.
+    #[must_use]
+    pub fn census(
+        &self,
+        range: IdRange,
+        salt: u64,
+        after: Option<ChunkId>,
+        counts: impl Fn(&ChunkId) -> bool,
+    ) -> Holding {
+        let mut count = Count::new(range, salt, after);
+        for kind in [ChunkKind::Payload, ChunkKind::Manifest] {
+            let (first, last) = range.ends(kind);
+            let mut begin = after.filter(|after| *after >= first).map_or(Bound::Included(first), Bound::Excluded);
+            while let Some(next) = begin_of(begin, last) {
+                let index = self.index();
+                let page: Vec<(Counted, bool)> = index
+                    .range((begin, Bound::Included(last)))
+                    .take(AT_ONCE)
+                    .map(|(id, place)| (Counted { id: *id, wanted: place.wanted }, place.stamps.is_condemned()))
+                    .collect();
+                drop(index);
+                let Some(end) = page.last().map(|(copy, _)| copy.id) else { break };
+                debug_assert!(end >= next);
+                let damaged = lock(&self.damaged);
+                let held = |(copy, is_condemned): &(Counted, bool)| {
+                    !is_condemned && (!damaged.is_unread(&copy.id) || self.has(Bug::CountUnread)) && counts(&copy.id)
+                };
+                if !page.into_iter().filter(held).all(|(copy, _)| count.add(copy)) {
+                    return count.finish();
+                }
+                begin = Bound::Excluded(end);
+            }
+        }
+        count.finish()
+    }
+}
+
+/// Where a range of the index begins, if it ends behind that: others are refused.
+fn begin_of(begin: Bound<ChunkId>, last: ChunkId) -> Option<ChunkId> {
+    match begin {
+        Bound::Included(first) => (first <= last).then_some(first),
+        Bound::Excluded(first) => (first < last).then_some(first),
+        Bound::Unbounded => None,
+    }
+}
