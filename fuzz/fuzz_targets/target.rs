@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use protocol::census::{Count, Counted};
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
 use protocol::limits;
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, ReadFailure, Transmit, WriteFailure};
+use protocol::redundancy::Wanted;
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, MAX_CONTROL, Message, TAG, datagrams, decode_message, encode_message};
@@ -173,6 +175,12 @@ impl World {
                 let result = if fails < 250 { Ok(()) } else { Err(WriteFailure::Disk) };
                 Completion::Discarded { dropped, bytes: 1, result }
             }
+            Effect::Census { range, salt, after, .. } => {
+                let mut count = Count::new(range, salt, after);
+                let held = self.disk.keys().filter(|id| range.contains(id) && Some(**id) > after);
+                held.map(|id| Counted { id: *id, wanted: Wanted::BY_MAP }).all(|copy| count.add(copy));
+                Completion::Counted(count.finish())
+            }
             Effect::Usage => Completion::Used(protocol::wire::Usage::default()),
             Effect::Verify { .. } => panic!("a target does not verify"),
         };
@@ -214,8 +222,9 @@ impl World {
         let in_progress = self.target.in_progress();
         assert!(in_progress <= limits::RESERVATIONS + limits::SERVINGS);
         let copies = self.under_way.values().filter(|e| matches!(e, Effect::Read { .. } | Effect::Write { .. }));
-        assert!(copies.count() <= in_progress, "disk work for copies that nobody waits for");
-        assert!(self.under_way.len() <= limits::LOOKUPS + in_progress + 1);
+        let most = in_progress + limits::RESTORES;
+        assert!(copies.count() <= most, "disk work for copies that nobody waits for");
+        assert!(self.under_way.len() <= limits::LOOKUPS + most + 1);
     }
 
     fn asked(&mut self, op: OpId, effect: Effect) {

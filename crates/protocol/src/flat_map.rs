@@ -28,6 +28,10 @@ impl<K, V, const N: usize> FlatMap<K, V, N> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }

@@ -38,6 +38,8 @@ pub const REMEMBERED: usize = 16_384;
 pub const LISTED: usize = 30;
 /// Copies in one answer to a census; of more the sums are told.
 pub const COUNTED: usize = 28;
+/// Chunks whose lost copies a target makes at the same time.
+pub const RESTORES: usize = 16;
 /// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.
 pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one that was silent for longest is forgotten first.

@@ -9,9 +9,9 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::{Redundancy, Wanted};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head,
-    Holds, LeadRequest, Leading, MapPart, MapRequest, Message, OfferedWindow, Opened, PutRequest, Repair, Report, Seek,
-    Session, TAG, Usage, datagrams, decode_message, encode_message,
+    Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted,
+    GrantedWindow, Head, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, OfferedWindow, Opened, PutRequest,
+    Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message, encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];

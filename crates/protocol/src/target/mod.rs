@@ -220,6 +220,11 @@ impl Target {
         self.reservations.len() + self.servings.len()
     }
 
+    /// The transactions of these copies.
+    pub fn transactions(&self) -> impl Iterator<Item = TxnId> + '_ {
+        self.reservations.keys().chain(self.servings.keys()).copied()
+    }
+
     fn head(&self) -> Head {
         Head { cluster: self.setup.map.cluster, epoch: self.setup.map.epoch, from: self.setup.id }
     }

@@ -8,13 +8,11 @@ use bytes::Bytes;
 use super::{Ack, ChunkId, Effect, Event, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId};
 use crate::config::Config;
 use crate::initiator::{self, Initiator};
+use crate::limits;
 use crate::machine::{Input, Machine};
 use crate::redundancy::Wanted;
 use crate::time::Instant;
 use crate::transport::{Selection, Transport};
-
-/// Chunks that are put at once; a steward tells of others again.
-const AT_ONCE: usize = 16;
 
 /// The initiator that puts what this target has, and what it was told to put.
 #[derive(Debug)]
@@ -58,7 +56,7 @@ impl Target {
                 (job.steward, job.txn) = (from, txn);
                 false
             }
-            None => restoring.jobs.len() < AT_ONCE,
+            None => restoring.jobs.len() < limits::RESTORES,
         };
         // It may be gone in a moment; if not, the steward says so again.
         let is_new = is_new && !self.is_judging(&id);
@@ -143,8 +141,11 @@ impl Restoring {
         // It asks the group itself: the leader may be this target.
         let transport = config.transport;
         let selection = if transport.selection == Selection::Leader { Selection::Bids } else { transport.selection };
-        let config =
-            Config { transport: Transport { selection, ..transport }, depth: AT_ONCE, ..Config::clone(config) };
+        let config = Config {
+            transport: Transport { selection, ..transport },
+            depth: limits::RESTORES,
+            ..Config::clone(config)
+        };
         let multicast = config.multicast;
         let initiator = Initiator::new(setup.id, setup.map.clone(), config, setup.seed).with_multicast(multicast);
         Self { initiator, jobs: BTreeMap::new(), next: 1 }

@@ -1,9 +1,10 @@
 //! What is checked, from outside.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::id::{ChunkId, NodeId};
+use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{self, Found, GetError, PutError, QueryAnswer, Stored};
 use protocol::machine::IgnoredReason;
 use protocol::target;
@@ -11,7 +12,8 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::workload::{Asked, Listing, Putting};
-use super::{END, NodeMachine, World};
+
+use super::{END, Node, NodeMachine, World};
 use crate::excuse::Excuse;
 use crate::trace;
 
@@ -37,23 +39,26 @@ impl World<'_> {
         self.cleaning = None;
         // A second of quiet: tentative windows must go.
         let until = self.now + Span::from_secs(1);
-        let mut held: Vec<NodeId> = self.nodes.keys().copied().collect();
+        let before = self.transactions();
         while let Some((at, event)) = self.queue.pop().filter(|(at, _)| *at < until) {
             self.now = at;
             self.happen(event);
-            // What has too few copies for good is tried again and again.
-            held.retain(|id| self.is_busy(*id));
         }
-        held.retain(|id| self.is_busy(*id));
+        // Others may have begun since: what has too few copies for good is tried again and again.
+        let held: BTreeSet<_> = before.intersection(&self.transactions()).copied().collect();
         if !held.is_empty() {
-            self.fail(format!("{held:?} hold reservations after a second of quiet"));
+            self.fail(format!("{held:?} are still reserved after a second of quiet"));
         }
         self.check_stores();
     }
 
-    fn is_busy(&self, id: NodeId) -> bool {
-        let machine = self.nodes.get(&id).map(|node| &node.machine);
-        matches!(machine, Some(NodeMachine::Target(target, _)) if target.in_progress() > 0)
+    /// The copies that targets have on their way in or out.
+    fn transactions(&self) -> BTreeSet<(NodeId, TxnId)> {
+        let of = |(id, node): (&NodeId, &Node)| match &node.machine {
+            NodeMachine::Target(target, _) => target.transactions().map(|txn| (*id, txn)).collect(),
+            _ => Vec::new(),
+        };
+        self.nodes.iter().flat_map(of).collect()
     }
 
     pub(super) fn target_event(&mut self, id: NodeId, local: Instant, event: target::Event) {
