@@ -47,6 +47,56 @@ pub(crate) struct DamageInfo {
     pub(crate) at_least: bool,
 }
 
+/// How the cluster's data is: what has too few copies, and what is being done about it (`docs/healing.md`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HealthInfo {
+    /// Chunks that have fewer copies, in distinct failure domains, than are wanted.
+    pub(crate) at_risk: u64,
+    /// Whether it is known of all groups that nothing is at risk, and nothing is under way.
+    pub(crate) whole: bool,
+    /// The same chunks by the number of failure domains in which they have copies.
+    pub(crate) at_risk_by_copies: BTreeMap<u32, u64>,
+    /// Chunks that have enough copies, of which some are where the layout before had them.
+    pub(crate) strayed: u64,
+    /// Groups of which nobody says how they are: it is not known yet, or all their targets are silent.
+    pub(crate) unknown_groups: u64,
+    /// Chunks that targets are putting because they have too few copies.
+    pub(crate) restoring: u64,
+    /// Chunks that targets have put for that reason since each was started.
+    pub(crate) restored_chunks: u64,
+    /// Their bytes.
+    pub(crate) restored_bytes: u64,
+    /// How many in a second, over the last 20 s.
+    pub(crate) restored_chunks_per_second: f64,
+    /// Their bytes.
+    pub(crate) restored_bytes_per_second: f64,
+    /// How long that takes for all that lack copies, at this rate.
+    pub(crate) seconds_left: Option<u64>,
+}
+
+impl HealthInfo {
+    /// What has too few copies, in words.
+    pub(crate) fn at_risk_text(&self) -> String {
+        if self.at_risk == 0 {
+            return format!("{} chunks have enough copies, and lack some in their group", self.strayed);
+        }
+        let domains =
+            |copies: u32| if copies == 1 { "1 failure domain".to_owned() } else { format!("{copies} failure domains") };
+        let by = self.at_risk_by_copies.iter().map(|(copies, chunks)| format!("{chunks} in {}", domains(*copies)));
+        format!("{} chunks have too few copies ({})", self.at_risk, by.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Something that happened to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Happened {
+    /// When, as RFC 3339 says it.
+    pub(crate) at: String,
+    /// What.
+    pub(crate) what: String,
+}
+
 /// What the gateway's cleaning has done since it was started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CleanInfo {
@@ -94,6 +144,12 @@ pub(crate) struct Status {
     pub(crate) out_of_reach: Vec<u32>,
     /// The same for objects of the storage classes that this gateway knows, by their names.
     pub(crate) classes: BTreeMap<String, ClassInfo>,
+    /// What has too few copies, and what is being done about it.
+    #[serde(flatten)]
+    pub(crate) health: HealthInfo,
+    /// What happened, oldest first.
+    #[serde(default)]
+    pub(crate) history: Vec<Happened>,
     /// What is missing because it was damaged.
     pub(crate) damaged: DamageInfo,
     /// What cleaning has done.

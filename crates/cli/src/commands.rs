@@ -13,6 +13,9 @@ use crate::{
 /// Groups that a line names at most.
 const GROUPS: usize = 12;
 
+/// Events that are shown at most.
+const EVENTS: usize = 8;
+
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
@@ -66,6 +69,35 @@ fn say_out_of_reach(status: &Status) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What has too few copies, what is done about it, and what happened last.
+fn say_health(status: &Status) -> anyhow::Result<()> {
+    let health = &status.health;
+    if health.at_risk > 0 || health.strayed > 0 {
+        let left = match health.seconds_left {
+            Some(seconds) => format!(", about {} left", units::time(seconds)),
+            None => String::new(),
+        };
+        line(&format!(
+            "at risk: {}; {} are being put, {:.0} chunks/s, {}/s{left}",
+            health.at_risk_text(),
+            health.restoring,
+            health.restored_chunks_per_second,
+            units::size(health.restored_bytes_per_second as u64)
+        ))?;
+    } else if health.whole {
+        line("whole: every chunk has all its copies")?;
+    } else if health.unknown_groups > 0 {
+        let (unknown, all) = (health.unknown_groups, status.groups.len());
+        line(&format!("copies: of {unknown} of {all} groups nobody says yet whether chunks have all their copies"))?;
+    } else if status.targets.iter().any(|target| !target.alive) {
+        line("copies: nothing lacked any when that was looked at last; what silent targets hold is not known")?;
+    } else {
+        line("copies: being counted")?;
+    }
+    let last = status.history.len().saturating_sub(EVENTS);
+    status.history[last..].iter().try_for_each(|event| line(&format!("{}  {}", event.at, event.what)))
 }
 
 fn state(target: &TargetInfo) -> &'static str {
@@ -129,11 +161,12 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
         let least = if damaged.at_least { "at least " } else { "" };
         line(&format!(
             "damage: {least}{n} copies were damaged and dropped, and are not back at their targets: up to {n} chunks have fewer \
-             than {} copies; check the disks, and put again what they hold",
+             than {} copies until these are made again; check the disks",
             status.copies,
             n = damaged.copies
         ))?;
     }
+    say_health(&status)?;
     let cleaning = &status.cleaning;
     if cleaning.passes > 0 {
         line(&format!(

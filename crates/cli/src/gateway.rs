@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::{Refusal, Status};
 use crate::log;
+use crate::watch::Watch;
 
 mod host_check;
 mod live;
@@ -30,6 +31,8 @@ pub(crate) trait Cluster: Send + Sync + 'static {
     fn status(&self) -> anyhow::Result<Status>;
     /// Metrics of the protocol's driver, in Prometheus' text format.
     fn metrics(&self) -> String;
+    /// What was seen of how it is.
+    fn watch(&self) -> Watch;
     /// What it does, second by second.
     fn live(&self) -> Arc<Live>;
 }
@@ -42,7 +45,8 @@ struct Gateway {
 
 /// The gateway's pages, for those whom `check` lets ask. `s3` says what the S3 API does, if there is one.
 pub(crate) fn router(cluster: Arc<dyn Cluster>, check: HostCheck, s3: Option<S3Counts>) -> Router {
-    let gateway = Gateway { cluster, queries: Arc::new(Semaphore::new(QUERIES)), metrics: Metrics::new(s3) };
+    let metrics = Metrics::new(cluster.watch(), s3);
+    let gateway = Gateway { cluster, queries: Arc::new(Semaphore::new(QUERIES)), metrics };
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/live", get(live_page))

@@ -30,6 +30,7 @@ mod simulate;
 mod units;
 mod up;
 mod users;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -19,6 +19,7 @@ use crate::api::{ClassInfo, CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
 use crate::units::duration;
+use crate::watch::Watch;
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
@@ -26,6 +27,7 @@ pub(crate) struct NodeCluster {
     transport: Transport,
     live: Arc<Live>,
     cleaned: Arc<Mutex<CleanInfo>>,
+    watch: Watch,
     /// The storage classes of who puts through it.
     classes: StorageClasses,
 }
@@ -42,7 +44,8 @@ impl NodeCluster {
         let client = Client::start(config, options)?;
         let live = Arc::new(Live::new(Instant::now()));
         let transport = transport.unwrap_or(config.protocol.transport);
-        Ok(Self { client, transport, live, cleaned: Arc::default(), classes: StorageClasses::default() })
+        let (cleaned, watch, classes) = (Arc::default(), Watch::default(), StorageClasses::default());
+        Ok(Self { client, transport, live, cleaned, watch, classes })
     }
 
     /// The same, when objects of these storage classes may be in the cluster.
@@ -130,9 +133,10 @@ impl ChunkService for NodeCluster {
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
         let config = self.client.config();
-        let (states, usage) = (self.client.ping(), self.client.usage());
+        let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
         let states = states.wait()?.context("the targets could not be asked")?;
         let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
+        let health = health.wait()?.unwrap_or_default();
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
         let targets = targets.map(|(target, state)| TargetInfo {
@@ -181,6 +185,8 @@ impl Cluster for NodeCluster {
             groups,
             out_of_reach: out_of_reach(Redundancy::Copies(map.fewest())),
             classes,
+            health: self.watch.health(map.group_ids(), &health, !silent.is_empty()),
+            history: self.watch.history(),
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
@@ -188,6 +194,10 @@ impl Cluster for NodeCluster {
 
     fn metrics(&self) -> String {
         self.client.metrics()
+    }
+
+    fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
     fn live(&self) -> Arc<Live> {

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::node_cluster::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, gateway_file, local_cluster, permissions, process, s3_endpoint};
+use crate::{clean, gateway, gateway_file, local_cluster, permissions, process, s3_endpoint, watch};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -123,6 +123,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let cluster = NodeCluster::start(&config, args.transport, args.no_multicast, None)?;
     let classes = file.s3.as_ref().map(|s3| s3.storage_classes(&cluster.client().map())).transpose()?;
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
+    // It ends when this function does.
+    let _watch = watch::start(&cluster, settings.with_extension("history"))?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.

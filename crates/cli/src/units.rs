@@ -26,6 +26,15 @@ pub(crate) const fn duration(span: Span) -> Duration {
     Duration::from_nanos(span.as_nanos())
 }
 
+/// Seconds, minutes or hours.
+pub(crate) fn time(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3_600),
+    }
+}
+
 /// Megabytes (10^6) per second.
 pub(crate) fn mb_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / seconds / 1e6 } else { 0.0 }

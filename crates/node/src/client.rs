@@ -19,7 +19,7 @@ use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
 use protocol::time::Instant;
 use protocol::transport::Transport;
-use protocol::wire::Usage;
+use protocol::wire::{HealthReport, Usage};
 
 use crate::carrier::Carrier;
 use crate::config::{ClusterConfig, MulticastChoice};
@@ -394,6 +394,15 @@ impl Client {
     pub fn discard(&self, discard: Discard) -> Ticket<Result<Discarded, Busy>> {
         self.query(Query::Discard(discard), |answer| match answer {
             QueryAnswer::Discard(result) => Some(result),
+            _ => None,
+        })
+    }
+
+    /// Asks every target what it knows as a steward, and what it made again.
+    #[must_use]
+    pub fn health(&self) -> Ticket<Result<Vec<(NodeId, HealthReport)>, Busy>> {
+        self.query(Query::Health, |answer| match answer {
+            QueryAnswer::Health(result) => Some(result),
             _ => None,
         })
     }

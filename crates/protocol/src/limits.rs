@@ -38,6 +38,8 @@ pub const REMEMBERED: usize = 16_384;
 pub const LISTED: usize = 30;
 /// Copies in one answer to a census; of more the sums are told.
 pub const COUNTED: usize = 28;
+/// Groups of which one message says how they are.
+pub const STEWARDED: usize = 32;
 /// Chunks whose lost copies a target makes at the same time.
 pub const RESTORES: usize = 16;
 /// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.

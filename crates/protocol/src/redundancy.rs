@@ -90,6 +90,14 @@ impl Redundancy {
         }
     }
 
+    /// The same with so many copies at the most; one at least.
+    #[must_use]
+    pub fn at_most(self, copies: u8) -> Self {
+        match self {
+            Self::Copies(wanted) => Self::Copies(wanted.min(copies.max(1))),
+        }
+    }
+
     /// All pieces.
     #[must_use]
     pub const fn all(self) -> Pieces {

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::config::Config;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
+use crate::limits;
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
 use crate::rng::mix;
@@ -28,46 +29,55 @@ const REMEMBERED: usize = 16_384;
 /// What a steward knows of its group, as of its last sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Chunks of which fewer pieces were found than are wanted.
-    pub at_risk: u64,
-    /// The fewest failure domains in which copies of one of these were found; 0 when there is none.
-    pub fewest: u8,
-    /// Whether all is known, and nothing is under way.
+    /// What has too few copies.
+    pub lacks: Lacks,
+    /// Whether all is known, nothing has too few copies, and nothing is under way.
     pub whole: bool,
 }
 
-impl Health {
-    fn add(&mut self, other: Tally) {
-        self.at_risk += other.at_risk;
-        self.fewest = fewer(self.fewest, other.fewest);
+/// Numbers of chunks that have too few copies in their group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lacks {
+    /// Those that have too few anywhere: in one failure domain, in two, and so on.
+    pub at_risk: [u32; limits::COPIES - 1],
+    /// Those that have enough, of which some are where the layout before had them.
+    pub strayed: u32,
+}
+
+impl Lacks {
+    /// Chunks of which fewer pieces were found than are wanted.
+    #[must_use]
+    pub fn at_risk(&self) -> u64 {
+        self.at_risk.iter().map(|chunks| u64::from(*chunks)).sum()
     }
-}
 
-/// The smaller number of copies, where 0 says nothing.
-fn fewer(one: u8, other: u8) -> u8 {
-    if one == 0 || other == 0 { one.max(other) } else { one.min(other) }
-}
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 
-/// What was found in a range.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    at_risk: u64,
-    fewest: u8,
-}
+    /// Adds others.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, others) in self.at_risk.iter_mut().zip(other.at_risk) {
+            *mine = mine.saturating_add(others);
+        }
+        self.strayed = self.strayed.saturating_add(other.strayed);
+    }
 
-impl Tally {
-    fn add(&mut self, other: Self) {
-        self.at_risk += other.at_risk;
-        self.fewest = fewer(self.fewest, other.fewest);
+    fn count(&mut self, domains: usize) {
+        let place = self.at_risk.get_mut(domains.max(1) - 1);
+        place.into_iter().for_each(|chunks| *chunks += 1);
     }
 }
 
 /// A part of a range as it was when there was nothing to do in it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Settled {
     /// Of what everybody held of it; 0: there was something to do.
     print: u64,
-    tally: Tally,
+    /// What has too few copies as far as is known, since some are silent; seldom anything.
+    lacks: Option<Box<Lacks>>,
 }
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
@@ -115,7 +125,7 @@ struct Visit {
     /// How many were silent then.
     silent: usize,
     next_part: usize,
-    tally: Tally,
+    lacks: Lacks,
     /// Whether there is something to do in it.
     busy: bool,
 }
@@ -238,8 +248,11 @@ impl Steward {
             order.asked = 0;
             order.again = turn.now + turn.config.late.times(8);
         } else {
-            // What is not done is found again.
-            self.orders.remove(&txn);
+            let order = self.orders.remove(&txn);
+            // What is not done is found again. Where there was no room for it, there is none in a moment either.
+            if let Some(order) = order.filter(|_| ack == Ack::NoSpace && self.suspects.len() < REMEMBERED) {
+                self.suspects.insert(order.id, turn.now + turn.config.census_interval);
+            }
             self.order(turn);
         }
         true
@@ -297,13 +310,14 @@ impl Steward {
     /// The next part of the range that has to be looked at.
     fn next_part(&mut self, now: Instant) -> Option<Visit> {
         let visit = self.sweep.as_mut()?.path.last_mut()?;
-        let settled = self.settled.entry(visit.range).or_insert_with(|| Box::new([Settled::default(); PARTS]));
+        let settled =
+            self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::default())));
         while visit.next_part < PARTS {
             let part = visit.next_part;
             visit.next_part += 1;
             let print = visit.prints[part];
             if print != 0 && print == settled[part].print {
-                visit.tally.add(settled[part].tally);
+                settled[part].lacks.iter().for_each(|lacks| visit.lacks.add(lacks));
             } else if print != 0 {
                 let range = visit.range.parts().nth(part)?;
                 let known = visit.known_of(range, part);
@@ -323,17 +337,17 @@ impl Steward {
             self.settled.remove(&left.range);
         }
         let Some(visit) = sweep.path.last_mut() else {
-            self.health = Health { whole: !left.busy && sweep.silent.is_empty(), ..Health::default() };
-            self.health.add(left.tally);
+            self.health = Health { whole: !left.busy && sweep.silent.is_empty(), lacks: left.lacks };
             return;
         };
-        visit.tally.add(left.tally);
+        visit.lacks.add(&left.lacks);
         visit.busy |= left.busy;
         if let Some(parts) = self.settled.get_mut(&visit.range) {
             // What those held who fell silent since is in the print, and was not looked at.
             let is_known = !left.busy && sweep.silent.len() == visit.silent;
             let print = if is_known { left.print } else { 0 };
-            parts[left.part] = Settled { print, tally: left.tally };
+            let lacks = (print != 0 && !left.lacks.is_none()).then(|| Box::new(left.lacks));
+            parts[left.part] = Settled { print, lacks };
         }
     }
 
@@ -342,10 +356,11 @@ impl Steward {
         let Some(sweep) = self.sweep.take() else { return };
         // Who was not suspected again has its copies meanwhile.
         self.suspects.retain(|_, since| *since >= sweep.began || turn.now.since(*since) < settling(turn.config));
-        let soon = !self.suspects.is_empty() || !self.lacking.is_empty() || !self.orders.is_empty();
+        let is_due = |since: &Instant| *since <= turn.now;
+        let soon = self.suspects.values().any(is_due) || !self.lacking.is_empty() || !self.orders.is_empty();
         let interval = turn.config.census_interval;
         let pause = if soon { settling(turn.config).min(interval) } else { interval };
-        self.health.whole &= !soon && self.health.at_risk == 0;
+        self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = turn.now + pause;
     }
 
@@ -376,8 +391,12 @@ impl Steward {
                 self.suspects.remove(&id);
                 continue;
             }
-            let fewest = turn.map.count_domains(&chunk.holders) as u8;
-            visit.tally.add(Tally { at_risk: 1, fewest });
+            let domains = turn.map.count_domains(&chunk.holders);
+            if redundancy.is_met(domains) {
+                visit.lacks.strayed += 1;
+            } else {
+                visit.lacks.count(domains);
+            }
             // Those that are silent may have it.
             let silent = sweep.silent.iter().filter(|silent| self.members.contains(silent));
             for domain in silent.filter_map(|silent| turn.map.domain(*silent)) {
@@ -393,7 +412,7 @@ impl Steward {
                 self.suspects.remove(&id);
                 let is_ordered = self.orders.values().any(|order| order.id == id);
                 if !is_ordered && self.lacking.len() < REMEMBERED {
-                    self.lacking.insert((fewest, id), chunk);
+                    self.lacking.insert((domains as u8, id), chunk);
                 }
             }
         }
@@ -462,8 +481,8 @@ impl Visit {
                 None => drop(owed.insert(keeper, Owed { asked: 0, again: now, after: None })),
             }
         }
-        let (sums, prints, tally) = (BTreeMap::new(), Vec::new(), Tally::default());
-        Self { range, part, print, owed, copies, sums, prints, silent: 0, next_part: 0, tally, busy: false }
+        let (sums, prints, lacks) = (BTreeMap::new(), Vec::new(), Lacks::default());
+        Self { range, part, print, owed, copies, sums, prints, silent: 0, next_part: 0, lacks, busy: false }
     }
 
     fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {

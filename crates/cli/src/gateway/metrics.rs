@@ -10,6 +10,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::watch::Watch;
+
 /// The gateway's counters.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -43,10 +45,34 @@ impl Collector for S3 {
     }
 }
 
+/// How the cluster's data is.
+#[derive(Debug)]
+struct Data(Watch);
+
+impl Collector for Data {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Nothing is said of what is not known yet.
+        let Some((health, silent)) = self.0.last() else { return Ok(()) };
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            let value = ConstGauge::new(value as i64);
+            value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        };
+        gauge("at_risk_chunks", "Chunks that have fewer copies than are wanted", health.at_risk)?;
+        let last = health.at_risk_by_copies.get(&1).copied().unwrap_or(0);
+        gauge("last_copy_chunks", "Chunks of which one copy is left, and more are wanted", last)?;
+        gauge("strayed_chunks", "Chunks that lack copies in their group, and have enough", health.strayed)?;
+        gauge("unknown_groups", "Groups of which nobody says whether chunks lack copies", health.unknown_groups)?;
+        gauge("restoring_chunks", "Chunks that are being put again", health.restoring)?;
+        gauge("whole", "1 when every chunk is known to have all its copies", health.whole.into())?;
+        gauge("silent_targets", "Targets that do not answer", silent)
+    }
+}
+
 impl Metrics {
-    /// Those of S3, where there is an S3 endpoint.
-    pub(crate) fn new(s3: Option<S3Counts>) -> Self {
+    /// Those of the cluster's data, and of S3, where there is an S3 endpoint.
+    pub(crate) fn new(watch: Watch, s3: Option<S3Counts>) -> Self {
         let mut registry = Registry::with_prefix("reservoir_gateway");
+        registry.register_collector(Box::new(Data(watch)));
         if let Some(s3) = s3 {
             registry.register_collector(Box::new(S3(s3)));
         }

@@ -9,7 +9,7 @@ use crate::machine::IgnoredReason;
 use crate::map::{ClusterMap, MapDocument};
 use crate::redundancy::{Redundancy, Wanted};
 use crate::time::Span;
-use crate::wire::{Answer, Usage};
+use crate::wire::{Answer, HealthReport, Usage};
 
 /// A chunk to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub enum Request {
         payload: Bytes,
         /// What its copies are to be kept for.
         wanted: Wanted,
+        /// It is done with so many copies, also when more are wanted.
+        most: u8,
     },
     /// Fetch a chunk.
     Get {
@@ -97,6 +99,8 @@ pub enum Query {
     Discard(Discard),
     /// To all: what their bytes do.
     Usage,
+    /// To all: what they know as stewards, and what they made again.
+    Health,
 }
 
 /// The answer to the [`Query`] of the same name, or that too much waits here.
@@ -115,6 +119,8 @@ pub enum QueryAnswer {
     Discard(Result<Discarded, Busy>),
     /// Of those that answered.
     Usage(Result<Vec<(NodeId, Usage)>, Busy>),
+    /// Of those that answered.
+    Health(Result<Vec<(NodeId, HealthReport)>, Busy>),
 }
 
 impl Query {
@@ -127,6 +133,7 @@ impl Query {
             Self::Mark => QueryAnswer::Mark(Err(Busy)),
             Self::Discard(_) => QueryAnswer::Discard(Err(Busy)),
             Self::Usage => QueryAnswer::Usage(Err(Busy)),
+            Self::Health => QueryAnswer::Health(Err(Busy)),
         }
     }
 }

@@ -198,13 +198,14 @@ impl Initiator {
                     let give_up_at = asked + context.config.give_up;
                     let wanted = Wanted::of(put.redundancy);
                     let ChunkPut { id, payload, removal, .. } = put;
-                    let job = put::Job { handle, id, payload, wanted, removal, restores: false, asked, give_up_at };
+                    let (restores, most) = (false, u8::MAX);
+                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
-                Request::Restore { handle, id, payload, wanted } => {
+                Request::Restore { handle, id, payload, wanted, most } => {
                     let give_up_at = asked + context.config.give_up;
-                    let job =
-                        put::Job { handle, id, payload, wanted, removal: false, restores: true, asked, give_up_at };
+                    let (removal, restores) = (false, true);
+                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
                 Request::Get { handle, id, holders } => {
@@ -278,6 +279,7 @@ impl Initiator {
             (Txn::Query(query), Message::Ack { ack, .. }) => query.promised(context, from, *ack),
             (Txn::Query(query), Message::Marked { .. }) => query.marked(context, from),
             (Txn::Query(query), Message::Used { usage, .. }) => query.used(context, from, *usage),
+            (Txn::Query(query), Message::HealthReport { report, .. }) => query.health(context, from, report),
             (Txn::Query(query), Message::Discarded { page, dropped, bytes, .. }) => {
                 query.discarded(context, from, *page, *dropped, *bytes)
             }
@@ -423,6 +425,7 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::Marked { txn }
         | Message::Discarded { txn, .. }
         | Message::Used { txn, .. }
+        | Message::HealthReport { txn, .. }
         | Message::Pong { txn, .. } => *txn,
         Message::Repair(repair) => repair.txn,
         Message::Leading(Leading::Grant(grant)) => grant.txn,
@@ -436,6 +439,7 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::Mark { .. }
         | Message::Discard(_)
         | Message::Usage { .. }
+        | Message::Health { .. }
         | Message::Leading(_)
         | Message::MapRequest(_)
         | Message::MapPart(_)

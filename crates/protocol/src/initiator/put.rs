@@ -65,8 +65,16 @@ pub(super) struct Job {
     pub(super) removal: bool,
     /// Whether a holder puts it, because there are too few copies.
     pub(super) restores: bool,
+    /// It is done with so many copies, also when more are wanted.
+    pub(super) most: u8,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
+}
+
+impl Job {
+    fn goal(&self, context: &Context) -> Goal {
+        Goal::new(context.redundancy(self.wanted).at_most(self.most))
+    }
 }
 
 /// What came of it so far, over all rounds.
@@ -129,7 +137,7 @@ impl Put {
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
         let left = if job.removal { 0 } else { LED };
-        let goal = Goal::new(context.redundancy(job.wanted));
+        let goal = job.goal(context);
         let mut put = Self {
             txn,
             job,
@@ -181,7 +189,7 @@ impl Put {
 
     /// Under a newer map the group may be another one, and so may the goal.
     pub(super) fn regroup(&mut self, context: &Context) {
-        self.progress.goal = Goal::new(context.redundancy(self.job.wanted));
+        self.progress.goal = self.job.goal(context);
         self.rank(context);
         for holder in core::mem::take(&mut self.progress.holders) {
             self.hold(context, holder);

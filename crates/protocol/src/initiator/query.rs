@@ -10,7 +10,7 @@ use crate::goal::Goal;
 use crate::id::ChunkId;
 use crate::machine::IgnoredReason;
 use crate::redundancy::Wanted;
-use crate::wire::{self, Message, Usage};
+use crate::wire::{self, HealthReport, Message, Usage};
 
 /// Times that a silent target is asked before the answer is given without it.
 const ASKED: u8 = 5;
@@ -52,6 +52,7 @@ enum Question {
     Mark { mark: Mark },
     Discard { mark: TxnId, since: TxnId, chunks: BTreeMap<NodeId, Vec<ChunkId>>, done: Discarded },
     Usage { used: Vec<(NodeId, Usage)> },
+    Health { reports: Vec<(NodeId, HealthReport)> },
 }
 
 impl Question {
@@ -91,6 +92,7 @@ impl OpenQuery {
             }
             Query::Mark => (all(), Question::Mark { mark: Mark { name: txn, epoch: context.map.epoch } }),
             Query::Usage => (all(), Question::Usage { used: Vec::new() }),
+            Query::Health => (all(), Question::Health { reports: Vec::new() }),
             Query::Discard(discard) => Question::discard(context, discard),
         };
         let again = context.now + context.config.bid_timeout;
@@ -113,6 +115,7 @@ impl OpenQuery {
             Question::Renew { id, wanted, .. } => Message::Probe { txn, id: *id, wanted: *wanted },
             Question::Mark { .. } => Message::Mark { txn },
             Question::Usage { .. } => Message::Usage { txn },
+            Question::Health { .. } => Message::Health { txn },
             Question::Discard { mark, since, chunks, .. } => {
                 let ids = chunks.get(&to).and_then(|ids| ids.chunks(limits::LISTED).nth(usize::from(page)));
                 let ids = ids.unwrap_or_default().to_vec();
@@ -216,6 +219,17 @@ impl OpenQuery {
         self.finish_if_all(context)
     }
 
+    pub(super) fn health(&mut self, context: &mut Context, from: NodeId, report: &HealthReport) -> Step {
+        let Question::Health { reports } = &mut self.question else {
+            return context.ignore(IgnoredReason::Invalid);
+        };
+        if self.open.remove(&from).is_none() {
+            return context.ignore(IgnoredReason::Late);
+        }
+        reports.push((from, report.clone()));
+        self.finish_if_all(context)
+    }
+
     pub(super) fn discarded(
         &mut self,
         context: &mut Context,
@@ -287,6 +301,7 @@ impl OpenQuery {
             Question::Renew { .. } => QueryAnswer::Renew(Ok(renewed)),
             Question::Mark { mark } => QueryAnswer::Mark(Ok(Marked { mark: *mark, silent })),
             Question::Usage { used } => QueryAnswer::Usage(Ok(core::mem::take(used))),
+            Question::Health { reports } => QueryAnswer::Health(Ok(core::mem::take(reports))),
             Question::Discard { done, .. } => {
                 let mut done = core::mem::take(done);
                 done.silent.extend(silent);

@@ -25,7 +25,7 @@ use clean::Marks;
 use finished::Finished;
 use lead::Lead;
 use receive::{Busy, Reservation};
-use restore::Restoring;
+use restore::{Made, Restoring};
 use serve::Serving;
 
 use crate::calendar::{Calendar, Window};
@@ -166,6 +166,7 @@ pub struct Target {
     census: Census,
     /// Made when it is needed first.
     restoring: Option<Box<Restoring>>,
+    made: Made,
 }
 
 impl Target {
@@ -206,6 +207,7 @@ impl Target {
             map_fetch: MapFetch::default(),
             census: Census::default(),
             restoring: None,
+            made: Made::default(),
         }
     }
 
@@ -353,6 +355,7 @@ impl Target {
             Message::Mark { txn } => self.mark(from, head.epoch, txn),
             Message::Discard(discard) => self.discard(from, head.epoch, discard),
             Message::Usage { txn } => self.begin_effect(Effect::Usage, Pending::Usage { from, txn }),
+            Message::Health { txn } => self.report_health(from, txn),
             Message::MapRequest(request) => self.send_map(from, head.epoch, request),
             Message::MapPart(part) => self.map_part(from, head.epoch, &part),
             Message::Census(request) => self.census_asked(from, head.epoch, request),
@@ -360,7 +363,11 @@ impl Target {
             Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.to_initiator(datagram),
-            Message::Listed { .. } | Message::Marked { .. } | Message::Discarded { .. } | Message::Used { .. } => {
+            Message::Listed { .. }
+            | Message::Marked { .. }
+            | Message::Discarded { .. }
+            | Message::HealthReport { .. }
+            | Message::Used { .. } => {
                 self.event(Event::Ignored(IgnoredReason::Invalid));
             }
         }

@@ -7,12 +7,13 @@ use bytes::Bytes;
 
 use super::{Ack, ChunkId, Effect, Event, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId};
 use crate::config::Config;
-use crate::initiator::{self, Initiator};
+use crate::initiator::{self, Initiator, PutError};
 use crate::limits;
 use crate::machine::{Input, Machine};
 use crate::redundancy::Wanted;
 use crate::time::Instant;
 use crate::transport::{Selection, Transport};
+use crate::wire::HealthReport;
 
 /// The initiator that puts what this target has, and what it was told to put.
 #[derive(Debug)]
@@ -20,6 +21,13 @@ pub(super) struct Restoring {
     initiator: Initiator,
     jobs: BTreeMap<u64, Job>,
     next: u64,
+}
+
+/// What was made since this target was started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Made {
+    chunks: u64,
+    bytes: u64,
 }
 
 /// A chunk that is to be put.
@@ -30,6 +38,17 @@ struct Job {
     /// Who hears how it ended, and as the answer to what.
     steward: NodeId,
     txn: TxnId,
+    /// Its bytes, once they are read.
+    payload: Bytes,
+    /// With how many copies it is done, as no more can be had.
+    most: u8,
+}
+
+impl Job {
+    fn request(&self, handle: u64) -> initiator::Request {
+        let payload = self.payload.clone();
+        initiator::Request::Restore { handle, id: self.id, payload, wanted: self.wanted, most: self.most }
+    }
 }
 
 impl Restoring {
@@ -64,7 +83,7 @@ impl Target {
         let Some(restoring) = self.restoring.as_mut().filter(|_| is_new) else { return };
         let handle = restoring.next;
         restoring.next += 1;
-        restoring.jobs.insert(handle, Job { id, wanted, steward: from, txn });
+        restoring.jobs.insert(handle, Job { id, wanted, steward: from, txn, payload: Bytes::new(), most: u8::MAX });
         self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Restore { handle });
     }
 
@@ -81,14 +100,15 @@ impl Target {
     }
 
     pub(super) fn restore_read(&mut self, handle: u64, result: Result<Bytes, ReadFailure>) {
-        let Some(job) = self.restoring.as_ref().and_then(|restoring| restoring.jobs.get(&handle)) else { return };
-        let (id, wanted) = (job.id, job.wanted);
+        let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
         match result {
             Ok(payload) => {
-                let request = initiator::Request::Restore { handle, id, payload, wanted };
+                job.payload = payload;
+                let request = job.request(handle);
                 self.initiate(Input::Request(request));
             }
             Err(failure) => {
+                let id = job.id;
                 if failure == ReadFailure::Corrupt {
                     self.suspect(&id);
                 }
@@ -101,9 +121,14 @@ impl Target {
     fn restored(&mut self, handle: u64, ack: Ack) {
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.remove(&handle)) else { return };
         self.tell(job.steward, &Message::Ack { txn: job.txn, ack });
-        if ack == Ack::Durable {
-            self.event(Event::Restored { id: job.id });
-        }
+    }
+
+    /// What is known of the groups of which this target is the steward, and what it made again.
+    pub(super) fn report_health(&mut self, to: NodeId, txn: TxnId) {
+        let groups = self.health().take(limits::STEWARDED).collect();
+        let restoring = self.restoring.as_ref().map_or(0, |restoring| restoring.jobs.len()) as u16;
+        let report = HealthReport { groups, restoring, restored: self.made.chunks, restored_bytes: self.made.bytes };
+        self.send(to, &Message::HealthReport { txn, report });
     }
 
     /// Gives the initiator of this target something to do. Whether there is one.
@@ -114,15 +139,38 @@ impl Target {
         for output in restoring.initiator.outputs().drain(..) {
             match output {
                 Output::Transmit(transmit) => self.out.push_back(Output::Transmit(transmit)),
-                Output::Event(initiator::Event::Put { handle, result }) => ended.push((handle, result.is_ok())),
+                Output::Event(initiator::Event::Put { handle, result }) => ended.push((handle, result)),
                 // What an initiator reports besides is for its own metrics; a put asks nothing of a disk.
                 Output::Event(_) | Output::Effect { .. } | Output::Idle(_) => {}
             }
         }
-        for (handle, is_put) in ended {
-            self.restored(handle, if is_put { Ack::Durable } else { Ack::NoSpace });
+        for (handle, result) in ended {
+            self.restore_ended(handle, result.err());
         }
         true
+    }
+
+    /// What lacks two copies gets one, where no more can be had.
+    fn restore_ended(&mut self, handle: u64, failed: Option<PutError>) {
+        let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
+        match failed {
+            None => {
+                let ack = if job.most == u8::MAX { Ack::Durable } else { Ack::NoSpace };
+                let (id, bytes) = (job.id, job.payload.len() as u64);
+                self.made.chunks += 1;
+                self.made.bytes += bytes;
+                self.event(Event::Restored { id });
+                self.restored(handle, ack);
+            }
+            Some(PutError::TooFewCopies { domains, possible, want, .. })
+                if domains < possible && possible < usize::from(want) =>
+            {
+                job.most = possible as u8;
+                let request = job.request(handle);
+                self.initiate(Input::Request(request));
+            }
+            Some(_) => self.restored(handle, Ack::NoSpace),
+        }
     }
 
     pub(super) fn wake_restoring(&mut self) {

@@ -5,8 +5,8 @@ use bytes::{BufMut, Bytes};
 use super::codec::{Reader, put_windows, take_windows, wire_span};
 use super::lead::Leading;
 use super::message::{
-    Ack, Answer, Bid, ByteRange, CensusRequest, Discard, Granted, MapPart, MapRequest, Message, OfferedWindow,
-    PutRequest, Repair, Usage,
+    Ack, Answer, Bid, ByteRange, CensusRequest, Discard, Granted, HealthReport, MapPart, MapRequest, Message,
+    OfferedWindow, PutRequest, Repair, Usage,
 };
 use super::{CONTROL_HEADER, Head, MAGIC, MAX_CONTROL, VERSION};
 use crate::census::{Counted, Holding, IdRange, PARTS};
@@ -14,6 +14,7 @@ use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
+use crate::steward::{Health, Lacks};
 
 /// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
@@ -79,6 +80,8 @@ impl Message {
             Self::Census(_) => 28,
             Self::Counted { .. } => 29,
             Self::Restore { .. } => 30,
+            Self::Health { .. } => 31,
+            Self::HealthReport { .. } => 32,
         }
     }
 
@@ -125,7 +128,11 @@ impl Message {
                     out.put_slice(&id.encode());
                 }
             }
-            Self::Ping { txn } | Self::Mark { txn } | Self::Marked { txn } | Self::Usage { txn } => {
+            Self::Ping { txn }
+            | Self::Mark { txn }
+            | Self::Marked { txn }
+            | Self::Usage { txn }
+            | Self::Health { txn } => {
                 out.put_u64_le(txn.0);
             }
             Self::Discard(discard) => put_discard(discard, out),
@@ -150,6 +157,7 @@ impl Message {
             Self::MapPart(part) => put_part(part, out),
             Self::Census(request) => put_census(request, out),
             Self::Counted { txn, holding } => put_counted(*txn, holding, out),
+            Self::HealthReport { txn, report } => put_health(*txn, report, out),
             Self::Restore { txn, id, wanted } => {
                 out.put_u64_le(txn.0);
                 out.put_slice(&id.encode());
@@ -228,6 +236,8 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
+            31 => Self::Health { txn: TxnId(r.u64()?) },
+            32 => take_health(r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }
@@ -324,6 +334,36 @@ fn take_counted(r: &mut Reader<'_>) -> Option<Message> {
         _ => return None,
     };
     Some(Message::Counted { txn, holding })
+}
+
+fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    out.put_u16_le(report.restoring);
+    out.put_u64_le(report.restored);
+    out.put_u64_le(report.restored_bytes);
+    out.put_u8(report.groups.len() as u8);
+    for (group, Health { lacks, whole }) in &report.groups {
+        out.put_u32_le(group.0);
+        out.put_u8(u8::from(*whole));
+        lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
+        out.put_u32_le(lacks.strayed);
+    }
+}
+
+fn take_health(r: &mut Reader<'_>) -> Option<Message> {
+    let (txn, restoring) = (TxnId(r.u64()?), r.u16()?);
+    let (restored, restored_bytes) = (r.u64()?, r.u64()?);
+    let mut groups = Vec::new();
+    for _ in 0..r.count(limits::STEWARDED)? {
+        let (group, whole) = (GroupId(r.u32()?), r.flag()?);
+        let mut lacks = Lacks::default();
+        for chunks in &mut lacks.at_risk {
+            *chunks = r.u32()?;
+        }
+        lacks.strayed = r.u32()?;
+        groups.push((group, Health { lacks, whole }));
+    }
+    Some(Message::HealthReport { txn, report: HealthReport { groups, restoring, restored, restored_bytes } })
 }
 
 fn put_after(after: Option<&ChunkId>, out: &mut impl BufMut) {

@@ -9,6 +9,7 @@ use crate::census::{Holding, IdRange};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
+use crate::steward::Health;
 use crate::time::Span;
 
 /// Everything that nodes say to each other besides payload.
@@ -153,10 +154,35 @@ pub enum Message {
         /// What its copies are to be kept for.
         wanted: Wanted,
     },
+    /// Initiator to target: what do you know as a steward, and what did you make again?
+    Health {
+        /// Which transaction.
+        txn: TxnId,
+    },
+    /// Target to initiator: that.
+    HealthReport {
+        /// Which transaction.
+        txn: TxnId,
+        /// That.
+        report: HealthReport,
+    },
     /// To a node with a newer cluster map: send parts of its document.
     MapRequest(MapRequest),
     /// To a node with an older cluster map: a part of the document of the sender's.
     MapPart(MapPart),
+}
+
+/// What a target knows of the copies of others, and what it did for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthReport {
+    /// The groups of which it is the steward; [`STEWARDED`](crate::limits::STEWARDED) at most.
+    pub groups: Vec<(GroupId, Health)>,
+    /// Chunks that it is putting because they have too few copies.
+    pub restoring: u16,
+    /// Chunks that it has put for that reason since it was started.
+    pub restored: u64,
+    /// Their bytes.
+    pub restored_bytes: u64,
 }
 
 /// A question of a census.
@@ -380,6 +406,8 @@ impl Message {
             Self::Census(_) => "census",
             Self::Counted { .. } => "counted",
             Self::Restore { .. } => "restore",
+            Self::Health { .. } => "health",
+            Self::HealthReport { .. } => "health-report",
             Self::MapRequest(_) => "map-request",
             Self::MapPart(_) => "map-part",
         }

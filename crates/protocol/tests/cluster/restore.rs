@@ -35,7 +35,7 @@ fn stewards(cluster: &Cluster) -> usize {
 
 /// In how many groups chunks are at risk, and how many, as far as is known.
 fn at_risk(cluster: &Cluster) -> u64 {
-    cluster.targets.values().flat_map(|target| target.health()).map(|(_, health)| health.at_risk).sum()
+    cluster.targets.values().flat_map(|target| target.health()).map(|(_, health)| health.lacks.at_risk()).sum()
 }
 
 fn is_whole(cluster: &Cluster) -> bool {
@@ -76,7 +76,7 @@ fn what_a_silent_target_has_is_not_made_again() {
     cluster.run_for(INTERVAL.times(20));
     let seen_by = |cluster: &Cluster, by: &dyn Fn(NodeId) -> bool| {
         let healths = cluster.targets.iter().filter(|(id, _)| by(**id)).flat_map(|(_, target)| target.health());
-        healths.map(|(_, health)| health.at_risk).sum::<u64>()
+        healths.map(|(_, health)| health.lacks.at_risk()).sum::<u64>()
     };
     let alive = |id: NodeId| id != NodeId(4);
     assert_eq!((seen_by(&cluster, &alive), cluster.sent.get("restore")), (held, None));

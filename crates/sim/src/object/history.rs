@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, NodeId};
 use protocol::redundancy::Redundancy;
 
 use crate::linear::{Did, Operation, linearizable};
@@ -61,8 +61,8 @@ pub(crate) struct History {
     pub(crate) referenced: BTreeSet<(ChunkId, Option<Redundancy>)>,
     /// Chunks that could not be had when they were asked for last, as they are where nobody looks for them.
     pub(crate) elsewhere: BTreeSet<ChunkId>,
-    /// Chunks that could not be put last, as there was no room.
-    pub(crate) without_room: BTreeSet<ChunkId>,
+    /// Chunks that a gateway could not put when it tried last, as there was no room.
+    pub(crate) without_room: BTreeSet<(NodeId, ChunkId)>,
     /// The first observation that is impossible.
     pub(crate) wrong: Option<String>,
     /// Operations that ended as they should.

@@ -491,7 +491,7 @@ impl World<'_> {
                     }
                     QueryAnswer::Mark(result) => self.note(47, id, 0, || trace::objects::marked(result)),
                     QueryAnswer::Discard(result) => self.note(48, id, 0, || trace::objects::discarded(result)),
-                    QueryAnswer::Ping(_) | QueryAnswer::Usage(_) => {}
+                    QueryAnswer::Ping(_) | QueryAnswer::Usage(_) | QueryAnswer::Health(_) => {}
                 }
                 self.answer(handle, Answer::Query(answer));
             }

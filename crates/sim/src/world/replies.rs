@@ -25,7 +25,7 @@ pub(super) struct Replies {
     pub(super) stuck: bool,
 }
 
-fn mark(all: &mut BTreeSet<ChunkId>, id: ChunkId, is: bool) {
+fn mark<T: Ord>(all: &mut BTreeSet<T>, id: T, is: bool) {
     let _ = if is { all.insert(id) } else { all.remove(&id) };
 }
 
@@ -66,7 +66,7 @@ impl World<'_> {
     pub(super) fn judge_put(&mut self, by: NodeId, id: ChunkId, error: Option<&PutError>, since: Instant) {
         let excused = self.healed && error.is_some_and(|error| self.was_full(id, error, by, since));
         if let Some(gateways) = &self.gateways {
-            mark(&mut lock(&gateways.scheduler.queues).history.without_room, id, excused);
+            mark(&mut lock(&gateways.scheduler.queues).history.without_room, (by, id), excused);
         }
     }
 

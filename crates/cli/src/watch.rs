@@ -1,0 +1,313 @@
+//! Watches how the cluster is: which chunks have too few copies, how fast they are made again, and what happened when.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use protocol::id::{GroupId, NodeId};
+use protocol::steward::Lacks;
+use protocol::wire::HealthReport;
+
+use crate::api::{Happened, HealthInfo};
+use crate::gateway::Cluster;
+use crate::node_cluster::NodeCluster;
+
+/// How often the cluster is looked at.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Over how much time a rate is the mean.
+const WINDOW: Duration = Duration::from_secs(20);
+/// Events that are kept.
+const KEPT: usize = 100;
+/// Bytes of the file that are read at a start: those of more events than are kept.
+const TAIL: u64 = 64 << 10;
+/// Bytes of the file from which on it is begun anew, and the one before kept.
+const LONGEST: u64 = 4 << 20;
+
+/// What was seen so far. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watch(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// What each target has made since it was started, chunks and bytes.
+    made: BTreeMap<NodeId, [u64; 2]>,
+    /// What all have made since this began, and when that was so.
+    samples: VecDeque<(Instant, [u64; 2])>,
+    silent: BTreeSet<u32>,
+    /// Whether all was whole; not known at first.
+    whole: Option<bool>,
+    last: Option<HealthInfo>,
+    epoch: Option<u32>,
+    history: VecDeque<Happened>,
+    file: Option<PathBuf>,
+}
+
+/// The thread that looks; it stops when this is dropped.
+pub(crate) struct Running(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
+
+/// Watches a cluster from now on. What happens is also kept in a file, for later starts.
+pub(crate) fn start(cluster: &Arc<NodeCluster>, file: PathBuf) -> anyhow::Result<Running> {
+    let watch = cluster.watch();
+    {
+        let mut seen = watch.seen();
+        match read(&file) {
+            Ok(history) => seen.history = history,
+            Err(error) => {
+                tracing::warn!("what happened before is not known: {} cannot be read: {error}", file.display())
+            }
+        }
+        seen.file = Some(file);
+    }
+    let (running, stop) = channel();
+    let cluster = Arc::clone(cluster);
+    let look = move || {
+        while stop.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+            let Ok(states) = cluster.client().ping().wait() else { return };
+            let Ok(reports) = cluster.client().health().wait() else { return };
+            let (Ok(states), Ok(reports)) = (states, reports) else { continue };
+            let silent: BTreeSet<u32> =
+                states.iter().filter(|state| state.answer.is_none()).map(|state| state.target.0).collect();
+            let health = summary(cluster.client().map().group_ids(), &reports, !silent.is_empty());
+            watch.seen().look(Instant::now(), cluster.client().config().epoch, silent, &reports, &health);
+        }
+    };
+    std::thread::Builder::new().name("watch".into()).spawn(look).context("the watch cannot be started")?;
+    Ok(Running(running))
+}
+
+impl Watch {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the cluster is by these reports, with the rate of the last moments.
+    pub(crate) fn health(
+        &self,
+        groups: impl Iterator<Item = GroupId>,
+        reports: &[(NodeId, HealthReport)],
+        is_silent: bool,
+    ) -> HealthInfo {
+        let mut health = summary(groups, reports, is_silent);
+        let [chunks, bytes] = self.seen().rates();
+        health.restored_chunks_per_second = chunks;
+        health.restored_bytes_per_second = bytes;
+        let open = health.at_risk + health.strayed;
+        health.seconds_left = (open > 0 && chunks > 0.0).then(|| (open as f64 / chunks).ceil() as u64);
+        health
+    }
+
+    /// How the cluster was when it was looked at last, and how many targets were silent.
+    pub(crate) fn last(&self) -> Option<(HealthInfo, u64)> {
+        let seen = self.seen();
+        Some((seen.last.clone()?, seen.silent.len() as u64))
+    }
+
+    /// The last events, oldest first.
+    pub(crate) fn history(&self) -> Vec<Happened> {
+        self.seen().history.iter().cloned().collect()
+    }
+}
+
+impl Seen {
+    fn look(
+        &mut self,
+        now: Instant,
+        epoch: u32,
+        silent: BTreeSet<u32>,
+        reports: &[(NodeId, HealthReport)],
+        health: &HealthInfo,
+    ) {
+        let mut total = self.samples.back().map_or([0; 2], |(_, total)| *total);
+        for (target, report) in reports {
+            let made = [report.restored, report.restored_bytes];
+            let before = self.made.insert(*target, made).unwrap_or(made);
+            // A target that was started again counts from 0.
+            for n in 0..2 {
+                total[n] += made[n].checked_sub(before[n]).unwrap_or(made[n]);
+            }
+        }
+        self.samples.push_back((now, total));
+        while self.samples.len() > 2 && now.duration_since(self.samples[0].0) > WINDOW {
+            self.samples.pop_front();
+        }
+        for target in silent.difference(&self.silent).copied().collect::<Vec<_>>() {
+            self.note(format!("target {target} is silent"));
+        }
+        for target in self.silent.difference(&silent).copied().collect::<Vec<_>>() {
+            self.note(format!("target {target} answers again"));
+        }
+        self.silent = silent;
+        self.last = Some(health.clone());
+        if let Some(before) = self.epoch.replace(epoch).filter(|before| *before != epoch) {
+            self.note(format!("the cluster map is that of epoch {epoch}, after {before}"));
+        }
+        let is_bad = health.at_risk > 0 || health.strayed > 0;
+        match self.whole {
+            None | Some(true) if is_bad => {
+                self.whole = Some(false);
+                self.note(health.at_risk_text());
+            }
+            Some(false) if health.whole => {
+                self.whole = Some(true);
+                self.note("whole again: every chunk has all its copies".to_owned());
+            }
+            None if health.whole => self.whole = Some(true),
+            _ => {}
+        }
+    }
+
+    /// Chunks and bytes made in a second.
+    fn rates(&self) -> [f64; 2] {
+        let (Some((from, before)), Some((to, after))) = (self.samples.front(), self.samples.back()) else {
+            return [0.0; 2];
+        };
+        let seconds = to.duration_since(*from).as_secs_f64();
+        if seconds == 0.0 {
+            return [0.0; 2];
+        }
+        [0, 1].map(|n| (after[n] - before[n]) as f64 / seconds)
+    }
+
+    fn note(&mut self, what: String) {
+        tracing::info!("{what}");
+        let happened = Happened { at: Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), what };
+        if let Some(file) = &self.file
+            && let Err(error) = append(file, &happened)
+        {
+            tracing::warn!("what happened cannot be written to {}: {error}", file.display());
+        }
+        if self.history.len() == KEPT {
+            self.history.pop_front();
+        }
+        self.history.push_back(happened);
+    }
+}
+
+/// What all stewards say of their groups. Where two say something of one group, the worse counts. While somebody is silent, what the
+/// stewards say may be from before that.
+fn summary(groups: impl Iterator<Item = GroupId>, reports: &[(NodeId, HealthReport)], is_silent: bool) -> HealthInfo {
+    let mut known: BTreeMap<GroupId, (Lacks, bool)> = BTreeMap::new();
+    for (group, health) in reports.iter().flat_map(|(_, report)| &report.groups) {
+        let (lacks, whole) = known.entry(*group).or_insert((health.lacks, true));
+        *whole &= health.whole;
+        if health.lacks.at_risk() > lacks.at_risk() {
+            *lacks = health.lacks;
+        }
+    }
+    let (mut all, mut whole, mut unknown_groups) = (Lacks::default(), true, 0);
+    for group in groups {
+        match known.get(&group) {
+            Some((lacks, is_whole)) => {
+                all.add(lacks);
+                whole &= is_whole;
+            }
+            None => unknown_groups += 1,
+        }
+    }
+    let sum = |of: fn(&HealthReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum();
+    let restoring = sum(|report| u64::from(report.restoring));
+    let counted = (1..).zip(all.at_risk).filter(|(_, chunks)| *chunks > 0);
+    HealthInfo {
+        at_risk: all.at_risk(),
+        whole: !is_silent && whole && unknown_groups == 0 && restoring == 0 && all.is_none(),
+        at_risk_by_copies: counted.map(|(copies, chunks)| (copies, u64::from(chunks))).collect(),
+        strayed: u64::from(all.strayed),
+        unknown_groups,
+        restoring,
+        restored_chunks: sum(|report| report.restored),
+        restored_bytes: sum(|report| report.restored_bytes),
+        ..HealthInfo::default()
+    }
+}
+
+fn append(path: &Path, happened: &Happened) -> io::Result<()> {
+    if path.metadata().is_ok_and(|file| file.len() > LONGEST) {
+        std::fs::rename(path, path.with_extension("history.1"))?;
+    }
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{}\n", serde_json::to_string(happened)?).as_bytes())
+}
+
+/// The last events of a file; none where there is no file. Lines that are none are left out: a crash may have cut one off.
+fn read(path: &Path) -> io::Result<VecDeque<Happened>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(VecDeque::new()),
+        file => file?,
+    };
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(TAIL)))?;
+    let mut text = Vec::new();
+    file.take(TAIL).read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let mut events: VecDeque<Happened> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    while events.len() > KEPT {
+        events.pop_front();
+    }
+    Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::steward::Health;
+
+    use super::*;
+
+    fn report(group: u32, at_risk: u32, whole: bool, restored: u64) -> HealthReport {
+        let mut lacks = Lacks::default();
+        lacks.at_risk[1] = at_risk;
+        let groups = vec![(GroupId(group), Health { lacks, whole })];
+        HealthReport { groups, restoring: 0, restored, restored_bytes: restored * 1_000 }
+    }
+
+    fn groups() -> impl Iterator<Item = GroupId> {
+        [GroupId(0), GroupId(1)].into_iter()
+    }
+
+    #[test]
+    fn a_cluster_is_whole_when_all_groups_are_known_to_be() {
+        let [one, other] = [0, 1].map(|group| (NodeId(group + 1), report(group, 0, true, 0)));
+        assert!(summary(groups(), &[one.clone(), other.clone()], false).whole);
+        assert!(!summary(groups(), &[one.clone(), other.clone()], true).whole);
+        let health = summary(groups(), std::slice::from_ref(&one), false);
+        assert!(!health.whole && health.unknown_groups == 1);
+        let worse = (NodeId(3), report(0, 4, false, 0));
+        let health = summary(groups(), &[worse, one, other], false);
+        assert_eq!((health.whole, health.at_risk, health.at_risk_by_copies), (false, 4, [(2, 4)].into()));
+    }
+
+    #[test]
+    fn what_happened_is_kept_and_the_rate_is_that_of_the_last_moments() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gateway.history");
+        let mut seen = Seen { file: Some(path.clone()), ..Seen::default() };
+        let begin = Instant::now();
+        let mut look = |seconds: u64, silent: &[u32], reports: &[(NodeId, HealthReport)]| {
+            let health = summary(groups(), reports, !silent.is_empty());
+            let silent = silent.iter().copied().collect();
+            seen.look(begin + Duration::from_secs(seconds), 1, silent, reports, &health);
+            seen.rates()
+        };
+        let whole = |made| [(NodeId(1), report(0, 0, true, made)), (NodeId(2), report(1, 0, true, 0))];
+        look(0, &[], &whole(7));
+        look(2, &[3], &[(NodeId(1), report(0, 30, false, 7)), (NodeId(2), report(1, 0, true, 0))]);
+        let rates = look(4, &[3], &[(NodeId(1), report(0, 10, false, 27)), (NodeId(2), report(1, 0, true, 0))]);
+        assert_eq!(rates, [5.0, 5_000.0]);
+        // It was started again.
+        let rates = look(10, &[], &whole(10));
+        assert_eq!(rates, [3.0, 3_000.0]);
+        let what: Vec<&str> = seen.history.iter().map(|event| event.what.as_str()).collect();
+        let at_risk = "30 chunks have too few copies (30 in 2 failure domains)";
+        assert_eq!(
+            what,
+            ["target 3 is silent", at_risk, "target 3 answers again", "whole again: every chunk has all its copies"]
+        );
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"at\": \"20").unwrap();
+        assert_eq!(read(&path).unwrap(), seen.history);
+        assert!(read(Path::new("/nowhere/at/all")).unwrap().is_empty());
+    }
+}
