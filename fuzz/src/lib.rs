@@ -7,10 +7,11 @@ use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::census::{Counted, Holding, IdRange, PARTS};
 use protocol::redundancy::{Redundancy, Wanted};
+use protocol::steward::{Health, Lacks};
 use protocol::time::Span;
 use protocol::transport::Transport;
 use protocol::wire::{
-    Ack, Answer, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head, Holds, LeadRequest,
+    Ack, Answer, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted, GrantedWindow, Head, HealthReport, Holds, LeadRequest,
     Leading, Message, OfferedWindow, PutRequest, Repair, Report, Seek, Usage,
 };
 
@@ -95,6 +96,12 @@ pub enum Say {
     Restore {
         chunk: u8,
         wanted: u8,
+    },
+    Health,
+    HealthReport {
+        epoch: u8,
+        groups: Vec<(u8, bool)>,
+        restored: u64,
     },
     Put {
         round: u8,
@@ -332,6 +339,14 @@ impl Say {
             Self::Restore { chunk: n, wanted } => {
                 let wanted = Wanted::from_code(wanted).unwrap_or(Wanted::BY_MAP);
                 Message::Restore { txn, id: chunk(n).0, wanted }
+            }
+            Self::Health => Message::Health { txn },
+            Self::HealthReport { epoch, groups, restored } => {
+                let groups = groups.into_iter().take(32);
+                let group = |(group, whole): (u8, bool)| (GroupId(group.into()), Health { lacks: Lacks::default(), whole });
+                let (groups, epoch) = (groups.map(group).collect(), Epoch(epoch.into()));
+                let report = HealthReport { epoch, groups, restoring: 0, restored, restored_bytes: restored };
+                Message::HealthReport { txn, report }
             }
             Self::Suspect { chunk: n } => Message::Suspect { id: chunk(n).0 },
             Self::List { mut prefix, after } => {

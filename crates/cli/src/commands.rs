@@ -3,7 +3,7 @@
 use rustix::fs::Mode;
 
 use crate::api::{Status, TargetInfo};
-use crate::args::{Args, ClusterCommand, Command, TableArgs};
+use crate::args::{Args, ClusterCommand, Command, PlanArgs, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
 use crate::{
@@ -41,11 +41,29 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Status(args) => status(&args),
         Command::User(command) => users::user(&command),
         Command::Catalog(command) => catalog::run(&command),
-        Command::Cluster(ClusterCommand::Plan(args)) => plan::run(&args),
+        Command::Cluster(command) => cluster(command),
         Command::Clean(args) => clean::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(command) => simulate::run(&command),
     }
+}
+
+/// Changes the cluster map, or says how it is.
+fn cluster(command: ClusterCommand) -> anyhow::Result<()> {
+    let none = PlanArgs::default;
+    let args = match command {
+        ClusterCommand::Show(args) => return plan::show(&args),
+        ClusterCommand::Plan(args) => args,
+        ClusterCommand::Add { file, change } => change.plan(PlanArgs { add: Some(file), ..none() }),
+        ClusterCommand::Drain { targets, change } => change.plan(PlanArgs { drain: targets, ..none() }),
+        ClusterCommand::Restore { targets, change } => change.plan(PlanArgs { restore: targets, ..none() }),
+        ClusterCommand::Remove { targets, change } => change.plan(PlanArgs { remove: targets, ..none() }),
+        ClusterCommand::Replace { old, new, add, change } => {
+            change.plan(PlanArgs { replace: vec![(old, new)], add, ..none() })
+        }
+        ClusterCommand::Weight { capacities, change } => change.plan(PlanArgs { capacity: capacities, ..none() }),
+    };
+    plan::run(&args)
 }
 
 /// What silent targets may hide, for the cluster's copies and for each storage class of which it is more.

@@ -1,4 +1,4 @@
-//! The next cluster map: `reservoir cluster plan`.
+//! The cluster map, and the next one: `reservoir cluster`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,11 +7,12 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use node::ClusterConfig;
 use node::config::{TargetConfig, problem};
-use protocol::id::NodeId;
+use protocol::id::{GroupId, NodeId};
 use protocol::redundancy::Redundancy;
 use serde::{Deserialize, Serialize};
 
-use crate::args::PlanArgs;
+use crate::api::Status;
+use crate::args::{PlanArgs, TableArgs};
 use crate::client::Gateway;
 use crate::gateway_file::S3File;
 use crate::output::{self, json, line};
@@ -41,7 +42,41 @@ struct Report {
     /// Whether some chunks are looked for in another group than before.
     regroups: bool,
     targets: Vec<Row>,
+    /// What each target's port carries, as far as the map says.
+    link_mbps: u64,
     written: bool,
+}
+
+impl Report {
+    /// Which target has the most to move, and how many seconds its port takes for that at the least.
+    fn least_time(&self) -> (u32, u64) {
+        let busiest = self.targets.iter().max_by_key(|row| row.leaves_bytes.max(row.arrives_bytes));
+        let bytes = busiest.map_or(0, |row| row.leaves_bytes.max(row.arrives_bytes));
+        (busiest.map_or(0, |row| row.id), bytes.div_ceil((self.link_mbps * 125_000).max(1)))
+    }
+}
+
+/// The map as `reservoir cluster show` has it.
+#[derive(Serialize)]
+struct ShownMap {
+    cluster: String,
+    epoch: u32,
+    copies: u8,
+    cells: u32,
+    groups: u32,
+    /// Whether it leads to the layout before as well.
+    carries_previous: bool,
+    targets: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    id: u32,
+    domain: String,
+    address: String,
+    capacity: String,
+    drained: bool,
+    groups: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -53,16 +88,20 @@ struct Row {
 
 /// Runs `reservoir cluster plan`.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
-    let path = &args.table.config;
+    let path = &args.rules.table.config;
     let (text, present) = local_cluster::read_text(path)?;
     let s3 = gateway_file::load_if_there(path)?.and_then(|file| file.s3);
-    let stored = stored(args)?;
+    let status = status(args)?;
+    let stored = match (&args.rules.stored, &status) {
+        (None, Some(status)) => stored(status)?,
+        (text, _) => given(text.as_deref().unwrap_or("0B"))?,
+    };
     if args.new {
         return lay_out_anew(args, (&text, &present), stored);
     }
     let wished = wish(args, &present)?;
     let classes = s3.as_ref().map(S3File::redundancies).transpose()?.unwrap_or_default();
-    if stored > 0 && !args.drop_copies {
+    if stored > 0 && !args.rules.drop_copies {
         ensure_copies_stay(args, &present, &classes)?;
     }
     let most = classes.values().copied().max().unwrap_or(Redundancy::Copies(wished.copies));
@@ -72,9 +111,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     if args.write {
         ensure!(
-            args.forget_previous || !plan.forgets,
+            args.rules.forget_previous || !plan.forgets || nothing_strays(status.as_ref(), &present),
             "the map has a layout before it ([previous]), where some of what is stored may still be, and the next one would forget \
-             that: nothing is written; put such objects again, then write it with --forget-previous"
+             that: nothing is written; wait until `reservoir status` says that every chunk has all its copies, or write it with \
+             --forget-previous"
         );
         // Nodes that use the present map take this for leave to forget.
         let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
@@ -94,9 +134,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         strayed_bytes: plan.moves.strays,
         regroups: plan.regroups,
         targets: plan.moves.targets.iter().map(row).collect(),
+        link_mbps: present.protocol.link_mbps,
         written: args.write,
     };
-    if args.table.json { json(&report) } else { print(&report, path, plan.forgets) }
+    if args.rules.table.json { json(&report) } else { print(&report, path, plan.forgets) }
 }
 
 /// Writes the layout of a new cluster for one that is empty.
@@ -106,7 +147,7 @@ fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored
         "{} are stored, which would not be found any more: --new is for clusters that are empty",
         units::size(stored)
     );
-    let path = &args.table.config;
+    let path = &args.rules.table.config;
     let next = present.clone().with_first_layout()?;
     let epoch = present.epoch.saturating_add(1);
     // Nothing is stored, so no layout before this one is needed.
@@ -115,7 +156,7 @@ fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored
         write((text, present), &next)?;
     }
     let map = next.map()?;
-    if args.table.json {
+    if args.rules.table.json {
         return json(&Report {
             epoch: next.epoch,
             cells: map.cells(),
@@ -125,6 +166,7 @@ fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored
             strayed_bytes: 0,
             regroups: true,
             targets: vec![],
+            link_mbps: present.protocol.link_mbps,
             written: args.write,
         });
     }
@@ -140,7 +182,10 @@ fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored
 /// What became of the plan.
 fn done(path: &Path, written: bool) -> String {
     if written {
-        format!("written to {}: make the stores of new targets, start them, and send SIGHUP to all", path.display())
+        format!(
+            "written to {}, which all take over by themselves: make the stores of new targets, and start them",
+            path.display()
+        )
     } else {
         "nothing is written: do that with --write".to_owned()
     }
@@ -161,14 +206,68 @@ fn print(report: &Report, path: &Path, forgets: bool) -> anyhow::Result<()> {
     ))?;
     if report.strayed_bytes > 0 {
         line(
-            "data does not move by itself: such chunks are found by the layout before, which the map carries until the next such \
-             change; put their objects again before that",
+            "such chunks are found by the layout before, which the map carries until the next such change, and put where the next map \
+             has them: `reservoir status` says when that is done",
         )?;
     }
     if forgets {
         line("the map has one layout before it: that of the present [previous] is forgotten")?;
     }
+    if report.moved_bytes > 0 {
+        let (most, seconds) = report.least_time();
+        line(&format!(
+            "at {} Mb/s (link_mbps) for each target that takes {} at the least: target {most} has the most to do",
+            report.link_mbps,
+            units::time(seconds)
+        ))?;
+    }
     line(&done(path, report.written))
+}
+
+/// Runs `reservoir cluster show`.
+pub(crate) fn show(args: &TableArgs) -> anyhow::Result<()> {
+    let config = local_cluster::read(&args.config)?;
+    let map = config.map()?;
+    let groups_of = |id: u32| {
+        let is_in = |group: &GroupId| map.members(*group).any(|member| member.id.0 == id);
+        map.group_ids().filter(is_in).map(|group| group.0).collect::<Vec<_>>()
+    };
+    let row = |target: &TargetConfig| Shown {
+        id: target.id,
+        domain: target.domain.clone(),
+        address: target.address.to_string(),
+        capacity: target.capacity.clone(),
+        drained: target.drain,
+        groups: groups_of(target.id),
+    };
+    let shown = ShownMap {
+        cluster: config.cluster.clone(),
+        epoch: config.epoch,
+        copies: config.copies,
+        cells: map.cells(),
+        groups: map.groups(),
+        carries_previous: map.previous().is_some(),
+        targets: config.targets.iter().map(row).collect(),
+    };
+    if args.json {
+        return json(&shown);
+    }
+    let cells = |target: &Shown| {
+        let groups: Vec<String> = target.groups.iter().map(u32::to_string).collect();
+        let state = if target.drained { "drained" } else { "" };
+        let (domain, address) = (output::shortened(&target.domain), target.address.clone());
+        vec![target.id.to_string(), domain, address, target.capacity.clone(), groups.join(" "), state.to_owned()]
+    };
+    output::table(
+        &["target", "domain", "address", "capacity", "groups", ""],
+        shown.targets.iter().map(cells).collect(),
+    )?;
+    let previous =
+        if shown.carries_previous { "; the layout before is carried, for what did not move yet" } else { "" };
+    line(&format!(
+        "cluster {:?}, map epoch {}, {} copies, {} groups in {} cells{previous}",
+        shown.cluster, shown.epoch, shown.copies, shown.groups, shown.cells
+    ))
 }
 
 /// The cluster as it is to be.
@@ -244,22 +343,37 @@ fn places(
     Ok(places)
 }
 
-/// Bytes of all copies of all chunks.
-fn stored(args: &PlanArgs) -> anyhow::Result<u64> {
-    if let Some(text) = &args.stored {
-        return node::config::parse_size(text).with_context(|| format!("--stored {text}: write a size like 20TiB"));
+/// What the gateway says of the cluster, which may be left out when it is said how much is stored.
+fn status(args: &PlanArgs) -> anyhow::Result<Option<Status>> {
+    let status = Gateway::of(&args.rules.table).and_then(|gateway| gateway.status());
+    match (status, &args.rules.stored) {
+        (Ok(status), _) => Ok(Some(status)),
+        (Err(_), Some(_)) => Ok(None),
+        (Err(error), None) => {
+            Err(error.context("how much is stored is not known: say it with --stored, or start the gateway"))
+        }
     }
-    let status = Gateway::of(&args.table)
-        .and_then(|gateway| gateway.status())
-        .context("how much is stored is not known: say it with --stored, or start the gateway")?;
-    let silent: Vec<String> =
-        status.targets.iter().filter(|target| target.live.is_none()).map(|target| target.id.to_string()).collect();
+}
+
+fn given(text: &str) -> anyhow::Result<u64> {
+    node::config::parse_size(text).with_context(|| format!("--stored {text}: write a size like 20TiB"))
+}
+
+/// Bytes of all copies of all chunks. Of what silent targets hold nobody knows: about as much as others.
+fn stored(status: &Status) -> anyhow::Result<u64> {
+    let known: Vec<u64> = status.targets.iter().filter_map(|target| target.live).collect();
+    let silent = status.targets.len() - known.len();
     ensure!(
-        silent.is_empty(),
-        "how much is stored is not known, as targets are silent ({}): start them, or say it with --stored",
-        silent.join(", ")
+        !known.is_empty(),
+        "how much is stored is not known, as all targets are silent: start them, or say it with --stored"
     );
-    Ok(status.targets.iter().filter_map(|target| target.live).sum())
+    let sum: u64 = known.iter().sum();
+    Ok(sum + sum / known.len() as u64 * silent as u64)
+}
+
+/// Whether all that is stored is where the present map has it, by what is known of every group.
+fn nothing_strays(status: Option<&Status>, present: &ClusterConfig) -> bool {
+    status.is_some_and(|status| status.epoch == present.epoch && status.health.whole)
 }
 
 /// Refuses to take out at once so many failure domains as some objects have copies: all of them may be there.

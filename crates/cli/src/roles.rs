@@ -12,7 +12,7 @@ use axum::http::header;
 use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
 use node::target::TargetNode;
-use node::{ClusterConfig, metrics};
+use node::{ClusterConfig, MapFile, metrics};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
@@ -22,6 +22,9 @@ use crate::{clean, gateway, gateway_file, local_cluster, permissions, process, s
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
+
+/// How often the file of the cluster map is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Threads for work that blocks: one for each object in work, and some for the catalog.
 const BLOCKING: usize = 256;
@@ -82,10 +85,12 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
         let router = gateway::guarded(Router::new().route("/metrics", get(page)), check);
         tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
     }
+    let (mut file, mut look) = (MapFile::of(config), tokio::time::interval(LOOK));
     loop {
         tokio::select! {
             () = signals.any() => break,
             _ = hangup.recv() => target.reload(),
+            _ = look.tick() => if file.is_newer(target.epoch()) { target.reload() },
             () = tokio::time::sleep(ALIVE) => {}
         }
         ensure!(target.is_alive(), "target {id} stopped by itself: see the lines above, then start it again");
@@ -160,11 +165,13 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
             Ok::<(), std::io::Error>(())
         };
         let mut server = pin!(async { tokio::try_join!(pages, s3).map(drop) });
+        let (mut file, mut look) = (MapFile::of(&config), tokio::time::interval(LOOK));
         loop {
             tokio::select! {
                 ended = &mut server => return ended.context("the gateway stopped"),
                 () = signals.any() => break,
                 _ = hangup.recv() => cluster.client().reload(),
+                _ = look.tick() => if file.is_newer(cluster.client().map().epoch.0) { cluster.client().reload() },
                 () = tokio::time::sleep(ALIVE) => {}
             }
             ensure!(

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use protocol::id::{GroupId, NodeId};
+use protocol::id::{Epoch, GroupId, NodeId};
+
 use protocol::steward::Lacks;
 use protocol::wire::HealthReport;
 
@@ -70,11 +71,13 @@ pub(crate) fn start(cluster: &Arc<NodeCluster>, file: PathBuf) -> anyhow::Result
         while stop.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
             let Ok(states) = cluster.client().ping().wait() else { return };
             let Ok(reports) = cluster.client().health().wait() else { return };
-            let (Ok(states), Ok(reports)) = (states, reports) else { continue };
+            let (Ok(states), Ok(mut reports)) = (states, reports) else { continue };
+            let map = cluster.client().map();
+            forget_old(map.epoch, &mut reports);
             let silent: BTreeSet<u32> =
                 states.iter().filter(|state| state.answer.is_none()).map(|state| state.target.0).collect();
-            let health = summary(cluster.client().map().group_ids(), &reports, !silent.is_empty());
-            watch.seen().look(Instant::now(), cluster.client().config().epoch, silent, &reports, &health);
+            let health = summary(map.group_ids(), &reports, !silent.is_empty());
+            watch.seen().look(Instant::now(), map.epoch.0, silent, &reports, &health);
         }
     };
     std::thread::Builder::new().name("watch".into()).spawn(look).context("the watch cannot be started")?;
@@ -189,6 +192,11 @@ impl Seen {
     }
 }
 
+/// What was found by an older map says nothing of the groups that there are by this one.
+pub(crate) fn forget_old(epoch: Epoch, reports: &mut [(NodeId, HealthReport)]) {
+    reports.iter_mut().filter(|(_, report)| report.epoch != epoch).for_each(|(_, report)| report.groups.clear());
+}
+
 /// What all stewards say of their groups. Where two say something of one group, the worse counts. While somebody is silent, what the
 /// stewards say may be from before that.
 fn summary(groups: impl Iterator<Item = GroupId>, reports: &[(NodeId, HealthReport)], is_silent: bool) -> HealthInfo {
@@ -261,7 +269,7 @@ mod tests {
         let mut lacks = Lacks::default();
         lacks.at_risk[1] = at_risk;
         let groups = vec![(GroupId(group), Health { lacks, whole })];
-        HealthReport { groups, restoring: 0, restored, restored_bytes: restored * 1_000 }
+        HealthReport { epoch: Epoch(1), groups, restoring: 0, restored, restored_bytes: restored * 1_000 }
     }
 
     fn groups() -> impl Iterator<Item = GroupId> {

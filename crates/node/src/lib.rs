@@ -11,6 +11,7 @@ pub mod client;
 pub mod config;
 pub mod event_loop;
 mod free_port;
+mod map_file;
 pub mod metrics;
 pub mod permissions;
 pub mod reachability;
@@ -22,6 +23,7 @@ pub mod udp;
 pub use client::{Client, ClientOptions, Ticket};
 pub use config::{ClusterConfig, ConfigError};
 pub use free_port::{at_free_port, free_port};
+pub use map_file::MapFile;
 
 /// Why a node could not start or go on. Each says what to do. A cause stands in the message, and is therefore not the
 /// `source` of the error as well: printing the chain would show it twice.

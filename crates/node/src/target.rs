@@ -40,6 +40,7 @@ pub struct TargetNode {
     mailbox: Mailbox<Request>,
     threads: Vec<JoinHandle<()>>,
     metrics: Arc<TargetMetrics>,
+    map: MapInUse,
 }
 
 struct TargetHost {
@@ -119,6 +120,7 @@ impl TargetNode {
         metrics.set_epoch(map.epoch.0);
         metrics.recovered(&recovery);
         let threads = "lower the load on this host, or raise its limits";
+        let in_use = MapInUse::new(config, &map);
         let (mailbox, mail) = Mailbox::new().map_err(io("starting a target", threads))?;
         let (writes, arrived) = channel();
         let (verified, write_queue) = sync_channel(GROUP);
@@ -135,7 +137,7 @@ impl TargetNode {
             store,
             writes,
             reads,
-            map: MapInUse::new(config, &map),
+            map: in_use.clone(),
             mailbox: mailbox.clone(),
             metrics: Arc::clone(&metrics),
         };
@@ -156,7 +158,7 @@ impl TargetNode {
             spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
         ];
         tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
-        Ok(Self { mailbox, threads, metrics })
+        Ok(Self { mailbox, threads, metrics, map: in_use })
     }
 
     /// Finishes the writes under way and ends.
@@ -171,6 +173,12 @@ impl TargetNode {
     /// Checks whether there is a newer cluster map.
     pub fn reload(&self) {
         self.mailbox.send(Mail::Reload);
+    }
+
+    /// The epoch of the cluster map in use.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.map.get().epoch
     }
 
     /// What it counts.

@@ -83,7 +83,9 @@ fn a_target_says_what_a_discard_came_to() {
         let setup = Setup { id: NodeId(1), map: common::map(), free: 1 << 30, chunks: 7, seed: 0, bug: None };
         let mut target = Target::new(setup, Config { scrub_interval: Span::ZERO, ..Config::default() });
         step(&mut target, at(0), sent(1, &Message::Mark { txn: TxnId(5) }));
-        let (_, effects) = step(&mut target, at(1), sent(1, &discard(5, 0, ChunkId::of_payload(b"x"))));
+        let ids: Vec<ChunkId> = [b"x", b"y", b"z"].map(|bytes| ChunkId::of_payload(bytes)).into();
+        let page = Message::Discard(Discard { txn: TxnId(9), page: 2, mark: TxnId(5), since: TxnId(0), ids });
+        let (_, effects) = step(&mut target, at(1), sent(1, &page));
         let [(op, _)] = effects[..] else { panic!("{effects:?}") };
         let completion = Completion::Discarded { dropped, bytes: 64, result };
         let events = hear(&mut target, at(2), Input::Done { op, completion }).events;

@@ -7,11 +7,12 @@ use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::{Redundancy, Wanted};
+use protocol::steward::{Health, Lacks};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
     Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted,
-    GrantedWindow, Head, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, OfferedWindow, Opened, PutRequest,
-    Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message, encode_message,
+    GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, OfferedWindow,
+    Opened, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message, encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -30,6 +31,9 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
     let range = IdRange::new(2, 0x123).expect("there is such a range");
     let mut sums = Box::new([0; PARTS]);
     (sums[0], sums[63]) = (1, 0x0807_0605_0403_0201);
+    let lacks = Lacks { at_risk: [1, 2, 3, 4, 5, 6, 7], strayed: 8 };
+    let groups = vec![(GroupId(2), Health { lacks, whole: true })];
+    let report = HealthReport { epoch: Epoch(5), groups, restoring: 1, restored: 2, restored_bytes: 3 };
     let copies = vec![Counted { id, wanted }, Counted { id, wanted: Wanted::BY_MAP }];
     let census = |after| Message::Census(CensusRequest { txn, group: GroupId(2), range, salt: 7, after });
     vec![
@@ -38,6 +42,8 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Counted { txn, holding: Holding::Sums(sums) }, "counted-sums", 569),
         (Message::Counted { txn, holding: Holding::Copies { copies, more: true } }, "counted-copies", 126),
         (Message::Restore { txn, id, wanted }, "restore", 90),
+        (Message::Health { txn }, "health", 56),
+        (Message::HealthReport { txn, report }, "health-report", 116),
     ]
 }
 

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use super::TableArgs;
 
 /// Settings of `cluster plan`.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Default, ClapArgs)]
 pub(crate) struct PlanArgs {
     /// Add the targets in this file: sections `[[target]]` as in the configuration.
     #[arg(long, value_name = "FILE")]
@@ -43,14 +43,22 @@ pub(crate) struct PlanArgs {
     /// Lay the cluster out as a new one. Only while nothing is stored: what there is would not be found.
     #[arg(long, conflicts_with_all = ["add", "drain", "restore", "remove", "replace", "capacity", "copies", "group_cells", "overlap", "level"])]
     pub(crate) new: bool,
-    /// How many bytes all copies of all chunks have (default: what the gateway says).
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) stored: Option<String>,
     /// Write the map into the configuration. The present one stays beside it, as FILE.EPOCH.
     #[arg(long)]
     pub(crate) write: bool,
+    /// How.
+    #[command(flatten)]
+    pub(crate) rules: PlanRules,
+}
+
+/// What every change of the cluster map has to know.
+#[derive(Debug, Default, ClapArgs)]
+pub(crate) struct PlanRules {
+    /// How many bytes all copies of all chunks have (default: what the gateway says).
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) stored: Option<String>,
     /// Write also a map that forgets the layout before the present one, where something may still be.
-    #[arg(long, requires = "write")]
+    #[arg(long)]
     pub(crate) forget_previous: bool,
     /// Take targets out also when they may have every copy of some objects: those in as many failure domains as objects have copies.
     #[arg(long)]
@@ -60,7 +68,25 @@ pub(crate) struct PlanArgs {
     pub(crate) table: TableArgs,
 }
 
-fn weight(text: &str) -> Result<(u32, String), String> {
+/// How a change of the cluster map is made.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ChangeArgs {
+    /// Only say what it would move.
+    #[arg(long)]
+    dry_run: bool,
+    /// How.
+    #[command(flatten)]
+    rules: PlanRules,
+}
+
+impl ChangeArgs {
+    /// The plan for it.
+    pub(crate) fn plan(self, change: PlanArgs) -> PlanArgs {
+        PlanArgs { write: !self.dry_run, rules: self.rules, ..change }
+    }
+}
+
+pub(super) fn weight(text: &str) -> Result<(u32, String), String> {
     let parts = text.split_once('=').and_then(|(id, size)| Some((id.parse().ok()?, size.to_owned())));
     parts.ok_or_else(|| format!("{text:?}: write for example 7=2TiB"))
 }

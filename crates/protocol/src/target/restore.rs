@@ -127,7 +127,9 @@ impl Target {
     pub(super) fn report_health(&mut self, to: NodeId, txn: TxnId) {
         let groups = self.health().take(limits::STEWARDED).collect();
         let restoring = self.restoring.as_ref().map_or(0, |restoring| restoring.jobs.len()) as u16;
-        let report = HealthReport { groups, restoring, restored: self.made.chunks, restored_bytes: self.made.bytes };
+        let epoch = self.setup.map.epoch;
+        let report =
+            HealthReport { epoch, groups, restoring, restored: self.made.chunks, restored_bytes: self.made.bytes };
         self.send(to, &Message::HealthReport { txn, report });
     }
 

@@ -338,6 +338,7 @@ fn take_counted(r: &mut Reader<'_>) -> Option<Message> {
 
 fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
     out.put_u64_le(txn.0);
+    out.put_u32_le(report.epoch.0);
     out.put_u16_le(report.restoring);
     out.put_u64_le(report.restored);
     out.put_u64_le(report.restored_bytes);
@@ -351,7 +352,7 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
 }
 
 fn take_health(r: &mut Reader<'_>) -> Option<Message> {
-    let (txn, restoring) = (TxnId(r.u64()?), r.u16()?);
+    let (txn, epoch, restoring) = (TxnId(r.u64()?), Epoch(r.u32()?), r.u16()?);
     let (restored, restored_bytes) = (r.u64()?, r.u64()?);
     let mut groups = Vec::new();
     for _ in 0..r.count(limits::STEWARDED)? {
@@ -363,7 +364,7 @@ fn take_health(r: &mut Reader<'_>) -> Option<Message> {
         lacks.strayed = r.u32()?;
         groups.push((group, Health { lacks, whole }));
     }
-    Some(Message::HealthReport { txn, report: HealthReport { groups, restoring, restored, restored_bytes } })
+    Some(Message::HealthReport { txn, report: HealthReport { epoch, groups, restoring, restored, restored_bytes } })
 }
 
 fn put_after(after: Option<&ChunkId>, out: &mut impl BufMut) {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::codec::BusyWindows;
 use super::lead::Leading;
 use crate::census::{Holding, IdRange};
-use crate::id::{ChunkId, GroupId, NodeId, TxnId};
+use crate::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
 use crate::steward::Health;
@@ -173,8 +173,10 @@ pub enum Message {
 }
 
 /// What a target knows of the copies of others, and what it did for them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthReport {
+    /// By which map.
+    pub epoch: Epoch,
     /// The groups of which it is the steward; [`STEWARDED`](crate::limits::STEWARDED) at most.
     pub groups: Vec<(GroupId, Health)>,
     /// Chunks that it is putting because they have too few copies.
