@@ -113,6 +113,15 @@ fn listen(address: SocketAddr, settings: &Path) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
+fn gateway_threads() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(BLOCKING)
+        .enable_all()
+        .build()
+        .context("the gateway's threads cannot be started")
+}
+
 /// Runs `reservoir gateway` until a signal.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let config = local_cluster::load(&args.config)?;
@@ -140,12 +149,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
     let check = gateway::HostCheck { names: file.names, names_in: Some("gateway.toml") };
     let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, check, counts);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .max_blocking_threads(BLOCKING)
-        .enable_all()
-        .build()
-        .context("the gateway's threads cannot be started")?;
+    let runtime = gateway_threads()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new().context("the gateway cannot register for signals")?;
         let mut hangup = signal(SignalKind::hangup()).context("the gateway cannot register for signals")?;

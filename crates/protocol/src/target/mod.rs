@@ -341,7 +341,7 @@ impl Target {
             Message::Repair(repair) if self.servings.contains_key(&repair.txn) || self.restoring.is_none() => {
                 self.repair_asked(from, &repair);
             }
-            Message::Repair(_) => self.to_initiator(datagram),
+            Message::Repair(_) => self.pass_to_initiator(datagram),
             Message::Probe { txn, id, wanted } => self.probe(from, txn, id, wanted),
             Message::Suspect { id } => self.suspect(&id),
             Message::List { txn, prefix, after } => {
@@ -349,8 +349,7 @@ impl Target {
                 self.begin_effect(effect, Pending::List { from, txn });
             }
             Message::Ping { txn } => {
-                let pong = Message::Pong { txn, free: self.free(), chunks: self.setup.chunks };
-                self.send(from, &pong);
+                self.send(from, &Message::Pong { txn, free: self.free(), chunks: self.setup.chunks })
             }
             Message::Mark { txn } => self.mark(from, head.epoch, txn),
             Message::Discard(discard) => self.discard(from, head.epoch, discard),
@@ -362,7 +361,7 @@ impl Target {
             Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
             Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
-            Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.to_initiator(datagram),
+            Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
             Message::Listed { .. }
             | Message::Marked { .. }
             | Message::Discarded { .. }
@@ -374,7 +373,7 @@ impl Target {
     }
 
     /// An answer to what this target put.
-    fn to_initiator(&mut self, datagram: &Bytes) {
+    fn pass_to_initiator(&mut self, datagram: &Bytes) {
         let arrived = self.arrived;
         if !self.initiate(Input::Datagram { bytes: datagram.clone(), arrived }) {
             self.event(Event::Ignored(IgnoredReason::Invalid));

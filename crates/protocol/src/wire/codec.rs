@@ -104,3 +104,15 @@ pub(super) fn take_windows(r: &mut Reader<'_>) -> Option<BusyWindows> {
 pub(super) fn chunk_size(r: &mut Reader<'_>) -> Option<u32> {
     r.u32().filter(|size| (1..=limits::CHUNK_BYTES).contains(size))
 }
+
+/// A cursor: what comes behind it is meant.
+pub(super) fn put_after(after: Option<&ChunkId>, out: &mut impl BufMut) {
+    out.put_u8(u8::from(after.is_some()));
+    if let Some(id) = after {
+        out.put_slice(&id.encode());
+    }
+}
+
+pub(super) fn take_after(r: &mut Reader<'_>) -> Option<Option<ChunkId>> {
+    Some(if r.flag()? { Some(r.chunk()?) } else { None })
+}

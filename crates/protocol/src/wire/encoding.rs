@@ -2,19 +2,18 @@
 
 use bytes::{BufMut, Bytes};
 
-use super::codec::{Reader, put_windows, take_windows, wire_span};
+use super::codec::{Reader, put_after, put_windows, take_after, take_windows, wire_span};
+use super::healing;
 use super::lead::Leading;
 use super::message::{
-    Ack, Answer, Bid, ByteRange, CensusRequest, Discard, Granted, HealthReport, MapPart, MapRequest, Message,
-    OfferedWindow, PutRequest, Repair, Usage,
+    Ack, Answer, Bid, ByteRange, Discard, Granted, MapPart, MapRequest, Message, OfferedWindow, PutRequest, Repair,
+    Usage,
 };
 use super::{CONTROL_HEADER, Head, MAGIC, MAX_CONTROL, VERSION};
-use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
-use crate::steward::{Health, Lacks};
 
 /// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
@@ -128,12 +127,8 @@ impl Message {
                     out.put_slice(&id.encode());
                 }
             }
-            Self::Ping { txn }
-            | Self::Mark { txn }
-            | Self::Marked { txn }
-            | Self::Usage { txn }
-            | Self::Health { txn } => {
-                out.put_u64_le(txn.0);
+            Self::Ping { txn } | Self::Mark { txn } | Self::Marked { txn } | Self::Usage { txn } => {
+                out.put_u64_le(txn.0)
             }
             Self::Discard(discard) => put_discard(discard, out),
             Self::Discarded { txn, page, dropped, bytes } => {
@@ -144,25 +139,18 @@ impl Message {
                 out.put_u64_le(*bytes);
             }
             Self::Used { txn, usage } => put_used(*txn, usage, out),
-            Self::Pong { txn, free, chunks } => {
-                out.put_u64_le(txn.0);
-                out.put_u64_le(*free);
-                out.put_u64_le(*chunks);
-            }
+            Self::Pong { txn, free, chunks } => [txn.0, *free, *chunks].into_iter().for_each(|n| out.put_u64_le(n)),
             Self::Leading(leading) => leading.put(out),
             Self::MapRequest(MapRequest { offset, parts }) => {
                 out.put_u32_le(*offset);
                 out.put_u8(*parts);
             }
             Self::MapPart(part) => put_part(part, out),
-            Self::Census(request) => put_census(request, out),
-            Self::Counted { txn, holding } => put_counted(*txn, holding, out),
-            Self::HealthReport { txn, report } => put_health(*txn, report, out),
-            Self::Restore { txn, id, wanted } => {
-                out.put_u64_le(txn.0);
-                out.put_slice(&id.encode());
-                out.put_u8(wanted.code());
-            }
+            Self::Census(_)
+            | Self::Counted { .. }
+            | Self::Restore { .. }
+            | Self::Health { .. }
+            | Self::HealthReport { .. } => healing::put(self, out),
         }
     }
 
@@ -193,9 +181,6 @@ impl Message {
                 Self::Repair(Repair { txn, rate, ranges })
             }
             7 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::BY_MAP },
-            28 => Self::Census(take_census(r)?),
-            29 => take_counted(r)?,
-            30 => Self::Restore { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? },
             27 => Self::Probe { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? },
             8 => Self::Suspect { id: r.chunk()? },
             9 => {
@@ -236,8 +221,7 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            31 => Self::Health { txn: TxnId(r.u64()?) },
-            32 => take_health(r)?,
+            28..=32 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }
@@ -277,105 +261,6 @@ fn put_repair(repair: &Repair, out: &mut impl BufMut) {
         out.put_u32_le(range.offset);
         out.put_u32_le(range.len);
     }
-}
-
-fn put_census(request: &CensusRequest, out: &mut impl BufMut) {
-    out.put_u64_le(request.txn.0);
-    out.put_u32_le(request.group.0);
-    out.put_u8(request.range.depth());
-    out.put_u32_le(request.range.bits());
-    out.put_u64_le(request.salt);
-    put_after(request.after.as_ref(), out);
-}
-
-fn take_census(r: &mut Reader<'_>) -> Option<CensusRequest> {
-    Some(CensusRequest {
-        txn: TxnId(r.u64()?),
-        group: GroupId(r.u32()?),
-        range: IdRange::new(r.u8()?, r.u32()?)?,
-        salt: r.u64()?,
-        after: take_after(r)?,
-    })
-}
-
-fn put_counted(txn: TxnId, holding: &Holding, out: &mut impl BufMut) {
-    out.put_u64_le(txn.0);
-    match holding {
-        Holding::Sums(sums) => {
-            out.put_u8(0);
-            sums.iter().for_each(|sum| out.put_u64_le(*sum));
-        }
-        Holding::Copies { copies, more } => {
-            out.put_u8(1 + u8::from(*more));
-            out.put_u8(copies.len() as u8);
-            for copy in copies {
-                out.put_slice(&copy.id.encode());
-                out.put_u8(copy.wanted.code());
-            }
-        }
-    }
-}
-
-fn take_counted(r: &mut Reader<'_>) -> Option<Message> {
-    let (txn, kind) = (TxnId(r.u64()?), r.u8()?);
-    let holding = match kind {
-        0 => {
-            let mut sums = Box::new([0; PARTS]);
-            for sum in sums.iter_mut() {
-                *sum = r.u64()?;
-            }
-            Holding::Sums(sums)
-        }
-        1 | 2 => {
-            let copy = |r: &mut Reader<'_>| Some(Counted { id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? });
-            let copies = (0..r.count(limits::COUNTED)?).map(|_| copy(r)).collect::<Option<_>>()?;
-            Holding::Copies { copies, more: kind == 2 }
-        }
-        _ => return None,
-    };
-    Some(Message::Counted { txn, holding })
-}
-
-fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
-    out.put_u64_le(txn.0);
-    out.put_u32_le(report.epoch.0);
-    out.put_u16_le(report.restoring);
-    out.put_u64_le(report.restored);
-    out.put_u64_le(report.restored_bytes);
-    out.put_u8(report.groups.len() as u8);
-    for (group, Health { lacks, whole }) in &report.groups {
-        out.put_u32_le(group.0);
-        out.put_u8(u8::from(*whole));
-        lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
-        out.put_u32_le(lacks.strayed);
-    }
-}
-
-fn take_health(r: &mut Reader<'_>) -> Option<Message> {
-    let (txn, epoch, restoring) = (TxnId(r.u64()?), Epoch(r.u32()?), r.u16()?);
-    let (restored, restored_bytes) = (r.u64()?, r.u64()?);
-    let mut groups = Vec::new();
-    for _ in 0..r.count(limits::STEWARDED)? {
-        let (group, whole) = (GroupId(r.u32()?), r.flag()?);
-        let mut lacks = Lacks::default();
-        for chunks in &mut lacks.at_risk {
-            *chunks = r.u32()?;
-        }
-        lacks.strayed = r.u32()?;
-        groups.push((group, Health { lacks, whole }));
-    }
-    Some(Message::HealthReport { txn, report: HealthReport { epoch, groups, restoring, restored, restored_bytes } })
-}
-
-fn put_after(after: Option<&ChunkId>, out: &mut impl BufMut) {
-    out.put_u8(u8::from(after.is_some()));
-    if let Some(id) = after {
-        out.put_slice(&id.encode());
-    }
-}
-
-fn take_after(r: &mut Reader<'_>) -> Option<Option<ChunkId>> {
-    Some(if r.flag()? { Some(r.chunk()?) } else { None })
 }
 
 fn put_used(txn: TxnId, usage: &Usage, out: &mut impl BufMut) {

@@ -7,6 +7,7 @@ mod codec;
 mod data;
 mod drop_reason;
 mod encoding;
+mod healing;
 mod lead;
 mod message;
 mod peers;

@@ -1,0 +1,127 @@
+//! The messages of censuses and of making lost copies again, as bytes.
+
+use bytes::BufMut;
+
+use super::codec::{Reader, put_after, take_after};
+use super::message::{CensusRequest, HealthReport, Message};
+use crate::census::{Counted, Holding, IdRange, PARTS};
+use crate::id::{Epoch, GroupId, TxnId};
+use crate::limits;
+use crate::redundancy::Wanted;
+use crate::steward::{Health, Lacks};
+
+/// Encodes one of them; others are of [`encoding`](super::encoding).
+pub(super) fn put(message: &Message, out: &mut impl BufMut) {
+    match message {
+        Message::Census(request) => put_census(request, out),
+        Message::Counted { txn, holding } => put_counted(*txn, holding, out),
+        Message::Restore { txn, id, wanted } => {
+            out.put_u64_le(txn.0);
+            out.put_slice(&id.encode());
+            out.put_u8(wanted.code());
+        }
+        Message::Health { txn } => out.put_u64_le(txn.0),
+        Message::HealthReport { txn, report } => put_health(*txn, report, out),
+        _ => {}
+    }
+}
+
+/// Decodes the one of a code.
+pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
+    match code {
+        28 => Some(Message::Census(take_census(r)?)),
+        29 => take_counted(r),
+        30 => Some(Message::Restore { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? }),
+        31 => Some(Message::Health { txn: TxnId(r.u64()?) }),
+        32 => take_health(r),
+        _ => None,
+    }
+}
+
+fn put_census(request: &CensusRequest, out: &mut impl BufMut) {
+    out.put_u64_le(request.txn.0);
+    out.put_u32_le(request.group.0);
+    out.put_u8(request.range.depth());
+    out.put_u32_le(request.range.bits());
+    out.put_u64_le(request.salt);
+    put_after(request.after.as_ref(), out);
+}
+
+fn take_census(r: &mut Reader<'_>) -> Option<CensusRequest> {
+    Some(CensusRequest {
+        txn: TxnId(r.u64()?),
+        group: GroupId(r.u32()?),
+        range: IdRange::new(r.u8()?, r.u32()?)?,
+        salt: r.u64()?,
+        after: take_after(r)?,
+    })
+}
+
+fn put_counted(txn: TxnId, holding: &Holding, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    match holding {
+        Holding::Sums(sums) => {
+            out.put_u8(0);
+            sums.iter().for_each(|sum| out.put_u64_le(*sum));
+        }
+        Holding::Copies { copies, more } => {
+            out.put_u8(1 + u8::from(*more));
+            out.put_u8(copies.len() as u8);
+            for copy in copies {
+                out.put_slice(&copy.id.encode());
+                out.put_u8(copy.wanted.code());
+            }
+        }
+    }
+}
+
+fn take_counted(r: &mut Reader<'_>) -> Option<Message> {
+    let (txn, kind) = (TxnId(r.u64()?), r.u8()?);
+    let holding = match kind {
+        0 => {
+            let mut sums = Box::new([0; PARTS]);
+            for sum in sums.iter_mut() {
+                *sum = r.u64()?;
+            }
+            Holding::Sums(sums)
+        }
+        1 | 2 => {
+            let copy = |r: &mut Reader<'_>| Some(Counted { id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? });
+            let copies = (0..r.count(limits::COUNTED)?).map(|_| copy(r)).collect::<Option<_>>()?;
+            Holding::Copies { copies, more: kind == 2 }
+        }
+        _ => return None,
+    };
+    Some(Message::Counted { txn, holding })
+}
+
+fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    out.put_u32_le(report.epoch.0);
+    out.put_u16_le(report.restoring);
+    out.put_u64_le(report.restored);
+    out.put_u64_le(report.restored_bytes);
+    out.put_u8(report.groups.len() as u8);
+    for (group, Health { lacks, whole }) in &report.groups {
+        out.put_u32_le(group.0);
+        out.put_u8(u8::from(*whole));
+        lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
+        out.put_u32_le(lacks.strayed);
+    }
+}
+
+fn take_health(r: &mut Reader<'_>) -> Option<Message> {
+    let (txn, epoch, restoring) = (TxnId(r.u64()?), Epoch(r.u32()?), r.u16()?);
+    let (restored, restored_bytes) = (r.u64()?, r.u64()?);
+    let mut groups = Vec::new();
+    for _ in 0..r.count(limits::STEWARDED)? {
+        let (group, whole) = (GroupId(r.u32()?), r.flag()?);
+        let mut lacks = Lacks::default();
+        for chunks in &mut lacks.at_risk {
+            *chunks = r.u32()?;
+        }
+        lacks.strayed = r.u32()?;
+        groups.push((group, Health { lacks, whole }));
+    }
+    Some(Message::HealthReport { txn, report: HealthReport { epoch, groups, restoring, restored, restored_bytes } })
+}
