@@ -7,7 +7,7 @@ use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::census::{Counted, Holding, IdRange, PARTS};
 use protocol::redundancy::{Redundancy, Wanted};
-use protocol::steward::{Health, Lacks};
+use protocol::health::{Health, Lacks};
 use protocol::time::Span;
 use protocol::transport::Transport;
 use protocol::wire::{

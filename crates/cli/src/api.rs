@@ -55,8 +55,9 @@ pub(crate) struct HealthInfo {
     pub(crate) at_risk: u64,
     /// Whether it is known of all groups that nothing is at risk, and nothing is under way.
     pub(crate) whole: bool,
-    /// The same chunks by the number of failure domains in which they have copies.
-    pub(crate) at_risk_by_copies: BTreeMap<u32, u64>,
+    /// The same chunks by the number of failure domains in which they have copies. (Keys are text: what is flattened into another
+    /// structure has no others.)
+    pub(crate) at_risk_by_copies: BTreeMap<String, u64>,
     /// Chunks that have enough copies, of which some are where the layout before had them.
     pub(crate) strayed: u64,
     /// Groups of which nobody says how they are: it is not known yet, or all their targets are silent.
@@ -81,9 +82,10 @@ impl HealthInfo {
         if self.at_risk == 0 {
             return format!("{} chunks have enough copies, and lack some in their group", self.strayed);
         }
-        let domains =
-            |copies: u32| if copies == 1 { "1 failure domain".to_owned() } else { format!("{copies} failure domains") };
-        let by = self.at_risk_by_copies.iter().map(|(copies, chunks)| format!("{chunks} in {}", domains(*copies)));
+        let domains = |copies: &str| {
+            if copies == "1" { "1 failure domain".to_owned() } else { format!("{copies} failure domains") }
+        };
+        let by = self.at_risk_by_copies.iter().map(|(copies, chunks)| format!("{chunks} in {}", domains(copies)));
         format!("{} chunks have too few copies ({})", self.at_risk, by.collect::<Vec<_>>().join(", "))
     }
 }
@@ -161,4 +163,28 @@ pub(crate) struct Status {
 pub(crate) struct Refusal {
     /// One line: what failed, on what, and what to do.
     pub(crate) error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Around {
+        epoch: u32,
+        #[serde(flatten)]
+        health: HealthInfo,
+    }
+
+    #[test]
+    fn what_is_at_risk_is_read_back_as_it_was_written() {
+        let by = [("1".to_owned(), 2), ("2".to_owned(), 40)];
+        let health = HealthInfo { at_risk: 42, at_risk_by_copies: by.into(), ..HealthInfo::default() };
+        let text = serde_json::to_string(&Around { epoch: 7, health }).unwrap();
+        assert!(text.contains("\"at_risk\":42,\"whole\":false,"), "{text}");
+        let back: Around = serde_json::from_str(&text).unwrap();
+        assert_eq!((back.epoch, back.health.at_risk), (7, 42));
+        let words = "42 chunks have too few copies (2 in 1 failure domain, 40 in 2 failure domains)";
+        assert_eq!(back.health.at_risk_text(), words);
+    }
 }

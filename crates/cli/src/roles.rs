@@ -138,7 +138,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let classes = file.s3.as_ref().map(|s3| s3.storage_classes(&cluster.client().map())).transpose()?;
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
     // It ends when this function does.
-    let _watch = watch::start(&cluster, settings.with_extension("history"))?;
+    let _watch =
+        watch::start(gateway::Cluster::watch(&*cluster), cluster.client(), settings.with_extension("history"))?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.

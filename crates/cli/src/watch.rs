@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jiff::Timestamp;
+use node::Client;
 use protocol::id::{Epoch, GroupId, NodeId};
 
-use protocol::steward::Lacks;
+use protocol::health::Lacks;
 use protocol::wire::HealthReport;
 
 use crate::api::{Happened, HealthInfo};
-use crate::gateway::Cluster;
-use crate::node_cluster::NodeCluster;
 
 /// How often the cluster is looked at.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -53,8 +52,7 @@ struct Seen {
 pub(crate) struct Running(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 
 /// Watches a cluster from now on. What happens is also kept in a file, for later starts.
-pub(crate) fn start(cluster: &Arc<NodeCluster>, file: PathBuf) -> anyhow::Result<Running> {
-    let watch = cluster.watch();
+pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf) -> anyhow::Result<Running> {
     {
         let mut seen = watch.seen();
         match read(&file) {
@@ -66,18 +64,19 @@ pub(crate) fn start(cluster: &Arc<NodeCluster>, file: PathBuf) -> anyhow::Result
         seen.file = Some(file);
     }
     let (running, stop) = channel();
-    let cluster = Arc::clone(cluster);
+    let client = client.clone();
     let look = move || {
         while stop.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
-            let Ok(states) = cluster.client().ping().wait() else { return };
-            let Ok(reports) = cluster.client().health().wait() else { return };
+            let Ok(states) = client.ping().wait() else { return };
+            let Ok(reports) = client.health().wait() else { return };
             let (Ok(states), Ok(mut reports)) = (states, reports) else { continue };
-            let map = cluster.client().map();
+            let map = client.map();
             forget_old(map.epoch, &mut reports);
             let silent: BTreeSet<u32> =
                 states.iter().filter(|state| state.answer.is_none()).map(|state| state.target.0).collect();
             let health = summary(map.group_ids(), &reports, !silent.is_empty());
-            watch.seen().look(Instant::now(), map.epoch.0, silent, &reports, &health);
+            let targets = map.targets().map(|target| target.id.0).collect();
+            watch.seen().look(Instant::now(), map.epoch.0, &targets, silent, &reports, &health);
         }
     };
     std::thread::Builder::new().name("watch".into()).spawn(look).context("the watch cannot be started")?;
@@ -122,6 +121,7 @@ impl Seen {
         &mut self,
         now: Instant,
         epoch: u32,
+        targets: &BTreeSet<u32>,
         silent: BTreeSet<u32>,
         reports: &[(NodeId, HealthReport)],
         health: &HealthInfo,
@@ -143,7 +143,8 @@ impl Seen {
             self.note(format!("target {target} is silent"));
         }
         for target in self.silent.difference(&silent).copied().collect::<Vec<_>>() {
-            self.note(format!("target {target} answers again"));
+            let how = if targets.contains(&target) { "answers again" } else { "is out of the cluster map" };
+            self.note(format!("target {target} {how}"));
         }
         self.silent = silent;
         self.last = Some(health.clone());
@@ -220,11 +221,11 @@ fn summary(groups: impl Iterator<Item = GroupId>, reports: &[(NodeId, HealthRepo
     }
     let sum = |of: fn(&HealthReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum();
     let restoring = sum(|report| u64::from(report.restoring));
-    let counted = (1..).zip(all.at_risk).filter(|(_, chunks)| *chunks > 0);
+    let counted = (1_u32..).zip(all.at_risk).filter(|(_, chunks)| *chunks > 0);
     HealthInfo {
         at_risk: all.at_risk(),
         whole: !is_silent && whole && unknown_groups == 0 && restoring == 0 && all.is_none(),
-        at_risk_by_copies: counted.map(|(copies, chunks)| (copies, u64::from(chunks))).collect(),
+        at_risk_by_copies: counted.map(|(copies, chunks)| (copies.to_string(), u64::from(chunks))).collect(),
         strayed: u64::from(all.strayed),
         unknown_groups,
         restoring,
@@ -261,7 +262,7 @@ fn read(path: &Path) -> io::Result<VecDeque<Happened>> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::steward::Health;
+    use protocol::health::Health;
 
     use super::*;
 
@@ -285,7 +286,7 @@ mod tests {
         assert!(!health.whole && health.unknown_groups == 1);
         let worse = (NodeId(3), report(0, 4, false, 0));
         let health = summary(groups(), &[worse, one, other], false);
-        assert_eq!((health.whole, health.at_risk, health.at_risk_by_copies), (false, 4, [(2, 4)].into()));
+        assert_eq!((health.whole, health.at_risk, health.at_risk_by_copies), (false, 4, [("2".to_owned(), 4)].into()));
     }
 
     #[test]
@@ -297,7 +298,7 @@ mod tests {
         let mut look = |seconds: u64, silent: &[u32], reports: &[(NodeId, HealthReport)]| {
             let health = summary(groups(), reports, !silent.is_empty());
             let silent = silent.iter().copied().collect();
-            seen.look(begin + Duration::from_secs(seconds), 1, silent, reports, &health);
+            seen.look(begin + Duration::from_secs(seconds), 1, &[1, 2, 3].into(), silent, reports, &health);
             seen.rates()
         };
         let whole = |made| [(NodeId(1), report(0, 0, true, made)), (NodeId(2), report(1, 0, true, 0))];

@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::census::{Holding, IdRange};
-use crate::cleaner::Promise;
 use crate::id::{ChunkId, GroupId, NodeId, OpId};
 use crate::map::{ClusterMap, MemberSet};
+use crate::promise::Promise;
 use crate::time::Instant;
 use crate::wire::Usage;
 
@@ -200,14 +200,14 @@ pub enum Effect {
         /// Whether it says that something is removed, and may have of the room that is kept for what wins some.
         removal: bool,
     },
-    /// [Judge](crate::cleaner::Stamps::judge) these chunks, and forget those that may go: durably, and so that whoever looks
+    /// [Judge](crate::promise::Stamps::judge) these chunks, and forget those that may go: durably, and so that whoever looks
     /// one up either finds it promised in time or not there. [`Completion::Discarded`].
     Discard {
         /// Which; at most 32.
         ids: Vec<ChunkId>,
-        /// See [`Stamps::judge`](crate::cleaner::Stamps::judge).
+        /// See [`Stamps::judge`](crate::promise::Stamps::judge).
         mark: u32,
-        /// See [`Stamps::judge`](crate::cleaner::Stamps::judge).
+        /// See [`Stamps::judge`](crate::promise::Stamps::judge).
         since: u32,
     },
     /// What the bytes on the disk do. [`Completion::Used`].

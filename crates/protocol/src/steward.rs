@@ -11,65 +11,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::config::Config;
+use crate::health::{Health, Lacks};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
-use crate::limits;
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
 use crate::rng::mix;
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, CensusRequest, Message};
 
-/// Times that a member is asked before it counts as silent until the next sweep.
-const ASKED: u8 = 5;
+/// Times that a member is asked before it counts as silent until the next sweep. It has twice as long each time: whoever has much to
+/// do for a moment is not dead, and all that he has would be said to be at risk.
+const ASKED: u8 = 6;
 /// Chunks that are put at once.
 const AT_ONCE: usize = 8;
 /// Chunks with too few copies that are remembered; others are found by the next sweep.
 const REMEMBERED: usize = 16_384;
-
-/// What a steward knows of its group, as of its last sweep.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Health {
-    /// What has too few copies.
-    pub lacks: Lacks,
-    /// Whether all is known, nothing has too few copies, and nothing is under way.
-    pub whole: bool,
-}
-
-/// Numbers of chunks that have too few copies in their group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lacks {
-    /// Those that have too few anywhere: in one failure domain, in two, and so on.
-    pub at_risk: [u32; limits::COPIES - 1],
-    /// Those that have enough, of which some are where the layout before had them.
-    pub strayed: u32,
-}
-
-impl Lacks {
-    /// Chunks of which fewer pieces were found than are wanted.
-    #[must_use]
-    pub fn at_risk(&self) -> u64 {
-        self.at_risk.iter().map(|chunks| u64::from(*chunks)).sum()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Adds others.
-    pub fn add(&mut self, other: &Self) {
-        for (mine, others) in self.at_risk.iter_mut().zip(other.at_risk) {
-            *mine = mine.saturating_add(others);
-        }
-        self.strayed = self.strayed.saturating_add(other.strayed);
-    }
-
-    fn count(&mut self, domains: usize) {
-        let place = self.at_risk.get_mut(domains.max(1) - 1);
-        place.into_iter().for_each(|chunks| *chunks += 1);
-    }
-}
 
 /// A part of a range as it was when there was nothing to do in it.
 #[derive(Clone, Debug, Default)]
@@ -298,8 +254,8 @@ impl Steward {
         let Some(visit) = sweep.path.last_mut() else { return };
         for (keeper, owed) in &mut visit.owed {
             if owed.again <= turn.now && owed.asked < ASKED {
+                owed.again = turn.now + turn.config.bid_timeout.times(1 << owed.asked);
                 owed.asked += 1;
-                owed.again = turn.now + turn.config.bid_timeout;
                 let (txn, range) = (sweep.txn, visit.range);
                 let request = CensusRequest { txn, group: self.group, range, salt: self.salt, after: owed.after };
                 turn.out.push((*keeper, Message::Census(request)));

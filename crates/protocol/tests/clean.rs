@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 
 use common::{INITIATOR, arriving, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
-use protocol::cleaner::{Stamps, Verdict};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{self, Busy, Discarded, Found, Initiator, Mark, Marked, Query, QueryAnswer};
 use protocol::limits;
 use protocol::machine::{Completion, Destination, Effect, Input, Machine, Output, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::promise::{Stamps, Verdict};
 use protocol::redundancy::Wanted;
 use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;

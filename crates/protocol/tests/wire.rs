@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::census::{Counted, Holding, IdRange, PARTS};
+use protocol::health::{Health, Lacks};
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::{Redundancy, Wanted};
-use protocol::steward::{Health, Lacks};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
     Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted,

@@ -2,8 +2,8 @@
 
 use std::sync::PoisonError;
 
-use protocol::cleaner::{Promise, Verdict};
 use protocol::id::ChunkId;
+use protocol::promise::{Promise, Verdict};
 
 use crate::bug::Bug;
 use crate::{RecordLocation, Store, WriteError, bury, lock};

@@ -29,8 +29,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
-use protocol::cleaner::{Promise, Stamps};
 use protocol::id::ChunkId;
+use protocol::promise::{Promise, Stamps};
 use protocol::redundancy::Wanted;
 
 pub use api::{Options, ReadError, Recovery, Space, StoreError, WriteError};

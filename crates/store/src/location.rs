@@ -1,6 +1,6 @@
 //! Where the record of a chunk is, and what is known of it: the index has one for each chunk.
 
-use protocol::cleaner::{Promise, Stamps};
+use protocol::promise::{Promise, Stamps};
 use protocol::redundancy::Wanted;
 
 use crate::record::{self, ALIGN};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use protocol::cleaner::Stamps;
 use protocol::id::ChunkId;
+use protocol::promise::Stamps;
 
 use crate::backend::Backend;
 use crate::bug::Bug;

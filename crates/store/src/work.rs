@@ -5,10 +5,10 @@
 
 use bytes::Bytes;
 use protocol::census::IdRange;
-use protocol::cleaner::Promise;
 use protocol::id::{ChunkId, GroupId, OpId};
 use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::map::ClusterMap;
+use protocol::promise::Promise;
 use protocol::wire::Usage;
 
 use crate::bug::Bug;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, checksum};
-use protocol::cleaner::Promise;
 use protocol::id::ChunkId;
+use protocol::promise::Promise;
 use protocol::redundancy::{Redundancy, Wanted};
 use store::backend::{Backend, CrashBackend};
 use store::{IDENTITY, Options, Store};

@@ -1,8 +1,8 @@
 //! What a copy is kept for is written with it, and outlives what happens to the copy.
 
 use bytes::Bytes;
-use protocol::cleaner::Promise;
 use protocol::id::ChunkId;
+use protocol::promise::Promise;
 use protocol::redundancy::{Redundancy, Wanted};
 use store::backend::{Backend, CrashBackend};
 use store::{IDENTITY, Options, Store};

@@ -1,10 +1,76 @@
-//! The command line of `cluster plan`.
+//! The command line of `cluster`.
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
 
 use super::TableArgs;
+
+/// What to do with the cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Show the cluster map: its targets, their failure domains and groups.
+    Show(TableArgs),
+    /// Make the next cluster map, and say how many bytes it moves from which targets to which.
+    Plan(PlanArgs),
+    /// Add targets: say what that moves, and write the next map.
+    Add {
+        /// A file with a section `[[target]]`, as in the configuration, for each of them.
+        file: PathBuf,
+        /// How.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Let targets take no chunks any more, and have what they hold put elsewhere; they stay in the map, and are read.
+    Drain {
+        /// Their ids.
+        #[arg(required = true, value_name = "N")]
+        targets: Vec<u32>,
+        /// How.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Let drained targets take chunks again.
+    Restore {
+        /// Their ids.
+        #[arg(required = true, value_name = "N")]
+        targets: Vec<u32>,
+        /// How.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Take targets out of the map for good. What they hold is made again from other copies.
+    Remove {
+        /// Their ids.
+        #[arg(required = true, value_name = "N")]
+        targets: Vec<u32>,
+        /// How.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Take a target out of the map, and put another into its place: one that is added, or that was drained.
+    Replace {
+        /// The one that goes.
+        old: u32,
+        /// The one that takes its place.
+        new: u32,
+        /// A file with a section `[[target]]` for the new one, if it is not in the map yet.
+        #[arg(long, value_name = "FILE")]
+        add: Option<PathBuf>,
+        /// How.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Give targets other capacities: chunks are divided by them.
+    Weight {
+        /// Like 7=2TiB.
+        #[arg(required = true, value_name = "N=SIZE", value_parser = weight)]
+        capacities: Vec<(u32, String)>,
+        /// How.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+}
 
 /// Settings of `cluster plan`.
 #[derive(Debug, Default, ClapArgs)]
@@ -86,7 +152,7 @@ impl ChangeArgs {
     }
 }
 
-pub(super) fn weight(text: &str) -> Result<(u32, String), String> {
+fn weight(text: &str) -> Result<(u32, String), String> {
     let parts = text.split_once('=').and_then(|(id, size)| Some((id.parse().ok()?, size.to_owned())));
     parts.ok_or_else(|| format!("{text:?}: write for example 7=2TiB"))
 }

@@ -58,7 +58,7 @@ impl Collector for Data {
             value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
         gauge("at_risk_chunks", "Chunks that have fewer copies than are wanted", health.at_risk)?;
-        let last = health.at_risk_by_copies.get(&1).copied().unwrap_or(0);
+        let last = health.at_risk_by_copies.get("1").copied().unwrap_or(0);
         gauge("last_copy_chunks", "Chunks of which one copy is left, and more are wanted", last)?;
         gauge("strayed_chunks", "Chunks that lack copies in their group, and have enough", health.strayed)?;
         gauge("unknown_groups", "Groups of which nobody says whether chunks lack copies", health.unknown_groups)?;

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use object::objects::{Sealed, Source};
 use object::{ChunkService, Entry, Manifest, Pending, ServiceError, manifest};
-use protocol::cleaner::{Stamps, Verdict};
 use protocol::id::{ChunkId, ChunkKind, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Stored};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::promise::{Stamps, Verdict};
 use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 

@@ -71,12 +71,6 @@ pub(super) struct Job {
     pub(super) give_up_at: Instant,
 }
 
-impl Job {
-    fn goal(&self, context: &Context) -> Goal {
-        Goal::new(context.redundancy(self.wanted).at_most(self.most))
-    }
-}
-
 /// What came of it so far, over all rounds.
 #[derive(Debug)]
 struct Progress {
@@ -137,7 +131,7 @@ impl Put {
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
         let left = if job.removal { 0 } else { LED };
-        let goal = job.goal(context);
+        let goal = Goal::new(context.redundancy(job.wanted).at_most(job.most));
         let mut put = Self {
             txn,
             job,
@@ -189,7 +183,7 @@ impl Put {
 
     /// Under a newer map the group may be another one, and so may the goal.
     pub(super) fn regroup(&mut self, context: &Context) {
-        self.progress.goal = self.job.goal(context);
+        self.progress.goal = Goal::new(context.redundancy(self.job.wanted).at_most(self.job.most));
         self.rank(context);
         for holder in core::mem::take(&mut self.progress.holders) {
             self.hold(context, holder);

@@ -2,9 +2,10 @@
 
 use super::{Bug, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId};
 use crate::census::Holding;
+use crate::health::Health;
 use crate::id::{Epoch, GroupId};
 use crate::rng::mix;
-use crate::steward::{Health, Steward, Turn};
+use crate::steward::{Steward, Turn};
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, CensusRequest};
 

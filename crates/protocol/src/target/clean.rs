@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{Answer, Bug, ChunkId, Effect, Event, Message, NodeId, Pending, Target, TxnId, WriteFailure, limits};
-use crate::cleaner::Promise;
 use crate::id::Epoch;
+use crate::promise::Promise;
 use crate::redundancy::Wanted;
 use crate::wire::Discard;
 

@@ -9,9 +9,9 @@ use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Pending, PutRequest,
     Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
-use crate::cleaner::Promise;
 use crate::id::ChunkKind;
 use crate::machine::IgnoredReason;
+use crate::promise::Promise;
 use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};

@@ -5,10 +5,10 @@ use bytes::BufMut;
 use super::codec::{Reader, put_after, take_after};
 use super::message::{CensusRequest, HealthReport, Message};
 use crate::census::{Counted, Holding, IdRange, PARTS};
+use crate::health::{Health, Lacks};
 use crate::id::{Epoch, GroupId, TxnId};
 use crate::limits;
 use crate::redundancy::Wanted;
-use crate::steward::{Health, Lacks};
 
 /// Encodes one of them; others are of [`encoding`](super::encoding).
 pub(super) fn put(message: &Message, out: &mut impl BufMut) {

@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 use super::codec::BusyWindows;
 use super::lead::Leading;
 use crate::census::{Holding, IdRange};
+use crate::health::Health;
 use crate::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
-use crate::steward::Health;
 use crate::time::Span;
 
 /// Everything that nodes say to each other besides payload.
