@@ -1,16 +1,16 @@
 //! Cleaning: in the background of a gateway, and as a command.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use catalog::Catalog;
 use object::clean::{Cleaning, Report};
 use serde::Serialize;
 
 use crate::api::CleanInfo;
 use crate::args::CleanArgs;
+use crate::background::{self, Background, Pauses};
 use crate::catalog::CatalogLocation;
 use crate::gateway_file::{self, CleanFile};
 use crate::local_cluster;
@@ -18,22 +18,18 @@ use crate::node_cluster::NodeCluster;
 use crate::output::{json, line};
 use crate::units;
 
-/// A gateway's cleaner; it stops when this is dropped.
-pub(crate) struct Running(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
-
 /// Starts a gateway's cleaner, unless the file says that it does not clean.
 pub(crate) fn start(
     file: CleanFile,
     cluster: &Arc<NodeCluster>,
     catalog: Arc<dyn Catalog>,
-) -> anyhow::Result<Option<Running>> {
+) -> anyhow::Result<Option<Background>> {
     if file.pause_seconds == 0 {
         return Ok(None);
     }
-    let (running, stop) = channel();
     let cluster = Arc::clone(cluster);
-    let clean = move || {
-        let goes_on = |seconds| stop.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout);
+    let clean = move |pauses: &Pauses| {
+        let goes_on = |seconds| pauses.rest(Duration::from_secs(seconds));
         let mut cleaning = Cleaning::new(&*cluster, &*catalog, false);
         let cleaned = cluster.cleaned();
         // A gateway that was just started has other things to do, and its targets may not be there yet.
@@ -42,8 +38,7 @@ pub(crate) fn start(
             note(&mut cleaned.lock().unwrap_or_else(PoisonError::into_inner), report);
         }
     };
-    std::thread::Builder::new().name("cleaner".into()).spawn(clean).context("the cleaner cannot be started")?;
-    Ok(Some(Running(running)))
+    background::start("cleaner", clean).map(Some)
 }
 
 fn note(info: &mut CleanInfo, report: Report) {

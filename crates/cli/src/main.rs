@@ -2,6 +2,7 @@
 
 mod api;
 mod args;
+mod background;
 mod bench;
 mod catalog;
 mod clean;

@@ -19,7 +19,7 @@ use crate::api::{ClassInfo, CleanInfo, DamageInfo, Status, TargetInfo};
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
 use crate::units::duration;
-use crate::watch::{self, Watch};
+use crate::watch::Watch;
 
 /// A cluster as a running client sees it.
 pub(crate) struct NodeCluster {
@@ -136,7 +136,7 @@ impl Cluster for NodeCluster {
         let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
         let states = states.wait()?.context("the targets could not be asked")?;
         let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
-        let mut health = health.wait()?.unwrap_or_default();
+        let health = health.wait()?.unwrap_or_default();
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
         let targets = targets.map(|(target, state)| TargetInfo {
@@ -162,7 +162,6 @@ impl Cluster for NodeCluster {
             at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
         };
         let map = self.client.map();
-        watch::forget_old(map.epoch, &mut health);
         let members = |group| map.members(group).map(|member| member.id.0).collect();
         let groups: Vec<Vec<u32>> = map.group_ids().map(members).collect();
         let silent: Vec<NodeId> =
@@ -186,7 +185,7 @@ impl Cluster for NodeCluster {
             groups,
             out_of_reach: out_of_reach(Redundancy::Copies(map.fewest())),
             classes,
-            health: self.watch.health(map.group_ids(), &health, !silent.is_empty()),
+            health: self.watch.health(&map, &health, !silent.is_empty()),
             history: self.watch.history(),
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),

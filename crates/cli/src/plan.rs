@@ -91,11 +91,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let path = &args.rules.table.config;
     let (text, present) = local_cluster::read_text(path)?;
     let s3 = gateway_file::load_if_there(path)?.and_then(|file| file.s3);
-    let status = status(args)?;
-    let stored = match (&args.rules.stored, &status) {
-        (None, Some(status)) => stored(status)?,
-        (text, _) => given(text.as_deref().unwrap_or("0B"))?,
-    };
+    let stored = stored(args)?;
     if args.new {
         return lay_out_anew(args, (&text, &present), stored);
     }
@@ -111,7 +107,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     if args.write {
         ensure!(
-            args.rules.forget_previous || !plan.forgets || nothing_strays(status.as_ref(), &present),
+            args.forget_previous || !plan.forgets || nothing_strays(args, &present),
             "the map has a layout before it ([previous]), where some of what is stored may still be, and the next one would forget \
              that: nothing is written; wait until `reservoir status` says that every chunk has all its copies, or write it with \
              --forget-previous"
@@ -343,24 +339,12 @@ fn places(
     Ok(places)
 }
 
-/// What the gateway says of the cluster, which may be left out when it is said how much is stored.
-fn status(args: &PlanArgs) -> anyhow::Result<Option<Status>> {
-    let status = Gateway::of(&args.rules.table).and_then(|gateway| gateway.status());
-    match (status, &args.rules.stored) {
-        (Ok(status), _) => Ok(Some(status)),
-        (Err(_), Some(_)) => Ok(None),
-        (Err(error), None) => {
-            Err(error.context("how much is stored is not known: say it with --stored, or start the gateway"))
-        }
-    }
-}
-
-fn given(text: &str) -> anyhow::Result<u64> {
-    node::config::parse_size(text).with_context(|| format!("--stored {text}: write a size like 20TiB"))
-}
-
 /// Bytes of all copies of all chunks. Of what silent targets hold nobody knows: about as much as others.
-fn stored(status: &Status) -> anyhow::Result<u64> {
+fn stored(args: &PlanArgs) -> anyhow::Result<u64> {
+    if let Some(text) = &args.rules.stored {
+        return node::config::parse_size(text).with_context(|| format!("--stored {text}: write a size like 20TiB"));
+    }
+    let status = status(args).context("how much is stored is not known: say it with --stored, or start the gateway")?;
     let known: Vec<u64> = status.targets.iter().filter_map(|target| target.live).collect();
     let silent = status.targets.len() - known.len();
     ensure!(
@@ -371,9 +355,14 @@ fn stored(status: &Status) -> anyhow::Result<u64> {
     Ok(sum + sum / known.len() as u64 * silent as u64)
 }
 
+/// What the gateway says of the cluster.
+fn status(args: &PlanArgs) -> anyhow::Result<Status> {
+    Gateway::of(&args.rules.table)?.status()
+}
+
 /// Whether all that is stored is where the present map has it, by what is known of every group.
-fn nothing_strays(status: Option<&Status>, present: &ClusterConfig) -> bool {
-    status.is_some_and(|status| status.epoch == present.epoch && status.health.whole)
+fn nothing_strays(args: &PlanArgs, present: &ClusterConfig) -> bool {
+    status(args).is_ok_and(|status| status.epoch == present.epoch && status.health.whole)
 }
 
 /// Refuses to take out at once so many failure domains as some objects have copies: all of them may be there.

@@ -4,19 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use jiff::Timestamp;
 use node::Client;
-use protocol::id::{Epoch, GroupId, NodeId};
-
 use protocol::health::Lacks;
+use protocol::id::{Epoch, GroupId, NodeId};
+use protocol::map::ClusterMap;
 use protocol::wire::HealthReport;
 
 use crate::api::{Happened, HealthInfo};
+use crate::background::{self, Background};
 
 /// How often the cluster is looked at.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -48,11 +47,8 @@ struct Seen {
     file: Option<PathBuf>,
 }
 
-/// The thread that looks; it stops when this is dropped.
-pub(crate) struct Running(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
-
 /// Watches a cluster from now on. What happens is also kept in a file, for later starts.
-pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf) -> anyhow::Result<Running> {
+pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf) -> anyhow::Result<Background> {
     {
         let mut seen = watch.seen();
         match read(&file) {
@@ -63,24 +59,20 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf) -> anyhow::Res
         }
         seen.file = Some(file);
     }
-    let (running, stop) = channel();
     let client = client.clone();
-    let look = move || {
-        while stop.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+    background::start("watch", move |pauses| {
+        while pauses.rest(PAUSE) {
             let Ok(states) = client.ping().wait() else { return };
             let Ok(reports) = client.health().wait() else { return };
-            let (Ok(states), Ok(mut reports)) = (states, reports) else { continue };
+            let (Ok(states), Ok(reports)) = (states, reports) else { continue };
             let map = client.map();
-            forget_old(map.epoch, &mut reports);
             let silent: BTreeSet<u32> =
                 states.iter().filter(|state| state.answer.is_none()).map(|state| state.target.0).collect();
-            let health = summary(map.group_ids(), &reports, !silent.is_empty());
+            let health = summary(map.epoch, map.group_ids(), &reports, !silent.is_empty());
             let targets = map.targets().map(|target| target.id.0).collect();
             watch.seen().look(Instant::now(), map.epoch.0, &targets, silent, &reports, &health);
         }
-    };
-    std::thread::Builder::new().name("watch".into()).spawn(look).context("the watch cannot be started")?;
-    Ok(Running(running))
+    })
 }
 
 impl Watch {
@@ -89,13 +81,8 @@ impl Watch {
     }
 
     /// How the cluster is by these reports, with the rate of the last moments.
-    pub(crate) fn health(
-        &self,
-        groups: impl Iterator<Item = GroupId>,
-        reports: &[(NodeId, HealthReport)],
-        is_silent: bool,
-    ) -> HealthInfo {
-        let mut health = summary(groups, reports, is_silent);
+    pub(crate) fn health(&self, map: &ClusterMap, reports: &[(NodeId, HealthReport)], is_silent: bool) -> HealthInfo {
+        let mut health = summary(map.epoch, map.group_ids(), reports, is_silent);
         let [chunks, bytes] = self.seen().rates();
         health.restored_chunks_per_second = chunks;
         health.restored_bytes_per_second = bytes;
@@ -193,16 +180,17 @@ impl Seen {
     }
 }
 
-/// What was found by an older map says nothing of the groups that there are by this one.
-pub(crate) fn forget_old(epoch: Epoch, reports: &mut [(NodeId, HealthReport)]) {
-    reports.iter_mut().filter(|(_, report)| report.epoch != epoch).for_each(|(_, report)| report.groups.clear());
-}
-
 /// What all stewards say of their groups. Where two say something of one group, the worse counts. While somebody is silent, what the
-/// stewards say may be from before that.
-fn summary(groups: impl Iterator<Item = GroupId>, reports: &[(NodeId, HealthReport)], is_silent: bool) -> HealthInfo {
+/// stewards say may be from before that; and what was found by another map says nothing of the groups of this epoch.
+fn summary(
+    epoch: Epoch,
+    groups: impl Iterator<Item = GroupId>,
+    reports: &[(NodeId, HealthReport)],
+    is_silent: bool,
+) -> HealthInfo {
     let mut known: BTreeMap<GroupId, (Lacks, bool)> = BTreeMap::new();
-    for (group, health) in reports.iter().flat_map(|(_, report)| &report.groups) {
+    let current = reports.iter().filter(|(_, report)| report.epoch == epoch);
+    for (group, health) in current.flat_map(|(_, report)| &report.groups) {
         let (lacks, whole) = known.entry(*group).or_insert((health.lacks, true));
         *whole &= health.whole;
         if health.lacks.at_risk() > lacks.at_risk() {
@@ -280,12 +268,12 @@ mod tests {
     #[test]
     fn a_cluster_is_whole_when_all_groups_are_known_to_be() {
         let [one, other] = [0, 1].map(|group| (NodeId(group + 1), report(group, 0, true, 0)));
-        assert!(summary(groups(), &[one.clone(), other.clone()], false).whole);
-        assert!(!summary(groups(), &[one.clone(), other.clone()], true).whole);
-        let health = summary(groups(), std::slice::from_ref(&one), false);
+        assert!(summary(Epoch(1), groups(), &[one.clone(), other.clone()], false).whole);
+        assert!(!summary(Epoch(1), groups(), &[one.clone(), other.clone()], true).whole);
+        let health = summary(Epoch(1), groups(), std::slice::from_ref(&one), false);
         assert!(!health.whole && health.unknown_groups == 1);
         let worse = (NodeId(3), report(0, 4, false, 0));
-        let health = summary(groups(), &[worse, one, other], false);
+        let health = summary(Epoch(1), groups(), &[worse, one, other], false);
         assert_eq!((health.whole, health.at_risk, health.at_risk_by_copies), (false, 4, [("2".to_owned(), 4)].into()));
     }
 
@@ -296,7 +284,7 @@ mod tests {
         let mut seen = Seen { file: Some(path.clone()), ..Seen::default() };
         let begin = Instant::now();
         let mut look = |seconds: u64, silent: &[u32], reports: &[(NodeId, HealthReport)]| {
-            let health = summary(groups(), reports, !silent.is_empty());
+            let health = summary(Epoch(1), groups(), reports, !silent.is_empty());
             let silent = silent.iter().copied().collect();
             seen.look(begin + Duration::from_secs(seconds), 1, &[1, 2, 3].into(), silent, reports, &health);
             seen.rates()

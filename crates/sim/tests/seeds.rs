@@ -57,7 +57,9 @@ fn every_planted_defect_is_found() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(planted) = Planted::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match (1..=1_000).find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
+                    // One that goes unnoticed in most clusters since lost copies are made again.
+                    let seeds = if planted.name() == "ignore-silence" { 1_000 } else { 300 };
+                    match (1..=seeds).find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
                         Some((seed, why)) => println!("{}: seed {seed}: {why}", planted.name()),
                         None => missed.lock().unwrap().push(planted.name()),
                     }
@@ -66,7 +68,7 @@ fn every_planted_defect_is_found() {
         }
     });
     let missed = missed.into_inner().unwrap();
-    assert!(missed.is_empty(), "not found in 1,000 seeds: {}", missed.join(", "));
+    assert!(missed.is_empty(), "not found in as many seeds: {}", missed.join(", "));
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Store {
         for kind in [ChunkKind::Payload, ChunkKind::Manifest] {
             let (first, last) = range.ends(kind);
             let mut begin = after.filter(|after| *after >= first).map_or(Bound::Included(first), Bound::Excluded);
-            while let Some(next) = begin_of(begin, last) {
+            while leads_to(begin, last) {
                 let index = self.index();
                 let page: Vec<(Counted, bool)> = index
                     .range((begin, Bound::Included(last)))
@@ -34,7 +34,6 @@ impl Store {
                     .collect();
                 drop(index);
                 let Some(end) = page.last().map(|(copy, _)| copy.id) else { break };
-                debug_assert!(end >= next);
                 let damaged = lock(&self.damaged);
                 let held = |(copy, is_condemned): &(Counted, bool)| {
                     !is_condemned && (!damaged.is_unread(&copy.id) || self.has(Bug::CountUnread)) && counts(&copy.id)
@@ -49,11 +48,11 @@ impl Store {
     }
 }
 
-/// Where a range of the index begins, if it ends behind that: others are refused.
-fn begin_of(begin: Bound<ChunkId>, last: ChunkId) -> Option<ChunkId> {
+/// Whether there is anything between: the index refuses ranges that end before they begin.
+fn leads_to(begin: Bound<ChunkId>, last: ChunkId) -> bool {
     match begin {
-        Bound::Included(first) => (first <= last).then_some(first),
-        Bound::Excluded(first) => (first < last).then_some(first),
-        Bound::Unbounded => None,
+        Bound::Included(first) => first <= last,
+        Bound::Excluded(first) => first < last,
+        Bound::Unbounded => true,
     }
 }

@@ -50,10 +50,7 @@ impl Store {
         let mut written = Vec::new();
         for (bit, id, place) in gone {
             match self.write_tombstone(&mut writer, &id, &[], self.for_tombstones()) {
-                Ok(_) => {
-                    writer.pending.push((id, None));
-                    written.push((bit, place));
-                }
+                Ok(()) => written.push((bit, place)),
                 Err(error) => {
                     if !matches!(error, WriteError::Io(_)) {
                         self.put_back(id, place);

@@ -136,7 +136,6 @@ impl Store {
                 self.bury_damaged(&mut writer, id, self.all())?;
             } else if buries && !self.has(Bug::DropTombstones) {
                 self.write_tombstone(&mut writer, id, &[], self.all())?;
-                writer.pending.push((*id, None));
             }
         }
         self.sync_locked(&mut writer)?;
@@ -154,8 +153,7 @@ impl Store {
         for (id, place, payload) in batch.drain(..) {
             let is_there = |now: &RecordLocation| now.position() == place.position();
             // One that is on its way was written for more than this one is kept for.
-            let comes = writer.pending.iter().any(|(other, place)| *other == id && place.is_some());
-            if !comes && self.index().get(&id).is_some_and(is_there) {
+            if !writer.is_coming(&id) && self.index().get(&id).is_some_and(is_there) {
                 let moved = self.write(&mut writer, Kind::Chunk, &id, place.wanted, &[payload], self.all())?;
                 writer.pending.push((id, Some(RecordLocation { stamps: place.stamps, ..moved })));
             }

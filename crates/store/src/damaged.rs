@@ -135,19 +135,15 @@ impl Store {
 
     /// Stages the tombstone of a copy that was damaged; the files may take `most` bytes for it.
     pub(crate) fn bury_damaged(&self, writer: &mut Writer, id: &ChunkId, most: u64) -> Result<(), WriteError> {
-        self.write_tombstone(writer, id, &[Bytes::from_static(DAMAGED)], most)?;
-        writer.pending.push((*id, None));
-        Ok(())
+        self.write_tombstone(writer, id, &[Bytes::from_static(DAMAGED)], most)
     }
 
     /// Misses these chunks no more, to which nothing refers, as far as they are not here, and not on their way either: a
     /// tombstone would bury what was put again.
     pub(crate) fn settle_damaged(&self, writer: &mut Writer, ids: &[ChunkId]) -> Result<(), WriteError> {
         for id in ids.iter().filter(|id| self.contains(id).is_none()) {
-            let comes = writer.pending.iter().any(|(other, place)| other == id && place.is_some());
-            if (!comes || self.has(Bug::DropPutAgain)) && lock(&self.damaged).settle(id) {
+            if (!writer.is_coming(id) || self.has(Bug::DropPutAgain)) && lock(&self.damaged).settle(id) {
                 self.write_tombstone(writer, id, &[], self.for_tombstones())?;
-                writer.pending.push((*id, None));
             }
         }
         Ok(())

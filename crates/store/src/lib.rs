@@ -73,6 +73,13 @@ struct Writer {
     failed: bool,
 }
 
+impl Writer {
+    /// Whether a copy of a chunk is on its way: written, and not visible yet.
+    fn is_coming(&self, id: &ChunkId) -> bool {
+        self.pending.iter().any(|(other, place)| other == id && place.is_some())
+    }
+}
+
 /// A store. Reads, lookups and one writer may work at the same time.
 #[derive(Debug)]
 pub struct Store {
@@ -383,19 +390,20 @@ impl Store {
     pub fn remove(&self, id: &ChunkId) -> Result<(), WriteError> {
         let mut writer = lock(&self.writer);
         self.write_tombstone(&mut writer, id, &[], self.for_tombstones())?;
-        writer.pending.push((*id, None));
         self.sync_locked(&mut writer)
     }
 
-    /// Stages what says that a chunk's copy is not here any more.
+    /// Stages what says that a chunk's copy is not here any more; the files may take `most` bytes for it.
     fn write_tombstone(
         &self,
         writer: &mut Writer,
         id: &ChunkId,
         pieces: &[Bytes],
         most: u64,
-    ) -> Result<RecordLocation, WriteError> {
-        self.write(writer, Kind::Tombstone, id, Wanted::BY_MAP, pieces, most)
+    ) -> Result<(), WriteError> {
+        self.write(writer, Kind::Tombstone, id, Wanted::BY_MAP, pieces, most)?;
+        writer.pending.push((*id, None));
+        Ok(())
     }
 
     /// Stages a record; the files may take `most` bytes for it.

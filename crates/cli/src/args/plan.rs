@@ -112,6 +112,9 @@ pub(crate) struct PlanArgs {
     /// Write the map into the configuration. The present one stays beside it, as FILE.EPOCH.
     #[arg(long)]
     pub(crate) write: bool,
+    /// Write also a map that forgets the layout before the present one, where something may still be.
+    #[arg(long, requires = "write")]
+    pub(crate) forget_previous: bool,
     /// How.
     #[command(flatten)]
     pub(crate) rules: PlanRules,
@@ -123,9 +126,6 @@ pub(crate) struct PlanRules {
     /// How many bytes all copies of all chunks have (default: what the gateway says).
     #[arg(long, value_name = "SIZE")]
     pub(crate) stored: Option<String>,
-    /// Write also a map that forgets the layout before the present one, where something may still be.
-    #[arg(long)]
-    pub(crate) forget_previous: bool,
     /// Take targets out also when they may have every copy of some objects: those in as many failure domains as objects have copies.
     #[arg(long)]
     pub(crate) drop_copies: bool,
@@ -140,6 +140,9 @@ pub(crate) struct ChangeArgs {
     /// Only say what it would move.
     #[arg(long)]
     dry_run: bool,
+    /// Write also a map that forgets the layout before the present one, where something may still be.
+    #[arg(long, conflicts_with = "dry_run")]
+    forget_previous: bool,
     /// How.
     #[command(flatten)]
     rules: PlanRules,
@@ -148,7 +151,7 @@ pub(crate) struct ChangeArgs {
 impl ChangeArgs {
     /// The plan for it.
     pub(crate) fn plan(self, change: PlanArgs) -> PlanArgs {
-        PlanArgs { write: !self.dry_run, rules: self.rules, ..change }
+        PlanArgs { write: !self.dry_run, forget_previous: self.forget_previous, rules: self.rules, ..change }
     }
 }
 

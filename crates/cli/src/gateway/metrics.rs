@@ -28,6 +28,11 @@ impl fmt::Debug for S3 {
     }
 }
 
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let value = ConstGauge::new(value as i64);
+    value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
 impl Collector for S3 {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let counts = (self.0)();
@@ -36,10 +41,7 @@ impl Collector for S3 {
         for (reason, count) in counts.refused {
             ConstCounter::new(count).encode(refused.encode_family(&[("reason", reason)])?)?;
         }
-        let mut gauge = |name: &str, help: &str, value: usize| {
-            let value = ConstGauge::new(value as i64);
-            value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
-        };
+        let mut gauge = |name, help, value: usize| gauge(&mut encoder, name, help, value as u64);
         gauge("s3_working", "Requests that work on the bytes of objects", counts.working)?;
         gauge("s3_strangers", "Connections on which nobody has shown that they may ask", counts.strangers)
     }
@@ -53,10 +55,7 @@ impl Collector for Data {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // Nothing is said of what is not known yet.
         let Some((health, silent)) = self.0.last() else { return Ok(()) };
-        let mut gauge = |name: &str, help: &str, value: u64| {
-            let value = ConstGauge::new(value as i64);
-            value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
-        };
+        let mut gauge = |name, help, value| gauge(&mut encoder, name, help, value);
         gauge("at_risk_chunks", "Chunks that have fewer copies than are wanted", health.at_risk)?;
         let last = health.at_risk_by_copies.get("1").copied().unwrap_or(0);
         gauge("last_copy_chunks", "Chunks of which one copy is left, and more are wanted", last)?;

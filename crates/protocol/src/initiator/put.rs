@@ -5,13 +5,13 @@ mod by_leader;
 mod choosy;
 mod transfer;
 
+use bytes::Bytes;
+
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{
     Bug, Context, Deadline, Destination, Event, Instant, NodeId, PutError, Span, Step, Stored, TxnId, members,
 };
-use bytes::Bytes;
-
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, Offers, windows};
 use crate::choosy::MaxBidWait;

@@ -54,18 +54,13 @@ impl Census {
         // The groups are looked up by the first wake.
         Some(if self.epoch.is_none() { Instant::ZERO } else { next? })
     }
-
-    /// What is known of the groups of which this target is the steward.
-    pub(super) fn health(&self) -> impl Iterator<Item = (GroupId, Health)> {
-        let stewards = self.groups.iter().filter_map(|group| group.steward.as_ref());
-        stewards.map(|steward| (steward.group(), steward.health()))
-    }
 }
 
 impl Target {
     /// What this target knows of the groups of which it is the steward.
     pub fn health(&self) -> impl Iterator<Item = (GroupId, Health)> {
-        self.census.health()
+        let stewards = self.census.groups.iter().filter_map(|group| group.steward.as_ref());
+        stewards.map(|steward| (steward.group(), steward.health()))
     }
 
     pub(super) fn wake_census(&mut self) {

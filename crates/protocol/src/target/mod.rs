@@ -276,16 +276,16 @@ impl Target {
                 self.bid(from, txn, 0, busy);
             }
             Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
-            // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while.
-            // Else only suspicions come here: the background looks at the same copy in its turn.
-            // A steward asks again, and finds again what was not put.
-            Pending::Census { .. } => self.event(Event::Ignored(IgnoredReason::Busy)),
+            // A steward finds it again.
             Pending::Restore { handle } => self.restore_looked_up(handle, None),
+            // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while,
+            // and a steward asks again. Else only suspicions come here: the background looks at the same copy in its turn.
             Pending::Granted { .. }
             | Pending::Seek { .. }
             | Pending::Write { .. }
             | Pending::Read { .. }
             | Pending::RestoreRead { .. }
+            | Pending::Census { .. }
             | Pending::Scrub { .. } => self.event(Event::Ignored(IgnoredReason::Busy)),
         }
     }
