@@ -220,6 +220,7 @@ pub struct TargetMetrics {
     disk_failed: Gauge,
     discarded: [Counter; 2],
     restored: Counter,
+    let_go: [Counter; 2],
     compacted: Counter,
     in_progress: Gauge,
     /// Transfers that were offered, and those of them that have a window of their own.
@@ -283,6 +284,10 @@ impl TargetMetrics {
             ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
             restored: counter(r, "restored_chunks", "Chunks put again because they had too few copies"),
+            let_go: [
+                counter(r, "surplus_copies", "Copies dropped because there are enough others"),
+                counter(r, "surplus_bytes", "Bytes of them"),
+            ],
             discarded: [
                 counter(r, "discarded_copies", "Copies dropped because nothing refers to them"),
                 counter(r, "discarded_bytes", "Bytes of them"),
@@ -348,6 +353,10 @@ impl TargetMetrics {
                 self.disk_failed.set(1);
             }
             target::Event::Restored { .. } => increment(&self.restored),
+            target::Event::LetGo { bytes, .. } => {
+                increment(&self.let_go[0]);
+                self.let_go[1].inc_by(*bytes);
+            }
             target::Event::Discarded { chunks, bytes } => {
                 self.discarded[0].inc_by(u64::from(*chunks));
                 self.discarded[1].inc_by(*bytes);

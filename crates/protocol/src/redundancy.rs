@@ -165,6 +165,12 @@ impl Wanted {
         self.and(other) == self
     }
 
+    /// What the map says, and so many copies whatever it says: one or both of them.
+    pub fn parts(self) -> impl Iterator<Item = Self> {
+        let own = Redundancy::copies(self.copies).map(|own| Self::of(Some(own)));
+        self.by_map.then_some(Self::BY_MAP).into_iter().chain(own)
+    }
+
     /// How the chunk has to be kept, when the map says this.
     #[must_use]
     pub fn redundancy(self, map: Redundancy) -> Redundancy {
@@ -224,6 +230,7 @@ mod tests {
         let all: Vec<Wanted> = (0..=u8::MAX).filter_map(Wanted::from_code).collect();
         assert_eq!(all.len(), 1 + 2 * limits::COPIES, "by the map or not, with a number or without");
         assert!(all.iter().all(|wanted| Wanted::from_code(wanted.code()) == Some(*wanted)));
+        assert!(all.iter().all(|wanted| wanted.parts().reduce(Wanted::and) == Some(*wanted)));
         assert_eq!((map.code(), Wanted::from_code(0)), (0, Some(map)), "as what was written without the byte");
     }
 

@@ -7,6 +7,9 @@
 //! Nothing depends on there being one steward, or on what it believes: two of them only ask twice, and a put of a chunk counts the
 //! copies that there are.
 
+mod copies;
+mod surplus;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::census::{Counted, Holding, IdRange, PARTS};
@@ -18,6 +21,8 @@ use crate::redundancy::Wanted;
 use crate::rng::mix;
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, CensusRequest, Message};
+use copies::Copies;
+use surplus::{AllSurplus, Surplus};
 
 /// Times that a member is asked before it counts as silent until the next sweep. It has twice as long each time: whoever has much to
 /// do for a moment is not dead, and all that he has would be said to be at risk.
@@ -28,12 +33,18 @@ const AT_ONCE: usize = 8;
 const REMEMBERED: usize = 16_384;
 
 /// A part of a range as it was when there was nothing to do in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Settled {
     /// Of what everybody held of it; 0: there was something to do.
     print: u64,
     /// What has too few copies as far as is known, since some are silent; seldom anything.
     lacks: Option<Box<Lacks>>,
+    /// When it is to be looked at although nothing has changed.
+    again: Instant,
+}
+
+impl Settled {
+    const NOTHING: Self = Self { print: 0, lacks: None, again: Instant::FAR };
 }
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
@@ -45,6 +56,12 @@ pub enum Bug {
     CountCopies,
     /// Chunks get as many copies as the map says, whatever they are kept for.
     ForgetWanted,
+    /// Copies outside of a chunk's group go before there are enough in it.
+    LetGoEarly,
+    /// Copies go as soon as they are found to be too many.
+    LetGoAtOnce,
+    /// Copies go without that those that stay are promised.
+    TrustCount,
 }
 
 /// What the steward needs of the node that it is on.
@@ -84,6 +101,8 @@ struct Visit {
     lacks: Lacks,
     /// Whether there is something to do in it.
     busy: bool,
+    /// When something is to be done in it.
+    again: Instant,
 }
 
 #[derive(Debug)]
@@ -129,6 +148,7 @@ pub(crate) struct Steward {
     /// Those to be put, by the number of failure domains in which they are.
     lacking: BTreeMap<(u8, ChunkId), Lacking>,
     orders: BTreeMap<TxnId, Order>,
+    surplus: AllSurplus,
     health: Health,
 }
 
@@ -146,6 +166,7 @@ impl Steward {
             suspects: BTreeMap::new(),
             lacking: BTreeMap::new(),
             orders: BTreeMap::new(),
+            surplus: AllSurplus::default(),
             health: Health::default(),
         }
     }
@@ -159,17 +180,16 @@ impl Steward {
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        let orders = self.orders.values().map(|order| order.again).min();
         let sweep = match &self.sweep {
             None => self.next_sweep,
             Some(sweep) => sweep.next_deadline(),
         };
-        orders.map_or(sweep, |order| order.min(sweep))
+        let orders = self.orders.values().map(|order| order.again).min();
+        [orders, self.surplus.next_deadline()].into_iter().flatten().fold(sweep, Instant::min)
     }
 
     fn new_txn(&mut self) -> TxnId {
-        self.next_txn = self.next_txn.wrapping_add(1);
-        TxnId(mix(self.next_txn))
+        txn_after(&mut self.next_txn)
     }
 
     pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
@@ -184,6 +204,8 @@ impl Steward {
         }
         self.go_on(turn);
         self.order(turn);
+        let Self { surplus, next_txn, .. } = self;
+        surplus.wake(turn, || txn_after(next_txn));
     }
 
     /// A target says what it holds of the range that is looked at. Whether this steward asked for it.
@@ -197,8 +219,18 @@ impl Steward {
         true
     }
 
-    /// What a holder says of a chunk that it was to put. Whether this steward told it to.
+    /// A holder of a copy that is one too many noted a moment. Whether this steward told it to.
+    pub(crate) fn noted(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, note: u64) -> bool {
+        let next = self.new_txn();
+        self.surplus.noted(turn, from, txn, note, next)
+    }
+
+    /// What a holder says of a chunk that it was to put, or of a copy that is to stay or to go. Whether this steward told it to.
     pub(crate) fn acked(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
+        let next = self.new_txn();
+        if self.surplus.acked(turn, from, txn, ack, next) {
+            return true;
+        }
         let Some(order) = self.orders.get_mut(&txn).filter(|order| order.to == from) else { return false };
         if ack == Ack::Pending {
             order.asked = 0;
@@ -267,19 +299,20 @@ impl Steward {
     fn next_part(&mut self, now: Instant) -> Option<Visit> {
         let visit = self.sweep.as_mut()?.path.last_mut()?;
         let settled =
-            self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::default())));
+            self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::NOTHING)));
         while visit.next_part < PARTS {
             let part = visit.next_part;
             visit.next_part += 1;
             let print = visit.prints[part];
-            if print != 0 && print == settled[part].print {
+            if print != 0 && print == settled[part].print && now < settled[part].again {
                 settled[part].lacks.iter().for_each(|lacks| visit.lacks.add(lacks));
+                visit.again = visit.again.min(settled[part].again);
             } else if print != 0 {
                 let range = visit.range.parts().nth(part)?;
                 let known = visit.known_of(range, part);
                 return Some(Visit::new(range, part, print, known, now));
             } else {
-                settled[part] = Settled::default();
+                settled[part] = Settled::NOTHING;
             }
         }
         None
@@ -298,12 +331,13 @@ impl Steward {
         };
         visit.lacks.add(&left.lacks);
         visit.busy |= left.busy;
+        visit.again = visit.again.min(left.again);
         if let Some(parts) = self.settled.get_mut(&visit.range) {
             // What those held who fell silent since is in the print, and was not looked at.
             let is_known = !left.busy && sweep.silent.len() == visit.silent;
             let print = if is_known { left.print } else { 0 };
             let lacks = (print != 0 && !left.lacks.is_none()).then(|| Box::new(left.lacks));
-            parts[left.part] = Settled { print, lacks };
+            parts[left.part] = Settled { print, lacks, again: left.again };
         }
     }
 
@@ -313,7 +347,8 @@ impl Steward {
         // Who was not suspected again has its copies meanwhile.
         self.suspects.retain(|_, since| *since >= sweep.began || turn.now.since(*since) < settling(turn.config));
         let is_due = |since: &Instant| *since <= turn.now;
-        let soon = self.suspects.values().any(is_due) || !self.lacking.is_empty() || !self.orders.is_empty();
+        let open = !self.lacking.is_empty() || !self.orders.is_empty();
+        let soon = open || self.suspects.values().any(is_due);
         let interval = turn.config.census_interval;
         let pause = if soon { settling(turn.config).min(interval) } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
@@ -322,54 +357,62 @@ impl Steward {
 
     /// Everything that is held of a small range is known.
     fn judge(&mut self, turn: &Turn<'_>) {
-        let Some(sweep) = &mut self.sweep else { return };
-        let Some(visit) = sweep.path.last_mut() else { return };
-        let mut chunks: BTreeMap<ChunkId, Lacking> = BTreeMap::new();
+        let Some(mut visit) = self.sweep.as_mut().and_then(|sweep| sweep.path.pop()) else { return };
+        let members = self.members.clone();
+        let mut chunks: BTreeMap<ChunkId, Vec<(NodeId, Wanted)>> = BTreeMap::new();
         for (keeper, copies) in &visit.copies {
-            for copy in copies {
-                let nobody = Lacking { holders: Vec::new(), wanted: copy.wanted };
-                let chunk = chunks.entry(copy.id).or_insert(nobody);
-                chunk.holders.push(*keeper);
-                chunk.wanted = chunk.wanted.and(copy.wanted);
+            copies.iter().for_each(|copy| chunks.entry(copy.id).or_default().push((*keeper, copy.wanted)));
+        }
+        for (id, copies) in chunks {
+            if turn.bug != Some(Bug::ForgetRange) || id.bytes()[0] < 0xc0 {
+                let copies = Copies { id, map: turn.map, members: &members, all: copies };
+                self.judge_chunk(turn, &mut visit, &copies);
             }
         }
-        for (id, mut chunk) in chunks {
-            match turn.bug {
-                Some(Bug::ForgetRange) if id.bytes()[0] >= 0xc0 => continue,
-                Some(Bug::ForgetWanted) => chunk.wanted = Wanted::BY_MAP,
-                _ => {}
+        if let Some(sweep) = &mut self.sweep {
+            sweep.path.push(visit);
+        }
+    }
+
+    /// All copies of a chunk are known, but for those of who is silent.
+    fn judge_chunk(&mut self, turn: &Turn<'_>, visit: &mut Visit, copies: &Copies<'_>) {
+        let Some(sweep) = &self.sweep else { return };
+        let (id, all_silent) = (copies.id, sweep.silent.iter().copied().filter(|silent| self.members.contains(silent)));
+        let silent: Vec<u16> = all_silent.filter_map(|silent| turn.map.domain(silent)).collect();
+        let surplus = Surplus::of(copies, turn.bug);
+        let Some((wanted, goal)) = copies.lacking(turn.bug) else {
+            self.suspects.remove(&id);
+            visit.lacks.strayed += u32::from(copies.stray());
+            // Who is silent may be the only one that knows that more are wanted.
+            match surplus.filter(|_| sweep.silent.is_empty()) {
+                Some(surplus) => visit.again = visit.again.min(self.surplus.found(turn, id, surplus)),
+                None => self.surplus.forget(&id),
             }
-            let redundancy = chunk.wanted.redundancy(turn.map.redundancy());
-            let here: Vec<NodeId> =
-                chunk.holders.iter().copied().filter(|holder| self.members.contains(holder)).collect();
-            let mut goal = turn.map.goal(redundancy, &here);
-            if goal.is_met() || turn.bug == Some(Bug::CountCopies) && redundancy.is_met(here.len()) {
-                self.suspects.remove(&id);
-                continue;
-            }
-            let domains = turn.map.count_domains(&chunk.holders);
-            if redundancy.is_met(domains) {
-                visit.lacks.strayed += 1;
-            } else {
-                visit.lacks.count(domains);
-            }
-            // Those that are silent may have it.
-            let silent = sweep.silent.iter().filter(|silent| self.members.contains(silent));
-            for domain in silent.filter_map(|silent| turn.map.domain(*silent)) {
-                goal.hold(redundancy.of_copy(), domain);
-            }
-            if goal.is_met() {
-                continue;
-            }
-            visit.busy = true;
-            let is_full = self.suspects.len() >= REMEMBERED;
-            let since = *self.suspects.entry(id).or_insert(turn.now);
-            if is_full || turn.now.since(since) >= settling(turn.config) {
-                self.suspects.remove(&id);
-                let is_ordered = self.orders.values().any(|order| order.id == id);
-                if !is_ordered && self.lacking.len() < REMEMBERED {
-                    self.lacking.insert((domains as u8, id), chunk);
-                }
+            return;
+        };
+        let holders = copies.kept_for(wanted);
+        let domains = turn.map.count_domains(&holders);
+        if goal.redundancy().is_met(domains) {
+            visit.lacks.strayed += 1;
+        } else {
+            visit.lacks.count(domains);
+        }
+        match surplus.filter(|_| turn.bug == Some(Bug::LetGoEarly)) {
+            Some(surplus) => visit.again = visit.again.min(self.surplus.found(turn, id, surplus)),
+            None => self.surplus.forget(&id),
+        }
+        // Those that are silent may have it.
+        if goal.would_be_met(silent) {
+            return;
+        }
+        visit.busy = true;
+        let is_full = self.suspects.len() >= REMEMBERED;
+        let since = *self.suspects.entry(id).or_insert(turn.now);
+        if is_full || turn.now.since(since) >= settling(turn.config) {
+            self.suspects.remove(&id);
+            let is_ordered = self.orders.values().any(|order| order.id == id);
+            if !is_ordered && self.lacking.len() < REMEMBERED {
+                self.lacking.insert((domains as u8, id), Lacking { holders, wanted });
             }
         }
     }
@@ -400,6 +443,12 @@ impl Steward {
             self.orders.insert(txn, Order { id, to, wanted: lacking.wanted, asked: 1, again });
         }
     }
+}
+
+/// The transaction after the last.
+fn txn_after(last: &mut u64) -> TxnId {
+    *last = last.wrapping_add(1);
+    TxnId(mix(*last))
 }
 
 /// For how long a chunk may have too few copies before they are made: it may just be being put.
@@ -438,7 +487,8 @@ impl Visit {
             }
         }
         let (sums, prints, lacks) = (BTreeMap::new(), Vec::new(), Lacks::default());
-        Self { range, part, print, owed, copies, sums, prints, silent: 0, next_part: 0, lacks, busy: false }
+        let (silent, next_part, busy, again) = (0, 0, false, Instant::FAR);
+        Self { range, part, print, owed, copies, sums, prints, silent, next_part, lacks, busy, again }
     }
 
     fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {

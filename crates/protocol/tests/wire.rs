@@ -42,6 +42,9 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Counted { txn, holding: Holding::Sums(sums) }, "counted-sums", 569),
         (Message::Counted { txn, holding: Holding::Copies { copies, more: true } }, "counted-copies", 126),
         (Message::Restore { txn, id, wanted }, "restore", 90),
+        (Message::Surplus { txn, id, note: None }, "surplus", 97),
+        (Message::Surplus { txn, id, note: Some(0x0102) }, "surplus-noted", 97),
+        (Message::Noted { txn, note: 0x0102 }, "noted", 64),
         (Message::Health { txn }, "health", 56),
         (Message::HealthReport { txn, report }, "health-report", 116),
     ]

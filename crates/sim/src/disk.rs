@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use protocol::id::{ChunkId, OpId};
 use protocol::machine::{Completion, Effect, WriteFailure};
+use protocol::redundancy::Wanted;
 use protocol::time::{Instant, Span};
 use store::backend::{CrashBackend, Rot, SyncFault};
 use store::{
@@ -230,6 +231,11 @@ impl Disk {
     pub(crate) fn durable(&self, id: &ChunkId) -> Option<Bytes> {
         let store = self.store.as_ref()?;
         self.backend.inspect(|| store.read(id)).ok()
+    }
+
+    /// What a copy is kept for.
+    pub(crate) fn wanted(&self, id: &ChunkId) -> Option<Wanted> {
+        self.store.as_ref()?.wanted(id)
     }
 
     /// Scrubs everything: the bad copies.

@@ -31,7 +31,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 59] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -86,6 +86,9 @@ impl Planted {
         Self::Target(Bug::Steward(steward::Bug::ForgetRange)),
         Self::Target(Bug::Steward(steward::Bug::CountCopies)),
         Self::Target(Bug::Steward(steward::Bug::ForgetWanted)),
+        Self::Target(Bug::Steward(steward::Bug::LetGoEarly)),
+        Self::Target(Bug::Steward(steward::Bug::LetGoAtOnce)),
+        Self::Target(Bug::Steward(steward::Bug::TrustCount)),
         Self::Store(store::Bug::ForgetWanted),
         Self::Store(store::Bug::CountUnread),
     ];
@@ -130,6 +133,9 @@ impl Planted {
             Self::Target(Bug::Steward(steward::Bug::ForgetRange)) => "forget-range",
             Self::Target(Bug::Steward(steward::Bug::CountCopies)) => "count-copies",
             Self::Target(Bug::Steward(steward::Bug::ForgetWanted)) => "restore-by-map",
+            Self::Target(Bug::Steward(steward::Bug::LetGoEarly)) => "let-go-early",
+            Self::Target(Bug::Steward(steward::Bug::LetGoAtOnce)) => "let-go-at-once",
+            Self::Target(Bug::Steward(steward::Bug::TrustCount)) => "trust-count",
             Self::LoseIndexTail => "lose-index-tail",
             Self::Store(bug) => bug.name(),
         }

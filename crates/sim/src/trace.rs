@@ -187,6 +187,9 @@ fn message(message: &Message) -> String {
             format!("census {}: {ids:?}{}", number(*txn), if *more { " and more" } else { "" })
         }
         Message::Restore { txn, id, .. } => format!("restore {}: put {id:?}", number(*txn)),
+        Message::Surplus { txn, id, note: None } => format!("surplus {}: {id:?}", number(*txn)),
+        Message::Surplus { txn, id, note: Some(_) } => format!("surplus {}: let {id:?} go", number(*txn)),
+        Message::Noted { txn, .. } => format!("noted {}", number(*txn)),
         Message::Suspect { id } => format!("suspect: the copy of {id:?} arrived damaged"),
         Message::List { txn, prefix, after } => {
             let after = after.map_or_else(String::new, |id| format!(" after {id:?}"));
@@ -327,6 +330,7 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::Corrupt { id } => format!("drops its copy of {id:?}, which was damaged"),
         Event::Discarded { chunks, bytes } => format!("drops {chunks} copies of {bytes} bytes"),
         Event::Restored { id } => format!("has put {id:?}, which had too few copies"),
+        Event::LetGo { id, .. } => format!("lets {id:?} go, of which there are enough copies"),
         Event::DiskFailed => "its disk failed a write".to_owned(),
         Event::Ignored(IgnoredReason::Unsolicited) => "gets payload that it does not wait for".to_owned(),
         Event::Ignored(why) => format!("drops a datagram: {}", why.name()),

@@ -36,6 +36,7 @@ mod queue;
 mod replay;
 mod replies;
 mod sleep;
+mod surplus;
 mod verdict;
 mod whole;
 mod workload;
@@ -123,6 +124,8 @@ pub(crate) struct World<'a> {
     damaged: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
     lost: BTreeSet<(ChunkId, NodeId)>,
+    /// Copies that went since there were enough others, and that were not written again since.
+    let_go: BTreeSet<(ChunkId, NodeId)>,
     /// When either was made good last.
     mended: BTreeMap<(ChunkId, NodeId), (Instant, Excuse)>,
     windows: Windows,
@@ -168,6 +171,7 @@ impl<'a> World<'a> {
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
             lost: BTreeSet::new(),
+            let_go: BTreeSet::new(),
             mended: BTreeMap::new(),
             windows: Windows::default(),
             outcome: Outcome { digest: scenario.seed, ..Outcome::default() },
@@ -301,7 +305,7 @@ impl<'a> World<'a> {
             self.outcome.events += 1;
             if at > Instant::ZERO + END {
                 let open = self.open.len();
-                let lacking = self.lacking().unwrap_or_default();
+                let lacking = self.not_whole().unwrap_or_default();
                 self.fail(format!(
                     "no end: {lacking} {open} requests open, {} puts and {} gets to come",
                     self.puts_left, self.gets_left

@@ -25,10 +25,9 @@ impl RecordLocation {
         record::span(self.len)
     }
 
-    /// Whether it is a copy for somebody who wants this. Who makes lost copies counts every one that there is: those that he makes
-    /// are kept for all that is wanted.
+    /// Whether it is a copy for somebody who wants this.
     pub(crate) fn serves(&self, promise: Promise) -> bool {
-        promise.restores || self.wanted.covers(promise.wanted)
+        self.wanted.covers(promise.wanted)
     }
 
     /// Where it begins in the segment's file, in bytes.

@@ -445,6 +445,8 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::MapPart(_)
         | Message::Census(_)
         | Message::Counted { .. }
-        | Message::Restore { .. } => return None,
+        | Message::Restore { .. }
+        | Message::Surplus { .. }
+        | Message::Noted { .. } => return None,
     })
 }

@@ -1,6 +1,6 @@
 //! A newer cluster map: it is fetched from whoever uses it, and comes while requests are under way.
 
-use super::{Bug, Deadline, Destination, Event, IgnoredReason, Initiator, NodeId, Txn};
+use super::{Active, Bug, Deadline, Destination, Event, IgnoredReason, Initiator, NodeId, Txn, TxnId};
 use crate::id::Epoch;
 use crate::map::ClusterMap;
 use crate::map_fetch::{Step, parts};
@@ -22,6 +22,18 @@ impl Initiator {
                 put.regroup(context);
             }
             active.next = active.txn.next_deadline();
+        }
+        self.list_anew();
+    }
+
+    fn list_anew(&mut self) {
+        let is_list = |active: &Active| matches!(&active.txn, Txn::Query(query) if query.is_list());
+        let lists: Vec<TxnId> = self.active.iter().filter(|(_, active)| is_list(active)).map(|(txn, _)| *txn).collect();
+        for before in lists {
+            let txn = self.new_txn();
+            let Some(Active { txn: Txn::Query(mut query), .. }) = self.active.remove(&before) else { continue };
+            query.ask_anew(&mut self.context, txn);
+            self.active.insert(txn, Active::new(Txn::Query(query)));
         }
     }
 

@@ -80,9 +80,19 @@ impl Question {
     }
 }
 
+fn all(context: &Context) -> Vec<NodeId> {
+    context.map.targets().map(|target| target.id).collect()
+}
+
+/// These are asked now.
+fn owed_by(context: &Context, whom: Vec<NodeId>) -> BTreeMap<NodeId, Owed> {
+    let again = context.now + context.config.bid_timeout;
+    whom.into_iter().map(|node| (node, Owed { asked: 1, again, after: None, page: 0, busy: false })).collect()
+}
+
 impl OpenQuery {
     pub(super) fn new(context: &mut Context, txn: TxnId, handle: u64, query: Query) -> Self {
-        let all = || context.map.targets().map(|target| target.id).collect();
+        let all = || all(context);
         let (whom, question) = match query {
             Query::List { prefix } => (all(), Question::List { prefix, found: BTreeMap::new() }),
             Query::Ping => (all(), Question::Ping { alive: BTreeMap::new() }),
@@ -95,9 +105,7 @@ impl OpenQuery {
             Query::Health => (all(), Question::Health { reports: Vec::new() }),
             Query::Discard(discard) => Question::discard(context, discard),
         };
-        let again = context.now + context.config.bid_timeout;
-        let open = whom.into_iter().map(|n| (n, Owed { asked: 1, again, after: None, page: 0, busy: false })).collect();
-        let open: BTreeMap<NodeId, Owed> = open;
+        let open = owed_by(context, whom);
         // Whom nobody owes an answer, the next wake answers.
         let give_up_at = if open.is_empty() { context.now } else { context.now + context.config.give_up };
         let query = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
@@ -161,8 +169,25 @@ impl OpenQuery {
         Step::Continue
     }
 
-    /// It uses a newer cluster map than this question.
+    pub(super) const fn is_list(&self) -> bool {
+        matches!(self.question, Question::List { .. })
+    }
+
+    /// Under a newer map chunks may be with others: what is held is asked for once more, of all that there are. What comes late is
+    /// of another transaction.
+    pub(super) fn ask_anew(&mut self, context: &mut Context, txn: TxnId) {
+        let Question::List { found, .. } = &mut self.question else { return };
+        found.clear();
+        self.silent.clear();
+        (self.txn, self.open) = (txn, owed_by(context, all(context)));
+        self.open.keys().for_each(|node| self.send(context, *node, None, 0));
+    }
+
+    /// It uses a newer cluster map than this question. What is held is asked for again when that is here.
     pub(super) fn stale(&mut self, context: &mut Context, from: NodeId) -> Step {
+        if self.is_list() {
+            return self.busy(context, from, Span::ZERO);
+        }
         if self.open.remove(&from).is_none() {
             return context.ignore(IgnoredReason::Late);
         }

@@ -98,6 +98,13 @@ pub enum Event {
         /// Which.
         id: ChunkId,
     },
+    /// A copy went, as there are enough others.
+    LetGo {
+        /// Of which chunk.
+        id: ChunkId,
+        /// Its bytes.
+        bytes: u64,
+    },
     /// A datagram was dropped.
     Ignored(IgnoredReason),
     /// The document of a newer cluster map came from another node: if it can be used, hand it in with [`Request::Map`].

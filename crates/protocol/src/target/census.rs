@@ -114,6 +114,9 @@ impl Target {
             Message::Census(request) => self.census_asked(own, epoch, *request),
             Message::Counted { txn, holding } => self.counted(own, epoch, *txn, holding),
             Message::Restore { txn, id, wanted } => self.restore(own, *txn, *id, *wanted),
+            Message::Probe { txn, id, wanted } => self.probe(own, *txn, *id, *wanted),
+            Message::Surplus { txn, id, note } => self.surplus(own, epoch, *txn, *id, *note),
+            Message::Noted { txn, note } => self.noted(own, *txn, *note),
             Message::Ack { txn, ack } => drop(self.order_acked(own, *txn, *ack)),
             other => debug_assert!(false, "{} is nothing of a census", other.name()),
         }
@@ -151,6 +154,15 @@ impl Target {
             && (0..self.census.groups.len()).any(|nth| {
                 self.with_steward(nth, |steward, turn| steward.counted(turn, from, txn, holding)).unwrap_or(false)
             });
+        if !taken {
+            self.event(Event::Ignored(IgnoredReason::Late));
+        }
+    }
+
+    /// Somebody noted a moment, of whose copies one is to go.
+    pub(super) fn noted(&mut self, from: NodeId, txn: TxnId, note: u64) {
+        let taken = (0..self.census.groups.len())
+            .any(|nth| self.with_steward(nth, |steward, turn| steward.noted(turn, from, txn, note)).unwrap_or(false));
         if !taken {
             self.event(Event::Ignored(IgnoredReason::Late));
         }

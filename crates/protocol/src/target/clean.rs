@@ -44,10 +44,15 @@ impl Marks {
             self.known.pop_front();
         }
         // A mark that has no number of its own is not kept: what refers to it is refused.
-        if let Some(next) = self.newest.checked_add(1) {
-            self.newest = next;
+        if let Some(next) = self.next() {
             self.known.push_back((mark, next));
         }
+    }
+
+    /// Another number: promises are made after it from now on.
+    pub(super) fn next(&mut self) -> Option<u32> {
+        self.newest = self.newest.checked_add(1)?;
+        Some(self.newest)
     }
 }
 

@@ -9,10 +9,12 @@ mod clean;
 mod finished;
 mod lead;
 mod newer;
+mod pending;
 mod receive;
 mod recent_grants;
 mod restore;
 mod serve;
+mod surplus;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use census::Census;
 use clean::Marks;
 use finished::Finished;
 use lead::Lead;
+use pending::Pending;
 use receive::{Busy, Reservation};
 use restore::{Made, Restoring};
 use serve::Serving;
@@ -32,7 +35,7 @@ use crate::calendar::{Calendar, Window};
 use crate::config::Config;
 use crate::estimate::{AcceptRate, DiskQueue, FIRST_READS, FIRST_WRITES, LatencyEstimate, Rate};
 use crate::flat_map::FlatMap;
-use crate::id::{ChunkId, Epoch, NodeId, OpId, TxnId};
+use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
     Body, Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit,
@@ -45,77 +48,6 @@ use crate::wire::{
     Ack, Answer, Bid, DataHeader, Granted, Head, Leading, Message, OfferedWindow, PutRequest, Repair, Seek,
     decode_message, encode_message, is_data,
 };
-
-/// What an effect under way was started for.
-#[derive(Clone, Debug)]
-enum Pending {
-    Put {
-        from: NodeId,
-        request: PutRequest,
-        arrived: Instant,
-    },
-    Get {
-        from: NodeId,
-        txn: TxnId,
-        round: u8,
-        id: ChunkId,
-        unreserved: bool,
-        earliest: Span,
-    },
-    Granted {
-        from: NodeId,
-        txn: TxnId,
-        round: u8,
-    },
-    Seek {
-        from: NodeId,
-        seek: Seek,
-    },
-    Probe {
-        from: NodeId,
-        txn: TxnId,
-    },
-    List {
-        from: NodeId,
-        txn: TxnId,
-    },
-    Write {
-        txn: TxnId,
-        id: ChunkId,
-        size: u32,
-        begun: Instant,
-    },
-    Read {
-        txn: TxnId,
-        begun: Instant,
-    },
-    Scrub {
-        background: bool,
-        begun: Instant,
-    },
-    /// Those that are judged, with their places in the page.
-    Discard {
-        from: NodeId,
-        txn: TxnId,
-        page: u16,
-        judged: Vec<(u8, ChunkId)>,
-    },
-    Usage {
-        from: NodeId,
-        txn: TxnId,
-    },
-    Census {
-        from: NodeId,
-        txn: TxnId,
-        epoch: Epoch,
-    },
-    Restore {
-        handle: u64,
-    },
-    RestoreRead {
-        handle: u64,
-    },
-}
 
 /// The target machine. What every input needs comes first, then what a copy on its way in needs: where there are many thousands,
 /// as in a simulation, none is in a cache, and each line of memory that is touched is waited for.
@@ -275,7 +207,9 @@ impl Target {
             Pending::List { from, txn } | Pending::Discard { from, txn, .. } | Pending::Usage { from, txn } => {
                 self.bid(from, txn, 0, busy);
             }
-            Pending::Probe { from, txn } => self.send(from, &Message::Ack { txn, ack: Ack::Pending }),
+            Pending::Probe { from, txn } | Pending::Surplus { from, txn, .. } => {
+                self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+            }
             // A steward finds it again.
             Pending::Restore { handle } => self.restore_looked_up(handle, None),
             // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while,
@@ -309,24 +243,12 @@ impl Target {
             // What it told its group itself, by multicast.
             return;
         }
+        if head.epoch < self.setup.map.epoch
+            && let Some((txn, round)) = self.needs_this_map(&message)
+        {
+            return self.bid(from, txn, round, Answer::Stale);
+        }
         match message {
-            Message::PutRequest(request)
-                if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::TakeOldMap) =>
-            {
-                self.bid(from, request.txn, request.round, Answer::Stale);
-            }
-            Message::GetRequest { txn, round, .. } if head.epoch < self.setup.map.epoch => {
-                self.bid(from, txn, round, Answer::Stale);
-            }
-            Message::Leading(Leading::Request(request)) if head.epoch < self.setup.map.epoch => {
-                self.bid(from, request.txn, request.round, Answer::Stale);
-            }
-            // The initiator counts on the copy where its map looks for it.
-            Message::Probe { txn, .. }
-                if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::VouchOldMap) =>
-            {
-                self.bid(from, txn, 0, Answer::Stale);
-            }
             // With another map others may be in the group, or other groups.
             Message::Leading(_) if head.epoch != self.setup.map.epoch => {
                 self.event(Event::Ignored(IgnoredReason::OtherMap))
@@ -360,6 +282,8 @@ impl Target {
             Message::Census(request) => self.census_asked(from, head.epoch, request),
             Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
             Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
+            Message::Surplus { txn, id, note } => self.surplus(from, head.epoch, txn, id, note),
+            Message::Noted { txn, note } => self.noted(from, txn, note),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
             Message::Listed { .. }
@@ -369,6 +293,20 @@ impl Target {
             | Message::Used { .. } => {
                 self.event(Event::Ignored(IgnoredReason::Invalid));
             }
+        }
+    }
+
+    /// The transaction and the round of what is not answered to who uses an older map: he asks where that one has a chunk, and counts on
+    /// copies there.
+    fn needs_this_map(&self, message: &Message) -> Option<(TxnId, u8)> {
+        let bug = self.setup.bug;
+        match message {
+            Message::PutRequest(request) if bug != Some(Bug::TakeOldMap) => Some((request.txn, request.round)),
+            Message::Probe { txn, .. } if bug != Some(Bug::VouchOldMap) => Some((*txn, 0)),
+            Message::GetRequest { txn, round, .. } => Some((*txn, *round)),
+            Message::Leading(Leading::Request(request)) => Some((request.txn, request.round)),
+            Message::List { txn, .. } => Some((*txn, 0)),
+            _ => None,
         }
     }
 
@@ -421,7 +359,7 @@ impl Target {
             }
             (Pending::Probe { from, txn }, Completion::Found(found)) => {
                 let ack = if found.is_some() { Ack::Durable } else { Ack::Unknown };
-                self.send(from, &Message::Ack { txn, ack });
+                self.tell(from, &Message::Ack { txn, ack });
             }
             (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
                 self.send(from, &Message::Listed { txn, ids, more });
@@ -441,6 +379,9 @@ impl Target {
             (Pending::Read { txn, begun }, Completion::Read(result)) => self.read(txn, begun, result),
             (Pending::Census { from, txn, epoch }, Completion::Counted(holding)) => {
                 self.census_counted(from, txn, epoch, holding);
+            }
+            (Pending::Surplus { from, txn, id }, Completion::Discarded { dropped, bytes, result }) => {
+                self.let_go((from, txn, id), dropped > 0, bytes, result);
             }
             (Pending::Restore { handle }, Completion::Found(found)) => self.restore_looked_up(handle, found),
             (Pending::RestoreRead { handle }, Completion::Read(result)) => self.restore_read(handle, result),

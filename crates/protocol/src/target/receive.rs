@@ -505,17 +505,17 @@ impl Target {
         }
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage == Stage::Writing => {
-                self.send(from, &Message::Ack { txn, ack: Ack::Pending });
+                self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             Some(r) if r.from == from => {
                 if r.stage == Stage::Tentative {
                     self.accepted(txn);
                 }
                 // What is missing is asked for when it is late here.
-                self.send(from, &Message::Ack { txn, ack: Ack::Pending });
+                self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             _ => match self.finished.get(txn) {
-                Some(ack) if ack != Ack::Durable => self.send(from, &Message::Ack { txn, ack }),
+                Some(ack) if ack != Ack::Durable => self.tell(from, &Message::Ack { txn, ack }),
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
                 _ => {
                     let promise = self.promise(wanted, false);

@@ -81,6 +81,8 @@ impl Message {
             Self::Restore { .. } => 30,
             Self::Health { .. } => 31,
             Self::HealthReport { .. } => 32,
+            Self::Surplus { .. } => 33,
+            Self::Noted { .. } => 34,
         }
     }
 
@@ -149,6 +151,8 @@ impl Message {
             Self::Census(_)
             | Self::Counted { .. }
             | Self::Restore { .. }
+            | Self::Surplus { .. }
+            | Self::Noted { .. }
             | Self::Health { .. }
             | Self::HealthReport { .. } => healing::put(self, out),
         }
@@ -221,7 +225,7 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            28..=32 => healing::take(code, r)?,
+            28..=34 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }

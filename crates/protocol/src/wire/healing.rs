@@ -20,6 +20,15 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
             out.put_slice(&id.encode());
             out.put_u8(wanted.code());
         }
+        Message::Surplus { txn, id, note } => {
+            out.put_u64_le(txn.0);
+            out.put_slice(&id.encode());
+            out.put_u64_le(note.unwrap_or(0));
+        }
+        Message::Noted { txn, note } => {
+            out.put_u64_le(txn.0);
+            out.put_u64_le(*note);
+        }
         Message::Health { txn } => out.put_u64_le(txn.0),
         Message::HealthReport { txn, report } => put_health(*txn, report, out),
         _ => {}
@@ -34,6 +43,12 @@ pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
         30 => Some(Message::Restore { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? }),
         31 => Some(Message::Health { txn: TxnId(r.u64()?) }),
         32 => take_health(r),
+        33 => Some(Message::Surplus {
+            txn: TxnId(r.u64()?),
+            id: r.chunk()?,
+            note: Some(r.u64()?).filter(|note| *note > 0),
+        }),
+        34 => Some(Message::Noted { txn: TxnId(r.u64()?), note: Some(r.u64()?).filter(|note| *note > 0)? }),
         _ => None,
     }
 }

@@ -154,6 +154,23 @@ pub enum Message {
         /// What its copies are to be kept for.
         wanted: Wanted,
     },
+    /// Target to target: your copy of a chunk is one too many. Note a moment ([`Noted`](Self::Noted)); or, after the moment that you
+    /// noted, let it go unless you promised it since. Then the answer is an [`Ack`]: unknown when it is gone, durable when it stays.
+    Surplus {
+        /// Which transaction.
+        txn: TxnId,
+        /// The chunk.
+        id: ChunkId,
+        /// The moment.
+        note: Option<u64>,
+    },
+    /// Target to target: the moment.
+    Noted {
+        /// Which transaction.
+        txn: TxnId,
+        /// What stands for it, to whoever noted it; not 0.
+        note: u64,
+    },
     /// Initiator to target: what do you know as a steward, and what did you make again?
     Health {
         /// Which transaction.
@@ -408,6 +425,8 @@ impl Message {
             Self::Census(_) => "census",
             Self::Counted { .. } => "counted",
             Self::Restore { .. } => "restore",
+            Self::Surplus { .. } => "surplus",
+            Self::Noted { .. } => "noted",
             Self::Health { .. } => "health",
             Self::HealthReport { .. } => "health-report",
             Self::MapRequest(_) => "map-request",

@@ -11,6 +11,7 @@ use protocol::machine::{
     Body, Completion, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
 };
 use protocol::map::{ClusterMap, MemberSet, TargetEntry};
+use protocol::promise::{Stamps, Verdict};
 use protocol::redundancy::Wanted;
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
@@ -31,6 +32,8 @@ pub(super) struct Cluster {
     pub(super) initiator: Initiator,
     pub(super) targets: BTreeMap<NodeId, Target>,
     pub(super) disks: BTreeMap<NodeId, BTreeMap<ChunkId, Bytes>>,
+    /// What is known of the use of copies.
+    pub(super) stamps: BTreeMap<(NodeId, ChunkId), Stamps>,
     pub(super) queue: BTreeMap<(Instant, u64), (NodeId, Item)>,
     pub(super) sequence: u64,
     pub(super) wakes: BTreeMap<NodeId, Instant>,
@@ -77,6 +80,7 @@ impl Cluster {
             initiator,
             targets,
             disks,
+            stamps: BTreeMap::new(),
             queue: BTreeMap::new(),
             sequence: 0,
             wakes: BTreeMap::new(),
@@ -125,10 +129,14 @@ impl Cluster {
     pub(super) fn effect(&mut self, node: NodeId, op: protocol::id::OpId, effect: Effect) {
         let disk = self.disks.entry(node).or_default();
         let (delay, completion) = match effect {
-            Effect::Lookup { id, .. } => (Span::ZERO, Completion::Found(disk.get(&id).map(|b| b.len() as u32))),
-            Effect::Write { id, pieces, verify, .. } => {
+            Effect::Lookup { id, promise } => {
+                promise.into_iter().for_each(|promise| self.stamps.entry((node, id)).or_default().keep(promise));
+                (Span::ZERO, Completion::Found(disk.get(&id).map(|b| b.len() as u32)))
+            }
+            Effect::Write { id, pieces, verify, promise, .. } => {
                 let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
                 if good {
+                    self.stamps.entry((node, id)).or_default().keep(promise);
                     disk.insert(id, pieces.concat().into());
                 }
                 let result = if good { Ok(()) } else { Err(WriteFailure::BadHash) };
@@ -149,7 +157,16 @@ impl Cluster {
                 ids.truncate(limit);
                 (Span::ZERO, Completion::Listed { ids, more })
             }
-            Effect::Discard { .. } => (DISK, Completion::Discarded { dropped: 0, bytes: 0, result: Ok(()) }),
+            Effect::Discard { ids, mark, since } => {
+                let mut dropped = 0;
+                for (bit, id) in ids.iter().enumerate() {
+                    let verdict = self.stamps.entry((node, *id)).or_default().judge(mark, since);
+                    if verdict == Verdict::Drop && disk.remove(id).is_some() {
+                        dropped |= 1 << bit;
+                    }
+                }
+                (DISK, Completion::Discarded { dropped, bytes: 0, result: Ok(()) })
+            }
             Effect::Census { map, group, range, salt, after } => {
                 let mut count = Count::new(range, salt, after);
                 let held = disk.keys().filter(|id| range.contains(id) && map.group_of(id) == group);

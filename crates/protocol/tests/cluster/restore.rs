@@ -117,3 +117,31 @@ fn those_with_the_fewest_copies_come_first() {
     }
     assert_eq!((left(&cluster, 3), left(&cluster, 0)), (ids.len() - none, none));
 }
+
+/// What was made again of a disk that was away is too much when that is back.
+#[test]
+fn copies_beyond_those_that_are_wanted_go_when_nobody_can_need_them() {
+    for config in configs() {
+        let config = Config { scrub_interval: Span::ZERO, give_up: Span::from_secs(5), ..config };
+        let (mut cluster, ids) = filled(&config, 200);
+        cluster.run_for(INTERVAL.times(3));
+        let away = core::mem::take(cluster.disks.get_mut(&NodeId(4)).expect("it is there"));
+        cluster.run_for(INTERVAL.times(8));
+        let copies = |cluster: &Cluster| ids.iter().map(|id| cluster.holders(id).len()).sum::<usize>();
+        assert_eq!(copies(&cluster), 600, "{config:?}");
+        cluster.disks.get_mut(&NodeId(4)).expect("it is there").extend(away);
+        let many = copies(&cluster);
+        cluster.run_for(config.give_up);
+        assert_eq!(copies(&cluster), many, "{config:?}: a list that began before may be under way");
+        cluster.run_for(INTERVAL.times(8));
+        // Where the hash names who holds a chunk, the same are named again.
+        let too_many = many > 600 || config.transport.is_ranked();
+        assert!(too_many && copies(&cluster) == 600, "{config:?}: {many}, {}", copies(&cluster));
+        assert!(ids.iter().all(|id| cluster.map.goal(cluster.map.redundancy(), &cluster.holders(id)).is_met()));
+        assert!(is_whole(&cluster), "{config:?}");
+        let asked = |cluster: &Cluster| cluster.sent.get("surplus").copied();
+        let before = asked(&cluster);
+        cluster.run_for(INTERVAL.times(20));
+        assert_eq!(asked(&cluster), before, "{config:?}: nothing is left to do");
+    }
+}

@@ -188,7 +188,7 @@ impl Client {
             Ended::Refused => true,
             Ended::Wanting(id, _) => self.gateway.handle.record(|history, _| {
                 let History { elsewhere, without_room, .. } = history;
-                elsewhere.contains(id) || without_room.contains(&(self.gateway.handle.node, *id))
+                elsewhere.contains(id) || without_room.contains_key(&(self.gateway.handle.node, *id))
             }),
             Ended::Failed(_) | Ended::Unknown(_) => false,
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId};
 use protocol::redundancy::Redundancy;
+use protocol::time::Instant;
 
 use crate::linear::{Did, Operation, linearizable};
 
@@ -62,7 +63,7 @@ pub(crate) struct History {
     /// Chunks that could not be had when they were asked for last, as they are where nobody looks for them.
     pub(crate) elsewhere: BTreeSet<ChunkId>,
     /// Chunks that a gateway could not put when it tried last, as there was no room.
-    pub(crate) without_room: BTreeSet<(NodeId, ChunkId)>,
+    pub(crate) without_room: BTreeMap<(NodeId, ChunkId), Instant>,
     /// The first observation that is impossible.
     pub(crate) wrong: Option<String>,
     /// Operations that ended as they should.

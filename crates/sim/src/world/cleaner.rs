@@ -439,7 +439,8 @@ impl World<'_> {
             references.iter().filter(|(manifest, reference)| reference.chunk == *id && !removed.contains(manifest));
         let mut manifests = of.filter_map(|(manifest, _)| Some((*manifest, self.promises.get(manifest)?))).peekable();
         let is_lost = |(manifest, promise): (ChunkId, &Arc<Promise>)| {
-            promise.holders.iter().all(|holder| self.harmed(manifest, *holder).is_some())
+            let holders = self.holders_since(manifest, promise);
+            holders.iter().all(|holder| self.harmed(manifest, *holder).is_some())
         };
         manifests.peek().is_some() && manifests.all(is_lost)
     }

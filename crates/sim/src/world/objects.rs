@@ -31,7 +31,7 @@ impl World<'_> {
     }
 
     /// What is referred to has its copies, as what refers to it wants it, or as the map has it under which that was promised, but
-    /// for those that are harmed.
+    /// for those that are harmed. When copies went since there were enough, these were as many as a newer map has.
     fn check_referenced(&mut self, id: ChunkId, redundancy: Option<Redundancy>) {
         let newest = self.maps.len() - 1;
         let replies = self.gateways.as_ref().map(|gateways| &gateways.replies.promised);
@@ -41,12 +41,13 @@ impl World<'_> {
             _ => promised.get_key_value(&(id, redundancy)),
         });
         let (redundancy, map) = promised.map_or((redundancy, newest), |((_, redundancy), map)| (*redundancy, *map));
+        let all = (id, NodeId(0))..=(id, NodeId(u32::MAX));
+        let map = if self.let_go.range(all.clone()).next().is_some() { newest } else { map };
         let goal = self.goal(map, redundancy);
         let good: Vec<NodeId> = self.nodes.keys().copied().filter(|node| self.holds(*node, &id).is_some()).collect();
         if goal.is_met(self.spread(map, &good)) {
             return;
         }
-        let all = (id, NodeId(0))..=(id, NodeId(u32::MAX));
         let harmed = self.damaged.range(all.clone()).chain(self.lost.range(all)).map(|(_, node)| *node);
         let harmed: BTreeSet<NodeId> = harmed.filter(|node| !good.contains(node)).collect();
         if !goal.is_met(self.spread(map, good.iter().chain(&harmed))) {

@@ -73,7 +73,7 @@ impl World<'_> {
     ) -> (Vec<NodeId>, BTreeSet<Excuse>) {
         let mut excuses = BTreeSet::new();
         let mut left = Vec::new();
-        for holder in &promise.holders {
+        for holder in &self.holders_since(id, promise) {
             if !asked.contains(holder) {
                 excuses.insert(if promise.map > map { Excuse::OlderMap } else { Excuse::Regrouped });
             } else if let Some(excuse) = self.harmed_since(id, *holder, since) {

@@ -1,6 +1,6 @@
 //! What gateways are answered about chunks, judged: whether what is not found is only where nobody looks for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{GetError, PutError};
@@ -23,10 +23,6 @@ pub(super) struct Replies {
     pub(super) unfound: Option<(NodeId, Instant)>,
     /// Whether cleaning cannot go on for such a chunk.
     pub(super) stuck: bool,
-}
-
-fn mark<T: Ord>(all: &mut BTreeSet<T>, id: T, is: bool) {
-    let _ = if is { all.insert(id) } else { all.remove(&id) };
 }
 
 impl World<'_> {
@@ -58,15 +54,21 @@ impl World<'_> {
             self.gateways.iter_mut().for_each(|gateways| gateways.replies.unfound = Some((by, now)));
         }
         if let Some(gateways) = &self.gateways {
-            mark(&mut lock(&gateways.scheduler.queues).history.elsewhere, id, excused);
+            let elsewhere = &mut lock(&gateways.scheduler.queues).history.elsewhere;
+            let _ = if excused { elsewhere.insert(id) } else { elsewhere.remove(&id) };
         }
     }
 
-    /// The same for a put that began then.
+    /// The same for a put that began then. What ends well that had begun before says nothing of one that failed meanwhile.
     pub(super) fn judge_put(&mut self, by: NodeId, id: ChunkId, error: Option<&PutError>, since: Instant) {
         let excused = self.healed && error.is_some_and(|error| self.was_full(id, error, by, since));
         if let Some(gateways) = &self.gateways {
-            mark(&mut lock(&gateways.scheduler.queues).history.without_room, (by, id), excused);
+            let without_room = &mut lock(&gateways.scheduler.queues).history.without_room;
+            if excused {
+                without_room.insert((by, id), self.now);
+            } else if without_room.get(&(by, id)).is_some_and(|failed| *failed < since) {
+                without_room.remove(&(by, id));
+            }
         }
     }
 

@@ -73,6 +73,7 @@ impl World<'_> {
             target::Event::Stored { id: chunk, .. } => {
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
+                self.let_go.remove(&(chunk, id));
                 if self.holds(id, &chunk).is_some() {
                     // Written again: the damage is made good.
                     if let Some(excuse) = self.harmed(chunk, id) {
@@ -86,6 +87,10 @@ impl World<'_> {
                 self.note(21, id, 0, || trace::target_event(&event));
                 // A put does not know of the copies that a holder makes.
                 self.open.values_mut().for_each(|asked| asked.share(chunk));
+            }
+            target::Event::LetGo { id: chunk, .. } => {
+                self.note(22, id, 0, || trace::target_event(&event));
+                self.lets_go(id, chunk);
             }
             // Nothing follows from them.
             target::Event::Ignored(IgnoredReason::Late | IgnoredReason::OtherMap | IgnoredReason::Busy) => {}
@@ -190,7 +195,7 @@ impl World<'_> {
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let Putting { id, payload, redundancy, begun, .. } = put;
-        let promise = Arc::new(Promise { map, redundancy, holders: holders.to_vec() });
+        let promise = Arc::new(Promise { map, redundancy, holders: self.still_there(map, &id, holders) });
         if self.is_counted_on(by, id, &payload, &promise, begun.1) {
             self.acknowledged.insert(id, payload);
             self.promise(id, promise);
@@ -221,7 +226,7 @@ impl World<'_> {
             // A holder that is down is checked when it is back; what harmed a copy is known.
             let down = matches!(self.nodes.get(&holder).map(|n| &n.machine), Some(NodeMachine::Down(_)));
             let good = down || self.holds(holder, &id).as_ref() == Some(bytes);
-            if !good {
+            if !good && !self.went_rightly(map, put, holder) {
                 match self.harmed(id, holder) {
                     Some(excuse) => self.excuse(excuse, holder, id),
                     None => self.fail(format!("{id:?} was acknowledged, but {holder} has no good durable copy")),

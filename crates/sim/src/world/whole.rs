@@ -26,7 +26,7 @@ impl World<'_> {
         }
         if self.whole.next.is_none_or(|at| at <= self.now) {
             self.whole.next = Some(self.now + PAUSE);
-            self.whole.whole = self.lacking().is_none();
+            self.whole.whole = self.not_whole().is_none();
         }
         self.whole.whole
     }
@@ -36,8 +36,13 @@ impl World<'_> {
         self.scenario.config.census_interval > Span::ZERO && self.gateways.is_none() && self.cleaning.is_none()
     }
 
+    /// What is not as it should be, and can be.
+    pub(super) fn not_whole(&self) -> Option<String> {
+        self.lacking().or_else(|| self.too_many())
+    }
+
     /// A chunk with too few copies, and why that is no excuse.
-    pub(super) fn lacking(&self) -> Option<String> {
+    fn lacking(&self) -> Option<String> {
         let newest = self.maps.len() - 1;
         for (id, promise) in &self.promises {
             let goal = self.goal(newest, promise.redundancy);
@@ -62,6 +67,17 @@ impl World<'_> {
         let keepers = map.keepers(map.group_of(id));
         // Nobody who is asked has a good copy: all were lost, or are where no map looks.
         if !keepers.iter().any(|keeper| self.holds(*keeper, id).is_some()) {
+            return Some(Excuse::LostDisk);
+        }
+        // All copies were lost of which somebody knew that so many are wanted.
+        let knows = |node: &NodeId| match self.nodes.get(node).map(|node| &node.machine) {
+            Some(NodeMachine::Target(_, disk)) => {
+                let redundancy = disk.wanted(id).map(|wanted| wanted.redundancy(map.redundancy()));
+                self.holds(*node, id).is_some() && redundancy.is_some_and(|redundancy| redundancy.pieces() >= copies)
+            }
+            _ => false,
+        };
+        if !keepers.iter().any(knows) {
             return Some(Excuse::LostDisk);
         }
         // Of those that have it where no map looks any more, nobody knows what it is kept for.

@@ -1,0 +1,195 @@
+//! Copies beyond those that are wanted: of a target that was taken for lost and is back, of a put that asked one more, or where the
+//! layout before had them. They go, when nobody can need them any more.
+//!
+//! 1. Whoever has one too many notes a moment.
+//! 2. All copies that stay are promised, as to a put that counts on them.
+//! 3. Who noted the moment lets its copy go, unless it was promised to somebody since then.
+//!
+//! So of two stewards that would let different copies go at most one succeeds: the other counts on what the first lets go, either
+//! before that is noted, and then finds its own copies promised, or after, and then the copy stays. And whoever was promised a copy
+//! that goes is promised those that stay (`docs/healing.md`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::copies::Copies;
+use super::{ASKED, AT_ONCE, Bug, REMEMBERED, Turn};
+use crate::id::{ChunkId, NodeId, TxnId};
+use crate::redundancy::Wanted;
+use crate::time::{Instant, Span};
+use crate::wire::{Ack, Message};
+
+/// A chunk with more copies than are wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Surplus {
+    /// What stays, and what it is kept for.
+    stay: BTreeMap<NodeId, Wanted>,
+    go: Vec<NodeId>,
+}
+
+impl Surplus {
+    /// Which of these copies may go, if any. They may when nothing lacks of what is wanted.
+    pub(super) fn of(copies: &Copies<'_>, bug: Option<Bug>) -> Option<Self> {
+        if copies.all.len() <= 1 {
+            return None;
+        }
+        let stay: BTreeMap<NodeId, Wanted> = copies.to_stay(bug).into_iter().collect();
+        let go: Vec<NodeId> =
+            copies.all.iter().map(|(holder, _)| *holder).filter(|holder| !stay.contains_key(holder)).collect();
+        (!go.is_empty()).then_some(Self { stay, go })
+    }
+}
+
+/// What is done of it, and by whom it is still owed.
+#[derive(Debug)]
+enum Step {
+    Note,
+    Promise,
+    LetGo,
+}
+
+#[derive(Debug)]
+struct Open {
+    id: ChunkId,
+    surplus: Surplus,
+    step: Step,
+    /// Which moment each noted that has one too many.
+    noted: BTreeMap<NodeId, u64>,
+    owed: BTreeSet<NodeId>,
+    asked: u8,
+    again: Instant,
+}
+
+/// Those of a group.
+#[derive(Debug, Default)]
+pub(super) struct AllSurplus {
+    /// Since when a chunk is known to have its copies, and more.
+    since: BTreeMap<ChunkId, Instant>,
+    due: BTreeMap<ChunkId, Surplus>,
+    open: BTreeMap<TxnId, Open>,
+}
+
+/// How long all copies that stay have to be known before another goes. Whoever reads or lists meanwhile asks one target after the
+/// other: he might ask one before its copy was made, and the other after its copy went. None of that takes longer than this.
+fn patience(turn: &Turn<'_>) -> Span {
+    let longest = turn.config.give_up;
+    if turn.bug == Some(Bug::LetGoAtOnce) { Span::ZERO } else { longest + longest.div(8) }
+}
+
+impl AllSurplus {
+    /// A chunk has these copies, of which some may go. When it is to be looked at again.
+    pub(super) fn found(&mut self, turn: &Turn<'_>, id: ChunkId, surplus: Surplus) -> Instant {
+        if self.open.values().any(|open| open.id == id) || self.due.contains_key(&id) {
+            return turn.now + turn.config.census_interval;
+        }
+        let is_full = self.since.len() >= REMEMBERED || self.due.len() >= REMEMBERED;
+        let patience = patience(turn);
+        if is_full && !self.since.contains_key(&id) {
+            // What is not looked at any more may be remembered.
+            self.since.retain(|_, since| turn.now.since(*since) < patience.times(4));
+            return turn.now + patience;
+        }
+        let due = *self.since.entry(id).or_insert(turn.now) + patience;
+        if due > turn.now {
+            return due;
+        }
+        self.due.insert(id, surplus);
+        turn.now + turn.config.census_interval
+    }
+
+    /// A chunk has no copies that may go.
+    pub(super) fn forget(&mut self, id: &ChunkId) {
+        self.since.remove(id);
+        self.due.remove(id);
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.open.values().map(|open| open.again).min()
+    }
+
+    /// Begins with those that are due, and asks again whoever is late.
+    pub(super) fn wake(&mut self, turn: &mut Turn<'_>, mut new_txn: impl FnMut() -> TxnId) {
+        let now = turn.now;
+        for (txn, open) in self.open.iter_mut().filter(|(_, open)| open.again <= now) {
+            open.ask(turn, *txn);
+        }
+        self.open.retain(|_, open| open.asked <= ASKED);
+        while self.open.len() < AT_ONCE {
+            let Some((id, surplus)) = self.due.pop_first() else { return };
+            self.since.remove(&id);
+            let (step, noted, owed) = (Step::Note, BTreeMap::new(), surplus.go.iter().copied().collect());
+            let mut open = Open { id, surplus, step, noted, owed, asked: 0, again: turn.now };
+            let txn = new_txn();
+            open.ask(turn, txn);
+            self.open.insert(txn, open);
+        }
+    }
+
+    /// Somebody who has one too many noted a moment. Whether he was asked to.
+    pub(super) fn noted(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, note: u64, next: TxnId) -> bool {
+        let Some(open) = self.open.get_mut(&txn) else { return false };
+        if !open.owed.remove(&from) {
+            return false;
+        }
+        open.noted.insert(from, note);
+        self.go_on(turn, txn, next);
+        true
+    }
+
+    /// An answer that is none of the chunks that are to be put. Whether it was asked for.
+    pub(super) fn acked(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, ack: Ack, next: TxnId) -> bool {
+        let Some(open) = self.open.get_mut(&txn).filter(|open| open.owed.contains(&from)) else { return false };
+        match (&open.step, ack) {
+            // It is asked again.
+            (_, Ack::Pending) => {}
+            (Step::Promise, Ack::Durable) | (Step::LetGo, _) => {
+                open.owed.remove(&from);
+                self.go_on(turn, txn, next);
+            }
+            // What was to stay is not there.
+            (Step::Promise | Step::Note, _) => drop(self.open.remove(&txn)),
+        }
+        true
+    }
+
+    fn go_on(&mut self, turn: &mut Turn<'_>, txn: TxnId, next: TxnId) {
+        let Some(mut open) = self.open.remove(&txn) else { return };
+        if open.owed.is_empty() {
+            (open.step, open.owed) = match open.step {
+                Step::Note if turn.bug == Some(Bug::TrustCount) => {
+                    (Step::LetGo, open.surplus.go.iter().copied().collect())
+                }
+                Step::Note => (Step::Promise, open.surplus.stay.keys().copied().collect()),
+                Step::Promise => (Step::LetGo, open.surplus.go.iter().copied().collect()),
+                Step::LetGo => return,
+            };
+            open.asked = 0;
+            open.ask(turn, next);
+            self.open.insert(next, open);
+        } else {
+            self.open.insert(txn, open);
+        }
+    }
+}
+
+impl Open {
+    /// Asks whoever owes an answer, if that was not done too often.
+    fn ask(&mut self, turn: &mut Turn<'_>, txn: TxnId) {
+        self.asked += 1;
+        self.again = turn.now + turn.config.bid_timeout.times(self.asked.into());
+        if self.asked > ASKED {
+            return;
+        }
+        let id = self.id;
+        for to in &self.owed {
+            let message = match self.step {
+                Step::Note => Message::Surplus { txn, id, note: None },
+                Step::Promise => {
+                    let wanted = self.surplus.stay.get(to).copied().unwrap_or(Wanted::BY_MAP);
+                    Message::Probe { txn, id, wanted }
+                }
+                Step::LetGo => Message::Surplus { txn, id, note: self.noted.get(to).copied() },
+            };
+            turn.out.push((*to, message));
+        }
+    }
+}

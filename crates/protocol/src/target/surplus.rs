@@ -1,0 +1,46 @@
+//! Copies beyond those that are wanted, as their holders see them: see [`steward`](crate::steward).
+
+use super::{Ack, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId, WriteFailure};
+use crate::id::Epoch;
+use crate::rng::mix;
+
+impl Target {
+    /// A steward says that the copy here is one too many: from now on it is noted who is promised it, and with such a `note` it goes,
+    /// unless it was promised since.
+    pub(super) fn surplus(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, id: ChunkId, note: Option<u64>) {
+        if epoch != self.setup.map.epoch {
+            // Others may be in the group.
+            return self.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
+        let life = mix(self.setup.seed) as u32;
+        let Some(note) = note else {
+            if let Some(mark) = self.marks.next() {
+                let note = u64::from(life) << 32 | u64::from(mark);
+                self.tell(from, &Message::Noted { txn, note });
+            }
+            return;
+        };
+        // Of what was promised in an earlier life nothing is known. What is being put from here stays until that is over.
+        if (note >> 32) as u32 != life || self.is_restoring(&id) {
+            return self.tell(from, &Message::Ack { txn, ack: Ack::Durable });
+        }
+        let mark = note as u32;
+        self.begin_effect(Effect::Discard { ids: vec![id], mark, since: mark }, Pending::Surplus { from, txn, id });
+    }
+
+    pub(super) fn let_go(
+        &mut self,
+        (from, txn, id): (NodeId, TxnId, ChunkId),
+        dropped: bool,
+        bytes: u64,
+        result: Result<(), WriteFailure>,
+    ) {
+        self.note_failure(result);
+        if dropped {
+            self.setup.chunks = self.setup.chunks.saturating_sub(1);
+            self.event(Event::LetGo { id, bytes });
+        }
+        let ack = if dropped { Ack::Unknown } else { Ack::Durable };
+        self.tell(from, &Message::Ack { txn, ack });
+    }
+}

@@ -1,0 +1,122 @@
+//! Copies that go because there are enough others: whether there are, and whether none stays beyond those that are wanted.
+
+use std::sync::Arc;
+
+use protocol::id::{ChunkId, NodeId};
+
+use super::promise::Promise;
+use super::workload::Putting;
+use super::{NodeMachine, World};
+
+impl World<'_> {
+    /// A target let its copy of a chunk go. Those that are left are enough for what was acknowledged, and count from now on.
+    pub(super) fn lets_go(&mut self, by: NodeId, id: ChunkId) {
+        self.let_go.insert((id, by));
+        self.durable_at.entry(id).or_default().remove(&by);
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let left = self.copies_left(map, &id);
+        let domains = self.spread(map, &left);
+        let promise = self.promises.get(&id).cloned();
+        let gateways = self.gateways.iter().flat_map(|gateways| &gateways.replies.promised);
+        let redundancies = gateways.filter(|((of, _), _)| *of == id).map(|((_, redundancy), _)| *redundancy);
+        let goals = redundancies.chain(promise.iter().map(|promise| promise.redundancy)).map(|of| self.goal(map, of));
+        if let Some(goal) = goals.max().filter(|goal| !goal.is_met(domains)) {
+            self.fail(format!(
+                "{by} let its copy of {id:?} go, and copies in {} failure domains were acknowledged: {left:?} have one",
+                goal.pieces()
+            ));
+        }
+        if let Some(promise) = promise {
+            self.promises.insert(id, Arc::new(Promise { map, holders: left, ..*promise }));
+        }
+    }
+
+    /// Who is asked for a chunk under a map and has a copy. Of who is down that counts that he had.
+    fn copies_left(&self, map: usize, id: &ChunkId) -> Vec<NodeId> {
+        let mut left = self.asked(map, id);
+        left.sort_unstable();
+        left.dedup();
+        left.retain(|node| match self.nodes.get(node).map(|node| &node.machine) {
+            Some(NodeMachine::Target(..)) => self.holds(*node, id).is_some() || self.damaged.contains(&(*id, *node)),
+            Some(NodeMachine::Down(_)) => self.had(*node, id),
+            _ => false,
+        });
+        left
+    }
+
+    /// Whether a target had a durable copy, which is neither lost nor gone.
+    fn had(&self, node: NodeId, id: &ChunkId) -> bool {
+        let was_durable = self.durable_at.get(id).is_some_and(|at| at.contains_key(&node));
+        was_durable && !self.lost.contains(&(*id, node)) && !self.let_go.contains(&(*id, node))
+    }
+
+    /// Those of these holders that did not let their copy go; and who else has one, if one of them did.
+    pub(super) fn still_there(&self, map: usize, id: &ChunkId, holders: &[NodeId]) -> Vec<NodeId> {
+        let went = |holder: &NodeId| self.let_go.contains(&(*id, *holder));
+        let mut there: Vec<NodeId> = holders.iter().copied().filter(|holder| !went(holder)).collect();
+        if there.len() < holders.len() {
+            let others = self.copies_left(map, id).into_iter().filter(|other| !holders.contains(other));
+            there.extend(others);
+        }
+        there
+    }
+
+    /// The holders that an acknowledgement named; where one of them let its copy go, those that count since.
+    pub(super) fn holders_since(&self, id: ChunkId, promise: &Promise) -> Vec<NodeId> {
+        let went = |holder: &NodeId| self.let_go.contains(&(id, *holder));
+        let mut holders: Vec<NodeId> = promise.holders.iter().copied().filter(|holder| !went(holder)).collect();
+        if holders.len() < promise.holders.len()
+            && let Some(now) = self.promises.get(&id)
+        {
+            holders.extend(now.holders.iter().filter(|holder| !promise.holders.contains(holder)));
+        }
+        holders
+    }
+
+    /// Whether a holder let its copy go while a put was under way that counts on it, and others are enough for that.
+    pub(super) fn went_rightly(&self, map: usize, put: &Putting, holder: NodeId) -> bool {
+        let left = self.copies_left(map, &put.id);
+        self.let_go.contains(&(put.id, holder)) && self.goal(map, put.redundancy).is_met(self.spread(map, &left))
+    }
+
+    /// A chunk with a copy too many, if nothing is in the way of letting it go.
+    pub(super) fn too_many(&self) -> Option<String> {
+        let newest = self.maps.len() - 1;
+        for (id, promise) in &self.promises {
+            let group = self.group(newest, id);
+            let map = &self.maps[newest];
+            let mut holders = map.keepers(map.group_of(id));
+            holders.retain(|node| self.holds(*node, id).is_some());
+            let kept_for = |node: &NodeId| match &self.nodes[node].machine {
+                NodeMachine::Target(_, disk) => disk.wanted(id),
+                _ => None,
+            };
+            let alike = holders.windows(2).all(|pair| kept_for(&pair[0]) == kept_for(&pair[1]));
+            // Others may have put it for more.
+            let wanted = holders.iter().filter_map(kept_for).map(|wanted| wanted.redundancy(map.redundancy()));
+            let goal = self.goal(newest, promise.redundancy);
+            let pieces = wanted.fold(goal, |most, wanted| most.max(wanted)).pieces();
+            let strays = holders.iter().any(|node| !group.contains(node));
+            let domains = self.spread(newest, holders.iter().filter(|node| group.contains(node)));
+            if domains >= pieces
+                && (strays || alike && holders.len() > pieces)
+                && holders.iter().all(|node| self.can_forget(*node))
+            {
+                return Some(format!(
+                    "{id:?} needs {pieces} copies, and is on {holders:?}, of which {group:?} are its group"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Whether a target has room to say that a copy is gone.
+    fn can_forget(&self, id: NodeId) -> bool {
+        match self.nodes.get(&id).map(|node| &node.machine) {
+            Some(NodeMachine::Target(_, disk)) => {
+                !disk.has_failed() && disk.space().free > 2 * self.scenario.disks.segment
+            }
+            _ => false,
+        }
+    }
+}
