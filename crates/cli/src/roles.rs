@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
@@ -16,9 +16,12 @@ use node::{ClusterConfig, MapFile, metrics};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
+use crate::authority::{self, Database};
+use crate::background::Background;
+use crate::gateway_file::GatewayFile;
 use crate::node_cluster::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, gateway_file, local_cluster, permissions, process, s3_endpoint, watch};
+use crate::{clean, gateway, gateway_file, join, local_cluster, permissions, process, s3_endpoint, watch};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -36,23 +39,31 @@ const CHUNKS: Duration = Duration::from_secs(1);
 
 /// Runs `reservoir target` until a signal.
 pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
-    let config = local_cluster::read(&args.config)?;
-    if args.new {
-        return Ok(node::target::make_store(&config, args.id)?);
-    }
-    let config = if config.layout.is_some() { config } else { local_cluster::load(&args.config)? };
     if args.with_parent {
         process::stop_with_parent()?;
     }
+    let (path, id) = match (&args.data, args.id) {
+        (Some(directory), wanted) => {
+            let member = join::prepare(directory, wanted, &args.join)?;
+            (member.config, member.id)
+        }
+        (None, Some(id)) => (args.config.clone(), id),
+        (None, None) => bail!("which target to be is not known: name it with --id N, or its directory with --data DIR"),
+    };
+    let config = local_cluster::read(&path)?;
+    if args.new {
+        return Ok(node::target::make_store(&config, id)?);
+    }
+    let config = if config.layout.is_some() { config } else { local_cluster::load(&path)? };
     // Connections for its metrics must not take what its store opens.
     process::open_many_files();
-    node::target::check_directory(&config, args.id)?;
-    let page = metrics_listener(&config, args.id)?;
+    node::target::check_directory(&config, id)?;
+    let page = metrics_listener(&config, id)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("the thread for signals and metrics cannot be started")?;
-    runtime.block_on(run_target(&config, args.id, page))
+    runtime.block_on(run_target(&config, id, page))
 }
 
 /// The socket of a target's metrics, bound before the target starts: when it cannot be had, nothing was begun.
@@ -80,8 +91,7 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
         let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
         let metrics = target.metrics();
         let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.page());
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-        let check = gateway::HostCheck { names: vec![name], names_in: None };
+        let check = gateway::HostCheck { names: vec![process::host()], names_in: None };
         let router = gateway::guarded(Router::new().route("/metrics", get(page)), check);
         tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
     }
@@ -122,6 +132,25 @@ fn gateway_threads() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the gateway's threads cannot be started")
 }
 
+/// The desk where targets join, and what lets this gateway follow the maps in a database, if there is one.
+fn join_desk(
+    args: &GatewayArgs,
+    file: &GatewayFile,
+    cluster: &Arc<NodeCluster>,
+) -> anyhow::Result<(gateway::JoinDesk, Option<Background>)> {
+    let who = format!("the gateway at {}", file.http);
+    let url = gateway_file::database(args.catalog.url.as_deref(), file.s3.as_ref());
+    // The catalog of a gateway without S3 is used by nobody.
+    let url = url.filter(|_| file.s3.is_some());
+    let database = url.map(|url| Database::open(&url, &args.config, &who)).transpose()?.map(Arc::new);
+    let follower = database.as_ref().map(|database| database.follow(cluster.client())).transpose()?;
+    let classes = cluster.classes().iter().map(|(name, redundancy)| (name.to_owned(), redundancy)).collect();
+    let authority = authority::of_gateway(&args.config, database.as_ref());
+    let key = cluster.client().config().key()?;
+    let cluster = Arc::clone(cluster) as Arc<dyn gateway::Cluster>;
+    Ok((gateway::JoinDesk::new(cluster, authority, &key, classes)?, follower))
+}
+
 /// Runs `reservoir gateway` until a signal.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let config = local_cluster::load(&args.config)?;
@@ -140,6 +169,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     // It ends when this function does.
     let _watch =
         watch::start(gateway::Cluster::watch(&*cluster), cluster.client(), settings.with_extension("history"))?;
+    // It ends when this function does.
+    let (desk, _follower) = join_desk(args, &file, &cluster)?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.
@@ -149,7 +180,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         s3.map(|s3_endpoint| ((s3_endpoint.server, s3_endpoint.listener), s3_endpoint.heartbeat)).unzip();
     let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
     let check = gateway::HostCheck { names: file.names, names_in: Some("gateway.toml") };
-    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, check, counts);
+    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, check, counts, desk);
     let runtime = gateway_threads()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new().context("the gateway cannot register for signals")?;
