@@ -44,12 +44,9 @@ pub(crate) fn of_operator(config: &Path, catalog: Option<&str>) -> anyhow::Resul
     })
 }
 
-/// What decides the maps for a gateway, which may have a catalog in a database.
-pub(crate) fn of_gateway(config: &Path, database: Option<&Arc<Database>>) -> Arc<dyn MapAuthority> {
-    match database {
-        Some(database) => Arc::clone(database) as Arc<dyn MapAuthority>,
-        None => Arc::new(MapOfFile::of_gateway(config)),
-    }
+/// What decides the maps where one gateway is: its file.
+pub(crate) fn of_gateway(config: &Path) -> Arc<dyn MapAuthority> {
+    Arc::new(MapOfFile::of_gateway(config))
 }
 
 fn user() -> String {

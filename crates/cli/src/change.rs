@@ -104,7 +104,10 @@ pub(crate) fn next(
     let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
     let highest = |config: &ClusterConfig| config.targets.iter().map(|target| target.id).max();
     let last_id = present.last_id.max(highest(present)).filter(|last| Some(*last) > highest(&next));
-    Ok((ClusterConfig { settled, last_id, ..next }, plan))
+    let next = ClusterConfig { settled, last_id, ..next };
+    let text = toml::to_string(&next).context("the next cluster map cannot be written")?;
+    // What nobody could read must not become the newest.
+    Ok((ClusterConfig::parse(&text, &present.path).map(|read| ClusterConfig { path: next.path, ..read })?, plan))
 }
 
 /// The cluster as it is to be.

@@ -174,5 +174,33 @@ mod tests {
         assert_ne!(JoinKey::new(&[8; 32]).request_tag("0123", b"{}"), request);
     }
 
-    const FIXED: [&str; 2] = ["", ""];
+    const FIXED: [&str; 2] = [
+        "eca10e2b2c51f7b04030f2d82fecca84cb5a4884c7da79eb88270088a596c112",
+        "a11ad3690375b1f859cdd863056a7cc136c7d389381e3097559f68eb0f50754e",
+    ];
+
+    #[test]
+    fn a_request_is_written_as_it_was() {
+        let request = Request {
+            version: VERSION,
+            nonce: "00".repeat(16),
+            again: false,
+            id: None,
+            replace: Some(7),
+            drop_copies: false,
+            domain: None,
+            host: "s4".to_owned(),
+            listen: ([10, 0, 0, 7], 7000).into(),
+            metrics: None,
+            data: "/srv/disk/store".to_owned(),
+            capacity: "2TiB".to_owned(),
+        };
+        let text = "{\"version\":1,\"nonce\":\"00000000000000000000000000000000\",\"again\":false,\"id\":null,\"replace\":7,\
+                    \"drop_copies\":false,\"domain\":null,\"host\":\"s4\",\"listen\":\"10.0.0.7:7000\",\"metrics\":null,\
+                    \"data\":\"/srv/disk/store\",\"capacity\":\"2TiB\"}";
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert!(serde_json::from_str::<Request>(text).is_ok() && check_version(2).is_err());
+        let answer = "{\"version\":1,\"id\":10,\"says\":\"epoch 2\",\"map\":\"AQ==\"}";
+        assert_eq!(serde_json::to_string(&serde_json::from_str::<Answer>(answer).unwrap()).unwrap(), answer);
+    }
 }

@@ -12,11 +12,11 @@ use axum::http::header;
 use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
 use node::target::TargetNode;
-use node::{ClusterConfig, MapFile, metrics};
+use node::{Client, ClusterConfig, MapFile, metrics};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
-use crate::authority::{self, Database};
+use crate::authority::{self, Database, MapAuthority};
 use crate::background::Background;
 use crate::gateway_file::GatewayFile;
 use crate::node_cluster::NodeCluster;
@@ -132,23 +132,31 @@ fn gateway_threads() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the gateway's threads cannot be started")
 }
 
-/// The desk where targets join, and what lets this gateway follow the maps in a database, if there is one.
-fn join_desk(
+/// What decides the cluster map, and what lets this gateway follow it where that is a database.
+fn map_authority(
     args: &GatewayArgs,
     file: &GatewayFile,
+    client: &Client,
+) -> anyhow::Result<(Arc<dyn MapAuthority>, Option<Background>)> {
+    // A gateway without S3 shares no catalog.
+    let shared = file.s3.as_ref().and_then(|s3| gateway_file::database(args.catalog.url.as_deref(), Some(s3)));
+    let Some(url) = shared else { return Ok((authority::of_gateway(&args.config), None)) };
+    let database = Arc::new(Database::open(&url, &args.config, &format!("the gateway at {}", file.http))?);
+    let follower = database.follow(client)?;
+    Ok((database, Some(follower)))
+}
+
+/// The gateway's pages, and the desk where targets join.
+fn pages(
     cluster: &Arc<NodeCluster>,
-) -> anyhow::Result<(gateway::JoinDesk, Option<Background>)> {
-    let who = format!("the gateway at {}", file.http);
-    let url = gateway_file::database(args.catalog.url.as_deref(), file.s3.as_ref());
-    // The catalog of a gateway without S3 is used by nobody.
-    let url = url.filter(|_| file.s3.is_some());
-    let database = url.map(|url| Database::open(&url, &args.config, &who)).transpose()?.map(Arc::new);
-    let follower = database.as_ref().map(|database| database.follow(cluster.client())).transpose()?;
+    authority: Arc<dyn MapAuthority>,
+    check: gateway::HostCheck,
+    counts: Option<gateway::S3Counts>,
+) -> anyhow::Result<Router> {
     let classes = cluster.classes().iter().map(|(name, redundancy)| (name.to_owned(), redundancy)).collect();
-    let authority = authority::of_gateway(&args.config, database.as_ref());
-    let key = cluster.client().config().key()?;
-    let cluster = Arc::clone(cluster) as Arc<dyn gateway::Cluster>;
-    Ok((gateway::JoinDesk::new(cluster, authority, &key, classes)?, follower))
+    let (key, cluster) = (cluster.client().config().key()?, Arc::clone(cluster) as Arc<dyn gateway::Cluster>);
+    let desk = gateway::JoinDesk::new(Arc::clone(&cluster), authority, &key, classes)?;
+    Ok(gateway::router(cluster, check, counts, desk))
 }
 
 /// Runs `reservoir gateway` until a signal.
@@ -170,7 +178,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let _watch =
         watch::start(gateway::Cluster::watch(&*cluster), cluster.client(), settings.with_extension("history"))?;
     // It ends when this function does.
-    let (desk, _follower) = join_desk(args, &file, &cluster)?;
+    let (authority, _follower) = map_authority(args, &file, cluster.client())?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.
@@ -180,7 +188,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         s3.map(|s3_endpoint| ((s3_endpoint.server, s3_endpoint.listener), s3_endpoint.heartbeat)).unzip();
     let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
     let check = gateway::HostCheck { names: file.names, names_in: Some("gateway.toml") };
-    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, check, counts, desk);
+    let router = pages(&cluster, authority, check, counts)?;
     let runtime = gateway_threads()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new().context("the gateway cannot register for signals")?;

@@ -41,8 +41,6 @@ impl Database {
     /// Decides `map`, if that of epoch `after` is the newest still.
     fn decide(&self, after: Option<u32>, map: &ClusterConfig) -> anyhow::Result<Verdict> {
         let document = map.document().context("the cluster map is too long: more than 4 MiB, compressed")?;
-        // What nobody could read must not become the newest.
-        ClusterConfig::received(&document, map)?;
         let micros = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or(0);
         let (document, who) = (document.bytes().to_vec(), self.who.clone());
         let decided = self.table.decide_map(after, &DecidedMap { epoch: map.epoch, document, who, micros })?;
@@ -123,7 +121,8 @@ impl Database {
 impl MapAuthority for Database {
     fn newest(&self) -> anyhow::Result<ClusterConfig> {
         let map = self.decided()?;
-        let map = map.context("no cluster map is in the database yet: start a gateway, which puts the one in use there")?;
+        let map =
+            map.context("no cluster map is in the database yet: start a gateway, which puts the one in use there")?;
         let file = local_cluster::read(&self.path)?.epoch;
         ensure!(
             file <= map.epoch,

@@ -204,7 +204,11 @@ fn newcomer(present: &ClusterConfig, request: &Request) -> anyhow::Result<Target
         address.ip().is_loopback() == is_local,
         "{} {}: name another address with --listen",
         address.ip(),
-        if is_local { "is not of the loopback interface, where all targets are" } else { "is not reached from other machines" }
+        if is_local {
+            "is not of the loopback interface, where all targets are"
+        } else {
+            "is not reached from other machines"
+        }
     );
     let beside = present.targets.iter().filter(|target| target.address.ip() == address.ip());
     let mut domains: Vec<&str> = beside.map(|target| target.domain.as_str()).collect();

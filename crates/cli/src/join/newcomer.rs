@@ -144,7 +144,10 @@ fn join(directory: &Path, gateway: &str, key_file: &Path, wanted: Option<u32>, a
         host: host(),
         listen,
         metrics: args.metrics,
-        data: store.to_str().context("the directory has a name that is no text: choose another with --data")?.to_owned(),
+        data: store
+            .to_str()
+            .context("the directory has a name that is no text: choose another with --data")?
+            .to_owned(),
         capacity: args.capacity.clone().map_or_else(|| free_capacity(directory), Ok)?,
     };
     // Whoever starts this again asks for the same, in case the answer is lost.
@@ -265,9 +268,9 @@ impl<'a> Speaker<'a> {
             return Err(self.unproven(status, &body));
         }
         // The header is text, whatever came.
-        String::from_utf8(body).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit())).with_context(|| {
-            format!("{} is no gateway's address: name the one that is `http` in its gateway.toml", self.gateway)
-        })
+        String::from_utf8(body).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit())).with_context(
+            || format!("{} is no gateway's address: name the one that is `http` in its gateway.toml", self.gateway),
+        )
     }
 
     fn ask(&self, challenge: &str, request: &Request) -> anyhow::Result<Answer> {
@@ -308,7 +311,9 @@ impl<'a> Speaker<'a> {
         }
         let words = serde_json::from_slice::<Refusal>(body).map(|refusal| printable(&refusal.error));
         let words = words.unwrap_or_else(|_| format!("it answered {status}"));
-        anyhow::anyhow!("the gateway at {gateway} takes no targets: {words}; name its `http` address, of this version, with --join")
+        anyhow::anyhow!(
+            "the gateway at {gateway} takes no targets: {words}; name its `http` address, of this version, with --join"
+        )
     }
 }
 
