@@ -102,6 +102,7 @@ fn a_target_joins_takes_chunks_and_starts_again_when_no_gateway_answers() {
         joining.words(&directory, &[]),
         vec!["target", "--id", "5", "--config", config.to_str().unwrap()],
     ];
+    assert!(error_of(&["target", "--data", &directory, "--id", "4"]).contains("is 5: leave --id out"));
     let mut alone = None;
     for words in ways {
         drop(alone.take());

@@ -64,7 +64,10 @@ fn reopen(directory: &Path) -> anyhow::Result<Member> {
 
 /// Joins a cluster, unless that was done, and makes the store.
 pub(crate) fn prepare(directory: &Path, wanted: Option<u32>, args: &JoinArgs) -> anyhow::Result<Member> {
-    let (Some(gateway), Some(key_file)) = (&args.join, &args.key_file) else { return reopen(directory) };
+    let (Some(gateway), Some(key_file)) = (&args.join, &args.key_file) else {
+        let member = reopen(directory)?;
+        return ensure_same(wanted, &member).map(|()| member);
+    };
     let is_new = !directory.exists();
     // The tree above is missing when a disk is not mounted.
     if is_new {
@@ -82,6 +85,7 @@ pub(crate) fn prepare(directory: &Path, wanted: Option<u32>, args: &JoinArgs) ->
         })?;
     }
     let member = member(&directory)?;
+    ensure_same(wanted, &member)?;
     if directory.join(UNDER_WAY).exists() {
         // A store that is there was made before this was broken off: nothing is in it yet.
         match node::target::make_store(&ClusterConfig::load(&member.config)?, member.id) {
@@ -91,6 +95,16 @@ pub(crate) fn prepare(directory: &Path, wanted: Option<u32>, args: &JoinArgs) ->
         fs::remove_file(directory.join(UNDER_WAY)).context("the note that joining is under way cannot be removed")?;
     }
     Ok(member)
+}
+
+fn ensure_same(wanted: Option<u32>, member: &Member) -> anyhow::Result<()> {
+    let id = member.id;
+    ensure!(
+        wanted.is_none_or(|wanted| wanted == id),
+        "the target of {} is {id}: leave --id out, or name another directory with --data",
+        member.config.display()
+    );
+    Ok(())
 }
 
 fn examined(directory: &Path) -> anyhow::Result<PathBuf> {
