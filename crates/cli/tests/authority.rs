@@ -127,6 +127,25 @@ fn of_many_operators_one_changes_the_database_and_gateways_follow() {
     fs::write(place.path().join("new"), text.replace("epoch = 3\n", "epoch = 5\n")).unwrap();
     fs::rename(place.path().join("new"), &config).unwrap();
     wait_for("the database has it", || shown(there, &catalog).is_some_and(|map| map["epoch"] == 5));
+    // Targets join at both gateways at once, and each gets a map of its own.
+    let key = cluster.directory.join("cluster.key").to_str().unwrap().to_owned();
+    let http = |file: &str| {
+        let text = fs::read_to_string(cluster.directory.join(file)).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("http = \"")).unwrap().trim_end_matches('"').to_owned()
+    };
+    let gateways = ["gateway.toml", "gateway-2.toml"].map(http);
+    let joined: Vec<Role> = (0..6)
+        .map(|n| {
+            let disk = place.path().join(format!("disk-{n}"));
+            let (gateway, disk) = (&gateways[n % 2], disk.to_str().unwrap());
+            let join = ["target", "--join", gateway, "--key-file", &key, "--capacity", "256MiB", "--data", disk];
+            Role::start(&join)
+        })
+        .collect();
+    wait_for("all have joined", || shown(there, &catalog).is_some_and(|map| map["epoch"] == 11));
+    assert_eq!(shown(there, &catalog).unwrap()["targets"].as_array().unwrap().len(), 11);
+    wait_for("the gateway uses the last map", || epoch(&cluster) == 11);
+    joined.into_iter().for_each(|role| assert!(role.stop()));
     assert!(cluster.stop());
 }
 
