@@ -11,7 +11,7 @@ mod sql;
 mod sqlite;
 mod transient;
 
-pub use postgres::{Hold, Postgres};
+pub use postgres::{DecidedMap, Hold, Postgres};
 pub use sqlite::Sqlite;
 pub use transient::Transient;
 

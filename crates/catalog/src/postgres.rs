@@ -4,6 +4,7 @@
 //! (a failed serialization, a deadlock, a unique key) is done again, and so is what a lost connection interrupted before
 //! the commit was asked for. What became of a commit that was not answered nobody knows: that is an error.
 
+mod maps;
 mod pool;
 mod tls;
 
@@ -14,6 +15,7 @@ use ::postgres::config::{Host, TargetSessionAttrs};
 use ::postgres::error::SqlState;
 use ::postgres::{Client, Config};
 
+pub use self::maps::DecidedMap;
 use self::pool::{Fate, Pool, Session, fate_of};
 use self::tls::Tls;
 use crate::sql::{ADDED_TABLES, Engine, FORMAT, TABLES, Value, amend, apply};
@@ -138,11 +140,11 @@ impl Postgres {
         }
         let types = |sql: &str| sql.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT").replace(" WITHOUT ROWID", "");
         if this.mark()?.is_some() {
-            for sql in ADDED_TABLES {
+            for sql in ADDED_TABLES.into_iter().chain([maps::TABLE]) {
                 this.pool.attempt(|session| session.execute(&types(sql)))?;
             }
         } else {
-            for sql in TABLES.into_iter().chain(ADDED_TABLES).chain([MARK]) {
+            for sql in TABLES.into_iter().chain(ADDED_TABLES).chain([maps::TABLE, MARK]) {
                 // Another gateway may make it at the same moment: then this is tried again, and finds it.
                 this.pool.attempt(|session| session.execute(&types(sql)))?;
             }

@@ -10,8 +10,10 @@ use protocol::transport::Transport;
 
 mod objects;
 mod plan;
+mod target;
 pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
-pub(crate) use plan::{ClusterCommand, PlanArgs};
+pub(crate) use plan::{ClusterCommand, PlanArgs, ShowArgs};
+pub(crate) use target::{JoinArgs, TargetArgs};
 
 /// A scale-out object store that negotiates reservations.
 ///
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Run a whole cluster on this machine until Ctrl-C: targets and a gateway.
     Up(UpArgs),
-    /// Run one target of a cluster.
+    /// Run one target of a cluster, or add this server's disk to a cluster and run it.
     Target(TargetArgs),
     /// Run a gateway: objects over S3, status and metrics over HTTP.
     Gateway(GatewayArgs),
@@ -73,7 +75,7 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
 }
 
 /// Where the catalog of objects is.
-#[derive(Clone, ClapArgs)]
+#[derive(Clone, Default, ClapArgs)]
 pub(crate) struct CatalogArg {
     /// The database of the catalog, postgres://USER@HOST/DATABASE (default: as gateway.toml says, or else a file). The
     /// password may stand in PGPASSWORD.
@@ -125,24 +127,6 @@ pub(crate) struct UpArgs {
     /// Print the demonstration's table as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Settings of `target`.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct TargetArgs {
-    /// The cluster's configuration.
-    #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
-    pub(crate) config: PathBuf,
-    /// Which target of the configuration to be.
-    #[arg(long, value_name = "N")]
-    pub(crate) id: u32,
-    /// Make an empty store in its directory, and exit. Once for each target and each empty disk: a target does not start
-    /// where there is no store, as the disk may only not be mounted.
-    #[arg(long)]
-    pub(crate) new: bool,
-    /// Stop when the process that started this one is gone.
-    #[arg(long, hide = true)]
-    pub(crate) with_parent: bool,
 }
 
 /// Settings of `gateway`.

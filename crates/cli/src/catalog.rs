@@ -29,7 +29,7 @@ pub(crate) enum CatalogLocation {
 impl CatalogLocation {
     /// As the command line has it, or the environment, or the file of the gateway.
     pub(crate) fn of(config: &Path, arg: &CatalogArg, file: Option<&S3File>) -> Self {
-        let url = arg.url.clone().filter(|url| !url.is_empty()).or_else(|| file.and_then(|file| file.catalog.clone()));
+        let url = gateway_file::database(arg.url.as_deref(), file);
         url.map_or_else(|| Self::File(gateway_file::directory(config).join("catalog.sqlite")), Self::Database)
     }
 

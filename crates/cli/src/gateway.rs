@@ -15,9 +15,11 @@ use crate::log;
 use crate::watch::Watch;
 
 mod host_check;
+mod join;
 mod live;
 mod metrics;
 pub(crate) use host_check::HostCheck;
+pub(crate) use join::JoinDesk;
 use live::History;
 pub(crate) use live::Live;
 pub(crate) use metrics::{Metrics, S3Counts};
@@ -43,8 +45,9 @@ struct Gateway {
     metrics: Metrics,
 }
 
-/// The gateway's pages, for those whom `check` lets ask. `s3` says what the S3 API does, if there is one.
-pub(crate) fn router(cluster: Arc<dyn Cluster>, check: HostCheck, s3: Option<S3Counts>) -> Router {
+/// The gateway's pages, for those whom `check` lets ask, and the desk where targets join. `s3` says what the S3 API does, if there is
+/// one.
+pub(crate) fn router(cluster: Arc<dyn Cluster>, check: HostCheck, s3: Option<S3Counts>, desk: JoinDesk) -> Router {
     let metrics = Metrics::new(cluster.watch(), s3);
     let gateway = Gateway { cluster, queries: Arc::new(Semaphore::new(QUERIES)), metrics };
     let router = Router::new()
@@ -59,7 +62,8 @@ pub(crate) fn router(cluster: Arc<dyn Cluster>, check: HostCheck, s3: Option<S3C
         .method_not_allowed_fallback(|method: Method| async move {
             Failure(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here"))
         })
-        .with_state(Arc::new(gateway));
+        .with_state(Arc::new(gateway))
+        .merge(desk.router());
     guarded(router, check)
 }
 

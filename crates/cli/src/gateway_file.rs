@@ -232,6 +232,11 @@ pub(crate) fn load_from(config: &Path, path: &Path) -> anyhow::Result<GatewayFil
     })
 }
 
+/// The database of the catalog: that of the command line or the environment, or else that of the file.
+pub(crate) fn database(arg: Option<&str>, s3: Option<&S3File>) -> Option<String> {
+    arg.filter(|url| !url.is_empty()).map(str::to_owned).or_else(|| s3.and_then(|s3| s3.catalog.clone()))
+}
+
 /// Lets objects up to this many bytes ride in their manifests.
 pub(crate) fn set_inline(directory: &Path, bytes: u64) -> anyhow::Result<()> {
     let config = directory.join("cluster.toml");

@@ -61,11 +61,12 @@ impl Cluster {
         let config = load(&config_path)?;
         let settings = config_path.with_file_name("gateway.toml");
         let gateway = gateway_file::load(&config_path)?;
-        ensure_stores(&config)?;
-        for target in &config.targets {
+        let here: Vec<&TargetConfig> = config.targets.iter().filter(|target| runs_here(&config, target)).collect();
+        ensure_stores(&config, &here)?;
+        for target in &here {
             ensure_free(target)?;
         }
-        let targets = config.targets.iter().map(|t| t.id).collect();
+        let targets = here.iter().map(|target| target.id).collect();
         let gateway = LocalGateway { settings, http: gateway.http, s3: gateway.s3 };
         Ok(Self { directory, config_path, targets, gateways: vec![gateway], created: false, new_user: None })
     }
@@ -344,6 +345,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         layout: None,
         previous: None,
         settled: None,
+        last_id: None,
         path: directory.join("cluster.toml"),
     };
     Ok((config, held, pages))
@@ -372,9 +374,17 @@ fn random_hex() -> anyhow::Result<String> {
     Ok(hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower))
 }
 
+/// Whether `up` runs a target: not one that joined by itself, on another machine or from a directory of its own.
+fn runs_here(config: &ClusterConfig, target: &TargetConfig) -> bool {
+    let is_of_this_machine = UdpSocket::bind((target.address.ip(), 0)).is_ok();
+    let own = target.data.parent().filter(|_| target.data.is_absolute()).map(|above| above.join("cluster.toml"));
+    is_of_this_machine && own.is_none_or(|own| own == config.path || !own.exists())
+}
+
 /// All that are missing are reported at once: a disk that is not mounted may hold several.
-fn ensure_stores(config: &ClusterConfig) -> anyhow::Result<()> {
-    let missing = node::target::without_store(config);
+fn ensure_stores(config: &ClusterConfig, of: &[&TargetConfig]) -> anyhow::Result<()> {
+    let mut missing = node::target::without_store(config);
+    missing.retain(|(id, _)| of.iter().any(|target| target.id == *id));
     let [(id, dir), ..] = missing.as_slice() else { return Ok(()) };
     if missing.len() == 1 {
         return Ok(node::target::check_directory(config, *id)?);

@@ -2,15 +2,18 @@
 
 mod api;
 mod args;
+mod authority;
 mod background;
 mod bench;
 mod catalog;
+mod change;
 mod clean;
 mod client;
 mod commands;
 mod demo;
 mod gateway;
 mod gateway_file;
+mod join;
 mod local_cluster;
 mod location;
 mod log;

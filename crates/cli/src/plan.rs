@@ -1,22 +1,21 @@
 //! The cluster map, and the next one: `reservoir cluster`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, ensure};
 use node::ClusterConfig;
 use node::config::{TargetConfig, problem};
 use protocol::id::{GroupId, NodeId};
-use protocol::redundancy::Redundancy;
 use serde::{Deserialize, Serialize};
 
 use crate::api::Status;
-use crate::args::{PlanArgs, TableArgs};
+use crate::args::{PlanArgs, ShowArgs};
+use crate::authority::{self, MapAuthority, Verdict};
+use crate::change::{self, Change, Rules, Stored};
 use crate::client::Gateway;
 use crate::gateway_file::S3File;
 use crate::output::{self, json, line};
-use crate::{gateway_file, local_cluster, units};
+use crate::{gateway_file, units};
 
 /// A file with targets alone.
 #[derive(Deserialize)]
@@ -66,6 +65,8 @@ struct ShownMap {
     groups: u32,
     /// Whether it leads to the layout before as well.
     carries_previous: bool,
+    /// Where its maps are decided.
+    decided: String,
     targets: Vec<Shown>,
 }
 
@@ -89,19 +90,16 @@ struct Row {
 /// Runs `reservoir cluster plan`.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let path = &args.rules.table.config;
-    let (text, present) = local_cluster::read_text(path)?;
+    let authority = authority::of_operator(path, args.rules.catalog.url.as_deref())?;
+    let present = authority.newest()?;
     let s3 = gateway_file::load_if_there(path)?.and_then(|file| file.s3);
     let stored = stored(args)?;
     if args.new {
-        return lay_out_anew(args, (&text, &present), stored);
+        return lay_out_anew(args, &*authority, &present, stored.bytes);
     }
-    let wished = wish(args, &present)?;
     let classes = s3.as_ref().map(S3File::redundancies).transpose()?.unwrap_or_default();
-    if stored > 0 && !args.rules.drop_copies {
-        ensure_copies_stay(args, &present, &classes)?;
-    }
-    let most = classes.values().copied().max().unwrap_or(Redundancy::Copies(wished.copies));
-    let (next, plan) = present.plan(&wished, &places(args, &present, &wished)?, most, stored, args.level)?;
+    let rules = Rules { stored: &stored, classes: &classes, drop_copies: args.rules.drop_copies };
+    let (next, plan) = change::next(&present, &asked_for(args, &present)?, &rules)?;
     if let Some(s3) = s3 {
         s3.storage_classes(&plan.map).context("a storage class could not be kept under the next map")?;
     }
@@ -112,9 +110,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
              that: nothing is written; wait until `reservoir status` says that every chunk has all its copies, or write it with \
              --forget-previous"
         );
-        // Nodes that use the present map take this for leave to forget.
-        let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
-        write((&text, &present), &ClusterConfig { settled, ..next.clone() })?;
+        decide(args, &*authority, &present, &next)?;
     }
     let row = |(id, moves): (&NodeId, &protocol::planner::moves::Move)| Row {
         id: id.0,
@@ -125,7 +121,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         epoch: next.epoch,
         cells: plan.map.cells(),
         groups: plan.map.groups(),
-        stored_bytes: stored,
+        stored_bytes: stored.bytes,
         moved_bytes: plan.moves.bytes(),
         strayed_bytes: plan.moves.strays,
         regroups: plan.regroups,
@@ -133,23 +129,27 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         link_mbps: present.protocol.link_mbps,
         written: args.write,
     };
-    if args.rules.table.json { json(&report) } else { print(&report, path, plan.forgets) }
+    if args.rules.table.json { json(&report) } else { print(&report, &authority.place(), plan.forgets) }
 }
 
 /// Writes the layout of a new cluster for one that is empty.
-fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored: u64) -> anyhow::Result<()> {
+fn lay_out_anew(
+    args: &PlanArgs,
+    authority: &dyn MapAuthority,
+    present: &ClusterConfig,
+    stored: u64,
+) -> anyhow::Result<()> {
     ensure!(
         stored == 0,
         "{} are stored, which would not be found any more: --new is for clusters that are empty",
         units::size(stored)
     );
-    let path = &args.rules.table.config;
     let next = present.clone().with_first_layout()?;
     let epoch = present.epoch.saturating_add(1);
     // Nothing is stored, so no layout before this one is needed.
     let next = ClusterConfig { epoch, settled: Some(epoch), ..next };
     if args.write {
-        write((text, present), &next)?;
+        decide(args, authority, present, &next)?;
     }
     let map = next.map()?;
     if args.rules.table.json {
@@ -172,22 +172,19 @@ fn lay_out_anew(args: &PlanArgs, (text, present): (&str, &ClusterConfig), stored
         map.groups(),
         map.cells()
     ))?;
-    line(&done(path, args.write))
+    line(&done(&authority.place(), args.write))
 }
 
 /// What became of the plan.
-fn done(path: &Path, written: bool) -> String {
+fn done(place: &str, written: bool) -> String {
     if written {
-        format!(
-            "written to {}, which all take over by themselves: make the stores of new targets, and start them",
-            path.display()
-        )
+        format!("decided {place}, which all take over by themselves: make the stores of new targets, and start them")
     } else {
         "nothing is written: do that with --write".to_owned()
     }
 }
 
-fn print(report: &Report, path: &Path, forgets: bool) -> anyhow::Result<()> {
+fn print(report: &Report, place: &str, forgets: bool) -> anyhow::Result<()> {
     let row = |row: &Row| vec![row.id.to_string(), units::size(row.leaves_bytes), units::size(row.arrives_bytes)];
     output::table(&["target", "leaves", "arrives"], report.targets.iter().map(row).collect())?;
     let size = units::size;
@@ -217,12 +214,13 @@ fn print(report: &Report, path: &Path, forgets: bool) -> anyhow::Result<()> {
             units::time(seconds)
         ))?;
     }
-    line(&done(path, report.written))
+    line(&done(place, report.written))
 }
 
 /// Runs `reservoir cluster show`.
-pub(crate) fn show(args: &TableArgs) -> anyhow::Result<()> {
-    let config = local_cluster::read(&args.config)?;
+pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    let authority = authority::of_operator(&args.table.config, args.catalog.url.as_deref())?;
+    let config = authority.newest()?;
     let map = config.map()?;
     let groups_of = |id: u32| {
         let is_in = |group: &GroupId| map.members(*group).any(|member| member.id.0 == id);
@@ -243,9 +241,10 @@ pub(crate) fn show(args: &TableArgs) -> anyhow::Result<()> {
         cells: map.cells(),
         groups: map.groups(),
         carries_previous: map.previous().is_some(),
+        decided: authority.place(),
         targets: config.targets.iter().map(row).collect(),
     };
-    if args.json {
+    if args.table.json {
         return json(&shown);
     }
     let cells = |target: &Shown| {
@@ -261,98 +260,47 @@ pub(crate) fn show(args: &TableArgs) -> anyhow::Result<()> {
     let previous =
         if shown.carries_previous { "; the layout before is carried, for what did not move yet" } else { "" };
     line(&format!(
-        "cluster {:?}, map epoch {}, {} copies, {} groups in {} cells{previous}",
-        shown.cluster, shown.epoch, shown.copies, shown.groups, shown.cells
+        "cluster {:?}, map epoch {}, {} copies, {} groups in {} cells{previous}; maps are decided {}",
+        shown.cluster, shown.epoch, shown.copies, shown.groups, shown.cells, shown.decided
     ))
 }
 
-/// The cluster as it is to be.
-fn wish(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<ClusterConfig> {
-    let mut wished = present.clone();
-    let (resized, replaced) = (args.capacity.iter().map(|(id, _)| id), args.replace.iter().map(|(old, _)| old));
-    for id in args.drain.iter().chain(&args.restore).chain(&args.remove).chain(resized).chain(replaced) {
-        ensure!(present.targets.iter().any(|target| target.id == *id), "there is no target {id} in the map");
-    }
-    let mut named = BTreeSet::new();
-    for id in args.drain.iter().chain(&args.restore).chain(&args.remove) {
-        ensure!(named.insert(id), "say once what becomes of target {id}: --drain, --restore or --remove");
-    }
-    wished.copies = args.copies.unwrap_or(wished.copies);
-    wished.group_cells = args.group_cells.map_or(wished.group_cells, usize::from);
-    wished.overlap = args.overlap.unwrap_or(wished.overlap);
-    let goes = |id: u32| args.remove.contains(&id) || args.replace.iter().any(|(old, _)| *old == id);
-    wished.targets.retain(|target| !goes(target.id));
-    for target in &mut wished.targets {
-        target.drain = args.drain.contains(&target.id) || target.drain && !args.restore.contains(&target.id);
-        if let Some((_, size)) = args.capacity.iter().find(|(id, _)| *id == target.id) {
-            target.capacity.clone_from(size);
-            present.capacity(target).with_context(|| format!("--capacity {}={size}", target.id))?;
-        }
-    }
+/// What is asked for.
+fn asked_for(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<Change> {
+    let mut add = vec![];
     if let Some(path) = &args.add {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let added: Added = toml::from_str(&text).map_err(|error| {
             let what = problem(&text, &error);
             anyhow::anyhow!("{}: {what}: write sections [[target]] as in the configuration", path.display())
         })?;
-        for target in added.targets {
-            present.capacity(&target).with_context(|| format!("{} cannot be added", path.display()))?;
-            ensure!(
-                present.targets.iter().all(|other| other.id != target.id),
-                "target {} is in the map, or was: give the one that is added an id of its own",
-                target.id
-            );
-            wished.targets.push(target);
+        for target in &added.targets {
+            present.capacity(target).with_context(|| format!("{} cannot be added", path.display()))?;
         }
+        add = added.targets;
     }
-    Ok(wished)
+    Ok(Change {
+        add,
+        drain: args.drain.clone(),
+        restore: args.restore.clone(),
+        remove: args.remove.clone(),
+        replace: args.replace.clone(),
+        capacity: args.capacity.clone(),
+        copies: args.copies,
+        group_cells: args.group_cells,
+        overlap: args.overlap,
+        level: args.level,
+    })
 }
 
-/// Who takes whose place.
-fn places(
-    args: &PlanArgs,
-    present: &ClusterConfig,
-    wished: &ClusterConfig,
-) -> anyhow::Result<BTreeMap<NodeId, NodeId>> {
-    let takes_chunks = |of: &ClusterConfig, id: u32| of.targets.iter().any(|target| target.id == id && !target.drain);
-    let (mut places, mut replacements) = (BTreeMap::new(), BTreeSet::new());
-    for (old, new) in &args.replace {
-        let what = format!("--replace {old}={new}");
-        ensure!(
-            takes_chunks(present, *old),
-            "{what}: target {old} is drained and has no place: remove it with --remove {old}"
-        );
-        ensure!(
-            !takes_chunks(present, *new),
-            "{what}: target {new} has a place already: name one that is added or was drained"
-        );
-        ensure!(
-            takes_chunks(wished, *new),
-            "{what}: target {new} would take no chunks: add it with --add FILE, or with --restore {new} if it is drained"
-        );
-        let once = places.insert(NodeId(*old), NodeId(*new)).is_none() && replacements.insert(*new);
-        ensure!(
-            once && !args.drain.contains(old) && !args.remove.contains(old),
-            "{what}: say once what becomes of a target"
-        );
-    }
-    Ok(places)
-}
-
-/// Bytes of all copies of all chunks. Of what silent targets hold nobody knows: about as much as others.
-fn stored(args: &PlanArgs) -> anyhow::Result<u64> {
+/// What is stored, as the command line or the gateway says.
+fn stored(args: &PlanArgs) -> anyhow::Result<Stored> {
     if let Some(text) = &args.rules.stored {
-        return node::config::parse_size(text).with_context(|| format!("--stored {text}: write a size like 20TiB"));
+        let bytes = node::config::parse_size(text);
+        return bytes.map(Stored::bytes).with_context(|| format!("--stored {text}: write a size like 20TiB"));
     }
     let status = status(args).context("how much is stored is not known: say it with --stored, or start the gateway")?;
-    let known: Vec<u64> = status.targets.iter().filter_map(|target| target.live).collect();
-    let silent = status.targets.len() - known.len();
-    ensure!(
-        !known.is_empty(),
-        "how much is stored is not known, as all targets are silent: start them, or say it with --stored"
-    );
-    let sum: u64 = known.iter().sum();
-    Ok(sum + sum / known.len() as u64 * silent as u64)
+    Stored::of(&status)
 }
 
 /// What the gateway says of the cluster.
@@ -365,35 +313,27 @@ fn nothing_strays(args: &PlanArgs, present: &ClusterConfig) -> bool {
     status(args).is_ok_and(|status| status.epoch == present.epoch && status.health.whole)
 }
 
-/// Refuses to take out at once so many failure domains as some objects have copies: all of them may be there.
-fn ensure_copies_stay(
+/// Has the next map decided, which was made from the present one.
+fn decide(
     args: &PlanArgs,
+    authority: &dyn MapAuthority,
     present: &ClusterConfig,
-    classes: &BTreeMap<String, Redundancy>,
+    next: &ClusterConfig,
 ) -> anyhow::Result<()> {
-    let map = present.map()?;
-    let gone = args.remove.iter().copied().chain(args.replace.iter().map(|(old, _)| *old));
-    let gone: BTreeSet<NodeId> = gone.map(NodeId).collect();
-    let all: Vec<NodeId> = gone.iter().copied().collect();
-    let plain = ("the cluster's".to_owned(), Redundancy::Copies(map.fewest()));
-    let classes = classes.iter().map(|(name, redundancy)| (format!("those of class {name}"), *redundancy));
-    let lost = [plain].into_iter().chain(classes).filter(|(_, redundancy)| map.may_hide_kept(&all, *redundancy));
-    let lost: Vec<String> = lost.map(|(what, redundancy)| format!("{what}, with {redundancy}")).collect();
+    // Where nobody answers, nobody says that there is a newer one.
+    let known = status(args).ok().map(|status| status.epoch.max(status.newer_epoch.unwrap_or(0)));
     ensure!(
-        lost.is_empty(),
-        "targets {} are in {} failure domains, and some objects have no more copies ({}): all that there is of them may be on these \
-         targets, and would be lost; take fewer out at once, or --drain them and put such objects again, and then take them out with \
-         --drop-copies",
-        gone.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", "),
-        map.most_domains(&all),
-        lost.join("; ")
+        known <= Some(present.epoch),
+        "the map of epoch {} {} is not the newest, as others use {}: nothing is written; wait until it is here, and plan again",
+        present.epoch,
+        authority.place(),
+        known.unwrap_or(0)
     );
-    Ok(())
-}
-
-/// Puts the next map in the place of the present one, which is kept, unless that is another by now.
-fn write((was, present): (&str, &ClusterConfig), next: &ClusterConfig) -> anyhow::Result<()> {
-    let written = next.replace((was, present.epoch)).context("the next map is not written")?;
-    ensure!(written, "{} was changed meanwhile: nothing is written; plan again", next.path.display());
+    ensure!(
+        authority.propose(present, next)? == Verdict::Decided,
+        "the map of epoch {} {} was changed meanwhile: nothing is written; plan again, from what `reservoir cluster show` says now",
+        present.epoch,
+        authority.place()
+    );
     Ok(())
 }

@@ -273,6 +273,11 @@ fn spawn(what: &str, args: &[String], env: &[(&str, String)], log: &Path) -> any
     Ok((child, before))
 }
 
+/// The name of this machine.
+pub(crate) fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
 /// User and system time of a process from its `stat` file; 0 when it is gone.
 pub(crate) fn cpu_seconds(stat: &str) -> f64 {
     let text = std::fs::read_to_string(stat).unwrap_or_default();

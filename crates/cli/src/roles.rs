@@ -6,19 +6,22 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
 use node::target::TargetNode;
-use node::{ClusterConfig, MapFile, metrics};
+use node::{Client, ClusterConfig, MapFile, metrics};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
+use crate::authority::{self, Database, MapAuthority};
+use crate::background::Background;
+use crate::gateway_file::GatewayFile;
 use crate::node_cluster::NodeCluster;
 use crate::up::Signals;
-use crate::{clean, gateway, gateway_file, local_cluster, permissions, process, s3_endpoint, watch};
+use crate::{clean, gateway, gateway_file, join, local_cluster, permissions, process, s3_endpoint, watch};
 
 /// How often a target, or a gateway's initiator, is asked whether it still runs.
 const ALIVE: Duration = Duration::from_millis(50);
@@ -36,23 +39,31 @@ const CHUNKS: Duration = Duration::from_secs(1);
 
 /// Runs `reservoir target` until a signal.
 pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
-    let config = local_cluster::read(&args.config)?;
-    if args.new {
-        return Ok(node::target::make_store(&config, args.id)?);
-    }
-    let config = if config.layout.is_some() { config } else { local_cluster::load(&args.config)? };
     if args.with_parent {
         process::stop_with_parent()?;
     }
+    let (path, id) = match (&args.data, args.id) {
+        (Some(directory), wanted) => {
+            let member = join::prepare(directory, wanted, &args.join)?;
+            (member.config, member.id)
+        }
+        (None, Some(id)) => (args.config.clone(), id),
+        (None, None) => bail!("which target to be is not known: name it with --id N, or its directory with --data DIR"),
+    };
+    let config = local_cluster::read(&path)?;
+    if args.new {
+        return Ok(node::target::make_store(&config, id)?);
+    }
+    let config = if config.layout.is_some() { config } else { local_cluster::load(&path)? };
     // Connections for its metrics must not take what its store opens.
     process::open_many_files();
-    node::target::check_directory(&config, args.id)?;
-    let page = metrics_listener(&config, args.id)?;
+    node::target::check_directory(&config, id)?;
+    let page = metrics_listener(&config, id)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("the thread for signals and metrics cannot be started")?;
-    runtime.block_on(run_target(&config, args.id, page))
+    runtime.block_on(run_target(&config, id, page))
 }
 
 /// The socket of a target's metrics, bound before the target starts: when it cannot be had, nothing was begun.
@@ -80,8 +91,7 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
         let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
         let metrics = target.metrics();
         let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.page());
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-        let check = gateway::HostCheck { names: vec![name], names_in: None };
+        let check = gateway::HostCheck { names: vec![process::host()], names_in: None };
         let router = gateway::guarded(Router::new().route("/metrics", get(page)), check);
         tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
     }
@@ -122,6 +132,33 @@ fn gateway_threads() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the gateway's threads cannot be started")
 }
 
+/// What decides the cluster map, and what lets this gateway follow it where that is a database.
+fn map_authority(
+    args: &GatewayArgs,
+    file: &GatewayFile,
+    client: &Client,
+) -> anyhow::Result<(Arc<dyn MapAuthority>, Option<Background>)> {
+    // A gateway without S3 shares no catalog.
+    let shared = file.s3.as_ref().and_then(|s3| gateway_file::database(args.catalog.url.as_deref(), Some(s3)));
+    let Some(url) = shared else { return Ok((authority::of_gateway(&args.config), None)) };
+    let database = Arc::new(Database::open(&url, &args.config, &format!("the gateway at {}", file.http))?);
+    let follower = database.follow(client)?;
+    Ok((database, Some(follower)))
+}
+
+/// The gateway's pages, and the desk where targets join.
+fn pages(
+    cluster: &Arc<NodeCluster>,
+    authority: Arc<dyn MapAuthority>,
+    check: gateway::HostCheck,
+    counts: Option<gateway::S3Counts>,
+) -> anyhow::Result<Router> {
+    let classes = cluster.classes().iter().map(|(name, redundancy)| (name.to_owned(), redundancy)).collect();
+    let (key, cluster) = (cluster.client().config().key()?, Arc::clone(cluster) as Arc<dyn gateway::Cluster>);
+    let desk = gateway::JoinDesk::new(Arc::clone(&cluster), authority, &key, classes)?;
+    Ok(gateway::router(cluster, check, counts, desk))
+}
+
 /// Runs `reservoir gateway` until a signal.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let config = local_cluster::load(&args.config)?;
@@ -140,6 +177,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     // It ends when this function does.
     let _watch =
         watch::start(gateway::Cluster::watch(&*cluster), cluster.client(), settings.with_extension("history"))?;
+    // It ends when this function does.
+    let (authority, _follower) = map_authority(args, &file, cluster.client())?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.
@@ -149,7 +188,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
         s3.map(|s3_endpoint| ((s3_endpoint.server, s3_endpoint.listener), s3_endpoint.heartbeat)).unzip();
     let counts = s3.as_ref().map(|(server, _)| Box::new(server.counts()) as gateway::S3Counts);
     let check = gateway::HostCheck { names: file.names, names_in: Some("gateway.toml") };
-    let router = gateway::router(Arc::clone(&cluster) as Arc<dyn gateway::Cluster>, check, counts);
+    let router = pages(&cluster, authority, check, counts)?;
     let runtime = gateway_threads()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new().context("the gateway cannot register for signals")?;

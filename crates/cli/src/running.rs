@@ -125,7 +125,7 @@ impl Running {
                 bail!("stopped before the cluster was ready");
             }
             if let Ok(status) = self.gateway.status()
-                && status.targets.iter().all(|t| t.alive)
+                && status.targets.iter().all(|t| t.alive || !self.cluster.targets.contains(&t.id))
                 && self.cluster.gateways.iter().all(LocalGateway::answers)
             {
                 return self.children.check();
@@ -153,7 +153,8 @@ fn wait_for_targets(cluster: &Cluster, children: &mut Children, stop: &AtomicBoo
             bail!("stopped before the cluster was ready");
         }
         let status = gateway::Cluster::status(&client)?;
-        let silent: Vec<String> = status.targets.iter().filter(|t| !t.alive).map(|t| t.id.to_string()).collect();
+        let own = status.targets.iter().filter(|target| cluster.targets.contains(&target.id));
+        let silent: Vec<String> = own.filter(|t| !t.alive).map(|t| t.id.to_string()).collect();
         if silent.is_empty() {
             return Ok(());
         }

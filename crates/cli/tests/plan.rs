@@ -97,7 +97,7 @@ fn a_plan_adds_a_target_and_moves_nothing_out_of_reach() {
 
 /// What a plan of this cluster says, or why there is none.
 fn planned(map: &Path, wish: &[&str]) -> Result<serde_json::Value, String> {
-    let always = ["cluster", "plan", "--config", map.to_str().unwrap(), "--stored", "12TiB", "--json"];
+    let always = ["cluster", "plan", "--config", map.to_str().unwrap(), "--stored", "200MiB", "--json"];
     let out = reservoir(&[&always[..], wish].concat());
     if !out.status.success() {
         return Err(String::from_utf8(out.stderr).unwrap());

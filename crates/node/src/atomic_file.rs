@@ -4,6 +4,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Puts a text into a file, durably. One that is there keeps its owner and its mode, for whoever reads it; a new one is its
 /// owner's alone.
@@ -27,7 +28,10 @@ fn replace(path: &Path, was: Option<&str>, text: &str) -> io::Result<bool> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = directory.join(format!(".{name}.{}", std::process::id()));
+    // Threads of a process may write one file at once, too.
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let turn = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let partial = directory.join(format!(".{name}.{}.{turn}", std::process::id()));
     let _turn = lock(path)?;
     let write = || {
         // One that was left behind may be readable by others.

@@ -42,6 +42,9 @@ pub struct ClusterConfig {
     /// The epoch of a map by whose layout alone all was found that was stored then: no layout before it is needed any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<u32>,
+    /// The highest id that a target ever had, where none has it any more: it is not given again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_id: Option<u32>,
     /// Cells in a negotiating group; a cell has as many targets as there are copies, to less than twice as many. It is what the layout
     /// says, once there is one: `reservoir cluster plan` changes both.
     #[serde(default = "three_cells")]
@@ -292,6 +295,22 @@ pub fn problem(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", error.message().replace('\n', " "))
 }
 
+/// The key of a cluster in this file.
+///
+/// # Errors
+/// When the file cannot be read or is no key.
+pub fn read_key(path: &Path) -> Result<[u8; KEY_LEN], ConfigError> {
+    let path = path.to_owned();
+    let advice = "copy it from another server or a backup, let this user read it, or correct `key_file`";
+    let read = |cause| ConfigError::Read { path: path.clone(), cause, advice };
+    let text = std::fs::read_to_string(&path).map_err(read)?;
+    let key = hex_simd::decode_to_vec(text.trim()).ok().and_then(|key| key.try_into().ok());
+    key.ok_or_else(|| {
+        let problem = format!("a key is {} hexadecimal digits: restore the file from another server", 2 * KEY_LEN);
+        ConfigError::Value { path, problem }
+    })
+}
+
 /// How often targets look whether all chunks have their copies.
 const CENSUS_INTERVAL: Span = Span::from_secs(10);
 
@@ -415,15 +434,7 @@ impl ClusterConfig {
     /// # Errors
     /// When the file cannot be read or is no key.
     pub fn key(&self) -> Result<[u8; KEY_LEN], ConfigError> {
-        let path = self.base().join(&self.key_file);
-        let advice = "copy it from another server or a backup, let this user read it, or correct `key_file`";
-        let read = |cause| ConfigError::Read { path: path.clone(), cause, advice };
-        let text = std::fs::read_to_string(&path).map_err(read)?;
-        let key = hex_simd::decode_to_vec(text.trim()).ok().and_then(|key| key.try_into().ok());
-        key.ok_or_else(|| {
-            let problem = format!("a key is {} hexadecimal digits: restore the file from another server", 2 * KEY_LEN);
-            ConfigError::Value { path, problem }
-        })
+        read_key(&self.base().join(&self.key_file))
     }
 
     /// The configuration of the machine of the node at `address`.

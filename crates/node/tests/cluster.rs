@@ -48,6 +48,7 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         layout: None,
         previous: None,
         settled: None,
+        last_id: None,
         path: dir.join("cluster.toml"),
     }
 }

@@ -43,6 +43,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         layout: None,
         previous: None,
         settled: None,
+        last_id: None,
         path: dir.join("cluster.toml"),
     };
     (1..=targets).for_each(|id| make_store(&config, id).unwrap());

@@ -108,6 +108,13 @@ impl Session {
         Ok(rows.into_iter().next())
     }
 
+    /// The first column of a SELECT, of numbers.
+    pub(crate) fn numbers(&mut self, sql: &str, with: &[Value<'_>]) -> Result<Vec<i64>, CatalogError> {
+        let rows = self.prepared(sql).and_then(|statement| self.client.query(&statement, &parameters(with)));
+        let rows = rows.map_err(|error| self.fail(&error))?;
+        Ok(rows.into_iter().map(|row| row.get(0)).collect())
+    }
+
     /// The first column of a SELECT.
     pub(crate) fn texts(&mut self, sql: &str) -> Result<Vec<String>, CatalogError> {
         let rows = self.client.query(sql, &[]).map_err(|error| self.fail(&error))?;

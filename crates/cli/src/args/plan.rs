@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::TableArgs;
+use super::{CatalogArg, TableArgs};
 
 /// What to do with the cluster.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Show the cluster map: its targets, their failure domains and groups.
-    Show(TableArgs),
+    Show(ShowArgs),
     /// Make the next cluster map, and say how many bytes it moves from which targets to which.
     Plan(PlanArgs),
     /// Add targets: say what that moves, and write the next map.
@@ -72,6 +72,17 @@ pub(crate) enum ClusterCommand {
     },
 }
 
+/// Settings of `cluster show`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ShowArgs {
+    /// Where gateways decide maps that share a catalog.
+    #[command(flatten)]
+    pub(crate) catalog: CatalogArg,
+    /// Which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) table: TableArgs,
+}
+
 /// Settings of `cluster plan`.
 #[derive(Debug, Default, ClapArgs)]
 pub(crate) struct PlanArgs {
@@ -109,7 +120,7 @@ pub(crate) struct PlanArgs {
     /// Lay the cluster out as a new one. Only while nothing is stored: what there is would not be found.
     #[arg(long, conflicts_with_all = ["add", "drain", "restore", "remove", "replace", "capacity", "copies", "group_cells", "overlap", "level"])]
     pub(crate) new: bool,
-    /// Write the map into the configuration. The present one stays beside it, as FILE.EPOCH.
+    /// Have the map decided, and write it into the configuration. The present one stays beside it, as FILE.EPOCH.
     #[arg(long)]
     pub(crate) write: bool,
     /// Write also a map that forgets the layout before the present one, where something may still be.
@@ -129,6 +140,9 @@ pub(crate) struct PlanRules {
     /// Take targets out also when they may have every copy of some objects: those in as many failure domains as objects have copies.
     #[arg(long)]
     pub(crate) drop_copies: bool,
+    /// Where gateways decide maps that share a catalog.
+    #[command(flatten)]
+    pub(crate) catalog: CatalogArg,
     /// Which cluster, and how to print.
     #[command(flatten)]
     pub(crate) table: TableArgs,

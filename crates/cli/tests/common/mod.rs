@@ -184,6 +184,11 @@ impl Role {
         Self(child.expect("the binary starts"))
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+
     /// Asks it to stop, waits, and whether it ended well.
     pub(crate) fn stop(mut self) -> bool {
         signal(self.0.id(), "-TERM");

@@ -1,7 +1,7 @@
 //! The cluster map as nodes hand it to each other: what all of them have alike in their files.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use protocol::limits;
 use protocol::map::{ClusterMap, MapDocument};
@@ -32,7 +32,17 @@ impl ClusterConfig {
     /// # Errors
     /// When it is none, or cannot serve here.
     pub fn received(document: &MapDocument, local: &Self) -> Result<Self, ConfigError> {
-        let wrong = |problem: &str| ConfigError::Value { path: local.path.clone(), problem: problem.to_owned() };
+        let mut shared = Self::from_document(document, &local.path)?;
+        (shared.key_file, shared.network.interface) = (local.key_file.clone(), local.network.interface);
+        Ok(shared)
+    }
+
+    /// The map that a node has handed on to one that has none yet, and is going to have it at `path`.
+    ///
+    /// # Errors
+    /// When it is none, or cannot serve here.
+    pub fn from_document(document: &MapDocument, path: &Path) -> Result<Self, ConfigError> {
+        let wrong = |problem: &str| ConfigError::Value { path: path.to_owned(), problem: problem.to_owned() };
         let compressed = match document.bytes().split_first() {
             Some((&VERSION, compressed)) => compressed,
             _ => return Err(wrong("the map that others use is of a newer version: update this node")),
@@ -44,9 +54,7 @@ impl ClusterConfig {
         if read as u64 > TEXT_BYTES {
             return Err(wrong("the map that others use is too long"));
         }
-        let mut shared: Self = Self::parse(&text, &local.path)?;
-        (shared.key_file, shared.network.interface) = (local.key_file.clone(), local.network.interface);
-        Ok(shared)
+        Self::parse(&text, path)
     }
 
     /// The map for the protocol, as it is handed on.
@@ -61,8 +69,6 @@ impl ClusterConfig {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn map(targets: u32, local: &str) -> ClusterConfig {

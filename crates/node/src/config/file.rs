@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{ClusterConfig, ConfigError};
 use crate::atomic_file;
 
+/// What stands before a map that the program writes.
+const HEADER: &str = "# A Reservoir cluster. docs/operate.md explains each line.\n";
+
 impl ClusterConfig {
     /// Reads and checks a cluster map.
     ///
@@ -54,7 +57,17 @@ impl ClusterConfig {
         }
         let kept = PathBuf::from(format!("{}.{epoch}", path.display()));
         atomic_file::write(&kept, was).map_err(|cause| failed(&kept, cause))?;
-        let text = format!("# A Reservoir cluster. docs/operate.md explains each line.\n{text}");
+        let text = format!("{HEADER}{text}");
         atomic_file::write_if(path, was, &text).map_err(|cause| failed(path, cause))
+    }
+    /// Puts this map into its file, where there is none yet.
+    ///
+    /// # Errors
+    /// When it cannot be written, or would not be read back as it is.
+    pub fn create(&self) -> Result<(), ConfigError> {
+        let failed = |cause| ConfigError::Write { path: self.path.clone(), cause };
+        let text = toml::to_string(self).map_err(|error| failed(std::io::Error::other(error)))?;
+        Self::parse(&text, &self.path)?;
+        atomic_file::write(&self.path, &format!("{HEADER}{text}")).map_err(failed)
     }
 }
