@@ -258,7 +258,14 @@ mod tests {
         let mut lacks = Lacks::default();
         lacks.at_risk[1] = at_risk;
         let groups = vec![(GroupId(group), Health { lacks, whole })];
-        HealthReport { epoch: Epoch(1), groups, restoring: 0, restored, restored_bytes: restored * 1_000 }
+        HealthReport {
+            epoch: Epoch(1),
+            groups,
+            restoring: 0,
+            restored,
+            restored_bytes: restored * 1_000,
+            watched: vec![],
+        }
     }
 
     fn groups() -> impl Iterator<Item = GroupId> {

@@ -65,6 +65,8 @@ pub struct Config {
     pub scrub_bytes: u64,
     /// How often the steward of a group looks whether all chunks have their copies; zero is never.
     pub census_interval: Span,
+    /// How often a target asks a few others whether they are there; zero is never.
+    pub watch_interval: Span,
 }
 
 impl Default for Config {
@@ -93,6 +95,7 @@ impl Default for Config {
             scrub_interval: Span::from_secs(1),
             scrub_bytes: 1 << 20,
             census_interval: Span::ZERO,
+            watch_interval: Span::ZERO,
         }
     }
 }

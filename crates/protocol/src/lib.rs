@@ -21,6 +21,7 @@ mod choose;
 pub mod choosy;
 pub mod cleaner;
 pub mod config;
+pub mod detector;
 pub mod estimate;
 mod flat_map;
 pub mod goal;

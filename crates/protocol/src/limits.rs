@@ -38,6 +38,8 @@ pub const REMEMBERED: usize = 16_384;
 pub const LISTED: usize = 30;
 /// Copies in one answer to a census; of more the sums are told.
 pub const COUNTED: usize = 28;
+/// Other targets of which one message says whether they are there.
+pub const WATCHED: usize = 32;
 /// Groups of which one message says how they are.
 pub const STEWARDED: usize = 32;
 /// Chunks whose lost copies a target makes at the same time.

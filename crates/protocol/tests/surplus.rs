@@ -21,7 +21,7 @@ fn surplus(id: ChunkId, note: Option<u64>) -> Message {
 
 /// The moment that a target notes.
 fn note(target: &mut Target, id: ChunkId) -> u64 {
-    let (answer, effects) = step(target, at(1), sent(1, &surplus(id, None)));
+    let (answer, effects) = step(target, at(2), sent(1, &surplus(id, None)));
     let ([Message::Noted { txn: TxnId(9), note }], []) = (&answer[..], &effects[..]) else { panic!("{answer:?}") };
     *note
 }
@@ -39,7 +39,7 @@ fn a_copy_stays_that_was_promised_since() {
     let (mut target, id) = (target(), ChunkId::of_payload(b"x"));
     let promise = |target: &mut Target| {
         let probe = Message::Probe { txn: TxnId(3), id, wanted: Wanted::BY_MAP };
-        let (_, effects) = step(target, at(1), sent(1, &probe));
+        let (_, effects) = step(target, at(2), sent(1, &probe));
         let [(_, Effect::Lookup { promise: Some(promise), .. })] = effects[..] else { panic!("{effects:?}") };
         promise.mark
     };

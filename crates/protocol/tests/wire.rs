@@ -33,7 +33,10 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
     (sums[0], sums[63]) = (1, 0x0807_0605_0403_0201);
     let lacks = Lacks { at_risk: [1, 2, 3, 4, 5, 6, 7], strayed: 8 };
     let groups = vec![(GroupId(2), Health { lacks, whole: true })];
-    let report = HealthReport { epoch: Epoch(5), groups, restoring: 1, restored: 2, restored_bytes: 3 };
+    let report =
+        HealthReport { epoch: Epoch(5), groups, restoring: 1, restored: 2, restored_bytes: 3, watched: vec![] };
+    let watched = vec![(NodeId(4), None), (NodeId(5), Some(Span::from_millis(9)))];
+    let witness = HealthReport { watched, ..report.clone() };
     let copies = vec![Counted { id, wanted }, Counted { id, wanted: Wanted::BY_MAP }];
     let census = |after| Message::Census(CensusRequest { txn, group: GroupId(2), range, salt: 7, after });
     vec![
@@ -47,6 +50,7 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Noted { txn, note: 0x0102 }, "noted", 64),
         (Message::Health { txn }, "health", 56),
         (Message::HealthReport { txn, report }, "health-report", 116),
+        (Message::HealthReport { txn, report: witness }, "health-report-watching", 133),
     ]
 }
 

@@ -116,6 +116,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
     let (led, lead_gets) = (transport != Transport::HASH && leader.chance(1, 3), leader.chance(2, 3));
     let mut gets = Rng::new(seed).fork(12);
     let mut census = Rng::new(seed).fork(16);
+    let stewards = census.chance(2, 3);
+    let often = |rng: &mut Rng| if stewards { Span::from_millis(20 + rng.below(200)) } else { Span::ZERO };
     let config = Config {
         transport: if led { Transport::LEADER } else { transport },
         lead_gets,
@@ -135,7 +137,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         scrub_interval: Span::from_millis(20 + rng.below(200)),
         scrub_bytes: 16 << 10,
         get_choice: if gets.chance(1, 3) { GetChoice::Best } else { GetChoice::FirstGood },
-        census_interval: if census.chance(2, 3) { Span::from_millis(20 + census.below(200)) } else { Span::ZERO },
+        census_interval: often(&mut census),
+        watch_interval: often(&mut census),
         hedge_percent: if gets.chance(1, 2) { 1 + gets.below(100) as u8 } else { 0 },
         ..Config::default()
     };

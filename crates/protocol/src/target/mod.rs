@@ -15,6 +15,7 @@ mod recent_grants;
 mod restore;
 mod serve;
 mod surplus;
+mod witness;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use pending::Pending;
 use receive::{Busy, Reservation};
 use restore::{Made, Restoring};
 use serve::Serving;
+use witness::Watch;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
@@ -96,6 +98,7 @@ pub struct Target {
     scrub_took: Span,
     map_fetch: MapFetch,
     census: Census,
+    watch: Watch,
     /// Made when it is needed first.
     restoring: Option<Box<Restoring>>,
     made: Made,
@@ -138,6 +141,7 @@ impl Target {
             disk_failed: false,
             map_fetch: MapFetch::default(),
             census: Census::default(),
+            watch: Watch::default(),
             restoring: None,
             made: Made::default(),
         }
@@ -285,6 +289,7 @@ impl Target {
             Message::Surplus { txn, id, note } => self.surplus(from, head.epoch, txn, id, note),
             Message::Noted { txn, note } => self.noted(from, txn, note),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
+            Message::Pong { txn, .. } if self.is_there(from, txn) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
             Message::Listed { .. }
             | Message::Marked { .. }
@@ -426,6 +431,7 @@ impl Target {
         self.fetch_map_on();
         self.wake_census();
         self.wake_restoring();
+        self.wake_watch();
         if self.now >= self.scrub_at {
             self.scrub();
         }
@@ -515,6 +521,7 @@ impl Machine for Target {
             (fetch, "a map"),
             (census, "census"),
             (restoring, "restoring"),
+            (self.watch.next_deadline(self.config.watch_interval), "watch"),
         ]
         .into_iter()
         .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))

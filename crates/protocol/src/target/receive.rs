@@ -47,6 +47,11 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
+    /// Whether it is a copy of this chunk.
+    pub(super) fn is_of(&self, id: &ChunkId) -> bool {
+        self.id == *id
+    }
+
     /// What was offered, with its spans counted from `now`.
     fn answer_at(&self, now: Instant) -> OfferedWindow {
         let since = now.since(self.bid_at);

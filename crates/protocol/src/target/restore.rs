@@ -128,8 +128,11 @@ impl Target {
         let groups = self.health().take(limits::STEWARDED).collect();
         let restoring = self.restoring.as_ref().map_or(0, |restoring| restoring.jobs.len()) as u16;
         let epoch = self.setup.map.epoch;
-        let report =
-            HealthReport { epoch, groups, restoring, restored: self.made.chunks, restored_bytes: self.made.bytes };
+        let silent: BTreeMap<NodeId, Instant> = self.silent().collect();
+        let silent_for = |id: NodeId| (id, silent.get(&id).map(|since| self.now.since(*since)));
+        let watched = self.watched().take(limits::WATCHED).map(silent_for).collect();
+        let (restored, restored_bytes) = (self.made.chunks, self.made.bytes);
+        let report = HealthReport { epoch, groups, restoring, restored, restored_bytes, watched };
         self.send(to, &Message::HealthReport { txn, report });
     }
 

@@ -20,8 +20,10 @@ impl Target {
             }
             return;
         };
-        // Of what was promised in an earlier life nothing is known. What is being put from here stays until that is over.
-        if (note >> 32) as u32 != life || self.is_restoring(&id) {
+        // Of what was promised in an earlier life nothing is known. What is being put from here stays until that is over, and so does
+        // what is being put here once more: that may be on its way to the disk.
+        let is_coming = self.reservations.values().any(|copy| copy.is_of(&id));
+        if (note >> 32) as u32 != life || is_coming || self.is_restoring(&id) {
             return self.tell(from, &Message::Ack { txn, ack: Ack::Durable });
         }
         let mark = note as u32;

@@ -6,9 +6,10 @@ use super::codec::{Reader, put_after, take_after};
 use super::message::{CensusRequest, HealthReport, Message};
 use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::health::{Health, Lacks};
-use crate::id::{Epoch, GroupId, TxnId};
+use crate::id::{Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::redundancy::Wanted;
+use crate::time::Span;
 
 /// Encodes one of them; others are of [`encoding`](super::encoding).
 pub(super) fn put(message: &Message, out: &mut impl BufMut) {
@@ -123,6 +124,14 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
         lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
         out.put_u32_le(lacks.strayed);
     }
+    // Left out where nobody is watched, as from targets that do not know of it.
+    if !report.watched.is_empty() {
+        out.put_u8(report.watched.len() as u8);
+        for (id, silent) in &report.watched {
+            out.put_u32_le(id.0);
+            out.put_u32_le(silent.map_or(0, |silent| (silent.as_nanos() / 1_000_000) as u32 + 1));
+        }
+    }
 }
 
 fn take_health(r: &mut Reader<'_>) -> Option<Message> {
@@ -138,5 +147,12 @@ fn take_health(r: &mut Reader<'_>) -> Option<Message> {
         lacks.strayed = r.u32()?;
         groups.push((group, Health { lacks, whole }));
     }
-    Some(Message::HealthReport { txn, report: HealthReport { epoch, groups, restoring, restored, restored_bytes } })
+    let mut watched = Vec::new();
+    let count = if r.at_end() { 0 } else { r.count(limits::WATCHED)? };
+    for _ in 0..count {
+        let (id, millis) = (NodeId(r.u32()?), r.u32()?);
+        watched.push((id, millis.checked_sub(1).map(|millis| Span::from_millis(millis.into()))));
+    }
+    let report = HealthReport { epoch, groups, restoring, restored, restored_bytes, watched };
+    Some(Message::HealthReport { txn, report })
 }

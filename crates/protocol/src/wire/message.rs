@@ -202,6 +202,8 @@ pub struct HealthReport {
     pub restored: u64,
     /// Their bytes.
     pub restored_bytes: u64,
+    /// Whom it watches, and for how long each that is silent was; [`WATCHED`](crate::limits::WATCHED) at most.
+    pub watched: Vec<(NodeId, Option<Span>)>,
 }
 
 /// A question of a census.

@@ -20,18 +20,10 @@ use crate::trace;
 impl World<'_> {
     /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
     pub(super) fn last_check(&mut self) {
-        for (id, promise) in self.promises.clone() {
-            for holder in &promise.holders {
-                if self.holds(*holder, &id).as_ref() == self.acknowledged.get(&id) {
-                    continue;
-                }
-                match self.excused(id, *holder) {
-                    Some(excuse) => self.excuse(excuse, *holder, id),
-                    None => {
-                        self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one"))
-                    }
-                }
-            }
+        let mut missing = Vec::new();
+        for (id, promise) in &self.promises {
+            let is_missing = |holder: &&NodeId| self.holds(**holder, id).as_ref() != self.acknowledged.get(id);
+            missing.extend(promise.holders.iter().filter(is_missing).map(|holder| (*id, *holder)));
         }
         self.check_objects();
         self.check_cleaned();
@@ -44,12 +36,34 @@ impl World<'_> {
             self.now = at;
             self.happen(event);
         }
+        for (id, holder) in missing {
+            match self.excused(id, holder) {
+                Some(excuse) => self.excuse(excuse, holder, id),
+                // It was about to say so.
+                None if self.let_go.contains(&(id, holder)) => {}
+                None => self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one")),
+            }
+        }
         // Others may have begun since: what has too few copies for good is tried again and again.
         let held: BTreeSet<_> = before.intersection(&self.transactions()).copied().collect();
         if !held.is_empty() {
             self.fail(format!("{held:?} are still reserved after a second of quiet"));
         }
+        if let Some((witness, silent)) = self.slandered() {
+            self.fail(format!("{witness} says that {silent} is silent, a second after the last fault"));
+        }
         self.check_stores();
+    }
+
+    /// Who takes a target that works for silent.
+    fn slandered(&self) -> Option<(NodeId, NodeId)> {
+        let works = |id: &NodeId| matches!(self.nodes.get(id).map(|node| &node.machine), Some(NodeMachine::Target(..)));
+        self.nodes.iter().find_map(|(id, node)| match &node.machine {
+            NodeMachine::Target(target, _) => {
+                target.silent().map(|(silent, _)| silent).find(works).map(|silent| (*id, silent))
+            }
+            _ => None,
+        })
     }
 
     /// The copies that targets have on their way in or out.

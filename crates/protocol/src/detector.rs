@@ -1,0 +1,264 @@
+//! Who is down, by what several witnesses say, and who is to be taken out of the cluster map for it.
+//!
+//! Down is not out. A target is taken out when it was down for [`Rules::out_after`], and what it had is made again elsewhere. Nobody
+//! is while more than one failure domain, or a third of all targets, fell silent at about the same time: that is a switch or the
+//! power rather than disks, and copying would make it worse. Then a person decides.
+//!
+//! Nothing that was acknowledged rests on it: whoever is taken out wrongly had copies that others have as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::NodeId;
+use crate::map::ClusterMap;
+use crate::time::{Instant, Span};
+
+/// How many have to say that a target is silent, as far as so many of its witnesses answer.
+const VOICES: usize = 2;
+
+/// When targets are taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// How long a target is down before it is taken out; zero is never.
+    pub out_after: Span,
+    /// What falls silent within this may have one cause.
+    pub together: Span,
+}
+
+impl Rules {
+    /// Those with the usual time for what falls silent together.
+    #[must_use]
+    pub fn new(out_after: Span) -> Self {
+        Self { out_after, together: Span::from_secs(60).min(out_after) }
+    }
+}
+
+/// What one target says of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Testimony {
+    /// Who says it.
+    pub witness: NodeId,
+    /// Whom it watches.
+    pub watched: Vec<NodeId>,
+    /// Who of them is silent, and for how long.
+    pub silent: Vec<(NodeId, Span)>,
+}
+
+/// A target that is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Down {
+    since: Instant,
+    /// Since when it is there again.
+    back: Option<Instant>,
+}
+
+/// Why somebody who was down for long enough stays in the map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Targets of several failure domains fell silent together.
+    Domains(usize),
+    /// So many of all targets are down.
+    Many(usize),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Who is down, and for how long.
+    pub down: BTreeMap<NodeId, Span>,
+    /// Who of them is to be taken out now.
+    pub out: Vec<NodeId>,
+    /// Why nobody is.
+    pub held: Option<Held>,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Detector {
+    rules: Rules,
+    down: BTreeMap<NodeId, Down>,
+}
+
+impl Detector {
+    /// One that knows of nothing yet.
+    #[must_use]
+    pub const fn new(rules: Rules) -> Self {
+        Self { rules, down: BTreeMap::new() }
+    }
+
+    /// What is said now: by those who answer, and who did not answer to the asker himself.
+    pub fn look(&mut self, now: Instant, map: &ClusterMap, said: &[Testimony], unanswered: &[NodeId]) -> Verdict {
+        let mut voices: BTreeMap<NodeId, (usize, usize, Span)> = BTreeMap::new();
+        for testimony in said.iter().filter(|testimony| !unanswered.contains(&testimony.witness)) {
+            for watched in &testimony.watched {
+                let silent = testimony.silent.iter().find(|(id, _)| id == watched).map(|(_, span)| *span);
+                let (all, of_silence, longest) = voices.entry(*watched).or_default();
+                *all += 1;
+                *of_silence += usize::from(silent.is_some());
+                *longest = (*longest).max(silent.unwrap_or(Span::ZERO));
+            }
+        }
+        for target in map.targets() {
+            let id = target.id;
+            let (all, of_silence, longest) = voices.get(&id).copied().unwrap_or_default();
+            // Who answers anybody is there. Where nobody else is asked, nothing is known.
+            let is_down = unanswered.contains(&id) && all > 0 && of_silence == all && of_silence + 1 >= VOICES;
+            self.note(now, id, is_down, longest);
+        }
+        self.down.retain(|id, _| map.target(*id).is_some());
+        self.verdict(now, map)
+    }
+
+    fn note(&mut self, now: Instant, id: NodeId, is_down: bool, silent_for: Span) {
+        let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_for.as_nanos()));
+        let until = if is_down { since } else { now };
+        // Who comes back only for a moment was down all the time.
+        let moment = self.rules.out_after.div(8);
+        let is_back = |down: &Down| down.back.is_some_and(|back| until.since(back) >= moment);
+        if self.down.get(&id).is_some_and(is_back) {
+            self.down.remove(&id);
+        }
+        match self.down.get_mut(&id) {
+            Some(down) if is_down => down.back = None,
+            Some(down) => down.back = down.back.or(Some(now)),
+            None if is_down => drop(self.down.insert(id, Down { since, back: None })),
+            None => {}
+        }
+    }
+
+    fn verdict(&self, now: Instant, map: &ClusterMap) -> Verdict {
+        let away: Vec<(NodeId, Down)> =
+            self.down.iter().filter(|(_, down)| down.back.is_none()).map(|(id, down)| (*id, *down)).collect();
+        let down = away.iter().map(|(id, down)| (*id, now.since(down.since))).collect();
+        let is_due = |down: &Down| self.rules.out_after > Span::ZERO && now.since(down.since) >= self.rules.out_after;
+        let due: Vec<(NodeId, Down)> = away.iter().copied().filter(|(_, down)| is_due(down)).collect();
+        let held = due.iter().find_map(|(_, due)| self.held(map, &away, due.since));
+        let out = if held.is_some() { Vec::new() } else { due.into_iter().map(|(id, _)| id).collect() };
+        Verdict { down, out, held }
+    }
+
+    /// Whether what fell silent about then may have a cause that no copies mend.
+    fn held(&self, map: &ClusterMap, away: &[(NodeId, Down)], since: Instant) -> Option<Held> {
+        if away.len() * 3 >= map.targets().count() {
+            return Some(Held::Many(away.len()));
+        }
+        let together = away.iter().filter(|(_, down)| {
+            let (first, last) = (down.since.min(since), down.since.max(since));
+            last.since(first) <= self.rules.together
+        });
+        let domains: BTreeSet<u16> = together.filter_map(|(id, _)| map.domain(*id)).collect();
+        (domains.len() > 1).then_some(Held::Domains(domains.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{ClusterId, Epoch};
+    use crate::map::TargetEntry;
+
+    /// Two targets a domain.
+    fn map() -> ClusterMap {
+        let entry = |n: u32| TargetEntry { id: NodeId(n), domain: (n / 2) as u16, capacity: 1 << 30 };
+        ClusterMap::new(ClusterId(1), Epoch(1), 3, 3, (0..12).map(entry).collect()).expect("a good map")
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Span::from_secs(seconds)
+    }
+
+    fn detector() -> Detector {
+        Detector::new(Rules::new(Span::from_secs(600)))
+    }
+
+    /// All that answer watch all others, and find these silent.
+    fn look(detector: &mut Detector, seconds: u64, dead: &[u32]) -> Verdict {
+        let dead: Vec<NodeId> = dead.iter().copied().map(NodeId).collect();
+        let map = map();
+        let alive = map.targets().map(|target| target.id).filter(|id| !dead.contains(id));
+        let testimony = |witness| Testimony {
+            witness,
+            watched: map.targets().map(|target| target.id).filter(|id| *id != witness).collect(),
+            silent: dead.iter().map(|id| (*id, Span::from_secs(1))).collect(),
+        };
+        let said: Vec<Testimony> = alive.map(testimony).collect();
+        detector.look(at(seconds), &map, &said, &dead)
+    }
+
+    #[test]
+    fn who_is_down_for_long_is_taken_out_and_who_comes_back_is_not() {
+        let mut detector = detector();
+        let verdict = look(&mut detector, 100, &[3]);
+        assert_eq!((verdict.down, verdict.out), ([(NodeId(3), Span::from_secs(1))].into(), vec![]));
+        assert_eq!(look(&mut detector, 698, &[3]).out, []);
+        assert_eq!(look(&mut detector, 699, &[3]).out, [NodeId(3)]);
+        assert!(look(&mut detector, 800, &[]).down.is_empty());
+        assert_eq!(look(&mut detector, 900, &[3]).out, []);
+        let verdict = look(&mut detector, 1_498, &[3]);
+        assert_eq!((verdict.out, verdict.down[&NodeId(3)]), (vec![], Span::from_secs(599)), "it counts anew");
+    }
+
+    #[test]
+    fn who_is_back_for_a_moment_only_was_down_all_the_time() {
+        let mut detector = detector();
+        for seconds in 0..599 {
+            let back = seconds % 100 > 90;
+            assert_eq!(look(&mut detector, seconds, if back { &[] } else { &[3] }).out, [], "{seconds}");
+        }
+        assert_eq!(look(&mut detector, 600, &[3]).out, [NodeId(3)]);
+    }
+
+    #[test]
+    fn nobody_is_taken_out_when_several_domains_or_many_fell_silent_together() {
+        let mut detector = detector();
+        look(&mut detector, 100, &[2, 3]);
+        assert_eq!(look(&mut detector, 700, &[2, 3]).out, [NodeId(2), NodeId(3)], "one domain");
+        let mut detector = self::detector();
+        look(&mut detector, 100, &[3]);
+        look(&mut detector, 130, &[3, 8]);
+        let verdict = look(&mut detector, 900, &[3, 8]);
+        assert_eq!((verdict.out, verdict.held), (vec![], Some(Held::Domains(2))));
+        let mut detector = self::detector();
+        look(&mut detector, 100, &[3]);
+        look(&mut detector, 200, &[3, 8]);
+        let verdict = look(&mut detector, 750, &[3, 8]);
+        assert_eq!((verdict.out, verdict.held), (vec![NodeId(3)], None), "one after the other");
+        let mut detector = self::detector();
+        for (n, dead) in [&[0][..], &[0, 2], &[0, 2, 4], &[0, 2, 4, 6]].into_iter().enumerate() {
+            look(&mut detector, 100 * n as u64, dead);
+        }
+        let verdict = look(&mut detector, 1_000, &[0, 2, 4, 6]);
+        assert_eq!((verdict.out, verdict.held), (vec![], Some(Held::Many(4))));
+    }
+
+    #[test]
+    fn one_voice_is_not_enough_and_who_answers_anybody_is_there() {
+        let (map, mut detector) = (map(), detector());
+        let says = |witness: u32, silent: &[u32]| Testimony {
+            witness: NodeId(witness),
+            watched: vec![NodeId(3)],
+            silent: silent.iter().map(|id| (NodeId(*id), Span::from_secs(9))).collect(),
+        };
+        let three = [NodeId(3)];
+        for (said, unanswered) in [
+            // Only the asker himself.
+            (vec![], &three[..]),
+            // It answers one of its witnesses, or the asker.
+            (vec![says(5, &[3]), says(7, &[])], &three),
+            (vec![says(5, &[3]), says(7, &[3])], &[]),
+            // Of its witnesses nobody answers.
+            (vec![says(5, &[3])], &[NodeId(3), NodeId(5)]),
+        ] {
+            assert!(detector.look(at(100), &map, &said, unanswered).down.is_empty(), "{said:?}");
+        }
+        let verdict = detector.look(at(100), &map, &[says(5, &[3])], &three);
+        assert_eq!(verdict.down, [(NodeId(3), Span::from_secs(9))].into());
+    }
+
+    #[test]
+    fn without_a_time_nobody_is_taken_out() {
+        let mut detector = Detector::new(Rules::new(Span::ZERO));
+        look(&mut detector, 1, &[3]);
+        let verdict = look(&mut detector, 1_000_000, &[3]);
+        assert_eq!((verdict.down.len(), verdict.out.len()), (1, 0));
+    }
+}
