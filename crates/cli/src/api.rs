@@ -90,6 +90,17 @@ impl HealthInfo {
     }
 }
 
+/// Targets that several others say are down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DownInfo {
+    /// For how many seconds each was.
+    pub(crate) targets: BTreeMap<String, u64>,
+    /// After how many it is taken out of the cluster map; 0 is never.
+    pub(crate) out_after_seconds: u64,
+    /// Why one that was down for longer stays in it.
+    pub(crate) held: Option<String>,
+}
+
 /// Something that happened to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Happened {
@@ -152,6 +163,9 @@ pub(crate) struct Status {
     /// What happened, oldest first.
     #[serde(default)]
     pub(crate) history: Vec<Happened>,
+    /// Who is down.
+    #[serde(default)]
+    pub(crate) down: DownInfo,
     /// What is missing because it was damaged.
     pub(crate) damaged: DamageInfo,
     /// What cleaning has done.

@@ -298,6 +298,9 @@ fn make_stores(config: &ClusterConfig) -> anyhow::Result<()> {
 pub(crate) const HEADER: &str = "# A Reservoir cluster on one machine. docs/operate.md explains each line.\n";
 
 /// A configuration, and what holds its ports: those of targets and of their metrics.
+/// After how many seconds a target that is down is taken out of a cluster on one machine.
+const OUT_AFTER: u32 = 30;
+
 fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig, Vec<UdpSocket>, Vec<TcpListener>)> {
     // All sockets are held until the cluster is made, so that none is chosen twice.
     let mut held = Vec::new();
@@ -335,6 +338,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         epoch: 1,
         copies: 3,
         fewest_copies: None,
+        out_after_seconds: Some(OUT_AFTER),
         group_cells: 3,
         // Two leaders that share members refuse each other's windows.
         overlap: transport.selection != Selection::Leader,

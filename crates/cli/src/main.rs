@@ -11,6 +11,7 @@ mod clean;
 mod client;
 mod commands;
 mod demo;
+mod down;
 mod gateway;
 mod gateway_file;
 mod join;

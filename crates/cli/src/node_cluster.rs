@@ -187,6 +187,7 @@ impl Cluster for NodeCluster {
             classes,
             health: self.watch.health(&map, &health, !silent.is_empty()),
             history: self.watch.history(),
+            down: self.watch.down(),
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })

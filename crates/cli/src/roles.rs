@@ -1,5 +1,6 @@
 //! The processes of a cluster: a target, a gateway.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::pin;
@@ -13,11 +14,13 @@ use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
 use node::target::TargetNode;
 use node::{Client, ClusterConfig, MapFile, metrics};
+use protocol::redundancy::Redundancy;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{GatewayArgs, TargetArgs};
 use crate::authority::{self, Database, MapAuthority};
 use crate::background::Background;
+use crate::down::Down;
 use crate::gateway_file::GatewayFile;
 use crate::node_cluster::NodeCluster;
 use crate::up::Signals;
@@ -153,10 +156,19 @@ fn pages(
     check: gateway::HostCheck,
     counts: Option<gateway::S3Counts>,
 ) -> anyhow::Result<Router> {
-    let classes = cluster.classes().iter().map(|(name, redundancy)| (name.to_owned(), redundancy)).collect();
+    let classes = classes(cluster);
     let (key, cluster) = (cluster.client().config().key()?, Arc::clone(cluster) as Arc<dyn gateway::Cluster>);
     let desk = gateway::JoinDesk::new(Arc::clone(&cluster), authority, &key, classes)?;
     Ok(gateway::router(cluster, check, counts, desk))
+}
+
+fn classes(cluster: &NodeCluster) -> BTreeMap<String, Redundancy> {
+    cluster.classes().iter().map(|(name, redundancy)| (name.to_owned(), redundancy)).collect()
+}
+
+/// What takes targets out that stay down.
+fn down(cluster: &Arc<NodeCluster>, authority: &Arc<dyn MapAuthority>, out_after: Duration) -> Down {
+    Down::new(Arc::clone(cluster) as Arc<dyn gateway::Cluster>, Arc::clone(authority), classes(cluster), out_after)
 }
 
 /// Runs `reservoir gateway` until a signal.
@@ -175,10 +187,11 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let classes = file.s3.as_ref().map(|s3| s3.storage_classes(&cluster.client().map())).transpose()?;
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
     // It ends when this function does.
-    let _watch =
-        watch::start(gateway::Cluster::watch(&*cluster), cluster.client(), settings.with_extension("history"))?;
-    // It ends when this function does.
     let (authority, _follower) = map_authority(args, &file, cluster.client())?;
+    let down = down(&cluster, &authority, config.out_after());
+    let (seen, history) = (gateway::Cluster::watch(&*cluster), settings.with_extension("history"));
+    // It ends when this function does.
+    let _watch = watch::start(seen, cluster.client(), history, down)?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.

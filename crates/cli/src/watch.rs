@@ -14,8 +14,9 @@ use protocol::id::{Epoch, GroupId, NodeId};
 use protocol::map::ClusterMap;
 use protocol::wire::HealthReport;
 
-use crate::api::{Happened, HealthInfo};
+use crate::api::{DownInfo, Happened, HealthInfo};
 use crate::background::{self, Background};
+use crate::down::Down;
 
 /// How often the cluster is looked at.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -42,13 +43,14 @@ struct Seen {
     /// Whether all was whole; not known at first.
     whole: Option<bool>,
     last: Option<HealthInfo>,
+    down: DownInfo,
     epoch: Option<u32>,
     history: VecDeque<Happened>,
     file: Option<PathBuf>,
 }
 
 /// Watches a cluster from now on. What happens is also kept in a file, for later starts.
-pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf) -> anyhow::Result<Background> {
+pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut down: Down) -> anyhow::Result<Background> {
     {
         let mut seen = watch.seen();
         match read(&file) {
@@ -66,11 +68,15 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf) -> anyhow::Res
             let Ok(reports) = client.health().wait() else { return };
             let (Ok(states), Ok(reports)) = (states, reports) else { continue };
             let map = client.map();
-            let silent: BTreeSet<u32> =
-                states.iter().filter(|state| state.answer.is_none()).map(|state| state.target.0).collect();
+            let unanswered: Vec<NodeId> =
+                states.iter().filter(|state| state.answer.is_none()).map(|state| state.target).collect();
+            let silent: BTreeSet<u32> = unanswered.iter().map(|target| target.0).collect();
             let health = summary(map.epoch, map.group_ids(), &reports, !silent.is_empty());
             let targets = map.targets().map(|target| target.id.0).collect();
             watch.seen().look(Instant::now(), map.epoch.0, &targets, silent, &reports, &health);
+            // It may ask how the cluster is.
+            let down = down.look(&map, &reports, &unanswered, &health);
+            watch.seen().look_at_down(down);
         }
     })
 }
@@ -95,6 +101,11 @@ impl Watch {
     pub(crate) fn last(&self) -> Option<(HealthInfo, u64)> {
         let seen = self.seen();
         Some((seen.last.clone()?, seen.silent.len() as u64))
+    }
+
+    /// Who is down.
+    pub(crate) fn down(&self) -> DownInfo {
+        self.seen().down.clone()
     }
 
     /// The last events, oldest first.
@@ -151,6 +162,18 @@ impl Seen {
             None if health.whole => self.whole = Some(true),
             _ => {}
         }
+    }
+
+    fn look_at_down(&mut self, down: DownInfo) {
+        for target in
+            down.targets.keys().filter(|target| !self.down.targets.contains_key(*target)).cloned().collect::<Vec<_>>()
+        {
+            self.note(format!("target {target} is down, as others say, too"));
+        }
+        if let Some(held) = down.held.as_ref().filter(|held| self.down.held.as_ref() != Some(*held)).cloned() {
+            self.note(held);
+        }
+        self.down = down;
     }
 
     /// Chunks and bytes made in a second.

@@ -45,6 +45,9 @@ pub struct ClusterConfig {
     /// The highest id that a target ever had, where none has it any more: it is not given again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<u32>,
+    /// How long a target is down before it is taken out of the map and what it had is made again elsewhere; 0 is never. (600)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_after_seconds: Option<u32>,
     /// Cells in a negotiating group; a cell has as many targets as there are copies, to less than twice as many. It is what the layout
     /// says, once there is one: `reservoir cluster plan` changes both.
     #[serde(default = "three_cells")]
@@ -313,8 +316,18 @@ pub fn read_key(path: &Path) -> Result<[u8; KEY_LEN], ConfigError> {
 
 /// How often targets look whether all chunks have their copies.
 const CENSUS_INTERVAL: Span = Span::from_secs(10);
+/// How often targets ask each other whether they are there.
+const WATCH_INTERVAL: Span = Span::from_secs(1);
+/// After how many seconds a target that is down is taken out, when nothing else is said.
+const OUT_AFTER: u32 = 600;
 
 impl ClusterConfig {
+    /// How long a target is down before it is taken out of the map; zero is never.
+    #[must_use]
+    pub fn out_after(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(self.out_after_seconds.unwrap_or(OUT_AFTER).into())
+    }
+
     /// Checks a cluster map; `path` is where it stands, for messages and for relative paths in it.
     ///
     /// # Errors
@@ -449,6 +462,7 @@ impl ClusterConfig {
             choosy: self.protocol.choosy,
             per_datagram: payload_per_datagram(self.network.mtu(address), address.is_ipv6()),
             census_interval: CENSUS_INTERVAL,
+            watch_interval: WATCH_INTERVAL,
             ..Config::default()
         }
     }

@@ -49,6 +49,7 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         previous: None,
         settled: None,
         last_id: None,
+        out_after_seconds: None,
         path: dir.join("cluster.toml"),
     }
 }

@@ -44,6 +44,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         previous: None,
         settled: None,
         last_id: None,
+        out_after_seconds: None,
         path: dir.join("cluster.toml"),
     };
     (1..=targets).for_each(|id| make_store(&config, id).unwrap());
