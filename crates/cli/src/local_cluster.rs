@@ -333,6 +333,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         cluster: format!("local-{}", &random_hex()?[..8]),
         epoch: 1,
         copies: 3,
+        min_copies: None,
         fewest_copies: None,
         group_cells: 3,
         // Two leaders that share members refuse each other's windows.

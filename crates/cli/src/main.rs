@@ -9,6 +9,7 @@ mod clean;
 mod client;
 mod commands;
 mod demo;
+mod fewer;
 mod gateway;
 mod gateway_file;
 mod local_cluster;

@@ -38,6 +38,7 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         cluster: dir.display().to_string(),
         epoch: 1,
         copies: 3,
+        min_copies: None,
         fewest_copies: None,
         group_cells: 3,
         overlap: true,

@@ -115,6 +115,7 @@ impl Initiator {
             served: 0,
             hedged: 0,
             missed: BTreeMap::new(),
+            asking: silence::Asking::default(),
         };
         Self { context, active: FlatMap::new(), transfers: 0, waiting: VecDeque::new(), map_fetch: MapFetch::default() }
     }
@@ -247,7 +248,7 @@ impl Initiator {
         let txn = match &message {
             Message::MapRequest(request) => return self.send_map(from, head.epoch, *request),
             Message::MapPart(part) => return self.map_part(from, head.epoch, part),
-            Message::Pong { txn, .. } if self.context.seen(*txn) => return,
+            Message::Pong { txn, .. } if self.context.seen(*txn) || self.context.is_back(*txn) => return,
             answer => match answered(answer) {
                 Some(txn) => txn,
                 None => return self.context.event(Event::Ignored(IgnoredReason::Invalid)),
@@ -312,6 +313,7 @@ impl Initiator {
         self.context.uplink.prune(now);
         self.context.downlink.prune(now);
         self.context.check_multicast();
+        self.context.ask_silent();
         self.fetch_map_on();
         // Those that want the port at the same time have it in the order in which they were asked for.
         let mut due: Vec<(Instant, TxnId)> = self
@@ -405,7 +407,8 @@ impl Machine for Initiator {
 
     fn next_deadline(&self) -> Option<Deadline> {
         let active = self.active.values().map(|active| active.next);
-        let others = self.context.next_multicast_check().into_iter().chain(self.next_map_request());
+        let context = &self.context;
+        let others = context.next_multicast_check().into_iter().chain(context.next_asking()).chain(self.next_map_request());
         active.chain(others).min_by_key(|deadline| deadline.at)
     }
 }

@@ -264,6 +264,13 @@ impl Cluster {
         panic!("no end in sight after {}", self.now);
     }
 
+    /// A target has no room any more.
+    pub(super) fn fill(&mut self, id: NodeId) {
+        let target = self.targets.get_mut(&id).expect("it is in the map");
+        target.handle_input(self.now, Input::Request(protocol::target::Request::Free(0)));
+        self.handle(id, None);
+    }
+
     /// Lets so much time pass.
     pub(super) fn run_for(&mut self, span: Span) {
         let until = self.now + span;
@@ -271,7 +278,7 @@ impl Cluster {
     }
 
     /// Does what happens next, if anything does.
-    fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let wake = self.wakes.iter().map(|(node, at)| (*at, *node)).min();
         let next = self.queue.keys().next().copied();
         match (next, wake) {

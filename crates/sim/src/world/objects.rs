@@ -40,8 +40,10 @@ impl World<'_> {
             ChunkKind::Manifest => promised.range((id, None)..).next().filter(|((of, _), _)| *of == id),
             _ => promised.get_key_value(&(id, redundancy)),
         });
-        let (redundancy, map) = promised.map_or((redundancy, newest), |((_, redundancy), map)| (*redundancy, *map));
-        let goal = self.goal(map, redundancy);
+        let (goal, map) = match promised {
+            Some((_, (map, copies))) => (Redundancy::Copies(*copies), *map),
+            None => (self.goal(newest, redundancy), newest),
+        };
         let good: Vec<NodeId> = self.nodes.keys().copied().filter(|node| self.holds(*node, &id).is_some()).collect();
         if goal.is_met(self.spread(map, &good)) {
             return;

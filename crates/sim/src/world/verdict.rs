@@ -203,15 +203,17 @@ impl World<'_> {
         let (id, since) = (*id, *since);
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        let goal = self.goal(map, put.redundancy);
+        let (goal, copies) = (self.goal(map, put.redundancy), self.due(map, put, holders));
         let domains = self.spread(map, holders.iter().filter(|h| group.contains(h)));
-        if !goal.is_met(domains) {
-            let copies = goal.pieces();
+        if !goal.is_met(domains) && domains >= copies {
+            self.excuse_fewer(by, id);
+        }
+        if domains < copies {
             let of = holders.iter().map(|holder| format!("{holder} in {:?}", self.maps[map].domain(*holder)));
             let of: Vec<String> = of.collect();
             self.fail(format!(
-                "{id:?} was acknowledged with {copies} copies, but only {domains} failure domains of its group under map {} \
-                 have one: {}",
+                "{id:?} was acknowledged, and {copies} copies are due, but only {domains} failure domains of its group under map \
+                 {} have one: {}",
                 map + 1,
                 of.join(", ")
             ));
