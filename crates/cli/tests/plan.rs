@@ -189,7 +189,8 @@ fn status_counts_what_drained_targets_hide() {
         hidden.push(seen["out_of_reach"].as_array().unwrap().len());
     }
     stopped.iter().for_each(|(_, target)| common::signal(*target, "-CONT"));
-    assert!(hidden[..2] == [0, 0] && hidden[2] > 0, "{hidden:?}");
+    // Two copies are enough for a put while a third target is down.
+    assert!(hidden[0] == 0 && hidden[1] > 0 && hidden[2] >= hidden[1], "{hidden:?}");
     assert!(cluster.stop());
 }
 

@@ -280,7 +280,12 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Objects::publish`], and [`Refused::NoUpload`].
-    pub fn complete(&self, record: ObjectRecord, condition: &Condition, upload: VersionId) -> Result<Made, ObjectError> {
+    pub fn complete(
+        &self,
+        record: ObjectRecord,
+        condition: &Condition,
+        upload: VersionId,
+    ) -> Result<Made, ObjectError> {
         let begun = self.host.elapsed();
         let kept = match &record.body {
             // The parts' chunks have the upload's rows until this is done; these chunks have nothing.

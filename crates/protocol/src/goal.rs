@@ -109,7 +109,10 @@ mod tests {
         let mut goal = Goal::new(Redundancy::Copies(3));
         goal.hold(pieces(&[0, 1, 2]), 7);
         let less = goal.at_most(2);
-        assert_eq!((less.missing(), less.domains(), less.redundancy()), (pieces(&[1]), &[7][..], Redundancy::Copies(2)));
+        assert_eq!(
+            (less.missing(), less.domains(), less.redundancy()),
+            (pieces(&[1]), &[7][..], Redundancy::Copies(2))
+        );
         goal.hold(pieces(&[0, 1, 2]), 8);
         assert!(!goal.is_met() && goal.at_most(2).is_met() && !goal.at_most(3).is_met());
         assert_eq!(goal.at_most(5), goal);

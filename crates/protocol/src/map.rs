@@ -495,7 +495,6 @@ impl ClusterMap {
         }
         goal
     }
-
 }
 
 /// Bits that a member mask may have in an address, beside ids of cells up to this one.

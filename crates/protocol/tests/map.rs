@@ -81,7 +81,11 @@ fn silence_is_weighed_by_failure_domains() {
     assert!(raised.may_hide(&ids(&[0, 3])) && !raised.may_hide(&ids(&[0, 1])) && !servers.may_hide(&ids(&[0, 3])));
     let hides = |copies, silent: &[u32]| servers.may_hide_kept(&ids(silent), Redundancy::copies(copies));
     assert_eq!([1, 2, 3].map(|copies| hides(copies, &[0, 1])), [true, false, false]);
-    assert_eq!([1, 2, 3].map(|copies| hides(copies, &[0, 3])), [true, true, true], "two are enough while a third is down");
+    assert_eq!(
+        [1, 2, 3].map(|copies| hides(copies, &[0, 3])),
+        [true, true, true],
+        "two are enough while a third is down"
+    );
 }
 
 #[test]
@@ -89,8 +93,7 @@ fn puts_are_content_with_fewer_copies_but_never_with_too_few() {
     let least = |copies, min_copies: Option<u8>| {
         let map = map(&[0, 1, 2, 3, 4, 5], copies, 3).expect("a good map");
         let map = min_copies.map_or(map.clone(), |min| map.with_min_copies(min));
-        [None, Some(1), Some(2), Some(3), Some(4)]
-            .map(|own| map.least(Wanted::of(own.and_then(Redundancy::copies))))
+        [None, Some(1), Some(2), Some(3), Some(4)].map(|own| map.least(Wanted::of(own.and_then(Redundancy::copies))))
     };
     assert_eq!(least(3, None), [2, 1, 2, 2, 3], "one may lack, but not of two");
     assert_eq!(least(2, None), [2, 1, 2, 3, 4]);

@@ -22,7 +22,7 @@ fn no_seed_fails_and_disks_go_through_everything() {
     // A world in which these do not happen would find nothing that they show.
     let Seen { emptied, stopped, stopped_starting, refused, blackouts, spoiled } = report.disks;
     let seen = [emptied, stopped, stopped_starting, refused, blackouts, spoiled];
-    let excuses = [sim::Excuse::Full, sim::Excuse::LostDisk, sim::Excuse::Regrouped];
+    let excuses = [sim::Excuse::Full, sim::Excuse::LostDisk, sim::Excuse::Regrouped, sim::Excuse::DomainsDown];
     assert!(excuses.iter().all(|excuse| report.excuses.contains_key(excuse)), "{:?}", report.excuses);
     assert!(emptied > 900 && seen.iter().all(|often| *often > 0), "{:?}", report.disks);
 }

@@ -452,7 +452,10 @@ shares = "48-63"
         config.fewest_copies = Some(2);
         let config = config.with_first_layout().expect("a good map");
         let map = parse(&toml::to_string(&config).expect("text")).and_then(|read| read.map()).expect("a good map");
-        assert_eq!((map.targets().count(), map.fewest_before(), map.moved().collect::<Vec<_>>()), (12, 2, vec![NodeId(8)]));
+        assert_eq!(
+            (map.targets().count(), map.fewest_before(), map.moved().collect::<Vec<_>>()),
+            (12, 2, vec![NodeId(8)])
+        );
         let cells = &map.placement().layout().cells;
         let placed: BTreeSet<u32> = cells.iter().flat_map(|cell| cell.targets.iter().map(|id| id.0)).collect();
         assert_eq!(placed, (1..=12).filter(|id| *id != 5).collect());

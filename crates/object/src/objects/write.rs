@@ -12,8 +12,8 @@ use super::ahead::{Ahead, Share};
 use super::{Kept, Made, ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
 use crate::service::{ChunkService, Pending, ServiceError};
-use catalog::object_manifest::{Body, ENTRIES, ObjectRecord};
 use catalog::Condition;
+use catalog::object_manifest::{Body, ENTRIES, ObjectRecord};
 
 /// How hard it is tried to compress: the least, which is the fastest.
 const LEVEL: i32 = 1;

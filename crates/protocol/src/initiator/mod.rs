@@ -408,7 +408,8 @@ impl Machine for Initiator {
     fn next_deadline(&self) -> Option<Deadline> {
         let active = self.active.values().map(|active| active.next);
         let context = &self.context;
-        let others = context.next_multicast_check().into_iter().chain(context.next_asking()).chain(self.next_map_request());
+        let others =
+            context.next_multicast_check().into_iter().chain(context.next_asking()).chain(self.next_map_request());
         active.chain(others).min_by_key(|deadline| deadline.at)
     }
 }

@@ -77,7 +77,10 @@ fn a_full_server_is_not_a_server_that_is_down() {
             cluster.fill(id);
         }
         let (full, _) = stored(&mut cluster, 1, None);
-        assert!(matches!(full, Err(PutError::TooFewCopies { ref full, .. }) if !full.is_empty()), "{config:?}: {full:?}");
+        assert!(
+            matches!(full, Err(PutError::TooFewCopies { ref full, .. }) if !full.is_empty()),
+            "{config:?}: {full:?}"
+        );
     }
 }
 
