@@ -44,6 +44,7 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Restore { txn, id, wanted }, "restore", 90),
         (Message::Health { txn }, "health", 56),
         (Message::HealthReport { txn, report }, "health-report", 116),
+        (Message::Presence { here: false }, "presence", 49),
     ]
 }
 

@@ -208,6 +208,7 @@ fn message(message: &Message) -> String {
         Message::Discarded { txn, dropped: None, .. } => format!("discarded for {}: no such mark", number(*txn)),
         Message::Usage { txn } => format!("usage {}", number(*txn)),
         Message::Health { txn } => format!("health {}", number(*txn)),
+        Message::Presence { here } => format!("presence: {here}"),
         Message::HealthReport { txn, .. } => format!("health of {}", number(*txn)),
         Message::Used { txn, usage } => format!(
             "used for {}: {} bytes live, {} dead, {} reclaimed",

@@ -248,6 +248,7 @@ impl Initiator {
         let txn = match &message {
             Message::MapRequest(request) => return self.send_map(from, head.epoch, *request),
             Message::MapPart(part) => return self.map_part(from, head.epoch, part),
+            Message::Presence { here } => return self.presence(from, *here),
             Message::Pong { txn, .. } if self.context.seen(*txn) || self.context.is_back(*txn) => return,
             answer => match answered(answer) {
                 Some(txn) => txn,
@@ -293,6 +294,22 @@ impl Initiator {
                 Step::Continue
             }
         });
+    }
+
+    /// A target stops on purpose, or has been started: nobody waits for one that stops. That it is there is known from any message.
+    fn presence(&mut self, from: NodeId, here: bool) {
+        if here || self.context.map.target(from).is_none() {
+            return;
+        }
+        self.context.mark_down(from);
+        let active: Vec<TxnId> = self.active.keys().copied().collect();
+        for txn in active {
+            self.step(txn, |active, context| match active {
+                Txn::Put(put) => put.left(context, from),
+                Txn::Get(get) => get.refused(context, from, Ack::Unknown),
+                Txn::Query(_) => Step::Continue,
+            });
+        }
     }
 
     fn payload(&mut self, header: &DataHeader, payload: &Bytes) {
@@ -449,6 +466,7 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::MapPart(_)
         | Message::Census(_)
         | Message::Counted { .. }
+        | Message::Presence { .. }
         | Message::Restore { .. } => return None,
     })
 }

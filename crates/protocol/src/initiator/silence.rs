@@ -47,6 +47,11 @@ impl Context {
         self.missed.remove(&node);
     }
 
+    /// A member says itself that it stops.
+    pub(super) fn mark_down(&mut self, node: NodeId) {
+        self.missed.insert(node, Missed { rounds: self.config.down.max(SUSPECT), over: self.now, counted: self.now });
+    }
+
     /// Nothing came from a member in a round that began at `since`. Rounds at one time count as one, and so do short ones that
     /// follow each other when it is suspect: a moment's silence is not many.
     pub(super) fn miss(&mut self, node: NodeId, since: Instant) {

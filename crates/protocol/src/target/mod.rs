@@ -9,6 +9,7 @@ mod clean;
 mod finished;
 mod lead;
 mod newer;
+mod presence;
 mod receive;
 mod recent_grants;
 mod restore;
@@ -24,6 +25,7 @@ use census::Census;
 use clean::Marks;
 use finished::Finished;
 use lead::Lead;
+use presence::Presence;
 use receive::{Busy, Reservation};
 use restore::{Made, Restoring};
 use serve::Serving;
@@ -166,6 +168,7 @@ pub struct Target {
     census: Census,
     /// Made when it is needed first.
     restoring: Option<Box<Restoring>>,
+    presence: Presence,
     made: Made,
 }
 
@@ -207,6 +210,7 @@ impl Target {
             map_fetch: MapFetch::default(),
             census: Census::default(),
             restoring: None,
+            presence: Presence::default(),
             made: Made::default(),
         }
     }
@@ -309,6 +313,7 @@ impl Target {
             // What it told its group itself, by multicast.
             return;
         }
+        self.presence.hear(from);
         match message {
             Message::PutRequest(request)
                 if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::TakeOldMap) =>
@@ -360,6 +365,7 @@ impl Target {
             Message::Census(request) => self.census_asked(from, head.epoch, request),
             Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
             Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
+            Message::Presence { here } => self.presence(from, here, datagram),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
             Message::Listed { .. }
@@ -369,14 +375,6 @@ impl Target {
             | Message::Used { .. } => {
                 self.event(Event::Ignored(IgnoredReason::Invalid));
             }
-        }
-    }
-
-    /// An answer to what this target put.
-    fn pass_to_initiator(&mut self, datagram: &Bytes) {
-        let arrived = self.arrived;
-        if !self.initiate(Input::Datagram { bytes: datagram.clone(), arrived }) {
-            self.event(Event::Ignored(IgnoredReason::Invalid));
         }
     }
 
@@ -533,6 +531,7 @@ impl Machine for Target {
             Input::Done { op, completion } => self.done(op, completion),
             Input::Request(Request::Map(map)) => self.new_map(map),
             Input::Request(Request::Free(free)) => self.setup.free = free,
+            Input::Request(Request::Presence { here }) => self.say_presence(here),
         }
     }
 

@@ -81,6 +81,7 @@ impl Message {
             Self::Restore { .. } => 30,
             Self::Health { .. } => 31,
             Self::HealthReport { .. } => 32,
+            Self::Presence { .. } => 33,
         }
     }
 
@@ -150,7 +151,8 @@ impl Message {
             | Self::Counted { .. }
             | Self::Restore { .. }
             | Self::Health { .. }
-            | Self::HealthReport { .. } => healing::put(self, out),
+            | Self::HealthReport { .. }
+            | Self::Presence { .. } => healing::put(self, out),
         }
     }
 
@@ -221,7 +223,7 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            28..=32 => healing::take(code, r)?,
+            28..=33 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }

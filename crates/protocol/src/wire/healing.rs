@@ -22,6 +22,7 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
         }
         Message::Health { txn } => out.put_u64_le(txn.0),
         Message::HealthReport { txn, report } => put_health(*txn, report, out),
+        Message::Presence { here } => out.put_u8(u8::from(*here)),
         _ => {}
     }
 }
@@ -34,6 +35,7 @@ pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
         30 => Some(Message::Restore { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? }),
         31 => Some(Message::Health { txn: TxnId(r.u64()?) }),
         32 => take_health(r),
+        33 => Some(Message::Presence { here: r.flag()? }),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Puts while failure domains are down: fewer copies than wanted are enough then, but never fewer than the map says. What lacks
 //! is made by the stewards of the group, as what is wanted is written with every copy.
 
-use super::{Context, Event, NodeId, Put, Step, Stored};
+use super::{Context, Event, NodeId, Phase, Put, Step, Stored};
 use crate::goal::Goal;
 use crate::initiator::{Bug, PutError};
 
@@ -46,6 +46,27 @@ impl Put {
         let stored = Stored { holders, copies, wanted, took: context.now.since(self.job.asked), rounds };
         context.event(Event::Put { handle: self.job.handle, result: Ok(stored) });
         Step::Over
+    }
+
+    /// A member stops: neither its bid nor its acknowledgement is waited for any more.
+    pub(in crate::initiator) fn left(&mut self, context: &mut Context, member: NodeId) -> Step {
+        if self.leader.asked == Some(member) && matches!(self.phase, Phase::Asking { .. }) {
+            return self.ask_directly(context);
+        }
+        match &mut self.phase {
+            Phase::Asking { .. } => {
+                self.offers.remove(&member);
+                self.choose(context, false)
+            }
+            Phase::Resting { .. } => Step::Continue,
+            Phase::Transferring { waiting, .. } => {
+                if waiting.remove(&member).is_none() {
+                    return Step::Continue;
+                }
+                self.progress.failed.push(member);
+                self.go_on(context)
+            }
+        }
     }
 
     pub(super) fn give_up(&mut self, context: &mut Context) -> Step {
