@@ -95,3 +95,30 @@ fn nobody_is_told_that_all_are_down_while_nobody_answers() {
     let (cut, took) = stored(&mut cluster, 2, None);
     assert!(cut.is_err() && took >= config.give_up, "{took}: {cut:?}");
 }
+
+#[test]
+fn nobody_waits_for_a_target_that_says_that_it_stops() {
+    for config in configs() {
+        let mut cluster = Cluster::of(servers(), &config);
+        assert!(stored(&mut cluster, 1, None).0.is_ok_and(|stored| stored.copies == 3), "{config:?}");
+        for id in (1..=3).map(NodeId) {
+            cluster.stop(id);
+        }
+        cluster.run_for(Span::from_millis(1));
+        for n in 2..6 {
+            let (stored, took) = stored(&mut cluster, n, None);
+            assert!(stored.is_ok_and(|stored| stored.copies == 2), "{config:?}");
+            assert!(took < config.bid_timeout.times(2), "{config:?}: {took}");
+        }
+        let left: Vec<NodeId> = cluster.targets[&NodeId(4)].left().map(|(node, _)| node).collect();
+        assert_eq!(left, [1, 2, 3].map(NodeId));
+        // Their first message says that they are back.
+        cluster.dead.clear();
+        for id in (1..=3).map(NodeId) {
+            cluster.tell(id, protocol::target::Request::Presence { here: true });
+        }
+        cluster.run_for(Span::from_millis(1));
+        assert_eq!(cluster.targets[&NodeId(4)].left().count(), 0);
+        assert!(stored(&mut cluster, 9, None).0.is_ok_and(|stored| stored.copies == 3), "{config:?}");
+    }
+}

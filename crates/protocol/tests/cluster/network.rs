@@ -266,8 +266,19 @@ impl Cluster {
 
     /// A target has no room any more.
     pub(super) fn fill(&mut self, id: NodeId) {
+        self.tell(id, protocol::target::Request::Free(0));
+    }
+
+    /// Somebody stops a target on purpose.
+    pub(super) fn stop(&mut self, id: NodeId) {
+        self.tell(id, protocol::target::Request::Presence { here: false });
+        self.dead.insert(id);
+    }
+
+    /// Its driver tells a target something.
+    pub(super) fn tell(&mut self, id: NodeId, request: protocol::target::Request) {
         let target = self.targets.get_mut(&id).expect("it is in the map");
-        target.handle_input(self.now, Input::Request(protocol::target::Request::Free(0)));
+        target.handle_input(self.now, Input::Request(request));
         self.handle(id, None);
     }
 
