@@ -138,7 +138,7 @@ fn an_empty_catalog_removes_nothing_that_stands() {
     world.put("k", true, 2, 2 * MIB);
     let long = world.put("long", false, 3, 40 * MIB);
     let marker = ObjectRecord::new(Kind::Marker, "b", "long", VersionId::default());
-    world.objects.publish(marker, &Condition::Always).unwrap().row;
+    world.objects.publish(marker, &Condition::Always).unwrap();
     let before = world.memory.chunks.lock().unwrap().len();
     let lost = World::over(Arc::clone(&world.memory), &place.path().join("empty"));
     assert_eq!(lost.passes(4).pass.unreferenced, 0);
@@ -237,7 +237,7 @@ fn a_copy_made_during_a_look_survives() {
     }
     cleaning.run_pass(&mut || true);
     assert_eq!(world.held(ChunkKind::Payload), 3);
-    world.objects.publish(copy, &Condition::Always).unwrap().row;
+    world.objects.publish(copy, &Condition::Always).unwrap();
     (0..4).for_each(|_| drop(cleaning.run_pass(&mut || true)));
     assert_eq!(world.held(ChunkKind::Payload), 3);
 }

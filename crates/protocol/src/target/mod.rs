@@ -304,16 +304,12 @@ impl Target {
         let Some((head, message)) = decode_message(datagram) else {
             return self.event(Event::Ignored(IgnoredReason::Invalid));
         };
-        if head.epoch > self.setup.map.epoch {
-            self.heard_of_map(head.from, head.epoch);
-        }
-        self.marks.note_epoch(head.epoch);
+        self.hear(&head);
         let from = head.from;
         if from == self.setup.id {
             // What it told its group itself, by multicast.
             return;
         }
-        self.presence.hear(from);
         match message {
             Message::PutRequest(request)
                 if head.epoch < self.setup.map.epoch && self.setup.bug != Some(Bug::TakeOldMap) =>

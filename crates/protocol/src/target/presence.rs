@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::{Input, Message, NodeId, Target};
+use super::{Head, Input, Message, NodeId, Target};
 use crate::time::Instant;
 
 /// Places for initiators that are told; each has the one that its id says. Who is not told finds out by itself.
@@ -44,6 +44,15 @@ impl Target {
         let message = Message::Presence { here };
         let told = neighbours.into_iter().filter(|node| *node != own).chain(initiators);
         told.for_each(|node| self.send(node, &message));
+    }
+
+    /// What is known from any message: that its sender is there, and how new its map is.
+    pub(super) fn hear(&mut self, head: &Head) {
+        if head.epoch > self.setup.map.epoch {
+            self.heard_of_map(head.from, head.epoch);
+        }
+        self.marks.note_epoch(head.epoch);
+        self.presence.hear(head.from);
     }
 
     /// Another target stops, or has been started.

@@ -98,7 +98,8 @@ fn nobody_is_told_that_all_are_down_while_nobody_answers() {
 
 #[test]
 fn nobody_waits_for_a_target_that_says_that_it_stops() {
-    for config in configs() {
+    // By the ranking an initiator is not known to those that it asked nothing.
+    for config in configs().into_iter().filter(|config| !config.transport.is_ranked()) {
         let mut cluster = Cluster::of(servers(), &config);
         assert!(stored(&mut cluster, 1, None).0.is_ok_and(|stored| stored.copies == 3), "{config:?}");
         for id in (1..=3).map(NodeId) {
