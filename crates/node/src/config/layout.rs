@@ -7,7 +7,7 @@ use protocol::id::{ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::placement::{Cell, Layout, Placement, Shares};
 use protocol::planner::{self, Plan, Wish};
-use protocol::redundancy::{Redundancy, Wanted};
+use protocol::redundancy::Redundancy;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterConfig, ConfigError, parse_size};
@@ -187,8 +187,8 @@ impl ClusterConfig {
         self.epoch = map.epoch.0;
         self.group_cells = layout.group_cells;
         self.overlap = map.overlap();
-        let own = self.min_copies.map_or(map.clone(), |few| map.clone().with_min_copies(few)).least(Wanted::BY_MAP);
-        self.fewest_copies = Some(map.fewest_before()).filter(|fewest| usize::from(*fewest) < own);
+        // Also when this map is content with as few: a later one may not be.
+        self.fewest_copies = Some(map.fewest_before()).filter(|fewest| *fewest < map.copies);
         self.layout = Some(LayoutConfig::of(layout));
         self.previous = map.previous().map(|previous| LayoutConfig::of(previous.layout()));
         self
