@@ -13,6 +13,7 @@ use protocol::id::{ChunkId, NodeId, OpId, TxnId};
 use protocol::initiator::{ChunkPut, Discard, Event, Initiator, Mark, Query, Request};
 use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, TargetEntry};
+use protocol::redundancy::Wanted;
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, MAX_CONTROL, Message, TAG, decode_message, encode_message};
 use reservoir_fuzz::{AnyData, CLUSTER, Knobs, Say, chunk, head};
@@ -282,7 +283,7 @@ impl World {
                 let id = answered(handle).expect("a put has a chunk");
                 if let Ok(stored) = result {
                     let domains: BTreeSet<u16> = stored.holders.iter().filter_map(|n| self.map.domain(*n)).collect();
-                    assert!(domains.len() >= usize::from(self.map.copies), "too few domains: {stored:?}");
+                    assert!(domains.len() >= self.map.least(Wanted::BY_MAP), "too few domains: {stored:?}");
                     assert!(
                         stored.holders.iter().all(|n| self.claims.contains(&(id, *n))),
                         "nobody said so: {stored:?}"

@@ -168,8 +168,8 @@ impl World {
                 let result = if bad.is_empty() || fails < 250 { Ok(()) } else { Err(WriteFailure::Disk) };
                 Completion::Scrubbed { next, bytes: 1, bad, result }
             }
-            Effect::Discard { ids, mark, since } => {
-                assert!(ids.len() <= 32 && since < mark);
+            Effect::Discard { ids, mark, since, .. } => {
+                assert!(ids.len() <= 32 && since <= mark);
                 let gone = ids.iter().enumerate().filter(|(_, id)| fails < 250 && self.disk.remove(*id).is_some());
                 let dropped = gone.fold(0, |mask, (bit, _)| mask | 1 << bit);
                 let result = if fails < 250 { Ok(()) } else { Err(WriteFailure::Disk) };

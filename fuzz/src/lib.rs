@@ -98,6 +98,9 @@ pub enum Say {
         wanted: u8,
     },
     Health,
+    Presence {
+        here: bool,
+    },
     HealthReport {
         epoch: u8,
         groups: Vec<(u8, bool)>,
@@ -341,6 +344,7 @@ impl Say {
                 Message::Restore { txn, id: chunk(n).0, wanted }
             }
             Self::Health => Message::Health { txn },
+            Self::Presence { here } => Message::Presence { here },
             Self::HealthReport { epoch, groups, restored } => {
                 let groups = groups.into_iter().take(32);
                 let group = |(group, whole): (u8, bool)| (GroupId(group.into()), Health { lacks: Lacks::default(), whole });

@@ -125,6 +125,15 @@ pub(crate) struct CleanInfo {
     pub(crate) problem: Option<String>,
 }
 
+/// Puts that this gateway acknowledged with fewer copies than were wanted, as failure domains were down.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct FewerInfo {
+    /// How many, since it was started.
+    pub(crate) puts: u64,
+    /// How long ago the last was; none when there was none.
+    pub(crate) seconds_ago: Option<u64>,
+}
+
 /// What of a storage class can be found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ClassInfo {
@@ -145,6 +154,12 @@ pub(crate) struct Status {
     pub(crate) newer_epoch: Option<u32>,
     /// Copies of each chunk.
     pub(crate) copies: u8,
+    /// Copies that are enough for a put while no more failure domains are alive.
+    #[serde(default)]
+    pub(crate) min_copies: u8,
+    /// Puts for which such few were enough.
+    #[serde(default)]
+    pub(crate) fewer_copies: FewerInfo,
     /// How copies are placed and carried.
     pub(crate) transport: String,
     /// Whether multicast is used.

@@ -186,10 +186,10 @@ fn ensure_copies_stay(
     let gone = change.remove.iter().copied().chain(change.replace.iter().map(|(old, _)| *old));
     let gone: BTreeSet<NodeId> = gone.map(NodeId).collect();
     let all: Vec<NodeId> = gone.iter().copied().collect();
-    let plain = ("the cluster's".to_owned(), Redundancy::Copies(map.fewest()));
-    let classes = classes.iter().map(|(name, redundancy)| (format!("those of class {name}"), *redundancy));
-    let lost = [plain].into_iter().chain(classes).filter(|(_, redundancy)| map.may_hide_kept(&all, *redundancy));
-    let lost: Vec<String> = lost.map(|(what, redundancy)| format!("{what}, with {redundancy}")).collect();
+    let plain = ("the cluster's".to_owned(), None);
+    let classes = classes.iter().map(|(name, redundancy)| (format!("those of class {name}"), Some(*redundancy)));
+    let lost = [plain].into_iter().chain(classes).filter(|(_, own)| map.may_hide_kept(&all, *own));
+    let lost: Vec<String> = lost.map(|(what, own)| format!("{what}, with {}", map.fewest(own))).collect();
     ensure!(
         lost.is_empty(),
         "targets {} are in {} failure domains, and some objects have no more copies ({}): all that there is of them may be on these \

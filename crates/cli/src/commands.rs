@@ -2,7 +2,7 @@
 
 use rustix::fs::Mode;
 
-use crate::api::{Status, TargetInfo};
+use crate::api::{FewerInfo, Status, TargetInfo};
 use crate::args::{Args, ClusterCommand, Command, PlanArgs, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
@@ -15,6 +15,8 @@ const GROUPS: usize = 12;
 
 /// Events that are shown at most.
 const EVENTS: usize = 8;
+/// Puts with fewer copies are spoken of for so many seconds after the last.
+const LATELY: u64 = 60;
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -87,6 +89,18 @@ fn say_out_of_reach(status: &Status) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether puts are acknowledged with fewer copies just now.
+fn say_fewer(status: &Status) -> anyhow::Result<()> {
+    match status.fewer_copies {
+        FewerInfo { puts, seconds_ago: Some(ago) } if ago < LATELY => line(&format!(
+            "fewer copies: {puts} puts were acknowledged with fewer copies than are wanted, but {} at least, as failure domains are \
+             down, the last {ago} s ago: the rest is made when they are back",
+            status.min_copies
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// What has too few copies, what is done about it, and what happened last.
@@ -192,6 +206,7 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
             n = damaged.copies
         ))?;
     }
+    say_fewer(&status)?;
     say_health(&status)?;
     let cleaning = &status.cleaning;
     if cleaning.passes > 0 {

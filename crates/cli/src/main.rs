@@ -12,6 +12,7 @@ mod client;
 mod commands;
 mod demo;
 mod down;
+mod fewer;
 mod gateway;
 mod gateway_file;
 mod join;

@@ -10,12 +10,13 @@ use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored};
 use protocol::map::ClusterMap;
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Redundancy, Wanted};
 use protocol::transport::Transport;
 use protocol::wire::Usage;
 use s3::StorageClasses;
 
 use crate::api::{ClassInfo, CleanInfo, DamageInfo, Status, TargetInfo};
+use crate::fewer::Fewer;
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
 use crate::units::duration;
@@ -28,6 +29,7 @@ pub(crate) struct NodeCluster {
     live: Arc<Live>,
     cleaned: Arc<Mutex<CleanInfo>>,
     watch: Watch,
+    fewer: Arc<Fewer>,
     /// The storage classes of who puts through it.
     classes: StorageClasses,
 }
@@ -44,8 +46,8 @@ impl NodeCluster {
         let client = Client::start(config, options)?;
         let live = Arc::new(Live::new(Instant::now()));
         let transport = transport.unwrap_or(config.protocol.transport);
-        let (cleaned, watch, classes) = (Arc::default(), Watch::default(), StorageClasses::default());
-        Ok(Self { client, transport, live, cleaned, watch, classes })
+        let (cleaned, watch, fewer) = (Arc::default(), Watch::default(), Arc::default());
+        Ok(Self { client, transport, live, cleaned, watch, fewer, classes: StorageClasses::default() })
     }
 
     /// The same, when objects of these storage classes may be in the cluster.
@@ -92,11 +94,14 @@ where
 
 impl ChunkService for NodeCluster {
     fn put(&self, put: ChunkPut) -> Pending<Result<Stored, ServiceError>> {
-        let (live, bytes) = (Arc::clone(&self.live), put.payload.len() as u64);
+        let (live, fewer, bytes) = (Arc::clone(&self.live), Arc::clone(&self.fewer), put.payload.len() as u64);
         pending(self.client.put_chunk(put), move |stored: Option<&Stored>| {
             // Where every copy was there already, nobody took one.
             let took = stored.filter(|stored| stored.rounds > 0).map_or(&[][..], |stored| &stored.holders);
             let done = stored.map(|stored| (bytes, duration(stored.took)));
+            if stored.is_some_and(Stored::lacks_copies) {
+                fewer.count(Instant::now());
+            }
             live.put(Instant::now(), done, took.iter().map(|target| target.0));
         })
     }
@@ -166,12 +171,12 @@ impl Cluster for NodeCluster {
         let groups: Vec<Vec<u32>> = map.group_ids().map(members).collect();
         let silent: Vec<NodeId> =
             targets.iter().filter(|target| !target.alive).map(|target| NodeId(target.id)).collect();
-        let out_of_reach = |redundancy: Redundancy| -> Vec<u32> {
-            map.out_of_reach(&silent, redundancy).into_iter().map(|n| n as u32).collect()
+        let out_of_reach = |own: Option<Redundancy>| -> Vec<u32> {
+            map.out_of_reach(&silent, own).into_iter().map(|n| n as u32).collect()
         };
         let class = |redundancy: Redundancy| ClassInfo {
             copies: redundancy.pieces() as u8,
-            out_of_reach: out_of_reach(redundancy),
+            out_of_reach: out_of_reach(Some(redundancy)),
         };
         let classes = self.classes.iter().map(|(name, redundancy)| (name.to_owned(), class(redundancy))).collect();
         Ok(Status {
@@ -183,7 +188,9 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
-            out_of_reach: out_of_reach(Redundancy::Copies(map.fewest())),
+            min_copies: map.least(Wanted::BY_MAP) as u8,
+            fewer_copies: self.fewer.info(Instant::now()),
+            out_of_reach: out_of_reach(None),
             classes,
             health: self.watch.health(&map, &health, !silent.is_empty()),
             history: self.watch.history(),

@@ -188,10 +188,9 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
     // It ends when this function does.
     let (authority, _follower) = map_authority(args, &file, cluster.client())?;
-    let down = down(&cluster, &authority, config.out_after());
-    let (seen, history) = (gateway::Cluster::watch(&*cluster), settings.with_extension("history"));
+    let (seen, down) = (gateway::Cluster::watch(&*cluster), down(&cluster, &authority, config.out_after()));
     // It ends when this function does.
-    let _watch = watch::start(seen, cluster.client(), history, down)?;
+    let _watch = watch::start(seen, cluster.client(), settings.with_extension("history"), down)?;
     let (clean, limit) = (file.clean, file.clean.limit());
     let s3 = file.s3.map(|s3| s3_endpoint::s3_endpoint(args, &s3, limit, &cluster)).transpose()?;
     // It ends when this function does.

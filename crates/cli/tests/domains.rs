@@ -7,12 +7,64 @@ mod client;
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use client::S3;
+use client::{Answer, S3};
 use common::{Cluster, content, reservoir, signal};
 use serde_json::Value;
+
+/// With how few copies something was stored.
+const COPIES: &str = "x-reservoir-copies";
+
+/// A target that the test started again; killed when dropped.
+struct Running(Child);
+
+impl Running {
+    fn target(cluster: &Cluster, id: u32) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
+        command.args(["target", "--id", &id.to_string(), "--config", &cluster.config()]).env_remove("RUST_LOG");
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn status_of(cluster: &Cluster) -> Value {
+    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
+}
+
+/// A counter of the gateway.
+fn metric(cluster: &Cluster, name: &str) -> u64 {
+    let (mut stream, mut page) = (TcpStream::connect(cluster.gateway()).unwrap(), String::new());
+    write!(stream, "GET /metrics HTTP/1.0\r\nhost: {}\r\n\r\n", cluster.gateway()).unwrap();
+    stream.read_to_string(&mut page).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    line.unwrap_or_else(|| panic!("no {name}: {page}"))
+}
+
+/// The answer to the completion of an upload of these parts.
+fn parts(s3: &S3, key: &str, parts: &[&[u8]]) -> Answer {
+    let name = ("bucket", key);
+    let upload = s3.ask("POST", name, &[("uploads", "")], &[], b"").is(200).element("UploadId");
+    let mut listed = String::new();
+    for (number, part) in (1..).zip(parts) {
+        let asked = [("partNumber", number.to_string()), ("uploadId", upload.clone())];
+        let asked: Vec<(&str, &str)> = asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let answer = s3.ask("PUT", name, &asked, &[], part).is(200);
+        listed += &format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>", answer.header("etag"));
+    }
+    let body = format!("<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>");
+    s3.ask("POST", name, &[("uploadId", &upload)], &[], body.as_bytes())
+}
 
 /// Three servers of three targets each; ids 1, 2 and 3 are on the first.
 fn three_servers(place: &Path) -> Cluster {
@@ -39,6 +91,30 @@ fn failure(cluster: &Cluster, args: &[&str], input: &[u8]) -> (String, Duration)
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("reservoir: ")).collect();
     assert_eq!(lines.len(), 1, "not one line: {text}");
     (lines[0].to_owned(), began.elapsed())
+}
+
+/// With a second server down nothing is put any more, and what is not known is said.
+fn one_server_is_not_enough(cluster: &Cluster, s3: &S3, targets: &[u32], kept: &[u8]) {
+    targets[3..6].iter().for_each(|pid| signal(*pid, "-KILL"));
+    for name in ["f0", "newest"] {
+        let (error, took) = failure(cluster, &["put", "-", name], b"newest");
+        assert!(
+            error.contains("copies are needed in 3 failure domains, or 2 while others are down, durable in")
+                && error.contains("possible in 1")
+                && error.contains("silent targets: 1, 2, 3, 4, 5, 6"),
+            "{error}"
+        );
+        assert!(took < Duration::from_secs(15), "{took:?}: {error}");
+    }
+    s3.put("bucket", "newest", b"newest").fails(503, "ServiceUnavailable");
+    // What the catalog names is had from whoever has a copy, however few answer.
+    assert!(cluster.run(&["get", "f2", "-o", "-"]) == *kept);
+    assert!(s3.get("bucket", "new3").is(200).body.len() == 200_000);
+    assert_eq!(cluster.keys("s3://files").len(), 12);
+    // What nobody who answers has may be with the silent.
+    assert!(!status_of(cluster)["out_of_reach"].as_array().unwrap().is_empty());
+    let text = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(text.contains("targets that are silent may hold all of some chunks"), "{text}");
 }
 
 #[test]
@@ -68,21 +144,39 @@ fn a_server_that_is_down_takes_nothing_away() {
     assert_eq!(s3.list("bucket", &[("list-type", "2")]).is(200).elements("Key").len(), 12);
     let (error, _) = failure(&cluster, &["get", "nowhere", "-o", "-"], b"");
     assert!(error.contains("there is no object s3://files/nowhere"), "{error}");
-    // A put lacks a third server.
-    for name in ["f0", "new"] {
-        let (error, took) = failure(&cluster, &["put", "-", name], b"newer");
-        assert!(
-            error.contains("copies are needed in 3 failure domains")
-                && error.contains("possible in 2")
-                && error.contains("silent targets: 1, 2, 3"),
-            "{error}"
-        );
-        assert!(took < Duration::from_secs(10), "{took:?}: {error}");
+    // Two servers are enough for a put, which says so. Only the first waits until it is known that no more are alive.
+    let began = Instant::now();
+    assert_eq!(s3.put("bucket", "f0", b"newer").is(200).header(COPIES), "2/3");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let mut slowest = Duration::ZERO;
+    for n in 0..20 {
+        let began = Instant::now();
+        let put = s3.put("bucket", &format!("new{n}"), &content(200_000, 100 + n)).is(200);
+        assert_eq!(put.header(COPIES), "2/3");
+        slowest = slowest.max(began.elapsed());
     }
-    s3.put("bucket", "new", b"newer").fails(503, "ServiceUnavailable");
-    assert!(cluster.run(&["get", "f1", "-o", "-"]) == files[1].1);
-    // What the catalog names is had from whoever has a copy, however few answer.
-    signal(targets[3], "-KILL");
-    assert!(cluster.run(&["get", "f2", "-o", "-"]) == files[2].1, "two domains");
-    assert_eq!(cluster.keys("s3://files").len(), 12);
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    assert!(s3.get("bucket", "f0").is(200).body == *b"newer" && s3.get("bucket", "new3").is(200).body.len() == 200_000);
+    let copied = s3.ask("PUT", ("bucket", "copy"), &[], &[("x-amz-copy-source", "/bucket/new1")], b"");
+    assert_eq!(copied.is(200).header(COPIES), "2/3");
+    assert_eq!(parts(&s3, "parts", &[&content(5 << 20, 7), b"end"]).is(200).header(COPIES), "2/3");
+    let status = status_of(&cluster);
+    assert!(status["fewer_copies"]["puts"].as_u64() > Some(20) && status["min_copies"] == 2, "{status}");
+    assert_eq!((&status["whole"], status["out_of_reach"].as_array().map(Vec::len)), (&Value::from(false), Some(0)));
+    let text = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(text.contains("puts were acknowledged with fewer copies than are wanted, but 2 at least"), "{text}");
+    let counted = |name: &str| metric(&cluster, name);
+    assert!(counted("reservoir_initiator_puts_with_fewer_copies_total") > 20);
+
+    one_server_is_not_enough(&cluster, &s3, &targets, &files[2].1);
+    // All that lacks is made when they are back.
+    let _again: Vec<Running> = (1..=6).map(|id| Running::target(&cluster, id)).collect();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while status_of(&cluster)["whole"] != true {
+        assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&cluster.run(&["status"])));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let began = Instant::now();
+    assert!(s3.put("bucket", "last", b"last").is(200).header(COPIES).is_empty());
+    assert!(began.elapsed() < Duration::from_secs(1));
 }

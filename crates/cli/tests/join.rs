@@ -239,7 +239,7 @@ fn a_died_disk_is_replaced_by_one_that_has_room_for_its_data() {
         error.contains("the targets that take chunks would have room for") && error.lines().count() == 1,
         "{error}"
     );
-    let few = ["cluster", "remove", "2", "3"];
+    let few = ["cluster", "remove", "2", "3", "--drop-copies"];
     let error = String::from_utf8(cluster.try_run(&few, b"").stderr).unwrap();
     assert!(error.contains("3 copies need 3 failure domains") && error.lines().count() == 1, "{error}");
     assert_eq!(fs::read_to_string(cluster.config()).unwrap(), before);

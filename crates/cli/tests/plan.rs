@@ -127,10 +127,12 @@ fn as_many_domains_as_there_are_copies_are_not_taken_out_by_mistake() {
     let settings = map.with_file_name("gateway.toml");
     let plain = fs::read_to_string(&settings).unwrap();
     let three = ["--remove", "3", "--remove", "4", "--remove", "5"];
-    assert!(planned(&map, &three[..4]).is_ok());
+    assert!(planned(&map, &three[..2]).is_ok());
+    // Two copies are enough for a put while a third domain is down.
+    assert!(planned(&map, &three[..4]).unwrap_err().contains("targets 3, 4 are in 2 failure domains"));
     let error = planned(&map, &three).unwrap_err();
     assert!(
-        error.contains("targets 3, 4, 5 are in 3 failure domains") && error.contains("(the cluster's, with 3)"),
+        error.contains("targets 3, 4, 5 are in 3 failure domains") && error.contains("(the cluster's, with 2)"),
         "{error}"
     );
     assert!(error.contains("--drop-copies"), "{error}");
@@ -189,7 +191,8 @@ fn status_counts_what_drained_targets_hide() {
         hidden.push(seen["out_of_reach"].as_array().unwrap().len());
     }
     stopped.iter().for_each(|(_, target)| common::signal(*target, "-CONT"));
-    assert!(hidden[..2] == [0, 0] && hidden[2] > 0, "{hidden:?}");
+    // Two copies are enough for a put while a third target is down.
+    assert!(hidden[0] == 0 && hidden[1] > 0 && hidden[2] >= hidden[1], "{hidden:?}");
     assert!(cluster.stop());
 }
 
@@ -250,7 +253,10 @@ fn a_target_replaces_another_in_its_place() {
     refused(&["--replace", "77=13"], "there is no target 77");
     refused(&["--replace", "7=5"], "target 5 has a place already");
     refused(&["--replace", "7=14"], "target 14 would take no chunks: add it with --add FILE");
-    refused(&["--replace", "7=13", "--replace", "8=13"], "--replace 8=13: say once what becomes of a target");
+    refused(
+        &["--replace", "7=13", "--replace", "8=13", "--drop-copies"],
+        "--replace 8=13: say once what becomes of a target",
+    );
     refused(&["--replace", "7=13", "--remove", "7"], "--replace 7=13: say once what becomes of a target");
     refused(&["--replace", "7"], "write for example 7=19");
     assert_eq!(fs::read_to_string(&map).unwrap(), before);

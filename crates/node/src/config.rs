@@ -36,7 +36,11 @@ pub struct ClusterConfig {
     /// Copies of every chunk.
     #[serde(default = "three")]
     pub copies: u8,
-    /// The fewest copies that an earlier map had, if that had fewer: what was put then has no more.
+    /// The fewest copies with which a put is acknowledged when no more failure domains are alive; the rest is made when they are. Left
+    /// out, one less than `copies` when these are three or more, else all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_copies: Option<u8>,
+    /// The fewest copies of an earlier map (its `min_copies`), if that had fewer: what was put then may have no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fewest_copies: Option<u8>,
     /// The epoch of a map by whose layout alone all was found that was stored then: no layout before it is needed any more.

@@ -430,6 +430,7 @@ pub struct InitiatorMetrics {
     bids: Labelled,
     puts: Labelled,
     gets: Labelled,
+    puts_with_fewer_copies: Counter,
     put_rounds: Counter,
     get_rounds: Counter,
     put: Histogram,
@@ -456,6 +457,11 @@ impl InitiatorMetrics {
             bids: bids(r, "Bids received, by what they answer"),
             puts,
             gets,
+            puts_with_fewer_copies: counter(
+                r,
+                "puts_with_fewer_copies",
+                "Puts that were acknowledged with fewer copies than wanted, as failure domains were down",
+            ),
             put_rounds: counter(r, "put_rounds", "Negotiations that the finished puts needed"),
             get_rounds: counter(r, "get_rounds", "Negotiations that the finished gets needed"),
             put: histogram(r, "put_seconds", "From the request of a put to its last needed acknowledgement"),
@@ -478,7 +484,8 @@ impl InitiatorMetrics {
         match event {
             initiator::Event::Put { result, .. } => {
                 Self::outcome(&self.puts, result);
-                if let Ok(Stored { took, rounds, .. }) = result {
+                if let Ok(stored @ Stored { took, rounds, .. }) = result {
+                    self.puts_with_fewer_copies.inc_by(u64::from(stored.lacks_copies()));
                     self.put_rounds.inc_by(u64::from(*rounds));
                     self.put.observe(seconds(*took));
                 }

@@ -187,10 +187,10 @@ fn follow(map: &ClusterMap, used: &ClusterMap) -> Result<ClusterMap, String> {
             missing.join(", ")
         ));
     }
-    if after.fewest() < map.fewest() {
-        let fewest = after.fewest();
+    if after.fewest(None) < map.fewest(None) {
+        let fewest = after.fewest(None);
         return Err(format!(
-            "chunks may have {fewest} copies from before (`copies` or `fewest_copies` of a map that was used): write \
+            "chunks may have {fewest} copies from before (`copies`, `min_copies` or `fewest_copies` of a map that was used): write \
              `fewest_copies = {fewest}` there"
         ));
     }
@@ -232,7 +232,7 @@ mod tests {
         let used = map(1, &[1, 1, 2, 2, 3, 3]);
         let more = |epoch| {
             let targets = used.targets().cloned().collect();
-            ClusterMap::new(ClusterId(1), Epoch(epoch), 3, 3, targets).expect("a good map")
+            ClusterMap::new(ClusterId(1), Epoch(epoch), 3, 3, targets).expect("a good map").with_min_copies(3)
         };
         let why = follow(&more(2), &used).err();
         assert!(why.is_some_and(|why| why.ends_with("write `fewest_copies = 2` there")));

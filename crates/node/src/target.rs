@@ -157,12 +157,14 @@ impl TargetNode {
             spawn(format!("space-{id}"), Box::new(move || space_loop(id, &keeper, &rings, &space_mail, &watched)))?,
             spawn(format!("read-{id}"), Box::new(move || read_loop(&reader, &read_queue, &read_mail)))?,
         ];
+        mailbox.send(Mail::Request(Request::Presence { here: true }));
         tracing::info!("target {id} is ready on {} with {chunks} chunks", target.address);
         Ok(Self { mailbox, threads, metrics, map: in_use })
     }
 
-    /// Finishes the writes under way and ends.
+    /// Says that it stops, finishes the writes under way and ends.
     pub fn stop(self) {
+        self.mailbox.send(Mail::Request(Request::Presence { here: false }));
         self.mailbox.send(Mail::Stop);
         for thread in self.threads {
             // A thread that panicked has printed why.

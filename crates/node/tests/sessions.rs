@@ -33,6 +33,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         cluster: dir.display().to_string(),
         epoch: 1,
         copies: targets as u8,
+        min_copies: None,
         fewest_copies: None,
         group_cells: 3,
         overlap: true,

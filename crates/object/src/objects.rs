@@ -5,10 +5,12 @@
 //! there leaves nothing that can be seen.
 
 mod ahead;
+mod kept;
 mod read;
 mod renew;
 mod write;
 
+pub use kept::{Kept, Made};
 pub use read::Reader;
 pub use write::{Sealed, Source, Written};
 
@@ -267,25 +269,32 @@ impl Objects {
     ///
     /// # Errors
     /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
-    pub fn publish(&self, record: ObjectRecord, condition: &Condition) -> Result<Row, ObjectError> {
+    pub fn publish(&self, record: ObjectRecord, condition: &Condition) -> Result<Made, ObjectError> {
         let begun = self.host.elapsed();
-        if self.bug != Some(Bug::SkipRenewal) {
-            self.renew(&record)?;
-        }
-        self.commit(record, condition, None, begun, || Ok(()))
+        let skips = self.bug == Some(Bug::SkipRenewal);
+        let kept = if skips { Kept::default() } else { self.renew(&record)? };
+        self.commit(record, condition, None, begun, || Ok(kept))
     }
 
     /// Makes `record`, which [`Objects::join`] made, the newest version of its key, for an object put in parts, whose upload ends with it.
     ///
     /// # Errors
     /// As [`Objects::publish`], and [`Refused::NoUpload`].
-    pub fn complete(&self, record: ObjectRecord, condition: &Condition, upload: VersionId) -> Result<Row, ObjectError> {
+    pub fn complete(
+        &self,
+        record: ObjectRecord,
+        condition: &Condition,
+        upload: VersionId,
+    ) -> Result<Made, ObjectError> {
         let begun = self.host.elapsed();
-        if let Body::Indexed(indexes) = &record.body {
+        let kept = match &record.body {
             // The parts' chunks have the upload's rows until this is done; these chunks have nothing.
-            self.renew_entries(indexes.iter().map(|(entry, _)| *entry), record.redundancy())?;
-        }
-        self.commit(record, condition, Some(upload), begun, || Ok(()))
+            Body::Indexed(indexes) => {
+                self.renew_entries(indexes.iter().map(|(entry, _)| *entry), record.redundancy())?
+            }
+            _ => Kept::default(),
+        };
+        self.commit(record, condition, Some(upload), begun, || Ok(kept))
     }
 
     /// `before_row` is called when the manifest was sent, and must succeed before the version becomes visible.
@@ -295,15 +304,15 @@ impl Objects {
         condition: &Condition,
         upload: Option<VersionId>,
         begun: Duration,
-        before_row: impl FnOnce() -> Result<(), ObjectError>,
-    ) -> Result<Row, ObjectError> {
+        before_row: impl FnOnce() -> Result<Kept, ObjectError>,
+    ) -> Result<Made, ObjectError> {
         let newest = self.catalog.newest(&record.bucket, &record.key)?;
         // Before anything is stored: the catalog decides again when the change is made.
         condition.check(newest.as_ref())?;
         if record.kind == Kind::Marker {
             self.outlast_hidden(&mut record, newest.as_ref())?;
         }
-        let mut before_row = Some(before_row);
+        let (mut before_row, mut kept) = (Some(before_row), Kept::default());
         let mut later_than = newest.map_or(0, |row| row.record.version.micros());
         // A copy is a change of its own.
         record.attributes.remove(BEGUN);
@@ -311,11 +320,11 @@ impl Objects {
             let flight = self.begin(&mut record, later_than)?;
             let (manifest, bytes) = record.chunk();
             let pending = self.put_manifest(&record, manifest, bytes);
-            let outcome = before_row.take().map_or(Ok(()), |before_row| before_row());
+            let outcome = before_row.take().map_or(Ok(Kept::default()), |before_row| before_row());
             if self.bug != Some(Bug::HastyRow) {
                 let stored = pending.wait();
-                outcome?;
-                stored.map_err(failed(manifest))?;
+                kept.and(outcome?);
+                kept.note(&stored.map_err(failed(manifest))?);
             }
             if let Err(error) = self.in_time(begun) {
                 self.withdraw(&record, flight);
@@ -329,7 +338,7 @@ impl Objects {
             match self.catalog.change(change) {
                 Ok(()) => {
                     flight.settle();
-                    return Ok(row);
+                    return Ok(Made { row, kept });
                 }
                 Err(CatalogError::Refused(refused)) => {
                     if refused == Refused::Ended {

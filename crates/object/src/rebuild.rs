@@ -90,7 +90,7 @@ impl Manifests {
         let (payload, silent) = list(service, ChunkKind::Payload)?;
         let payload: BTreeSet<ChunkId> = payload.into_iter().map(|(id, _)| id).collect();
         let is_hidden = |record: &ObjectRecord| match record.redundancy() {
-            Some(redundancy) => map.may_hide_kept(&silent, redundancy),
+            Some(redundancy) => map.may_hide_kept(&silent, Some(redundancy)),
             None => map.may_hide(&silent),
         };
         let mut manifests = Self::default();

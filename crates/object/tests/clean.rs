@@ -46,7 +46,7 @@ impl World {
         let mut record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
         record.null = null;
         let bytes = (0..length).map(|n| fill ^ (n / MIB) as u8).collect::<Vec<u8>>();
-        self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap()
+        self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap().row
     }
 
     fn held(&self, kind: ChunkKind) -> usize {

@@ -76,7 +76,7 @@ impl Two {
 fn put(objects: &Objects, fill: u8) -> Row {
     let mut record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::default());
     record.null = true;
-    objects.put(record, &Condition::Always, &mut All(Some(Bytes::from(vec![fill; 9])))).unwrap()
+    objects.put(record, &Condition::Always, &mut All(Some(Bytes::from(vec![fill; 9])))).unwrap().row
 }
 
 #[test]

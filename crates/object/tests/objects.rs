@@ -95,7 +95,7 @@ fn what_rides_in_its_manifest_can_be_larger() {
     for (length, chunks) in [(128 << 10, 1), ((128 << 10) + 1, 2)] {
         let before = memory.chunks.lock().unwrap().len();
         let bytes = content(length);
-        let row = objects.put(record("k"), &Condition::Always, &mut Pieces::of(&bytes, 50_000)).unwrap();
+        let row = objects.put(record("k"), &Condition::Always, &mut Pieces::of(&bytes, 50_000)).unwrap().row;
         assert_eq!(memory.chunks.lock().unwrap().len() - before, chunks, "{length} bytes");
         assert!(read(&objects, &row, 0..u64::MAX) == bytes);
     }
@@ -111,7 +111,7 @@ fn without_room_ahead_chunks_go_one_by_one() {
         let bytes = content(6 * MIB + 5);
         // A second one finds what the first gave back.
         for key in ["k", "l"] {
-            let row = objects.put(record(key), &Condition::Always, &mut Pieces::of(&bytes, 300_000)).unwrap();
+            let row = objects.put(record(key), &Condition::Always, &mut Pieces::of(&bytes, 300_000)).unwrap().row;
             assert!(read(&objects, &row, 0..u64::MAX) == bytes);
             assert!(read(&objects, &row, 1_000_000..3_000_000) == bytes[1_000_000..3_000_000]);
         }
@@ -125,7 +125,7 @@ fn every_size_and_range_comes_back() {
     let objects = objects(&memory, place.path());
     for length in [0, 1, 65_536, 65_537, MIB - 1, MIB, MIB + 1, 3 * MIB + 5] {
         let data = content(length);
-        let row = objects.put(record("k"), &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap();
+        let row = objects.put(record("k"), &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap().row;
         assert_eq!(row.record.size, length as u64);
         assert_eq!(objects.catalog().newest("b", "k").unwrap(), Some(row.clone()));
         let end = length as u64;
@@ -153,7 +153,7 @@ fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     assert!(matches!(&body, Body::Indexed(indexes) if indexes.len() == 3));
     let data = b"abbccc".repeat(parts);
     let new = ObjectRecord { body, size: data.len() as u64, ..record("k") };
-    let row = objects.publish(new, &Condition::Always).unwrap();
+    let row = objects.publish(new, &Condition::Always).unwrap().row;
     let end = data.len() as u64;
     for range in [0..10, 19_990..20_010, 39_999..40_001, end - 5..end, 0..end] {
         assert!(read(&objects, &row, range.clone()) == data[range.start as usize..range.end as usize], "{range:?}");
@@ -177,7 +177,7 @@ fn chunks_are_compressed_when_that_is_worth_it() {
     let data = [&text[..], &noise, &text[..MIB / 2]].concat();
     let stored = || memory.chunks.lock().unwrap().values().map(Bytes::len).sum::<usize>();
     let before = stored();
-    let row = packing.put(record("k"), &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap();
+    let row = packing.put(record("k"), &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap().row;
     assert!(stored() - before < 2 * MIB + MIB / 8, "{} bytes are stored", stored() - before);
     let Body::Chunks(entries) = &packing.whole(&row).unwrap().body else { panic!("{row:?}") };
     let packed: Vec<bool> = entries.iter().map(Entry::is_packed).collect();
@@ -200,7 +200,7 @@ fn chunks_are_compressed_when_that_is_worth_it() {
     let Body::Chunks(entries) = written.body else { panic!("a part is chunks") };
     let body = packing.join((0..3).map(|_| Ok(entries.clone())), None).unwrap();
     let joined = ObjectRecord { body, size: 3 * text.len() as u64, ..record("joined") };
-    let row = packing.publish(joined, &Condition::Always).unwrap();
+    let row = packing.publish(joined, &Condition::Always).unwrap().row;
     assert!(read(&packing, &row, 0..row.record.size) == text.repeat(3));
 }
 
@@ -212,7 +212,7 @@ fn a_chunk_that_does_not_unpack_is_an_error() {
         let entry = Entry { plain, ..Entry::new(ChunkId::of_payload(stored), stored.len() as u32) };
         memory.put(ChunkPut::new(entry.id, Bytes::copy_from_slice(stored))).wait().unwrap();
         let new = ObjectRecord { body: Body::Chunks(vec![entry]), size: u64::from(plain), ..record("k") };
-        let row = objects.publish(new, &Condition::Always).unwrap();
+        let row = objects.publish(new, &Condition::Always).unwrap().row;
         let error = Reader::new(&objects, &row, 0..5).unwrap().piece().unwrap_err();
         assert!(matches!(error, ObjectError::Manifest { .. }), "{error}");
     }
@@ -222,7 +222,7 @@ fn a_chunk_that_does_not_unpack_is_an_error() {
 fn what_fails_leaves_nothing_to_be_seen() {
     let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
     let objects = objects(&memory, place.path());
-    let kept = objects.put(record("k"), &Condition::Always, &mut Pieces::of(b"kept", 9)).unwrap();
+    let kept = objects.put(record("k"), &Condition::Always, &mut Pieces::of(b"kept", 9)).unwrap().row;
     for length in [10, 70_000, 3 * MIB] {
         let data = content(length);
         let mut broken = Pieces { broken: true, ..Pieces::of(&data, 9_999) };
@@ -248,12 +248,12 @@ fn a_full_cluster_can_be_emptied() {
     let objects = objects(&memory, place.path());
     let put = |objects: &Arc<Objects>, key: &str, null| {
         let new = ObjectRecord { null, ..record(key) };
-        objects.put(new, &Condition::Always, &mut Pieces::of(&content(10), 9_999))
+        objects.put(new, &Condition::Always, &mut Pieces::of(&content(10), 9_999)).map(|made| made.row)
     };
     let (null, version) = (put(&objects, "null", true).unwrap(), put(&objects, "versions", false).unwrap());
     let marker = |objects: &Arc<Objects>| {
         let marker = ObjectRecord { kind: Kind::Marker, null: false, ..record("versions") };
-        objects.publish(marker, &Condition::Always)
+        objects.publish(marker, &Condition::Always).map(|made| made.row)
     };
     let hidden = marker(&objects).unwrap();
     assert!(memory.removals.lock().unwrap().is_empty());
@@ -290,8 +290,10 @@ fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
             new.set_redundancy(class);
             new
         };
-        let put =
-            |objects: &Objects, record| objects.put(record, &Condition::Always, &mut Pieces::of(&content(10), 9_999));
+        let put = |objects: &Objects, record| {
+            let made = objects.put(record, &Condition::Always, &mut Pieces::of(&content(10), 9_999));
+            made.map(|made| made.row)
+        };
         let (erased, hidden) = (put(&objects, new("erased", true)).unwrap(), put(&objects, new("k", false)).unwrap());
         objects.erase(&erased).unwrap();
         assert_eq!(kept(&memory, Kind::Removal), removal, "of {class:?}");
@@ -300,7 +302,7 @@ fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
         put(&objects, ObjectRecord { null: false, ..record("replaced") }).unwrap();
         for (key, null) in [("k", false), ("replaced", true)] {
             let marker = ObjectRecord { kind: Kind::Marker, null, ..record(key) };
-            let marker = objects.publish(marker, &Condition::Always).unwrap();
+            let marker = objects.publish(marker, &Condition::Always).unwrap().row;
             assert_eq!(kept(&memory, Kind::Marker), removal, "of {class:?}");
             objects.erase(&marker).unwrap();
             assert_eq!(kept(&memory, Kind::Removal), removal, "of {class:?}");
@@ -319,7 +321,7 @@ fn the_manifests_say_all_that_the_catalog_says() {
     let objects = objects(&memory, place.path());
     let put = |key: &str, null: bool, length: usize| {
         let new = ObjectRecord { null, ..record(key) };
-        objects.put(new, &Condition::Always, &mut Pieces::of(&content(length), 9_999)).unwrap()
+        objects.put(new, &Condition::Always, &mut Pieces::of(&content(length), 9_999)).unwrap().row
     };
     put("replaced", true, 10);
     put("replaced", true, 100_000);
@@ -327,7 +329,7 @@ fn the_manifests_say_all_that_the_catalog_says() {
     let old = put("versions", false, 10);
     put("versions", false, 2 * MIB);
     let marker = ObjectRecord { kind: Kind::Marker, null: false, ..record("versions") };
-    let marker = objects.publish(marker, &Condition::Always).unwrap();
+    let marker = objects.publish(marker, &Condition::Always).unwrap().row;
     objects.erase(&old).unwrap();
     let tagged = put("tagged", true, 70_000);
     let tagged = objects.revise(&tagged, |r| drop(r.attributes.insert("a".into(), "1".into()))).unwrap();

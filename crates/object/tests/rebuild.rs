@@ -263,7 +263,7 @@ fn a_shared_catalog_is_made_right_whoever_has_ended() {
     let put = |objects: &Objects, key: &str| {
         let record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
         let bytes = vec![1; 300 << 10];
-        objects.put(record, &Condition::Always, &mut memory::All(Some(bytes.into()))).unwrap()
+        objects.put(record, &Condition::Always, &mut memory::All(Some(bytes.into()))).unwrap().row
     };
     let [a, _, b] = ["k", "gone", "k"].map(|key| put(&first, key));
     first.erase(&catalog.newest("b", "gone").unwrap().unwrap()).unwrap();

@@ -48,6 +48,9 @@ pub struct Config {
     pub choosy: bool,
     /// The initiator never waits longer than this for bids before it asks again.
     pub bid_timeout: Span,
+    /// Rounds in a row that a target misses before it counts as down: puts are content with the copies that the others can have. The
+    /// silent are asked every [`bid_timeout`](Self::bid_timeout).
+    pub down: u8,
     /// Silence after which an expected datagram or acknowledgement is asked for.
     pub late: Span,
     /// A put, get or list that takes longer fails.
@@ -67,6 +70,8 @@ pub struct Config {
     pub census_interval: Span,
     /// How often a target asks a few others whether they are there; zero is never.
     pub watch_interval: Span,
+    /// How long one that stopped on purpose is not called silent.
+    pub restart_within: Span,
 }
 
 impl Default for Config {
@@ -87,6 +92,7 @@ impl Default for Config {
             stretch_h: 110,
             choosy: false,
             bid_timeout: Span::from_millis(50),
+            down: 60,
             late: Span::from_millis(20),
             give_up: Span::from_secs(30),
             get_choice: GetChoice::FirstGood,
@@ -96,6 +102,7 @@ impl Default for Config {
             scrub_bytes: 1 << 20,
             census_interval: Span::ZERO,
             watch_interval: Span::ZERO,
+            restart_within: Span::from_secs(120),
         }
     }
 }

@@ -27,6 +27,14 @@ impl Goal {
         self.redundancy
     }
 
+    /// The same with so many pieces at the most: enough as long as no more can be had.
+    #[must_use]
+    pub fn at_most(self, pieces: usize) -> Self {
+        let redundancy = self.redundancy.at_most(u8::try_from(pieces).unwrap_or(u8::MAX));
+        // What counts already has the lowest numbers: copies are alike.
+        Self { redundancy, missing: self.missing.and(redundancy.all()), ..self }
+    }
+
     /// The pieces that are to become durable yet, each in a domain that is none of [`domains`](Self::domains).
     #[must_use]
     pub const fn missing(&self) -> Pieces {
@@ -94,6 +102,20 @@ mod tests {
         assert_eq!(goal.hold(Pieces::first(9), 9), Some(Piece(0)));
         assert!(goal.is_met() && goal.missing().is_empty());
         assert_eq!((goal.hold(goal.redundancy().all(), 10), goal.domains()), (None, &[7, 8, 9][..]));
+    }
+
+    #[test]
+    fn fewer_are_enough_when_no_more_can_be_had() {
+        let mut goal = Goal::new(Redundancy::Copies(3));
+        goal.hold(pieces(&[0, 1, 2]), 7);
+        let less = goal.at_most(2);
+        assert_eq!(
+            (less.missing(), less.domains(), less.redundancy()),
+            (pieces(&[1]), &[7][..], Redundancy::Copies(2))
+        );
+        goal.hold(pieces(&[0, 1, 2]), 8);
+        assert!(!goal.is_met() && goal.at_most(2).is_met() && !goal.at_most(3).is_met());
+        assert_eq!(goal.at_most(5), goal);
     }
 
     #[test]

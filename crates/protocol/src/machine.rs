@@ -18,6 +18,7 @@ use crate::census::{Holding, IdRange};
 use crate::id::{ChunkId, GroupId, NodeId, OpId};
 use crate::map::{ClusterMap, MemberSet};
 use crate::promise::Promise;
+use crate::redundancy::Wanted;
 use crate::time::Instant;
 use crate::wire::Usage;
 
@@ -209,6 +210,8 @@ pub enum Effect {
         mark: u32,
         /// See [`Stamps::judge`](crate::promise::Stamps::judge).
         since: u32,
+        /// Only those copies that are kept for no more than this, if it is said.
+        kept_for: Option<Wanted>,
     },
     /// What the bytes on the disk do. [`Completion::Used`].
     Usage,

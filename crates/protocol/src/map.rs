@@ -3,6 +3,7 @@
 
 mod document;
 mod error;
+mod silence;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,8 +33,10 @@ pub struct Contents {
     pub epoch: Epoch,
     /// Copies of every chunk.
     pub copies: u8,
-    /// The fewest copies that this map or an earlier one had: what was put then has no more.
-    fewest: u8,
+    /// The fewest failure domains that a put under this map is acknowledged with, when no more are alive.
+    min_copies: u8,
+    /// The same of earlier maps, when that was fewer: what was put then may have no more.
+    fewest_before: u8,
     /// Every target, by id. What is long is shared with the maps that are made of this one.
     targets: Arc<[TargetEntry]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
@@ -137,7 +140,8 @@ impl ClusterMap {
             cluster,
             epoch,
             copies,
-            fewest: copies,
+            min_copies: silence::min_copies_of(copies),
+            fewest_before: limits::COPIES as u8,
             targets: targets.into(),
             moved: Arc::new([]),
             overlap: true,
@@ -211,24 +215,10 @@ impl ClusterMap {
         self
     }
 
-    /// The same, under an earlier map of which chunks had so few copies: silence that could hide one of those counts.
-    #[must_use]
-    pub fn with_fewest(mut self, copies: u8) -> Self {
-        let contents = self.contents();
-        contents.fewest = contents.fewest.min(copies);
-        self
-    }
-
     /// How chunks are kept that are put with no redundancy of their own.
     #[must_use]
     pub fn redundancy(&self) -> Redundancy {
         Redundancy::Copies(self.copies)
-    }
-
-    /// The fewest copies that this map or an earlier one had, as far as it is known.
-    #[must_use]
-    pub fn fewest(&self) -> u8 {
-        self.fewest
     }
 
     /// Who has [moved](Self::with_moved).
@@ -256,7 +246,7 @@ impl ClusterMap {
             stayed.map(|before| parts.remove(&before));
             moved.extend(parts.into_values().flatten());
         }
-        self.with_moved(moved).with_fewest(older.fewest)
+        self.with_moved(moved).with_fewest(older.min_copies.min(older.fewest_before))
     }
 
     /// Whether every group is small enough to be addressed, and has the failure domains that it needs.
@@ -504,58 +494,6 @@ impl ClusterMap {
             goal.hold(redundancy.of_copy(), domain);
         }
         goal
-    }
-
-    /// The most failure domains that these targets may have been in: each that is not in the map, or has
-    /// [moved](Self::with_moved), counts for one of its own. No chunk has more acknowledged copies on them.
-    #[must_use]
-    pub fn most_domains(&self, targets: &[NodeId]) -> usize {
-        let stays = |id: &NodeId| self.domain(*id).is_some() && self.moved.binary_search(id).is_err();
-        let (known, alone): (Vec<NodeId>, Vec<NodeId>) = targets.iter().partition(|id| stays(id));
-        let alone: BTreeSet<NodeId> = alone.into_iter().collect();
-        self.count_domains(&known) + alone.len()
-    }
-
-    /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
-    /// in as many distinct domains as there were copies then. Silence that hides nothing is as good as an answer. This is of
-    /// what was put with the redundancy of the map; what was put with a redundancy of its own is asked for with
-    /// [`may_hide_kept`](Self::may_hide_kept).
-    #[must_use]
-    pub fn may_hide(&self, silent: &[NodeId]) -> bool {
-        self.may_hide_kept(silent, Redundancy::Copies(self.fewest))
-    }
-
-    /// The same of what was put with this redundancy.
-    #[must_use]
-    pub fn may_hide_kept(&self, silent: &[NodeId], redundancy: Redundancy) -> bool {
-        redundancy.is_met(self.most_domains(silent))
-    }
-}
-
-impl ClusterMap {
-    /// The groups, by their places among [all](Self::group_ids), of which these silent targets may be all that have some chunk of this
-    /// redundancy: it is with the group, or where it was by the layout before. Who was taken out since then answers no more, too.
-    #[must_use]
-    pub fn out_of_reach(&self, silent: &[NodeId], redundancy: Redundancy) -> Vec<usize> {
-        let hides = |of: &Placement, place: usize| {
-            let group: Vec<NodeId> = of.layout().group(place).collect();
-            let is_away = |id: &NodeId| silent.contains(id) || self.target(*id).is_none();
-            let away: Vec<NodeId> = group.iter().copied().filter(is_away).collect();
-            group.iter().any(|id| silent.contains(id)) && self.may_hide_kept(&away, redundancy)
-        };
-        let now = self.placement.leads().iter().map(|place| *place as usize);
-        let mut places: BTreeSet<usize> = now.filter(|place| hides(&self.placement, *place)).collect();
-        if let Some(previous) = self.previous() {
-            let before: BTreeSet<usize> = previous.layout().leads().filter(|place| hides(previous, *place)).collect();
-            // Mostly nobody is silent.
-            let pairs = if before.is_empty() { BTreeSet::new() } else { previous.pairs(&self.placement) };
-            places.extend(pairs.into_iter().filter(|(from, _)| before.contains(from)).map(|(_, to)| to));
-        }
-        (0..)
-            .zip(self.placement.leads())
-            .filter(|(_, place)| places.contains(&(**place as usize)))
-            .map(|(n, _)| n)
-            .collect()
     }
 }
 

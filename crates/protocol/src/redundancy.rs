@@ -153,6 +153,12 @@ impl Wanted {
         }
     }
 
+    /// The number of copies that is wanted whatever the map says, when nobody wants what it says.
+    #[must_use]
+    pub fn own(self) -> Option<Redundancy> {
+        Redundancy::copies(self.copies).filter(|_| !self.by_map)
+    }
+
     /// What both want.
     #[must_use]
     pub fn and(self, other: Self) -> Self {

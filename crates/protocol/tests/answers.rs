@@ -260,8 +260,15 @@ fn a_put_for_which_too_few_have_room_fails_at_once_and_says_who_is_full() {
         _ => None,
     });
     let full = vec![NodeId(2), NodeId(3)];
-    let error =
-        initiator::PutError::TooFewCopies { have: vec![], domains: 0, possible: 2, want: 3, silent: vec![], full };
+    let error = initiator::PutError::TooFewCopies {
+        have: vec![],
+        domains: 0,
+        possible: 2,
+        want: 3,
+        least: 2,
+        silent: vec![],
+        full,
+    };
     assert_eq!(failed, Some(error));
     assert_eq!(initiator.in_progress(), 0);
 }

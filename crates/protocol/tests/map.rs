@@ -3,7 +3,7 @@
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::planner::{Wish, plan};
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Redundancy, Wanted};
 
 /// Target `n` is in the `n`th of `domains`.
 fn map(domains: &[u16], copies: u8, group_cells: usize) -> Result<ClusterMap, MapError> {
@@ -60,7 +60,7 @@ fn groups_apart_share_no_cell_and_cover_every_target() {
 #[test]
 fn silence_is_weighed_by_failure_domains() {
     let ids = |ids: &[u32]| ids.iter().copied().map(NodeId).collect::<Vec<NodeId>>();
-    let servers = map(&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3, 3).expect("a good map");
+    let servers = map(&[1, 1, 1, 2, 2, 2, 3, 3, 3], 3, 3).expect("a good map").with_min_copies(3);
     for (silent, span) in [(&[][..], 0), (&[0, 1, 2], 1), (&[0, 1, 2, 3, 4, 5], 2), (&[0, 3], 2), (&[2, 5, 8], 3)] {
         assert_eq!(
             (servers.count_domains(&ids(silent)), servers.most_domains(&ids(silent))),
@@ -68,6 +68,7 @@ fn silence_is_weighed_by_failure_domains() {
             "{silent:?}"
         );
         assert_eq!(servers.may_hide(&ids(silent)), span == 3, "{silent:?}");
+        assert_eq!(servers.clone().with_min_copies(2).may_hide(&ids(silent)), span >= 2, "{silent:?}");
     }
     // Who is not in the map was somewhere, and so was who has moved. Each counts once.
     assert_eq!((servers.count_domains(&ids(&[1, 20, 21, 20])), servers.most_domains(&ids(&[1, 20, 21, 20]))), (1, 3));
@@ -78,9 +79,33 @@ fn silence_is_weighed_by_failure_domains() {
     let older = map(&[1, 1, 1, 2, 2, 2, 3, 3, 3], 2, 3).expect("a good map");
     let raised = servers.clone().after(&older);
     assert!(raised.may_hide(&ids(&[0, 3])) && !raised.may_hide(&ids(&[0, 1])) && !servers.may_hide(&ids(&[0, 3])));
-    let hides =
-        |copies| servers.may_hide_kept(&ids(&[0, 1]), Redundancy::copies(copies).expect("there can be so many"));
-    assert_eq!([1, 2].map(hides), [true, false]);
+    let hides = |copies, silent: &[u32]| servers.may_hide_kept(&ids(silent), Redundancy::copies(copies));
+    assert_eq!([1, 2, 3].map(|copies| hides(copies, &[0, 1])), [true, false, false]);
+    assert_eq!(
+        [1, 2, 3].map(|copies| hides(copies, &[0, 3])),
+        [true, true, true],
+        "two are enough while a third is down"
+    );
+}
+
+#[test]
+fn puts_are_content_with_fewer_copies_but_never_with_too_few() {
+    let least = |copies, min_copies: Option<u8>| {
+        let map = map(&[0, 1, 2, 3, 4, 5], copies, 3).expect("a good map");
+        let map = min_copies.map_or(map.clone(), |min| map.with_min_copies(min));
+        [None, Some(1), Some(2), Some(3), Some(4)].map(|own| map.least(Wanted::of(own.and_then(Redundancy::copies))))
+    };
+    assert_eq!(least(3, None), [2, 1, 2, 2, 3], "one may lack, but not of two");
+    assert_eq!(least(2, None), [2, 1, 2, 3, 4]);
+    assert_eq!(least(1, None), [1, 1, 2, 3, 4]);
+    assert_eq!(least(3, Some(3)), [3, 1, 2, 3, 4]);
+    assert_eq!(least(3, Some(1)), [1, 1, 2, 2, 2]);
+    assert_eq!(least(3, Some(9)), [3, 1, 2, 3, 4], "not more than all");
+    // A later map knows what was enough before.
+    let before = map(&[0, 1, 2], 3, 3).expect("a good map");
+    let strict = map(&[0, 1, 2], 3, 3).expect("a good map").with_min_copies(3);
+    assert_eq!(strict.fewest(None), Redundancy::Copies(3));
+    assert_eq!(strict.after(&before).fewest(None), Redundancy::Copies(2));
 }
 
 #[test]
@@ -109,7 +134,7 @@ fn who_shares_a_domain_with_others_than_before_has_moved() {
 
 /// 24 targets, each a domain of its own, after target 5 was drained.
 fn drained() -> (ClusterMap, ClusterMap) {
-    let before = map(&(0..24).collect::<Vec<u16>>(), 3, 3).expect("a good map");
+    let before = map(&(0..24).collect::<Vec<u16>>(), 3, 3).expect("a good map").with_min_copies(3);
     let wish = Wish {
         targets: before.targets().map(|target| (target.id, target.clone())).collect(),
         drained: [NodeId(5)].into(),
@@ -122,13 +147,13 @@ fn drained() -> (ClusterMap, ClusterMap) {
     };
     let plan = plan(&before, &wish, 0).expect("a good map");
     assert!(plan.regroups);
-    (before, plan.map)
+    (before, plan.map.with_min_copies(3))
 }
 
 #[test]
 fn what_silent_targets_hide_is_weighed_by_both_layouts() {
     let (before, after) = drained();
-    let out_of_reach = |map: &ClusterMap, silent: &[NodeId]| map.out_of_reach(silent, Redundancy::Copies(3));
+    let out_of_reach = |map: &ClusterMap, silent: &[NodeId]| map.out_of_reach(silent, None);
     // What was put before may have all its copies on the drained target and two others of its group then.
     let ids: Vec<ChunkId> = (0..400_u32).map(|n| ChunkId::of_payload(&n.to_le_bytes())).collect();
     let had = |id: &&ChunkId| before.placement().targets_of(id).contains(&NodeId(5));
@@ -168,7 +193,7 @@ fn who_was_taken_out_answers_no_more() {
     let layout = after.placement().layout().clone();
     let without = ClusterMap::with_layout(ClusterId(1), Epoch(3), 3, rest, layout).expect("a good map");
     let without = without.with_previous(after.previous().cloned());
-    assert!(after.out_of_reach(&two, Redundancy::Copies(3)).is_empty());
-    assert!(!without.out_of_reach(&two, Redundancy::Copies(3)).is_empty());
-    assert!(without.out_of_reach(&[], Redundancy::Copies(1)).is_empty(), "nobody is silent");
+    assert!(after.out_of_reach(&two, None).is_empty());
+    assert!(!without.out_of_reach(&two, None).is_empty());
+    assert!(without.out_of_reach(&[], Redundancy::copies(1)).is_empty(), "nobody is silent");
 }

@@ -16,7 +16,7 @@ fn sent(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
 }
 
 fn surplus(id: ChunkId, note: Option<u64>) -> Message {
-    Message::Surplus { txn: TxnId(9), id, note }
+    Message::Surplus { txn: TxnId(9), id, wanted: Wanted::BY_MAP, note }
 }
 
 /// The moment that a target notes.

@@ -45,12 +45,13 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Counted { txn, holding: Holding::Sums(sums) }, "counted-sums", 569),
         (Message::Counted { txn, holding: Holding::Copies { copies, more: true } }, "counted-copies", 126),
         (Message::Restore { txn, id, wanted }, "restore", 90),
-        (Message::Surplus { txn, id, note: None }, "surplus", 97),
-        (Message::Surplus { txn, id, note: Some(0x0102) }, "surplus-noted", 97),
+        (Message::Surplus { txn, id, wanted, note: None }, "surplus", 98),
+        (Message::Surplus { txn, id, wanted, note: Some(0x0102) }, "surplus-noted", 98),
         (Message::Noted { txn, note: 0x0102 }, "noted", 64),
         (Message::Health { txn }, "health", 56),
         (Message::HealthReport { txn, report }, "health-report", 116),
         (Message::HealthReport { txn, report: witness }, "health-report-watching", 133),
+        (Message::Presence { here: false }, "presence", 49),
     ]
 }
 

@@ -19,6 +19,8 @@ pub enum Excuse {
     OlderMap,
     /// A put for which there were too few targets with room: all those that reported so had none.
     Full,
+    /// A put that was acknowledged with fewer copies than wanted: in no other failure domain could anybody be reached all the time.
+    DomainsDown,
 }
 
 impl Excuse {
@@ -31,6 +33,7 @@ impl Excuse {
             Self::LostReference => "named by lost manifests only",
             Self::Regrouped => "unfindable after a regrouping",
             Self::Full => "put while targets were full",
+            Self::DomainsDown => "acknowledged with fewer copies while domains were down",
             Self::OlderMap => "looked for under an older map than it was put with",
         }
     }

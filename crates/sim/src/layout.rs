@@ -51,6 +51,8 @@ pub struct Lost {
 pub struct Layout {
     /// The maps, oldest first. The first is there from the beginning.
     pub maps: Vec<Map>,
+    /// How many copies a put may lack while failure domains are down, if it is not as many as where nothing is said.
+    pub may_lack: Option<u8>,
     /// Whether groups share no cells.
     pub disjoint_groups: bool,
     /// Whether the first map is one from before there were cells in maps.
@@ -87,6 +89,7 @@ impl Layout {
         let losable = losable(&mut rng, &first, least);
         let mut layout = Self {
             maps: vec![first],
+            may_lack: draw_may_lack(seed),
             disjoint_groups,
             taken_over: Rng::new(seed).fork(35).chance(1, 3),
             domain_crashes: 0,
@@ -177,18 +180,42 @@ impl Layout {
         self.maps.push(next);
     }
 
+    /// What clients go on to read must not be lost: where lost disks may have all copies of a put that lacked some, none may lack.
+    pub(crate) fn keep_all(&mut self) {
+        if self.loses(self.fewest()) {
+            self.may_lack = Some(0);
+        }
+    }
+
+    /// The fewest copies of anything that is kept as the maps say.
+    pub(crate) fn fewest(&self) -> usize {
+        let maps = self.cluster_maps(ClusterId(0)).unwrap_or_default();
+        maps.iter().map(|map| map.fewest(None).pieces()).min().unwrap_or(1)
+    }
+
     /// Whether a chunk may lose all its copies when those of another domain are damaged as well.
     pub(crate) fn loses_all_but_one(&self) -> bool {
-        self.loses_all_but_one_of(self.maps.iter().map(|map| usize::from(map.copies)).min().unwrap_or(0))
+        self.loses_all_but_one_of(self.fewest())
+    }
+
+    /// The same of a chunk that is kept in its own way.
+    pub(crate) fn loses_all_but_one_of_kept(&self, own: Redundancy) -> bool {
+        let may_lack = self.may_lack != Some(0);
+        self.loses_all_but_one_of(if may_lack { own.pieces().min(2) } else { own.pieces() })
     }
 
     /// The same of a chunk with so many copies.
-    pub(crate) fn loses_all_but_one_of(&self, copies: usize) -> bool {
+    fn loses_all_but_one_of(&self, copies: usize) -> bool {
+        self.loses(copies.saturating_sub(1))
+    }
+
+    /// Whether so many domains lose what they have.
+    fn loses(&self, copies: usize) -> bool {
         let is_in = |map: &Map, id| map.targets.iter().any(|target| target.id == id) && !map.drained.contains(&id);
         let is_kept = |id: NodeId| self.maps.iter().all(|map| is_in(map, id));
         let is_lost = |id: &NodeId| !is_kept(*id) || self.lost.iter().any(|lost| lost.target == *id);
         let domains = self.domains().into_iter().filter(|domain| domain.iter().any(is_lost)).count();
-        domains + 1 >= copies
+        domains >= copies
     }
 
     /// The targets of each domain of the first map.
@@ -209,9 +236,16 @@ impl Layout {
 
     /// The maps as the machines know them.
     pub(crate) fn cluster_maps(&self, cluster: ClusterId) -> Result<Vec<ClusterMap>, MapError> {
-        let mut maps = vec![self.first_map(cluster)?];
+        let set = |map: ClusterMap| match self.may_lack {
+            None => map,
+            Some(lacking) => {
+                let min_copies = map.copies.saturating_sub(lacking);
+                map.with_min_copies(min_copies)
+            }
+        };
+        let mut maps = vec![set(self.first_map(cluster)?)];
         for map in &self.maps[1..] {
-            maps.push(map.plan(&maps[maps.len() - 1], self.disjoint_groups)?.map);
+            maps.push(set(map.plan(&maps[maps.len() - 1], self.disjoint_groups)?.map));
         }
         Ok(maps)
     }
@@ -254,6 +288,12 @@ impl Map {
         };
         planner::plan(before, &wish, 0)
     }
+}
+
+/// Mostly as where nothing is said; else none, or all but one.
+fn draw_may_lack(seed: u64) -> Option<u8> {
+    let mut rng = Rng::new(seed).fork(36);
+    [None, None, Some(rng.below(2) as u8), Some(2)][rng.below(4) as usize]
 }
 
 fn by_domain(targets: &[TargetEntry]) -> BTreeMap<u16, Vec<NodeId>> {

@@ -31,7 +31,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 61] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -58,6 +58,8 @@ impl Planted {
         Self::Initiator(initiator::Bug::KeepHolders),
         Self::Initiator(initiator::Bug::IgnoreRedundancy),
         Self::Initiator(initiator::Bug::ForgetPrevious),
+        Self::Initiator(initiator::Bug::AckTooFew),
+        Self::Initiator(initiator::Bug::NeverWaitForTheLast),
         Self::Store(store::Bug::SkipSync),
         Self::Store(store::Bug::RetrySync),
         Self::Store(store::Bug::RollUnsynced),
@@ -123,6 +125,8 @@ impl Planted {
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
             Self::Initiator(initiator::Bug::IgnoreRedundancy) => "ignore-redundancy",
             Self::Initiator(initiator::Bug::ForgetPrevious) => "forget-previous",
+            Self::Initiator(initiator::Bug::AckTooFew) => "ack-too-few",
+            Self::Initiator(initiator::Bug::NeverWaitForTheLast) => "never-wait-for-the-last",
             Self::Object(object::Bug::HastyRow) => "hasty-row",
             Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
             Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",

@@ -118,6 +118,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
     let mut census = Rng::new(seed).fork(16);
     let stewards = census.chance(2, 3);
     let often = |rng: &mut Rng| if stewards { Span::from_millis(20 + rng.below(200)) } else { Span::ZERO };
+    let mut silence = Rng::new(seed).fork(17);
     let config = Config {
         transport: if led { Transport::LEADER } else { transport },
         lead_gets,
@@ -133,6 +134,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         max_wait: Span::from_millis(200),
         bid_timeout: Span::from_millis(5 + rng.below(10)),
         late: Span::from_millis(2 + rng.below(8)),
+        down: if silence.chance(3, 4) { 6 + silence.below(10) as u8 } else { 60 },
         give_up: Span::from_secs(4),
         scrub_interval: Span::from_millis(20 + rng.below(200)),
         scrub_bytes: 16 << 10,
@@ -180,6 +182,7 @@ impl Scenario {
         let cleaning = if chunks { Cleaning::draw(seed) } else { None };
         if !chunks {
             layout.keep_places(seed);
+            layout.keep_all();
         }
         let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
         let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
@@ -243,7 +246,7 @@ impl Scenario {
         match &mut self.objects {
             // What is harmed may not be all that there is of an object: its clients go on to read it.
             Some(objects) => {
-                objects.redundancy = drawn.filter(|drawn| !self.layout.loses_all_but_one_of(drawn.pieces()));
+                objects.redundancy = drawn.filter(|drawn| !self.layout.loses_all_but_one_of_kept(*drawn));
             }
             None => self.redundancy = drawn,
         }

@@ -187,8 +187,8 @@ fn message(message: &Message) -> String {
             format!("census {}: {ids:?}{}", number(*txn), if *more { " and more" } else { "" })
         }
         Message::Restore { txn, id, .. } => format!("restore {}: put {id:?}", number(*txn)),
-        Message::Surplus { txn, id, note: None } => format!("surplus {}: {id:?}", number(*txn)),
-        Message::Surplus { txn, id, note: Some(_) } => format!("surplus {}: let {id:?} go", number(*txn)),
+        Message::Surplus { txn, id, note: None, .. } => format!("surplus {}: {id:?}", number(*txn)),
+        Message::Surplus { txn, id, note: Some(_), .. } => format!("surplus {}: let {id:?} go", number(*txn)),
         Message::Noted { txn, .. } => format!("noted {}", number(*txn)),
         Message::Suspect { id } => format!("suspect: the copy of {id:?} arrived damaged"),
         Message::List { txn, prefix, after } => {
@@ -211,6 +211,7 @@ fn message(message: &Message) -> String {
         Message::Discarded { txn, dropped: None, .. } => format!("discarded for {}: no such mark", number(*txn)),
         Message::Usage { txn } => format!("usage {}", number(*txn)),
         Message::Health { txn } => format!("health {}", number(*txn)),
+        Message::Presence { here } => format!("presence: {here}"),
         Message::HealthReport { txn, .. } => format!("health of {}", number(*txn)),
         Message::Used { txn, usage } => format!(
             "used for {}: {} bytes live, {} dead, {} reclaimed",

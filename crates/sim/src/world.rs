@@ -24,6 +24,7 @@ use crate::planted::Planted;
 use crate::swarm::{STORM, Scenario, Trouble};
 use crate::trace;
 
+mod alive;
 mod cleaner;
 mod disks;
 mod faults;
@@ -128,6 +129,8 @@ pub(crate) struct World<'a> {
     let_go: BTreeSet<(ChunkId, NodeId)>,
     /// When either was made good last.
     mended: BTreeMap<(ChunkId, NodeId), (Instant, Excuse)>,
+    /// When a node could be reached again last.
+    back: BTreeMap<NodeId, Instant>,
     windows: Windows,
     outcome: Outcome,
     trace: Option<&'a mut dyn FnMut(&str)>,
@@ -173,6 +176,7 @@ impl<'a> World<'a> {
             lost: BTreeSet::new(),
             let_go: BTreeSet::new(),
             mended: BTreeMap::new(),
+            back: BTreeMap::new(),
             windows: Windows::default(),
             outcome: Outcome { digest: scenario.seed, ..Outcome::default() },
             trace,
@@ -234,6 +238,7 @@ impl<'a> World<'a> {
         let node =
             Node { machine, session: self.session(id), offset, drift, map, fetched: 0, sleeps: None, life: 0, wake: 0 };
         self.nodes.insert(id, node);
+        self.are_back([id]);
     }
 
     /// The session of a node that starts now.
@@ -343,9 +348,9 @@ impl<'a> World<'a> {
             Scheduled::Crash(node) => self.crash(node),
             Scheduled::Restart(node) => self.restart(node),
             Scheduled::InitiatorCrash => self.initiator_crash(),
-            Scheduled::Cut(nodes, out, inward) if !self.healed => self.net.cut = Some((nodes, out, inward)),
+            Scheduled::Cut(nodes, out, inward) if !self.healed => self.cut(Some((nodes, out, inward))),
             Scheduled::Cut(..) => {}
-            Scheduled::Mend => self.net.cut = None,
+            Scheduled::Mend => self.cut(None),
             Scheduled::Mute(mute) => self.net.mute = mute && !self.healed,
             Scheduled::Trouble(node, trouble) => self.trouble(node, trouble),
             Scheduled::Well(node) => self.well(node),

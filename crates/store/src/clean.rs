@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 
 use protocol::id::ChunkId;
 use protocol::promise::{Promise, Verdict};
+use protocol::redundancy::Wanted;
 
 use crate::bug::Bug;
 use crate::{RecordLocation, Store, WriteError, bury, lock};
@@ -44,8 +45,14 @@ impl Store {
     /// may be promised the chunk until then.
     #[must_use]
     pub fn discard(&self, ids: &[ChunkId], mark: u32, since: u32) -> Discarded {
+        self.discard_kept_for(ids, mark, since, None)
+    }
+
+    /// The same; copies that are kept for more than this stay.
+    #[must_use]
+    pub fn discard_kept_for(&self, ids: &[ChunkId], mark: u32, since: u32, most: Option<Wanted>) -> Discarded {
         let mut writer = lock(&self.writer);
-        let gone = self.take_condemned(ids, mark, since);
+        let gone = self.take_condemned(ids, mark, since, most);
         let mut done = Discarded::default();
         let mut written = Vec::new();
         for (bit, id, place) in gone {
@@ -74,11 +81,20 @@ impl Store {
         done
     }
 
-    fn take_condemned(&self, ids: &[ChunkId], mark: u32, since: u32) -> Vec<(usize, ChunkId, RecordLocation)> {
+    fn take_condemned(
+        &self,
+        ids: &[ChunkId],
+        mark: u32,
+        since: u32,
+        most: Option<Wanted>,
+    ) -> Vec<(usize, ChunkId, RecordLocation)> {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let mut gone = Vec::new();
         for (bit, id) in ids.iter().enumerate().take(32) {
-            let Some(place) = index.get_mut(id) else { continue };
+            let Some(place) = index.get_mut(id).filter(|place| most.is_none_or(|most| most.covers(place.wanted)))
+            else {
+                continue;
+            };
             if place.stamps.judge(mark, since) == Verdict::Drop {
                 let place = *place;
                 index.remove(id);

@@ -9,6 +9,7 @@ use protocol::id::{ChunkId, GroupId, OpId};
 use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::map::ClusterMap;
 use protocol::promise::Promise;
+use protocol::redundancy::Wanted;
 use protocol::wire::Usage;
 
 use crate::bug::Bug;
@@ -65,7 +66,7 @@ pub struct Write {
 #[derive(Debug)]
 enum Change {
     Append { id: ChunkId, pieces: Vec<Bytes>, verify: bool, promise: Promise, removal: bool },
-    Discard { ids: Vec<ChunkId>, mark: u32, since: u32 },
+    Discard { ids: Vec<ChunkId>, mark: u32, since: u32, kept_for: Option<Wanted> },
 }
 
 /// A read that was asked for.
@@ -167,8 +168,8 @@ impl Store {
             Effect::Write { id, pieces, verify, promise, removal } => {
                 return Work::Write(Write { op, change: Change::Append { id, pieces, verify, promise, removal } });
             }
-            Effect::Discard { ids, mark, since } => {
-                return Work::Write(Write { op, change: Change::Discard { ids, mark, since } });
+            Effect::Discard { ids, mark, since, kept_for } => {
+                return Work::Write(Write { op, change: Change::Discard { ids, mark, since, kept_for } });
             }
             Effect::Read { id } => return Work::Read(Read { op, kind: ReadKind::Chunk(id) }),
             Effect::Census { map, group, range, salt, after } => {
@@ -196,8 +197,8 @@ impl Store {
                     };
                     group.appended.push((write.op, id, result));
                 }
-                Change::Discard { ids, mark, since } => {
-                    let done = self.discard(&ids, mark, since);
+                Change::Discard { ids, mark, since, kept_for } => {
+                    let done = self.discard_kept_for(&ids, mark, since, kept_for);
                     done.failed.iter().for_each(|error| report.trouble(Trouble::Write(error.clone())));
                     report.done(write.op, done.into());
                 }

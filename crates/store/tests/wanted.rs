@@ -76,6 +76,15 @@ fn a_promise_to_one_who_wants_more_keeps_the_copy_that_is_written_again() {
 }
 
 #[test]
+fn what_is_kept_for_more_than_those_that_stay_is_not_let_go() {
+    let store = open(&CrashBackend::new());
+    let ids = [put(&store, b"for two", Some(TWO)), put(&store, b"for three", Some(THREE))];
+    let dropped = |most| store.discard_kept_for(&ids, 9, 9, Some(Wanted::of(Some(most)))).dropped;
+    assert_eq!(dropped(TWO), 1, "the other is kept for three");
+    assert_eq!(dropped(THREE), 2);
+}
+
+#[test]
 fn compaction_keeps_what_copies_are_kept_for() {
     let disk = CrashBackend::new();
     let store = open(&disk);

@@ -102,7 +102,8 @@ fn a_discard_is_done_in_its_turn_and_needs_no_sync_of_the_group() {
     let group = store.begin_group(std::iter::once(first), 64, &mut recorder);
     store.end_group(group, &mut recorder);
     for (op, mark, since, dropped) in [(2, 1, 0, 0), (3, 2, 1, 1)] {
-        let Work::Write(discard) = store.work(OpId(op), Effect::Discard { ids: vec![id], mark, since }) else {
+        let Work::Write(discard) = store.work(OpId(op), Effect::Discard { ids: vec![id], mark, since, kept_for: None })
+        else {
             panic!("a discard changes the store");
         };
         let mut recorder = Recorder::default();

@@ -111,13 +111,21 @@ impl ClusterConfig {
         });
         let map = map.with_previous(previous.transpose()?);
         let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
-        let fewest = self.fewest_copies.unwrap_or(self.copies);
-        if fewest == 0 || fewest > self.copies {
-            return Err(
-                self.value(format!("fewest_copies = {fewest}: write a number from 1 to `copies`, or leave it out"))
-            );
+        self.with_few_copies(map)
+    }
+
+    /// The map, with how few copies may be enough by the file.
+    fn with_few_copies(&self, mut map: ClusterMap) -> Result<ClusterMap, ConfigError> {
+        for (name, few) in [("min_copies", self.min_copies), ("fewest_copies", self.fewest_copies)] {
+            if let Some(few) = few.filter(|few| *few == 0 || *few > self.copies) {
+                let problem = format!("{name} = {few}: write a number from 1 to `copies`, or leave it out");
+                return Err(self.value(problem));
+            }
         }
-        Ok(map.with_fewest(fewest))
+        if let Some(few) = self.min_copies {
+            map = map.with_min_copies(few);
+        }
+        Ok(self.fewest_copies.map_or(map.clone(), |few| map.with_fewest(few)))
     }
 
     fn entries(&self, domains: &Domains) -> Vec<TargetEntry> {
@@ -179,7 +187,8 @@ impl ClusterConfig {
         self.epoch = map.epoch.0;
         self.group_cells = layout.group_cells;
         self.overlap = map.overlap();
-        self.fewest_copies = Some(map.fewest()).filter(|fewest| *fewest < map.copies);
+        // Also when this map is content with as few: a later one may not be.
+        self.fewest_copies = Some(map.fewest_before()).filter(|fewest| *fewest < map.copies);
         self.layout = Some(LayoutConfig::of(layout));
         self.previous = map.previous().map(|previous| LayoutConfig::of(previous.layout()));
         self
@@ -199,7 +208,7 @@ impl ClusterConfig {
             .and_then(|map| if self.overlap { Ok(map) } else { map.with_disjoint_groups() })
             .and_then(|map| ClusterMap::with_layout(cluster, epoch, self.copies, all, map.placement().layout().clone()))
             .map_err(|cause| ConfigError::Map { path: self.path.clone(), cause })?;
-        let map = map.with_overlap(self.overlap).with_fewest(self.fewest_copies.unwrap_or(self.copies));
+        let map = self.with_few_copies(map.with_overlap(self.overlap))?;
         let moved: Vec<NodeId> = self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)).collect();
         Ok(self.with_map(&map.with_moved(moved)))
     }
@@ -443,7 +452,10 @@ shares = "48-63"
         config.fewest_copies = Some(2);
         let config = config.with_first_layout().expect("a good map");
         let map = parse(&toml::to_string(&config).expect("text")).and_then(|read| read.map()).expect("a good map");
-        assert_eq!((map.targets().count(), map.fewest(), map.moved().collect::<Vec<_>>()), (12, 2, vec![NodeId(8)]));
+        assert_eq!(
+            (map.targets().count(), map.fewest_before(), map.moved().collect::<Vec<_>>()),
+            (12, 2, vec![NodeId(8)])
+        );
         let cells = &map.placement().layout().cells;
         let placed: BTreeSet<u32> = cells.iter().flat_map(|cell| cell.targets.iter().map(|id| id.0)).collect();
         assert_eq!(placed, (1..=12).filter(|id| *id != 5).collect());

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use protocol::initiator::ChunkPut;
 use protocol::redundancy::Redundancy;
 
-use super::{ObjectError, Objects, failed};
+use super::{Kept, ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
 use catalog::object_manifest::{Body, ObjectRecord};
 
@@ -15,21 +15,21 @@ const PIPELINE: usize = 16;
 
 impl Objects {
     /// Counts on all chunks of a record, with the redundancy that it has.
-    pub(super) fn renew(&self, record: &ObjectRecord) -> Result<(), ObjectError> {
-        let redundancy = record.redundancy();
+    pub(super) fn renew(&self, record: &ObjectRecord) -> Result<Kept, ObjectError> {
+        let (redundancy, mut kept) = (record.redundancy(), Kept::default());
         match &record.body {
             Body::Chunks(entries) => self.renew_entries(entries.iter().copied(), redundancy),
             Body::Indexed(indexes) => {
                 for (index, _) in indexes {
-                    self.renew_entries(std::iter::once(*index), redundancy)?;
+                    kept.and(self.renew_entries(std::iter::once(*index), redundancy)?);
                     let bytes = self.fetch(index.id)?;
                     let entries = manifest::decode_index(&bytes);
                     let entries = entries.map_err(|why| ObjectError::Manifest { id: index.id, why })?;
-                    self.renew_entries(entries.into_iter(), redundancy)?;
+                    kept.and(self.renew_entries(entries.into_iter(), redundancy)?);
                 }
-                Ok(())
+                Ok(kept)
             }
-            Body::Inline(_) | Body::InManifest => Ok(()),
+            Body::Inline(_) | Body::InManifest => Ok(kept),
         }
     }
 
@@ -37,24 +37,28 @@ impl Objects {
         &self,
         entries: impl Iterator<Item = Entry>,
         redundancy: Option<Redundancy>,
-    ) -> Result<(), ObjectError> {
-        let mut flight = VecDeque::new();
+    ) -> Result<Kept, ObjectError> {
+        let (mut flight, mut kept) = (VecDeque::new(), Kept::default());
+        let mut note = |flying| self.renewed(flying, redundancy).map(|renewed| kept.and(renewed));
         for entry in entries {
             if flight.len() >= PIPELINE {
-                flight.pop_front().into_iter().try_for_each(|flying| self.renewed(flying, redundancy))?;
+                flight.pop_front().into_iter().try_for_each(&mut note)?;
             }
             flight.push_back((entry.id, self.service.renew(entry.id, redundancy)));
         }
-        flight.into_iter().try_for_each(|flying| self.renewed(flying, redundancy))
+        flight.into_iter().try_for_each(note)?;
+        Ok(kept)
     }
 
     /// Where there is too little of the chunk, it is put again.
-    fn renewed(&self, (id, pending): Renewing, redundancy: Option<Redundancy>) -> Result<(), ObjectError> {
-        if pending.wait().map_err(failed(id))? {
-            return Ok(());
+    fn renewed(&self, (id, pending): Renewing, redundancy: Option<Redundancy>) -> Result<Kept, ObjectError> {
+        let mut kept = Kept::default();
+        if !pending.wait().map_err(failed(id))? {
+            let bytes = self.fetch(id)?;
+            let stored = self.service.put(ChunkPut { redundancy, ..ChunkPut::new(id, bytes) }).wait();
+            kept.note(&stored.map_err(failed(id))?);
         }
-        let bytes = self.fetch(id)?;
-        self.service.put(ChunkPut { redundancy, ..ChunkPut::new(id, bytes) }).wait().map(drop).map_err(failed(id))
+        Ok(kept)
     }
 }
 

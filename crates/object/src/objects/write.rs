@@ -9,11 +9,11 @@ use protocol::initiator::{ChunkPut, Stored};
 use protocol::redundancy::Redundancy;
 
 use super::ahead::{Ahead, Share};
-use super::{ObjectError, Objects, failed};
+use super::{Kept, Made, ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
 use crate::service::{ChunkService, Pending, ServiceError};
+use catalog::Condition;
 use catalog::object_manifest::{Body, ENTRIES, ObjectRecord};
-use catalog::{Condition, Row};
 
 /// How hard it is tried to compress: the least, which is the fastest.
 const LEVEL: i32 = 1;
@@ -64,6 +64,8 @@ pub struct Written {
     pub body: Body,
     /// What the source declared of them.
     pub sealed: Sealed,
+    /// How well they are kept so far.
+    pub kept: Kept,
 }
 
 /// A chunk on its way.
@@ -84,7 +86,7 @@ impl Objects {
         record: ObjectRecord,
         condition: &Condition,
         source: &mut dyn Source,
-    ) -> Result<Row, ObjectError> {
+    ) -> Result<Made, ObjectError> {
         let begun = self.host.elapsed();
         if *condition != Condition::Always {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
@@ -101,7 +103,7 @@ impl Objects {
         let body = writer.body(inline)?;
         let mut record = ObjectRecord { size, body, etag: sealed.etag, ..record };
         record.attributes.extend(sealed.attributes);
-        self.commit(record, condition, None, begun, || writer.land_all())
+        self.commit(record, condition, None, begun, || writer.land_all().map(|()| writer.kept))
     }
 
     /// Stores what `source` yields as chunks that no manifest names yet: a part of an upload, with the redundancy that the
@@ -121,7 +123,7 @@ impl Objects {
         }
         self.in_time(begun)?;
         let body = Body::Chunks(writer.entries());
-        Ok(Written { size, body, sealed })
+        Ok(Written { size, body, sealed, kept: writer.kept })
     }
 
     /// The body of an object that consists of these lists of chunks, with its redundancy.
@@ -153,6 +155,7 @@ struct Writer<'a> {
     flight: VecDeque<Flying>,
     leaf: Vec<Entry>,
     top: Vec<(Entry, u64)>,
+    kept: Kept,
 }
 
 impl<'a> Writer<'a> {
@@ -166,6 +169,7 @@ impl<'a> Writer<'a> {
             flight: VecDeque::new(),
             leaf: vec![],
             top: vec![],
+            kept: Kept::default(),
         }
     }
 
@@ -240,7 +244,8 @@ impl<'a> Writer<'a> {
 
     fn land(&mut self) -> Result<(), ObjectError> {
         let Some(Flying { id, pending, share: _share }) = self.flight.pop_front() else { return Ok(()) };
-        pending.wait().map(drop).map_err(failed(id))
+        self.kept.note(&pending.wait().map_err(failed(id))?);
+        Ok(())
     }
 
     fn land_all(&mut self) -> Result<(), ObjectError> {

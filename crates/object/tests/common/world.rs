@@ -36,14 +36,14 @@ impl Gateway {
     pub(crate) fn put(&self, key: &str, null: bool, fill: u8) -> Row {
         let mut record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
         record.null = null;
-        self.objects.put(record, &Condition::Always, &mut All(Some(vec![fill; 2 * MIB].into()))).unwrap()
+        self.objects.put(record, &Condition::Always, &mut All(Some(vec![fill; 2 * MIB].into()))).unwrap().row
     }
 
     /// An object of one chunk.
     pub(crate) fn small(&self, key: &str, fill: u8) -> Row {
         let record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
         let bytes = vec![fill; 300 << 10];
-        self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap()
+        self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap().row
     }
 
     pub(crate) fn run(&self) -> Run {

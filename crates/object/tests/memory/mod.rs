@@ -111,12 +111,14 @@ impl Memory {
                     domains: 0,
                     possible: 0,
                     want: 3,
+                    least: 2,
                     silent: vec![],
                     full: vec![],
                 }
                 .into());
             }
-            Ok(Stored { holders: vec![NodeId(1), NodeId(2), NodeId(3)], took: Span::from_millis(1), rounds: 1 })
+            let holders = vec![NodeId(1), NodeId(2), NodeId(3)];
+            Ok(Stored { holders, copies: 3, wanted: 3, took: Span::from_millis(1), rounds: 1 })
         })
     }
 }

@@ -204,12 +204,24 @@ pub enum Event {
 /// A finished put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Targets with a durable copy, in distinct failure domains.
+    /// Targets with a durable copy.
     pub holders: Vec<NodeId>,
+    /// The distinct failure domains that these are in: fewer than are wanted when no more were alive. Those that lack are made later.
+    pub copies: u8,
+    /// How many were wanted.
+    pub wanted: u8,
     /// From the request to the last needed acknowledgement.
     pub took: Span,
     /// Negotiations that it needed (1 is the normal case; 0 when every copy was there already).
     pub rounds: u32,
+}
+
+impl Stored {
+    /// Whether it has fewer copies than were wanted, so far.
+    #[must_use]
+    pub const fn lacks_copies(&self) -> bool {
+        self.copies < self.wanted
+    }
 }
 
 /// A finished get.
@@ -313,6 +325,8 @@ pub enum PutError {
         possible: usize,
         /// Copies wanted.
         want: u8,
+        /// Copies that are enough when no more domains are alive.
+        least: u8,
         /// Members that did not answer.
         silent: Vec<NodeId>,
         /// Members without room, or with a failed disk.
@@ -368,10 +382,11 @@ impl fmt::Display for PutError {
         match self {
             Self::Busy => f.write_str("the initiator has too much waiting: try again later"),
             Self::Size(n) => write!(f, "a chunk of {n} bytes: 1 to {} are possible", crate::limits::CHUNK_BYTES),
-            Self::TooFewCopies { have, domains, possible, want, silent, full } => write!(
+            Self::TooFewCopies { have, domains, possible, want, least, silent, full } => write!(
                 f,
-                "copies are needed in {want} failure domains, durable in {domains}, and possible in {possible} (targets with \
+                "copies are needed in {want} failure domains{}, durable in {domains}, and possible in {possible} (targets with \
                  one: {}; silent targets: {}; full targets: {}): {}, then put again",
+                if least < want { format!(", or {least} while others are down") } else { String::new() },
                 names(have),
                 names(silent),
                 names(full),
@@ -425,4 +440,8 @@ pub enum Bug {
     IgnoreRedundancy,
     /// Gets do not look where a chunk was by the layout before.
     ForgetPrevious,
+    /// Acknowledge a put when one copy is durable.
+    AckTooFew,
+    /// Acknowledge a put with as few copies as are enough while domains are down, although all are alive.
+    NeverWaitForTheLast,
 }

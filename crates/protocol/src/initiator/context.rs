@@ -7,6 +7,7 @@ use super::Step;
 use super::api::*;
 use super::memory::Memory;
 use super::multicast::Multicast;
+use super::silence::{Asking, Missed};
 
 use crate::calendar::{Calendar, least};
 use crate::config::Config;
@@ -63,8 +64,9 @@ pub(super) struct Context {
     /// Gets of which a holder was accepted, and those of them of which another was asked, too.
     pub(super) served: u64,
     pub(super) hedged: u64,
-    /// Rounds that each member has missed in a row, and when the last of them was over.
-    pub(super) missed: BTreeMap<NodeId, (u8, Instant)>,
+    /// Who was silent when it was asked last, and how such are asked again.
+    pub(super) missed: BTreeMap<NodeId, Missed>,
+    pub(super) asking: Asking,
 }
 
 impl Context {

@@ -115,6 +115,7 @@ impl Initiator {
             served: 0,
             hedged: 0,
             missed: BTreeMap::new(),
+            asking: silence::Asking::default(),
         };
         Self { context, active: FlatMap::new(), transfers: 0, waiting: VecDeque::new(), map_fetch: MapFetch::default() }
     }
@@ -247,7 +248,8 @@ impl Initiator {
         let txn = match &message {
             Message::MapRequest(request) => return self.send_map(from, head.epoch, *request),
             Message::MapPart(part) => return self.map_part(from, head.epoch, part),
-            Message::Pong { txn, .. } if self.context.seen(*txn) => return,
+            Message::Presence { here } => return self.presence(from, *here),
+            Message::Pong { txn, .. } if self.context.seen(*txn) || self.context.is_back(*txn) => return,
             answer => match answered(answer) {
                 Some(txn) => txn,
                 None => return self.context.event(Event::Ignored(IgnoredReason::Invalid)),
@@ -294,6 +296,22 @@ impl Initiator {
         });
     }
 
+    /// A target stops on purpose, or has been started: nobody waits for one that stops. That it is there is known from any message.
+    fn presence(&mut self, from: NodeId, here: bool) {
+        if here || self.context.map.target(from).is_none() {
+            return;
+        }
+        self.context.mark_down(from);
+        let active: Vec<TxnId> = self.active.keys().copied().collect();
+        for txn in active {
+            self.step(txn, |active, context| match active {
+                Txn::Put(put) => put.left(context, from),
+                Txn::Get(get) => get.refused(context, from, Ack::Unknown),
+                Txn::Query(_) => Step::Continue,
+            });
+        }
+    }
+
     fn payload(&mut self, header: &DataHeader, payload: &Bytes) {
         if !self.active.contains_key(&header.txn) {
             return self.context.event(Event::Ignored(IgnoredReason::Late));
@@ -312,6 +330,7 @@ impl Initiator {
         self.context.uplink.prune(now);
         self.context.downlink.prune(now);
         self.context.check_multicast();
+        self.context.ask_silent();
         self.fetch_map_on();
         // Those that want the port at the same time have it in the order in which they were asked for.
         let mut due: Vec<(Instant, TxnId)> = self
@@ -405,7 +424,9 @@ impl Machine for Initiator {
 
     fn next_deadline(&self) -> Option<Deadline> {
         let active = self.active.values().map(|active| active.next);
-        let others = self.context.next_multicast_check().into_iter().chain(self.next_map_request());
+        let context = &self.context;
+        let others =
+            context.next_multicast_check().into_iter().chain(context.next_asking()).chain(self.next_map_request());
         active.chain(others).min_by_key(|deadline| deadline.at)
     }
 }
@@ -445,6 +466,7 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::MapPart(_)
         | Message::Census(_)
         | Message::Counted { .. }
+        | Message::Presence { .. }
         | Message::Restore { .. }
         | Message::Surplus { .. }
         | Message::Noted { .. } => return None,

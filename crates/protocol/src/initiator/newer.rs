@@ -17,6 +17,7 @@ impl Initiator {
         }
         self.map_fetch.uses(map.epoch);
         context.map = map.after(&context.map);
+        context.forget_strangers();
         for active in self.active.values_mut() {
             if let Txn::Put(put) = &mut active.txn {
                 put.regroup(context);

@@ -1,17 +1,16 @@
 //! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in
-//! [`by_leader`], and how windows are given back that begin too late in [`choosy`].
+//! [`by_leader`], how windows are given back that begin too late in [`choosy`], and when it is over, with how few copies, in [`fewer`].
 
 mod by_leader;
 mod choosy;
+mod fewer;
 mod transfer;
 
 use bytes::Bytes;
 
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
-use super::{
-    Bug, Context, Deadline, Destination, Event, Instant, NodeId, PutError, Span, Step, Stored, TxnId, members,
-};
+use super::{Bug, Context, Deadline, Destination, Event, Instant, NodeId, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
 use crate::choose::{Choice, Offer, Offers, windows};
 use crate::choosy::MaxBidWait;
@@ -98,6 +97,11 @@ impl Progress {
     /// Whether a target need not be asked again by this put.
     fn rules_out(&self, target: NodeId) -> bool {
         [&self.holders, &self.failed, &self.full].iter().any(|list| list.contains(&target))
+    }
+
+    /// In how many distinct failure domains it is durable, and in how many it is to be.
+    fn reached(&self) -> (u8, u8) {
+        (self.goal.domains().len() as u8, self.goal.redundancy().pieces() as u8)
     }
 
     fn mark_full(&mut self, target: NodeId) {
@@ -190,55 +194,6 @@ impl Put {
         }
     }
 
-    /// Whether no piece is missing; if so, says so.
-    fn finish_if_enough(&mut self, context: &mut Context) -> Step {
-        if !self.progress.goal.is_met() {
-            return Step::Continue;
-        }
-        let mut holders = core::mem::take(&mut self.progress.holders);
-        holders.sort_unstable();
-        context.memory.remember(self.job.id, holders.clone());
-        let rounds = if self.progress.sent { self.progress.rounds } else { 0 };
-        let stored = Stored { holders, took: context.now.since(self.job.asked), rounds };
-        context.event(Event::Put { handle: self.job.handle, result: Ok(stored) });
-        Step::Over
-    }
-
-    fn give_up(&mut self, context: &mut Context) -> Step {
-        // Who could still answer when all was lost is not silent.
-        let patient = self.lacks_space(context);
-        let silent = |n: &NodeId| {
-            !self.round.answered.contains(n) && !self.progress.full.contains(n) && (!patient || context.is_suspect(*n))
-        };
-        let silent: Vec<NodeId> = self.round.asked_of.iter().copied().filter(silent).collect();
-        let (have, full) = (core::mem::take(&mut self.progress.holders), core::mem::take(&mut self.progress.full));
-        let mut possible = self.ranked.clone();
-        possible.retain(|n| !silent.contains(n) && !full.contains(n) && !context.is_suspect(*n));
-        possible.extend(&have);
-        let (domains, possible) = (context.domains(&have), context.domains(&possible));
-        let want = self.progress.goal.redundancy().pieces() as u8;
-        let error = PutError::TooFewCopies { have, domains, possible, want, silent, full };
-        context.event(Event::Put { handle: self.job.handle, result: Err(error) });
-        Step::Over
-    }
-
-    /// Whether too few are left that may have room.
-    fn lacks_space(&self, context: &Context) -> bool {
-        if self.progress.full.is_empty() {
-            return false;
-        }
-        let left = self.ranked.iter().copied().filter(|n| !self.progress.full.contains(n));
-        !context.would_meet(self.progress.goal, left)
-    }
-
-    /// Whether so many are down that too few domains are left. While nobody answers it may be our own way that is cut, and
-    /// that heals.
-    fn lacks_domains(&self, context: &Context) -> bool {
-        let mut left = self.ranked.clone();
-        left.retain(|n| !context.is_down(*n));
-        self.progress.counted >= ASKED && !left.is_empty() && !context.would_meet(self.progress.goal, left)
-    }
-
     /// Asks the group (or, without negotiation, the targets that the hash names) for the pieces that are missing.
     fn ask(&mut self, context: &mut Context) {
         self.progress.rounds += 1;
@@ -261,7 +216,7 @@ impl Put {
         let transport = context.config.transport;
         let mut asked: Vec<NodeId> = if transport.is_ranked() { self.preferred(context) } else { all };
         asked.retain(|n| !self.progress.rules_out(*n) && *n != context.id);
-        if !self.progress.failed.is_empty() && !context.would_meet(self.progress.goal, asked.iter().copied()) {
+        if !self.progress.failed.is_empty() && !context.would_meet(self.enough(context), asked.iter().copied()) {
             self.progress.failed.clear();
             return self.rest(context, context.config.late);
         }
@@ -318,12 +273,13 @@ impl Put {
         }
     }
 
-    /// The targets that consistent hashing names for the missing pieces: first come the live ones.
+    /// The targets that consistent hashing names for the missing pieces: first come the live ones, and last those that are down.
     fn preferred(&self, context: &Context) -> Vec<NodeId> {
         let mut goal = self.progress.goal;
-        let (live, silent): (Vec<NodeId>, Vec<NodeId>) = self.ranked.iter().partition(|n| !context.is_suspect(**n));
-        let mut is_preferred = |n: &NodeId| !self.progress.rules_out(*n) && context.hold(&mut goal, *n).is_some();
-        live.into_iter().chain(silent).filter(|n| is_preferred(n)).collect()
+        let mut ranked = self.ranked.clone();
+        ranked.sort_by_key(|n| (context.is_suspect(*n), context.is_down(*n)));
+        ranked.retain(|n| !self.progress.rules_out(*n) && context.hold(&mut goal, *n).is_some());
+        ranked
     }
 
     fn rest(&mut self, context: &mut Context, span: Span) {
@@ -450,7 +406,7 @@ impl Put {
         }
         let all = self.round.is_complete();
         let expected = self.round.outstanding().all(|n| context.is_suspect(n));
-        let enough = self.progress.goal.would_be_met(self.offers.values().map(|offer| offer.domain));
+        let enough = self.enough(context).would_be_met(self.offers.values().map(|offer| offer.domain));
         let over = all || woken && context.now >= hard;
         // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
         let may_hurry = enough && !self.job.restores;
@@ -466,7 +422,10 @@ impl Put {
             self.phase = Phase::Asking { since, soft, hard };
             return Step::Continue;
         }
-        context.choices.sample(context.now.since(since));
+        // What was waited for in vain is not how long choices take: the next windows would begin so much later.
+        if all || !over {
+            context.choices.sample(context.now.since(since));
+        }
         self.round.outstanding().for_each(|n| context.miss(n, since));
         let choices = self.pick(context);
         if choices.is_empty() {
@@ -501,12 +460,12 @@ impl Put {
 
     /// Whether the good offers are enough for the pieces that are missing.
     fn has_enough_good(&self, context: &Context) -> bool {
-        self.progress.goal.would_be_met(self.good(context).map(|(_, offer)| offer.domain))
+        self.enough(context).would_be_met(self.good(context).map(|(_, offer)| offer.domain))
     }
 
     fn pick(&self, context: &Context) -> Vec<Choice> {
         let good: Offers = self.good(context).map(|(id, offer)| (*id, *offer)).collect();
-        let enough = self.progress.goal.would_be_met(good.values().map(|offer| offer.domain));
+        let enough = self.enough(context).would_be_met(good.values().map(|offer| offer.domain));
         // A slow target is worse than another negotiation for the last piece, with those who did not answer this time; it
         // is taken when there is nobody else.
         let nobody_else = self.round.outstanding().all(|n| context.is_suspect(n));
@@ -544,6 +503,10 @@ impl Put {
         if let Phase::Transferring { waiting, .. } = &self.phase
             && waiting.is_empty()
         {
+            // Who was to have the last copy may be down since.
+            if self.finish_if_enough(context) == Step::Over {
+                return Step::Over;
+            }
             if self.progress.counted >= limits::ROUNDS || self.lacks_space(context) || self.lacks_domains(context) {
                 return self.give_up(context);
             }

@@ -55,6 +55,13 @@ impl Copies<'_> {
         self.all.iter().any(|(holder, _)| !self.members.contains(holder))
     }
 
+    /// Whether there are no more than are wanted, all in the group: mostly so.
+    pub(super) fn are_few(&self) -> bool {
+        let Some((_, kept_for)) = self.all.first() else { return true };
+        let are_alike = self.all.iter().all(|(_, other)| other == kept_for);
+        are_alike && self.all.len() <= kept_for.redundancy(self.map.redundancy()).pieces() && !self.stray()
+    }
+
     /// Those that stay when there are too many: of members, in distinct failure domains, as many as each of those needs who want
     /// something, rather those that hashing prefers.
     pub(super) fn to_stay(&self, bug: Option<Bug>) -> Vec<(NodeId, Wanted)> {

@@ -23,19 +23,22 @@ use crate::wire::{Ack, Message};
 pub(super) struct Surplus {
     /// What stays, and what it is kept for.
     stay: BTreeMap<NodeId, Wanted>,
+    /// All of that together.
+    wanted: Wanted,
     go: Vec<NodeId>,
 }
 
 impl Surplus {
     /// Which of these copies may go, if any. They may when nothing lacks of what is wanted.
     pub(super) fn of(copies: &Copies<'_>, bug: Option<Bug>) -> Option<Self> {
-        if copies.all.len() <= 1 {
+        if copies.are_few() {
             return None;
         }
         let stay: BTreeMap<NodeId, Wanted> = copies.to_stay(bug).into_iter().collect();
         let go: Vec<NodeId> =
             copies.all.iter().map(|(holder, _)| *holder).filter(|holder| !stay.contains_key(holder)).collect();
-        (!go.is_empty()).then_some(Self { stay, go })
+        let wanted = stay.values().copied().reduce(Wanted::and)?;
+        (!go.is_empty()).then_some(Self { stay, wanted, go })
     }
 }
 
@@ -179,15 +182,15 @@ impl Open {
         if self.asked > ASKED {
             return;
         }
-        let id = self.id;
+        let (id, wanted) = (self.id, self.surplus.wanted);
         for to in &self.owed {
             let message = match self.step {
-                Step::Note => Message::Surplus { txn, id, note: None },
+                Step::Note => Message::Surplus { txn, id, wanted, note: None },
                 Step::Promise => {
                     let wanted = self.surplus.stay.get(to).copied().unwrap_or(Wanted::BY_MAP);
                     Message::Probe { txn, id, wanted }
                 }
-                Step::LetGo => Message::Surplus { txn, id, note: self.noted.get(to).copied() },
+                Step::LetGo => Message::Surplus { txn, id, wanted, note: self.noted.get(to).copied() },
             };
             turn.out.push((*to, message));
         }

@@ -13,6 +13,11 @@ pub enum Request {
     Map(ClusterMap),
     /// So many bytes are free for new chunks, as others use the disk as well, or compaction has won some.
     Free(u64),
+    /// It has been started, or is about to be stopped on purpose: those that deal with it hear that.
+    Presence {
+        /// Whether it is there from now on.
+        here: bool,
+    },
 }
 
 /// What a target starts with.

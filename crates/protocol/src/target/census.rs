@@ -115,7 +115,7 @@ impl Target {
             Message::Counted { txn, holding } => self.counted(own, epoch, *txn, holding),
             Message::Restore { txn, id, wanted } => self.restore(own, *txn, *id, *wanted),
             Message::Probe { txn, id, wanted } => self.probe(own, *txn, *id, *wanted),
-            Message::Surplus { txn, id, note } => self.surplus(own, epoch, *txn, *id, *note),
+            Message::Surplus { txn, id, wanted, note } => self.surplus(own, epoch, (*txn, *id, *wanted), *note),
             Message::Noted { txn, note } => self.noted(own, *txn, *note),
             Message::Ack { txn, ack } => drop(self.order_acked(own, *txn, *ack)),
             other => debug_assert!(false, "{} is nothing of a census", other.name()),

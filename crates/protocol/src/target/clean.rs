@@ -91,7 +91,7 @@ impl Target {
         let judged: Vec<(u8, ChunkId)> = (0..).zip(ids).filter(|(_, id)| !self.is_restoring(id)).collect();
         let ids = judged.iter().map(|(_, id)| *id).collect();
         let pending = Pending::Discard { from, txn, page, judged };
-        self.begin_effect(Effect::Discard { ids, mark, since }, pending);
+        self.begin_effect(Effect::Discard { ids, mark, since, kept_for: None }, pending);
     }
 
     /// Whether it is being decided if a chunk may go.

@@ -294,9 +294,15 @@ impl Target {
     fn grant_put(&mut self, from: NodeId, request: &LeadRequest) -> Option<Grant> {
         let LeadRequest { have, avoid, .. } = request;
         let (now, size, lease) = (self.now, request.size, self.lease());
-        let goal = Some(self.setup.map.goal(request.wanted.redundancy(self.setup.map.redundancy()), have))
-            .filter(|goal| !goal.is_met())?;
-        let members = self.setup.map.members(request.group).map(|t| t.id).collect();
+        let members: Vec<NodeId> = self.setup.map.members(request.group).map(|t| t.id).collect();
+        let redundancy = request.wanted.redundancy(self.setup.map.redundancy());
+        // Copies for which there is no domain but of those to avoid cannot be had: whether the others are enough the initiator knows.
+        let usable: Vec<NodeId> = members.iter().filter(|n| !avoid.contains(n)).chain(have).copied().collect();
+        let possible = self.setup.map.count_domains(&usable);
+        let goal = self.setup.map.goal(redundancy, have).at_most(possible);
+        if goal.is_met() {
+            return None;
+        }
         let ranked = ClusterMap::ranked_among(&request.id, members);
         let group = self.lead.groups.get_mut(&request.group)?;
         let term = group.term;

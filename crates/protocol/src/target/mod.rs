@@ -10,6 +10,7 @@ mod finished;
 mod lead;
 mod newer;
 mod pending;
+mod presence;
 mod receive;
 mod recent_grants;
 mod restore;
@@ -28,6 +29,7 @@ use clean::Marks;
 use finished::Finished;
 use lead::Lead;
 use pending::Pending;
+use presence::Presence;
 use receive::{Busy, Reservation};
 use restore::{Made, Restoring};
 use serve::Serving;
@@ -101,6 +103,7 @@ pub struct Target {
     watch: Watch,
     /// Made when it is needed first.
     restoring: Option<Box<Restoring>>,
+    presence: Presence,
     made: Made,
 }
 
@@ -143,6 +146,7 @@ impl Target {
             census: Census::default(),
             watch: Watch::default(),
             restoring: None,
+            presence: Presence::default(),
             made: Made::default(),
         }
     }
@@ -238,10 +242,7 @@ impl Target {
         let Some((head, message)) = decode_message(datagram) else {
             return self.event(Event::Ignored(IgnoredReason::Invalid));
         };
-        if head.epoch > self.setup.map.epoch {
-            self.heard_of_map(head.from, head.epoch);
-        }
-        self.marks.note_epoch(head.epoch);
+        self.hear(&head);
         let from = head.from;
         if from == self.setup.id {
             // What it told its group itself, by multicast.
@@ -286,8 +287,9 @@ impl Target {
             Message::Census(request) => self.census_asked(from, head.epoch, request),
             Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
             Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
-            Message::Surplus { txn, id, note } => self.surplus(from, head.epoch, txn, id, note),
+            Message::Surplus { txn, id, wanted, note } => self.surplus(from, head.epoch, (txn, id, wanted), note),
             Message::Noted { txn, note } => self.noted(from, txn, note),
+            Message::Presence { here } => self.presence(from, here, datagram),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Pong { txn, .. } if self.is_there(from, txn) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
@@ -312,14 +314,6 @@ impl Target {
             Message::Leading(Leading::Request(request)) => Some((request.txn, request.round)),
             Message::List { txn, .. } => Some((*txn, 0)),
             _ => None,
-        }
-    }
-
-    /// An answer to what this target put.
-    fn pass_to_initiator(&mut self, datagram: &Bytes) {
-        let arrived = self.arrived;
-        if !self.initiate(Input::Datagram { bytes: datagram.clone(), arrived }) {
-            self.event(Event::Ignored(IgnoredReason::Invalid));
         }
     }
 
@@ -480,6 +474,7 @@ impl Machine for Target {
             Input::Done { op, completion } => self.done(op, completion),
             Input::Request(Request::Map(map)) => self.new_map(map),
             Input::Request(Request::Free(free)) => self.setup.free = free,
+            Input::Request(Request::Presence { here }) => self.say_presence(here),
         }
     }
 

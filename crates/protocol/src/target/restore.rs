@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Ack, ChunkId, Effect, Event, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId};
+use super::{Ack, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId};
 use crate::config::Config;
 use crate::initiator::{self, Initiator, PutError};
 use crate::limits;
@@ -134,6 +134,14 @@ impl Target {
         let (restored, restored_bytes) = (self.made.chunks, self.made.bytes);
         let report = HealthReport { epoch, groups, restoring, restored, restored_bytes, watched };
         self.send(to, &Message::HealthReport { txn, report });
+    }
+
+    /// An answer to what this target put.
+    pub(super) fn pass_to_initiator(&mut self, datagram: &Bytes) {
+        let arrived = self.arrived;
+        if !self.initiate(Input::Datagram { bytes: datagram.clone(), arrived }) {
+            self.event(Event::Ignored(IgnoredReason::Invalid));
+        }
     }
 
     /// Gives the initiator of this target something to do. Whether there is one.

@@ -2,12 +2,19 @@
 
 use super::{Ack, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId, WriteFailure};
 use crate::id::Epoch;
+use crate::redundancy::Wanted;
 use crate::rng::mix;
 
 impl Target {
     /// A steward says that the copy here is one too many: from now on it is noted who is promised it, and with such a `note` it goes,
     /// unless it was promised since.
-    pub(super) fn surplus(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, id: ChunkId, note: Option<u64>) {
+    pub(super) fn surplus(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        (txn, id, wanted): (TxnId, ChunkId, Wanted),
+        note: Option<u64>,
+    ) {
         if epoch != self.setup.map.epoch {
             // Others may be in the group.
             return self.event(Event::Ignored(IgnoredReason::OtherMap));
@@ -27,7 +34,8 @@ impl Target {
             return self.tell(from, &Message::Ack { txn, ack: Ack::Durable });
         }
         let mark = note as u32;
-        self.begin_effect(Effect::Discard { ids: vec![id], mark, since: mark }, Pending::Surplus { from, txn, id });
+        let effect = Effect::Discard { ids: vec![id], mark, since: mark, kept_for: Some(wanted) };
+        self.begin_effect(effect, Pending::Surplus { from, txn, id });
     }
 
     pub(super) fn let_go(

@@ -34,32 +34,56 @@ struct Watched {
     since: Instant,
 }
 
-/// Whom a target watches: of those before it in an order that hashing makes, each of which it is one of the next few of other
-/// failure domains. So a target has witnesses in several domains, and each watches as many others.
-fn watched_by(own: NodeId, map: &ClusterMap) -> Vec<NodeId> {
-    let mut order: Vec<(u64, NodeId, u16)> =
-        map.targets().map(|target| (mix(u64::from(target.id.0) | 1 << 41), target.id, target.domain)).collect();
-    order.sort_unstable();
-    let Some(place) = order.iter().position(|(_, id, _)| *id == own) else { return Vec::new() };
-    let count = order.len();
-    let at = |place: usize| order[place % count];
-    let is_witness = |of: usize| {
-        let (_, id, domain) = at(of);
-        let mut domains = vec![domain];
-        for next in (1..count.min(REACH)).map(|n| at(of + n)) {
-            if !domains.contains(&next.2) {
-                if next.1 == own {
-                    return Some(id);
-                }
-                domains.push(next.2);
-                if domains.len() > WITNESSES {
-                    return None;
-                }
+/// All targets in the order in which they watch each other, which hashing makes, and their failure domains.
+struct Ring(Vec<(u64, NodeId, u16)>);
+
+impl Ring {
+    fn new(map: &ClusterMap) -> Self {
+        let place = |id: NodeId| mix(u64::from(id.0) | 1 << 41);
+        let mut all: Vec<(u64, NodeId, u16)> =
+            map.targets().map(|target| (place(target.id), target.id, target.domain)).collect();
+        all.sort_unstable();
+        Self(all)
+    }
+
+    fn at(&self, place: usize) -> (NodeId, u16) {
+        let (_, id, domain) = self.0[place % self.0.len()];
+        (id, domain)
+    }
+
+    fn place(&self, id: NodeId) -> Option<usize> {
+        self.0.iter().position(|(_, other, _)| *other == id)
+    }
+
+    fn reach(&self) -> core::ops::Range<usize> {
+        1..self.0.len().min(REACH)
+    }
+
+    /// The next few behind a place, of other failure domains than that one and each other.
+    fn witnesses(&self, place: usize) -> Vec<NodeId> {
+        let (mut domains, mut witnesses) = (vec![self.at(place).1], Vec::with_capacity(WITNESSES));
+        for (id, domain) in self.reach().map(|n| self.at(place + n)) {
+            if witnesses.len() < WITNESSES && !domains.contains(&domain) {
+                domains.push(domain);
+                witnesses.push(id);
             }
         }
-        None
-    };
-    (1..count.min(REACH)).filter_map(|back| is_witness(place + count - back)).collect()
+        witnesses
+    }
+}
+
+/// Who watches a target.
+pub(super) fn witnesses_of(id: NodeId, map: &ClusterMap) -> Vec<NodeId> {
+    let ring = Ring::new(map);
+    ring.place(id).map_or_else(Vec::new, |place| ring.witnesses(place))
+}
+
+/// Whom a target watches.
+fn watched_by(own: NodeId, map: &ClusterMap) -> Vec<NodeId> {
+    let ring = Ring::new(map);
+    let Some(place) = ring.place(own) else { return Vec::new() };
+    let before = ring.reach().map(|back| place + ring.0.len() - back);
+    before.filter(|of| ring.witnesses(*of).contains(&own)).map(|of| ring.at(of).0).collect()
 }
 
 impl Watch {
@@ -69,9 +93,11 @@ impl Watch {
 }
 
 impl Target {
-    /// Who is silent as far as this target knows, and since when.
+    /// Who is silent as far as this target knows, and since when. Not who said a moment ago that it stops: it is being started again.
     pub fn silent(&self) -> impl Iterator<Item = (NodeId, Instant)> {
-        let silent = self.watch.watched.iter().filter(|(_, watched)| watched.missed >= MISSED);
+        let restarts =
+            |id: &NodeId| self.left().any(|(left, at)| left == *id && self.now.since(at) < self.config.restart_within);
+        let silent = self.watch.watched.iter().filter(move |(id, watched)| watched.missed >= MISSED && !restarts(id));
         silent.map(|(id, watched)| (*id, watched.since))
     }
 

@@ -83,6 +83,7 @@ impl Message {
             Self::HealthReport { .. } => 32,
             Self::Surplus { .. } => 33,
             Self::Noted { .. } => 34,
+            Self::Presence { .. } => 35,
         }
     }
 
@@ -154,7 +155,8 @@ impl Message {
             | Self::Surplus { .. }
             | Self::Noted { .. }
             | Self::Health { .. }
-            | Self::HealthReport { .. } => healing::put(self, out),
+            | Self::HealthReport { .. }
+            | Self::Presence { .. } => healing::put(self, out),
         }
     }
 
@@ -225,7 +227,7 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            28..=34 => healing::take(code, r)?,
+            28..=35 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }

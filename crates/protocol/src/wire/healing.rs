@@ -21,9 +21,10 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
             out.put_slice(&id.encode());
             out.put_u8(wanted.code());
         }
-        Message::Surplus { txn, id, note } => {
+        Message::Surplus { txn, id, wanted, note } => {
             out.put_u64_le(txn.0);
             out.put_slice(&id.encode());
+            out.put_u8(wanted.code());
             out.put_u64_le(note.unwrap_or(0));
         }
         Message::Noted { txn, note } => {
@@ -32,6 +33,7 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
         }
         Message::Health { txn } => out.put_u64_le(txn.0),
         Message::HealthReport { txn, report } => put_health(*txn, report, out),
+        Message::Presence { here } => out.put_u8(u8::from(*here)),
         _ => {}
     }
 }
@@ -47,9 +49,11 @@ pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
         33 => Some(Message::Surplus {
             txn: TxnId(r.u64()?),
             id: r.chunk()?,
+            wanted: Wanted::from_code(r.u8()?)?,
             note: Some(r.u64()?).filter(|note| *note > 0),
         }),
         34 => Some(Message::Noted { txn: TxnId(r.u64()?), note: Some(r.u64()?).filter(|note| *note > 0)? }),
+        35 => Some(Message::Presence { here: r.flag()? }),
         _ => None,
     }
 }

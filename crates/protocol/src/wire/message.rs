@@ -135,6 +135,11 @@ pub enum Message {
     },
     /// Of a group's leader.
     Leading(Leading),
+    /// Target to those that it deals with: I stop on purpose, or have been started.
+    Presence {
+        /// Whether it is there from now on.
+        here: bool,
+    },
     /// Target to target: what do you hold of a group's chunks in a range of ids?
     Census(CensusRequest),
     /// Target to target: that.
@@ -161,6 +166,8 @@ pub enum Message {
         txn: TxnId,
         /// The chunk.
         id: ChunkId,
+        /// What the copies that stay are kept for, all together: a copy that is kept for more stays, too.
+        wanted: Wanted,
         /// The moment.
         note: Option<u64>,
     },
@@ -431,6 +438,7 @@ impl Message {
             Self::Noted { .. } => "noted",
             Self::Health { .. } => "health",
             Self::HealthReport { .. } => "health-report",
+            Self::Presence { .. } => "presence",
             Self::MapRequest(_) => "map-request",
             Self::MapPart(_) => "map-part",
         }

@@ -157,7 +157,7 @@ impl Cluster {
                 ids.truncate(limit);
                 (Span::ZERO, Completion::Listed { ids, more })
             }
-            Effect::Discard { ids, mark, since } => {
+            Effect::Discard { ids, mark, since, .. } => {
                 let mut dropped = 0;
                 for (bit, id) in ids.iter().enumerate() {
                     let verdict = self.stamps.entry((node, *id)).or_default().judge(mark, since);
@@ -281,6 +281,24 @@ impl Cluster {
         panic!("no end in sight after {}", self.now);
     }
 
+    /// A target has no room any more.
+    pub(super) fn fill(&mut self, id: NodeId) {
+        self.tell(id, protocol::target::Request::Free(0));
+    }
+
+    /// Somebody stops a target on purpose.
+    pub(super) fn stop(&mut self, id: NodeId) {
+        self.tell(id, protocol::target::Request::Presence { here: false });
+        self.dead.insert(id);
+    }
+
+    /// Its driver tells a target something.
+    pub(super) fn tell(&mut self, id: NodeId, request: protocol::target::Request) {
+        let target = self.targets.get_mut(&id).expect("it is in the map");
+        target.handle_input(self.now, Input::Request(request));
+        self.handle(id, None);
+    }
+
     /// Lets so much time pass.
     pub(super) fn run_for(&mut self, span: Span) {
         let until = self.now + span;
@@ -288,7 +306,7 @@ impl Cluster {
     }
 
     /// Does what happens next, if anything does.
-    fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let wake = self.wakes.iter().map(|(node, at)| (*at, *node)).min();
         let next = self.queue.keys().next().copied();
         match (next, wake) {

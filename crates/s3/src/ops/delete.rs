@@ -132,7 +132,7 @@ fn delete(state: &State, bucket: &Row, key: &str, version: Option<&str>, bypass:
     if version.is_none() && versioning != Versioning::Never {
         let mut marker = draft(bucket, key)?;
         marker.kind = Kind::Marker;
-        let row = state.objects.publish(marker, &Condition::Always).map_err(error::s3)?;
+        let row = state.objects.publish(marker, &Condition::Always).map_err(error::s3)?.row;
         return Ok(Deleted { version: Some(version_id(&row.record)), marker: true });
     }
     let id = match version {

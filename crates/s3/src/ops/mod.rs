@@ -7,6 +7,7 @@ pub(crate) mod cors;
 mod delete;
 mod etag;
 mod get;
+mod kept;
 pub(crate) mod lifecycle;
 mod list;
 mod lock;
@@ -29,10 +30,13 @@ type Answer<T> = S3Result<S3Response<T>>;
 
 /// Does `$work` with the caller and the input, on a thread that may block.
 macro_rules! query {
-    ($state:expr, $request:expr, $work:path) => {{
+    ($state:expr, $request:expr, $work:path) => {
+        query!($state, $request, $work, S3Response::new)
+    };
+    ($state:expr, $request:expr, $work:path, $respond:path) => {{
         let (caller, input) = (Caller::of(&$request.extensions)?, $request.input);
         let work = move |state: &State| $work(state, &caller, input);
-        $state.query(&$request.extensions, work).await.map(S3Response::new)
+        $state.query(&$request.extensions, work).await.map($respond)
     }};
 }
 
@@ -76,7 +80,7 @@ impl S3 for Operations {
     }
 
     async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
-        query!(self.0, request, put::copy_object)
+        query!(self.0, request, put::copy_object, kept::respond)
     }
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
@@ -114,7 +118,7 @@ impl S3 for Operations {
         &self,
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> Answer<CompleteMultipartUploadOutput> {
-        query!(self.0, request, multipart::complete_upload)
+        query!(self.0, request, multipart::complete_upload, kept::respond)
     }
 
     async fn abort_multipart_upload(

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use catalog::object_manifest::{Body, ObjectRecord, VersionId, decode_entries, encode_entries};
 use catalog::{Change, Row, Start, Upload, all_buckets};
 use hex_simd::AsciiCase;
-use object::objects::{ObjectError, Reader};
+use object::objects::{Kept, ObjectError, Reader};
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -189,7 +189,7 @@ pub(crate) fn complete_upload(
     state: &State,
     caller: &Caller,
     mut input: CompleteMultipartUploadInput,
-) -> S3Result<CompleteMultipartUploadOutput> {
+) -> S3Result<(CompleteMultipartUploadOutput, Kept)> {
     let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let upload = match find_upload(state, caller, &input.bucket, &input.key, &input.upload_id) {
         Ok(upload) => upload,
@@ -197,7 +197,7 @@ pub(crate) fn complete_upload(
             state.bucket(&input.bucket, caller, &input.key)?;
             let newest = state.objects.catalog().newest(&input.bucket, &input.key).map_err(error::catalog)?;
             let done = newest.filter(|row| row.record.attributes.get(UPLOAD) == Some(&input.upload_id));
-            return done.map(|row| completed(&row)).ok_or(failure);
+            return done.map(|row| (completed(&row), Kept::default())).ok_or(failure);
         }
     };
     let listed = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
@@ -227,8 +227,9 @@ pub(crate) fn complete_upload(
     record.attributes.insert(UPLOAD.to_owned(), input.upload_id);
     lock::apply_default(&state.bucket_named(&input.bucket)?, &mut record.attributes)?;
     record.parts = parts.iter().map(|part| part.size).collect();
-    let row = state.objects.complete(record, &condition, upload.id);
-    Ok(completed(&row.map_err(|failure| put_error(failure, &condition))?))
+    let made = state.objects.complete(record, &condition, upload.id);
+    let made = made.map_err(|failure| put_error(failure, &condition))?;
+    Ok((completed(&made.row), made.kept))
 }
 
 /// The parts that a completion lists. They must exist with these tags.

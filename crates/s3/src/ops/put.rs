@@ -2,11 +2,12 @@
 
 use catalog::object_manifest::{KEY_BYTES, Kind, ObjectRecord, VersionId};
 use catalog::{Condition, Refused, Row};
-use object::objects::ObjectError;
+use object::objects::{Kept, Made, ObjectError};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::body::{Expected, Incoming};
+use super::kept::respond;
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{set_checksums, take_checksums};
@@ -41,7 +42,7 @@ pub(crate) async fn put_object(
     };
     let mut incoming = Incoming::new(request.input.body.take(), expected, permit);
     let work = move |state: &State| put(state, &caller, &bucket, request.input, &mut incoming);
-    state.blocking(work).await.map(S3Response::new)
+    state.blocking(work).await.map(respond)
 }
 
 fn put(
@@ -50,7 +51,7 @@ fn put(
     bucket: &Row,
     mut input: PutObjectInput,
     incoming: &mut Incoming,
-) -> S3Result<PutObjectOutput> {
+) -> S3Result<(PutObjectOutput, Kept)> {
     if input.content_length.is_some_and(|length| length > PUT_BYTES) {
         return Err(S3ErrorCode::EntityTooLarge.into());
     }
@@ -62,8 +63,8 @@ fn put(
     lock::apply_default(bucket, &mut record.attributes)?;
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
-    let row = state.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
-    let record = row.record;
+    let made = state.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
+    let record = made.row.record;
     let mut output = PutObjectOutput {
         e_tag: attributes::etag(&record),
         checksum_type: attributes::get(&record, CHECKSUM_TYPE).map(ChecksumType::from),
@@ -71,7 +72,7 @@ fn put(
         ..PutObjectOutput::default()
     };
     set_checksums!(output, |name| attributes::get(&record, name));
-    Ok(output)
+    Ok((output, made.kept))
 }
 
 /// A new version of this key, without content.
@@ -123,7 +124,11 @@ pub(crate) fn copy_source(state: &State, caller: &Caller, source: &CopySource, w
 }
 
 /// Copies a version: the new one names the same chunks.
-pub(crate) fn copy_object(state: &State, caller: &Caller, mut input: CopyObjectInput) -> S3Result<CopyObjectOutput> {
+pub(crate) fn copy_object(
+    state: &State,
+    caller: &Caller,
+    mut input: CopyObjectInput,
+) -> S3Result<(CopyObjectOutput, Kept)> {
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
     let new_tags = input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
     let from = copy_source(state, caller, &input.copy_source, !new_tags)?;
@@ -157,18 +162,19 @@ pub(crate) fn copy_object(state: &State, caller: &Caller, mut input: CopyObjectI
         tags::keep(&mut record.attributes, &tags::read(&input.tagging.unwrap_or_default())?);
     }
     state.classes.apply(class.as_ref().map(StorageClass::as_str), &bucket.record, &mut record)?;
-    let row = state.objects.publish(record, &Condition::Always).map_err(error::s3)?;
+    let Made { row, kept } = state.objects.publish(record, &Condition::Always).map_err(error::s3)?;
     let result = CopyObjectResult {
         e_tag: attributes::etag(&row.record),
         last_modified: Some(attributes::modified(&row.record)),
         ..CopyObjectResult::default()
     };
-    Ok(CopyObjectOutput {
+    let output = CopyObjectOutput {
         copy_object_result: Some(result),
         copy_source_version_id: attributes::version_header(&from.record),
         version_id: attributes::version_header(&row.record),
         ..CopyObjectOutput::default()
-    })
+    };
+    Ok((output, kept))
 }
 
 /// A header as text.

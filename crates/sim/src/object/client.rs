@@ -312,7 +312,7 @@ impl Client {
         let is_condition =
             |error: &ObjectError| matches!(error.refused(), Some(Refused::Condition | Refused::NoVersion));
         let mismatch = mismatch.filter(|_| outcome.as_ref().is_err_and(is_condition));
-        let row = self.close(call, outcome, mismatch)?;
+        let row = self.close(call, outcome, mismatch)?.row;
         self.is_put(name, &row, called);
         Ok(())
     }
@@ -367,7 +367,7 @@ impl Client {
         if name.0 == KEPT {
             let mut marker = self.record(name);
             marker.kind = Kind::Marker;
-            let row = self.close(call, self.objects.publish(marker, &Condition::Always), None)?;
+            let row = self.close(call, self.objects.publish(marker, &Condition::Always), None)?.row;
             self.is_put(name, &row, called);
             return Ok(());
         }
@@ -446,7 +446,7 @@ impl Client {
             ObjectError::Chunk { source, .. } if matches!(*source, ServiceError::Get(_)) => Ended::Refused,
             other => other.into(),
         });
-        let row = self.close(call, outcome, None)?;
+        let row = self.close(call, outcome, None)?.row;
         self.is_put(name, &row, called);
         Ok(())
     }
@@ -506,7 +506,7 @@ impl Client {
         let value = self.gateway.handle.record(|history, _| history.number(all.freeze()));
         let record = ObjectRecord { size: sizes.iter().sum(), body, etag: value.to_string(), parts: sizes, ..record };
         let (call, called) = self.call(name, Did::Write(Some(value)));
-        let row = self.close(call, self.objects.complete(record, &Condition::Always, id), None)?;
+        let row = self.close(call, self.objects.complete(record, &Condition::Always, id), None)?.row;
         self.is_put(name, &row, called);
         Ok(())
     }

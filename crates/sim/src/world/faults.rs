@@ -55,6 +55,8 @@ impl World<'_> {
     pub(super) fn heal(&mut self) {
         self.healed = true;
         self.settled = self.now + wire::ASK_AGAIN;
+        self.cut(None);
+        self.are_back(self.net.isolated.clone());
         self.net.heal();
         let newest = self.maps.len() - 1;
         let has = |id: &NodeId| id.is_initiator() || self.maps[newest].target(*id).is_some();
@@ -152,6 +154,7 @@ impl World<'_> {
             (node.map, node.offset, node.session) = (map, offset, session);
             node.machine = NodeMachine::Target(Box::new(target), disk);
         }
+        self.are_back([id]);
         if !self.healed {
             for (at, to, again) in self.recorder.restarted(self.now, id) {
                 self.push(at, Scheduled::Datagram(to, again, at));

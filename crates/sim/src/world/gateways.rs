@@ -178,7 +178,7 @@ impl World<'_> {
             // A half of the targets, or each time some that hide nothing by the map.
             let half: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
             let (few, domains) = (rng.chance(1, 2), self.scenario.layout.domains());
-            let most = usize::from(self.scenario.layout.maps[0].copies) - 1;
+            let most = self.scenario.layout.fewest() - 1;
             let mut at = moment(rng);
             while at < now + settings.storm {
                 let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));
@@ -281,7 +281,10 @@ impl World<'_> {
                 }
             }
             Event::Isolate(target, true) if !self.healed => drop(self.net.isolated.insert(target)),
-            Event::Isolate(target, _) => drop(self.net.isolated.remove(&target)),
+            Event::Isolate(target, _) => {
+                self.net.isolated.remove(&target);
+                self.are_back([target]);
+            }
             Event::Crash(_) | Event::Stall(..) => {}
         }
     }
@@ -507,7 +510,8 @@ impl World<'_> {
         if in_time {
             self.check_copies(by, put, holders);
             let map = self.nodes.get(&by).map_or(0, |node| node.map);
-            self.promised(map, put.id, put.redundancy);
+            let copies = self.spread(map, holders).min(self.goal(map, put.redundancy).pieces());
+            self.promised(map, put.id, put.redundancy, copies as u8);
         }
         self.outcome.puts += 1;
     }

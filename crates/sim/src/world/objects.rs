@@ -40,10 +40,13 @@ impl World<'_> {
             ChunkKind::Manifest => promised.range((id, None)..).next().filter(|((of, _), _)| *of == id),
             _ => promised.get_key_value(&(id, redundancy)),
         });
-        let (redundancy, map) = promised.map_or((redundancy, newest), |((_, redundancy), map)| (*redundancy, *map));
         let all = (id, NodeId(0))..=(id, NodeId(u32::MAX));
-        let map = if self.let_go.range(all.clone()).next().is_some() { newest } else { map };
-        let goal = self.goal(map, redundancy);
+        let went = self.let_go.range(all.clone()).next().is_some();
+        let (goal, map) = match promised {
+            Some((_, (_, copies))) if went => (self.goal(newest, redundancy).min(Redundancy::Copies(*copies)), newest),
+            Some((_, (map, copies))) => (Redundancy::Copies(*copies), *map),
+            None => (self.goal(newest, redundancy), newest),
+        };
         let good: Vec<NodeId> = self.nodes.keys().copied().filter(|node| self.holds(*node, &id).is_some()).collect();
         if goal.is_met(self.spread(map, &good)) {
             return;

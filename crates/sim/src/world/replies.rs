@@ -17,8 +17,8 @@ pub(super) struct Replies {
     /// Gets and renewals under way.
     pub(super) gets: BTreeMap<Ticket, ChunkId>,
     pub(super) renewals: BTreeMap<Ticket, (ChunkId, Option<Redundancy>)>,
-    /// Under which map each chunk was promised last, with each redundancy.
-    pub(super) promised: BTreeMap<(ChunkId, Option<Redundancy>), usize>,
+    /// Under which map each chunk was promised last, with each redundancy, and how many copies there were then.
+    pub(super) promised: BTreeMap<(ChunkId, Option<Redundancy>), (usize, u8)>,
     /// Which gateway did not find a chunk last that is where nobody looks for it, and when.
     pub(super) unfound: Option<(NodeId, Instant)>,
     /// Whether cleaning cannot go on for such a chunk.
@@ -26,18 +26,19 @@ pub(super) struct Replies {
 }
 
 impl World<'_> {
-    /// A gateway counts on a chunk from now on, of which there are as many copies as this map has, or as was asked for.
-    pub(super) fn promised(&mut self, map: usize, id: ChunkId, redundancy: Option<Redundancy>) {
+    /// A gateway counts on a chunk from now on, of which there are so many copies under this map.
+    pub(super) fn promised(&mut self, map: usize, id: ChunkId, redundancy: Option<Redundancy>, copies: u8) {
         let Some(gateways) = &mut self.gateways else { return };
-        gateways.replies.promised.insert((id, redundancy), map);
+        gateways.replies.promised.insert((id, redundancy), (map, copies));
     }
 
-    /// The same, wherever they are.
+    /// The same of as many as this map has, or as was asked for, wherever they are.
     pub(super) fn renewed(&mut self, by: NodeId, ticket: Ticket) {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let Some(gateways) = &mut self.gateways else { return };
         let Some((id, redundancy)) = gateways.replies.renewals.remove(&ticket) else { return };
-        gateways.replies.promised.insert((id, redundancy), map);
+        let copies = self.goal(map, redundancy).pieces() as u8;
+        self.promised(map, id, redundancy, copies);
     }
 
     /// A get of a gateway ended: whether it may, though nothing is wrong any more.

@@ -113,6 +113,7 @@ impl World<'_> {
         if let Some(node) = self.nodes.get_mut(&id)
             && node.sleeps.take().is_some()
         {
+            self.are_back([id]);
             self.input(id, None, None);
         }
     }

@@ -21,9 +21,16 @@ impl World<'_> {
     /// Every acknowledged chunk has its copies, byte for byte, and nothing stays reserved for ever.
     pub(super) fn last_check(&mut self) {
         let mut missing = Vec::new();
-        for (id, promise) in &self.promises {
-            let is_missing = |holder: &&NodeId| self.holds(**holder, id).as_ref() != self.acknowledged.get(id);
-            missing.extend(promise.holders.iter().filter(is_missing).map(|holder| (*id, *holder)));
+        for (id, promise) in self.promises.clone() {
+            for holder in promise.holders.iter().copied() {
+                if self.holds(holder, &id).as_ref() == self.acknowledged.get(&id) {
+                    continue;
+                }
+                match self.excused(id, holder) {
+                    Some(excuse) => self.excuse(excuse, holder, id),
+                    None => missing.push((id, holder)),
+                }
+            }
         }
         self.check_objects();
         self.check_cleaned();
@@ -36,13 +43,9 @@ impl World<'_> {
             self.now = at;
             self.happen(event);
         }
-        for (id, holder) in missing {
-            match self.excused(id, holder) {
-                Some(excuse) => self.excuse(excuse, holder, id),
-                // It was about to say so.
-                None if self.let_go.contains(&(id, holder)) => {}
-                None => self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one")),
-            }
+        // Others were about to say that they let it go.
+        if let Some((id, holder)) = missing.into_iter().find(|(id, holder)| !self.let_go.contains(&(*id, *holder))) {
+            self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one"));
         }
         // Others may have begun since: what has too few copies for good is tried again and again.
         let held: BTreeSet<_> = before.intersection(&self.transactions()).copied().collect();
@@ -222,15 +225,17 @@ impl World<'_> {
         let (id, since) = (*id, *since);
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        let goal = self.goal(map, put.redundancy);
+        let (goal, copies) = (self.goal(map, put.redundancy), self.due(map, put, holders));
         let domains = self.spread(map, holders.iter().filter(|h| group.contains(h)));
-        if !goal.is_met(domains) {
-            let copies = goal.pieces();
+        if !goal.is_met(domains) && domains >= copies {
+            self.excuse_fewer(by, id);
+        }
+        if domains < copies {
             let of = holders.iter().map(|holder| format!("{holder} in {:?}", self.maps[map].domain(*holder)));
             let of: Vec<String> = of.collect();
             self.fail(format!(
-                "{id:?} was acknowledged with {copies} copies, but only {domains} failure domains of its group under map {} \
-                 have one: {}",
+                "{id:?} was acknowledged, and {copies} copies are due, but only {domains} failure domains of its group under map \
+                 {} have one: {}",
                 map + 1,
                 of.join(", ")
             ));

@@ -16,8 +16,9 @@ impl Put {
         let lead = context.lead() + context.grant_lateness();
         let (start, _) = context.uplink.place(context.now + lead, length);
         let have = self.progress.holders.iter().take(limits::COPIES).copied().collect();
-        let avoid =
-            self.progress.failed.iter().chain(&self.progress.full).take(limits::GROUP_MEMBERS).copied().collect();
+        let down = self.ranked.iter().filter(|n| context.is_down(**n));
+        let avoid = self.progress.failed.iter().chain(&self.progress.full).chain(down);
+        let avoid = avoid.take(limits::GROUP_MEMBERS).copied().collect();
         let PutRequest { txn, round, id, size, group, wanted, busy, .. } = request;
         let earliest = start.since(context.now);
         let request = LeadRequest { txn, round, wanted, id, size, group, earliest, busy, have, avoid };

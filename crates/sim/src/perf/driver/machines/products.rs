@@ -6,6 +6,7 @@ use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Event as InitiatorEvent, Initiator, Request, Stored};
 use protocol::map::ClusterMap;
+use protocol::redundancy::Wanted;
 use protocol::rng::Rng;
 use protocol::target::{Event as TargetEvent, Setup as TargetSetup, Target};
 use protocol::wire::{Message, decode_message};
@@ -78,7 +79,7 @@ impl MachineSet for Products {
         let (handle, good, rounds) = match event {
             InitiatorEvent::Put { handle, result } => {
                 let is_durable = |stored: &Stored| {
-                    stored.holders.len() >= usize::from(machines.map.copies)
+                    usize::from(stored.copies) >= machines.map.least(Wanted::BY_MAP)
                         && machines.workload.holds(n, handle, &stored.holders)
                 };
                 measures.undurable += u64::from(result.as_ref().is_ok_and(|stored| !is_durable(stored)));

@@ -1,0 +1,101 @@
+//! Targets that are restarted on purpose, one after the other, under load: no operation fails, and none waits for them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+#[path = "common/client.rs"]
+mod client;
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use client::S3;
+use common::{Cluster, content, signal};
+
+/// How long it is measured without restarts, and how long a target has until the next is restarted.
+const CALM: Duration = Duration::from_secs(6);
+const TURN: Duration = Duration::from_secs(3);
+const CLIENTS: usize = 3;
+
+/// A target that the test started again; asked to stop when dropped.
+struct Running(Child);
+
+impl Running {
+    fn target(cluster: &Cluster, id: u32) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
+        command.args(["target", "--id", &id.to_string(), "--config", &cluster.config()]).env_remove("RUST_LOG");
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What each operation took, in ascending order; all must succeed.
+fn load(s3: &S3, over: &AtomicBool, round: usize) -> Vec<Duration> {
+    let work = |client: usize| {
+        let mut took = vec![];
+        for n in 0.. {
+            if over.load(Ordering::Relaxed) {
+                return took;
+            }
+            let (key, bytes) =
+                (format!("{round}-{client}-{n}"), content(100_000, (round * 1_000_000 + client * 10_000 + n) as u64));
+            let began = Instant::now();
+            s3.put("bucket", &key, &bytes).is(200);
+            took.push(began.elapsed());
+            let began = Instant::now();
+            assert!(s3.get("bucket", &key).is(200).body == bytes, "{key}");
+            took.push(began.elapsed());
+        }
+        took
+    };
+    let mut all: Vec<Duration> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|client| scope.spawn(move || work(client))).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    all.sort_unstable();
+    all
+}
+
+fn p99(all: &[Duration]) -> Duration {
+    all[all.len() * 99 / 100]
+}
+
+#[test]
+fn nobody_waits_for_a_target_that_is_restarted() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&place.path().join("data"), &["--targets", "3", "--no-restart"]);
+    let s3 = S3::of(&cluster);
+    s3.put("bucket", "", b"").is(200);
+    let over = AtomicBool::new(false);
+    let calm = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(CALM);
+            over.store(true, Ordering::Relaxed);
+        });
+        load(&s3, &over, 0)
+    });
+    over.store(false, Ordering::Relaxed);
+    let mut running = vec![];
+    let restless = std::thread::scope(|scope| {
+        let load = scope.spawn(|| load(&s3, &over, 1));
+        for (id, pid) in (1..).zip(cluster.children("target")) {
+            signal(pid, "-TERM");
+            std::thread::sleep(Duration::from_millis(500));
+            running.push(Running::target(&cluster, id));
+            std::thread::sleep(TURN);
+        }
+        over.store(true, Ordering::Relaxed);
+        load.join().unwrap()
+    });
+    let figures = [&calm, &restless].map(|all| (all.len(), p99(all), all[all.len() - 1]));
+    println!("operations, p99 and longest without restarts, and with: {figures:?}");
+    // A put that waited until its silence told that a target is down would take 3 s.
+    assert!(restless[restless.len() - 1] < Duration::from_secs(2), "{figures:?}");
+}
