@@ -167,8 +167,10 @@ fn classes(cluster: &NodeCluster) -> BTreeMap<String, Redundancy> {
 }
 
 /// What takes targets out that stay down.
-fn down(cluster: &Arc<NodeCluster>, authority: &Arc<dyn MapAuthority>, out_after: Duration) -> Down {
-    Down::new(Arc::clone(cluster) as Arc<dyn gateway::Cluster>, Arc::clone(authority), classes(cluster), out_after)
+fn down(cluster: &Arc<NodeCluster>, authority: &Arc<dyn MapAuthority>, out_after: Duration) -> watch::Judge {
+    let (asked, classes) = (Arc::clone(cluster) as Arc<dyn gateway::Cluster>, classes(cluster));
+    let mut down = Down::new(asked, Arc::clone(authority), classes, out_after);
+    Box::new(move |map, reports, unanswered, health| down.look(map, reports, unanswered, health))
 }
 
 /// Runs `reservoir gateway` until a signal.

@@ -16,7 +16,6 @@ use protocol::wire::HealthReport;
 
 use crate::api::{DownInfo, Happened, HealthInfo};
 use crate::background::{self, Background};
-use crate::down::Down;
 
 /// How often the cluster is looked at.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -28,6 +27,10 @@ const KEPT: usize = 100;
 const TAIL: u64 = 64 << 10;
 /// Bytes of the file from which on it is begun anew, and the one before kept.
 const LONGEST: u64 = 4 << 20;
+
+/// Says who is down, by the map, what targets report, who of them does not answer, and how the cluster is. It may ask for more.
+pub(crate) type Judge =
+    Box<dyn FnMut(&ClusterMap, &[(NodeId, HealthReport)], &[NodeId], &HealthInfo) -> DownInfo + Send>;
 
 /// What was seen so far. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +53,7 @@ struct Seen {
 }
 
 /// Watches a cluster from now on. What happens is also kept in a file, for later starts.
-pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut down: Down) -> anyhow::Result<Background> {
+pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut judge: Judge) -> anyhow::Result<Background> {
     {
         let mut seen = watch.seen();
         match read(&file) {
@@ -74,8 +77,7 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut down: Down
             let health = summary(map.epoch, map.group_ids(), &reports, !silent.is_empty());
             let targets = map.targets().map(|target| target.id.0).collect();
             watch.seen().look(Instant::now(), map.epoch.0, &targets, silent, &reports, &health);
-            // It may ask how the cluster is.
-            let down = down.look(&map, &reports, &unanswered, &health);
+            let down = judge(&map, &reports, &unanswered, &health);
             watch.seen().look_at_down(down);
         }
     })
