@@ -38,6 +38,12 @@ impl Target {
         self.begin_effect(effect, Pending::Surplus { from, txn, id });
     }
 
+    /// Whether the copy of a chunk goes just now, as there are enough others.
+    #[must_use]
+    pub fn is_letting_go(&self, chunk: &ChunkId) -> bool {
+        self.pending.values().any(|pending| matches!(pending, Pending::Surplus { id, .. } if id == chunk))
+    }
+
     pub(super) fn let_go(
         &mut self,
         (from, txn, id): (NodeId, TxnId, ChunkId),

@@ -76,7 +76,13 @@ impl World<'_> {
     /// Whether a holder let its copy go while a put was under way that counts on it, and others are enough for that.
     pub(super) fn went_rightly(&self, map: usize, put: &Putting, holder: NodeId) -> bool {
         let left = self.copies_left(map, &put.id);
-        self.let_go.contains(&(put.id, holder)) && self.goal(map, put.redundancy).is_met(self.spread(map, &left))
+        // It is gone from the disk before the target hears of that.
+        let goes = match self.nodes.get(&holder).map(|node| &node.machine) {
+            Some(NodeMachine::Target(target, _)) => target.is_letting_go(&put.id),
+            _ => false,
+        };
+        (goes || self.let_go.contains(&(put.id, holder)))
+            && self.goal(map, put.redundancy).is_met(self.spread(map, &left))
     }
 
     /// A chunk with a copy too many, if nothing is in the way of letting it go.
