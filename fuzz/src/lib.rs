@@ -117,6 +117,7 @@ pub enum Say {
         removal: bool,
         wanted: u8,
         restores: bool,
+        urgent: bool,
         busy: Vec<AnySpan>,
     },
     Bid {
@@ -281,7 +282,7 @@ impl Say {
     #[must_use]
     pub fn message(self, txn: TxnId) -> Message {
         match self {
-            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, wanted, restores, busy } => {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, wanted, restores, urgent, busy } => {
                 let (id, bytes) = chunk(n);
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
@@ -298,6 +299,7 @@ impl Say {
                     removal,
                     wanted: Wanted::from_code(wanted).unwrap_or(Wanted::BY_MAP),
                     restores,
+                    urgent,
                     busy: busy.into(),
                 };
                 Message::PutRequest(put)

@@ -340,6 +340,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         min_copies: None,
         fewest_copies: None,
         out_after_seconds: Some(OUT_AFTER),
+        maintenance_floor: None,
         group_cells: 3,
         // Two leaders that share members refuse each other's windows.
         overlap: transport.selection != Selection::Leader,

@@ -52,6 +52,10 @@ pub struct ClusterConfig {
     /// How long a target is down before it is taken out of the map and what it had is made again elsewhere; 0 is never. (600)
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_after_seconds: Option<u32>,
+    /// What is kept for maintenance of the time of each disk and port, in percent, whatever clients do; it has what they leave besides.
+    /// (10)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance_floor: Option<u8>,
     /// Cells in a negotiating group; a cell has as many targets as there are copies, to less than twice as many. It is what the layout
     /// says, once there is one: `reservoir cluster plan` changes both.
     #[serde(default = "three_cells")]

@@ -51,6 +51,7 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         settled: None,
         last_id: None,
         out_after_seconds: None,
+        maintenance_floor: None,
         path: dir.join("cluster.toml"),
     }
 }

@@ -46,6 +46,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         settled: None,
         last_id: None,
         out_after_seconds: None,
+        maintenance_floor: None,
         path: dir.join("cluster.toml"),
     };
     (1..=targets).for_each(|id| make_store(&config, id).unwrap());

@@ -24,6 +24,9 @@ pub use error::MapError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterMap(Arc<Contents>);
 
+/// What is kept for maintenance where nothing else is said, in percent.
+const MAINTENANCE_FLOOR: u8 = 10;
+
 /// What a [`ClusterMap`] says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
@@ -37,6 +40,8 @@ pub struct Contents {
     min_copies: u8,
     /// The same of earlier maps, when that was fewer: what was put then may have no more.
     fewest_before: u8,
+    /// What is kept for maintenance of the time of each disk and port, in percent.
+    maintenance_floor: u8,
     /// Every target, by id. What is long is shared with the maps that are made of this one.
     targets: Arc<[TargetEntry]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
@@ -142,6 +147,7 @@ impl ClusterMap {
             copies,
             min_copies: silence::min_copies_of(copies),
             fewest_before: limits::COPIES as u8,
+            maintenance_floor: MAINTENANCE_FLOOR,
             targets: targets.into(),
             moved: Arc::new([]),
             overlap: true,
@@ -193,6 +199,19 @@ impl ClusterMap {
         let all: BTreeSet<NodeId> = self.moved.iter().copied().chain(moved).collect();
         self.contents().moved = all.into_iter().collect();
         self
+    }
+
+    /// The same, which keeps so much of the time of each disk and port for maintenance, in percent.
+    #[must_use]
+    pub fn with_maintenance_floor(mut self, percent: u8) -> Self {
+        self.contents().maintenance_floor = percent.min(100);
+        self
+    }
+
+    /// What is kept for maintenance of the time of each disk and port, in percent.
+    #[must_use]
+    pub fn maintenance_floor(&self) -> u8 {
+        self.maintenance_floor
     }
 
     /// The same, as it is handed to other nodes.

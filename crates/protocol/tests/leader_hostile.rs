@@ -129,8 +129,21 @@ impl World {
         let (round, earliest, stretch) = (s.round, first, 140);
         let (unreserved, removal, restores) = (false, false, false);
         let wanted = Wanted::of(Some(Redundancy::Copies(3)));
-        let put =
-            PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, removal, wanted, restores, busy };
+        let put = PutRequest {
+            txn,
+            round,
+            id,
+            size,
+            group,
+            earliest,
+            stretch,
+            unreserved,
+            removal,
+            wanted,
+            restores,
+            urgent: false,
+            busy,
+        };
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };

@@ -72,6 +72,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         removal: true,
         wanted: Wanted::of(Some(Redundancy::Copies(2))),
         restores: true,
+        urgent: false,
         busy: BusyWindows::from_elem((span(1), span(2)), 1),
     };
     let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();

@@ -111,7 +111,17 @@ impl ClusterConfig {
         });
         let map = map.with_previous(previous.transpose()?);
         let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
-        self.with_few_copies(map)
+        self.with_floor(self.with_few_copies(map)?)
+    }
+
+    /// The map, with what is kept for maintenance by the file.
+    fn with_floor(&self, map: ClusterMap) -> Result<ClusterMap, ConfigError> {
+        match self.maintenance_floor {
+            Some(floor @ 101..) => Err(self.value(format!(
+                "maintenance_floor = {floor}: write a number of percent from 0 to 100, or leave it out"
+            ))),
+            floor => Ok(floor.map_or(map.clone(), |floor| map.with_maintenance_floor(floor))),
+        }
     }
 
     /// The map, with how few copies may be enough by the file.

@@ -27,7 +27,7 @@ use multicast::Multicast;
 use put::Put;
 use query::OpenQuery;
 
-use crate::calendar::Calendar;
+use crate::calendar::{Calendar, Window};
 use crate::config::Config;
 use crate::estimate::LatencyEstimate;
 use crate::flat_map::FlatMap;
@@ -133,6 +133,21 @@ impl Initiator {
     pub const fn with_multicast(mut self, works: bool) -> Self {
         self.context.multicast = Multicast::new(works);
         self
+    }
+
+    /// Has the port outwards together with somebody else, whose windows are in `outward`: each learns of those of the other.
+    pub(crate) fn share_port(&mut self, now: Instant, outward: &mut Calendar) {
+        if self.active.is_empty() {
+            return;
+        }
+        let (mine, others) = (&self.active, &mut self.context.uplink);
+        let is_mine = |txn: &TxnId| mine.contains_key(txn);
+        let of_mine: Vec<Window> = others.windows().filter(|w| is_mine(&w.txn) && w.end > now).copied().collect();
+        let foreign: Vec<TxnId> = others.windows().map(|w| w.txn).filter(|txn| !is_mine(txn)).collect();
+        foreign.iter().for_each(|txn| others.remove(*txn));
+        mine.keys().for_each(|txn| outward.remove(*txn));
+        outward.windows().filter(|w| w.end > now).for_each(|w| others.insert_free(*w));
+        of_mine.into_iter().for_each(|w| outward.insert_free(w));
     }
 
     /// Puts, gets, lists and pings that are not answered yet.

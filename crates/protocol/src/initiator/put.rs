@@ -269,8 +269,14 @@ impl Put {
             removal: self.job.removal,
             wanted: self.job.wanted,
             restores: self.job.restores,
+            urgent: self.is_urgent(),
             busy: context.busy_windows(length),
         }
+    }
+
+    /// Whether this is the only copy, as far as those say who were asked.
+    fn is_urgent(&self) -> bool {
+        self.job.restores && self.progress.rounds > 1 && self.progress.holders.len() <= 1
     }
 
     /// The targets that consistent hashing names for the missing pieces: first come the live ones, and last those that are down.
@@ -333,6 +339,10 @@ impl Put {
             return context.ignore(IgnoredReason::Late);
         }
         if !self.round.awaits(from) {
+            // A client wanted what was offered.
+            if matches!(bid.answer, Answer::Busy(_)) && self.offers.remove(&from).is_some() {
+                return Step::Continue;
+            }
             return context.ignore(IgnoredReason::Late);
         }
         self.round.answered.push(from);

@@ -30,7 +30,7 @@ use finished::Finished;
 use lead::Lead;
 use pending::Pending;
 use presence::Presence;
-use receive::{Busy, Reservation};
+use receive::{Busy, Floor, Reservation};
 use restore::{Made, Restoring};
 use serve::Serving;
 use witness::Watch;
@@ -105,6 +105,7 @@ pub struct Target {
     restoring: Option<Box<Restoring>>,
     presence: Presence,
     made: Made,
+    floor: Floor,
 }
 
 impl Target {
@@ -148,6 +149,7 @@ impl Target {
             restoring: None,
             presence: Presence::default(),
             made: Made::default(),
+            floor: Floor::default(),
         }
     }
 
@@ -383,7 +385,9 @@ impl Target {
                 self.let_go((from, txn, id), dropped > 0, bytes, result);
             }
             (Pending::Restore { handle }, Completion::Found(found)) => self.restore_looked_up(handle, found),
-            (Pending::RestoreRead { handle }, Completion::Read(result)) => self.restore_read(handle, result),
+            (Pending::RestoreRead { handle, begun }, Completion::Read(result)) => {
+                self.restore_read(handle, begun, result)
+            }
             (Pending::Scrub { background, begun }, Completion::Scrubbed { next, bytes: _, bad, result }) => {
                 if background {
                     self.scrub_cursor = next;
@@ -471,7 +475,10 @@ impl Machine for Target {
                 self.arrived = arrived.min(now);
                 self.data(&header, &payload);
             }
-            Input::Done { op, completion } => self.done(op, completion),
+            Input::Done { op, completion } => {
+                self.done(op, completion);
+                self.read_on();
+            }
             Input::Request(Request::Map(map)) => self.new_map(map),
             Input::Request(Request::Free(free)) => self.setup.free = free,
             Input::Request(Request::Presence { here }) => self.say_presence(here),

@@ -72,6 +72,7 @@ pub(super) enum Pending {
     },
     RestoreRead {
         handle: u64,
+        begun: Instant,
     },
     Surplus {
         from: NodeId,

@@ -1,5 +1,6 @@
 //! Copies on their way in: bid, window, payload, write, acknowledgement.
 
+mod maintenance;
 mod port;
 mod stage;
 
@@ -16,6 +17,7 @@ use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};
 
+pub(super) use maintenance::Floor;
 pub(super) use port::Busy;
 use stage::Claim;
 pub(super) use stage::Stage;
@@ -37,6 +39,8 @@ pub(super) struct Reservation {
     removal: bool,
     wanted: Wanted,
     restores: bool,
+    /// Set while a client may have its window: how long before it begins that may be at the latest, since then payload may be on its way.
+    yields: Option<Span>,
     pub(super) stage: Stage,
     incoming: Incoming,
     /// When to expire (tentative) or to ask for what is missing; never without one.
@@ -140,6 +144,7 @@ impl Target {
                 removal,
                 wanted: request.wanted,
                 restores: request.restores,
+                yields: self.yields(&request).then(|| request.earliest.min(self.config.late)),
                 stage,
                 incoming: Incoming::new(request.size),
                 timer,
@@ -178,19 +183,26 @@ impl Target {
         // From now, and not from when it was asked: the time that we take is part of what the initiator leads by.
         let mut earliest = (self.now + request.earliest).max(self.behind());
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
+        let yields = self.yields(request);
+        let most = if yields { self.config.late } else { self.config.max_wait };
+        if yields {
+            earliest = self.left_over(earliest, transfer, request.size)?;
+        } else {
+            self.take_back(earliest, transfer, request, asked);
+        }
         let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
             (earliest, Instant::FAR)
         } else {
-            self.both_free(earliest, transfer, request, asked)
+            Self::both_free(&self.inward, earliest, transfer, request, asked)
         };
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
         let done = self.disk_done(start + transfer, request.size).since(self.now);
         let length = end.since(start);
         let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
-        if wait > self.config.max_wait || !fits {
+        if wait > most || !fits {
             // By then the window would be near enough.
-            return Err(wait.less(self.config.max_wait).min(self.config.max_wait).max(self.config.late));
+            return Err(wait.less(most).min(self.config.max_wait).max(self.config.late));
         }
         let window = Window { start, end, txn: request.txn };
         if self.setup.bug == Some(Bug::OverlapWindows) {
@@ -266,6 +278,7 @@ impl Target {
         }
         let trusted = self.setup.bug == Some(Bug::TrustGrants);
         let end = start + grant.transfer;
+        self.give_back(start, end);
         if !trusted && self.promised_to_others(from, start, end) {
             return Err(busy);
         }
@@ -299,6 +312,7 @@ impl Target {
             removal: false,
             wanted: grant.wanted,
             restores: false,
+            yields: None,
             stage: Stage::Tentative,
             incoming: Incoming::new(grant.size),
             timer: Some(self.now),
@@ -363,6 +377,17 @@ impl Target {
         self.accept_rate.sample(offset.is_some());
         let Some(offset) = offset else {
             return self.drop_reservation(txn);
+        };
+        if r.restores {
+            let size = r.incoming.size();
+            self.floor.used(
+                self.now,
+                self.link.span(self.now, size.into()).max(self.writes.ahead(size)),
+                &self.setup.map,
+            );
+        }
+        let Some(r) = self.reservations.get_mut(&txn) else {
+            return;
         };
         let start = r.window.0 + offset;
         let end = start + r.answer.transfer;

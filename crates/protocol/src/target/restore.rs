@@ -1,17 +1,19 @@
 //! Chunks with too few copies, of which this target has one: it puts them, as any initiator does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Ack, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId};
+use super::{
+    Ack, ChunkId, Effect, Event, Floor, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId,
+};
 use crate::config::Config;
 use crate::initiator::{self, Initiator, PutError};
 use crate::limits;
 use crate::machine::{Input, Machine};
 use crate::redundancy::Wanted;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use crate::transport::{Selection, Transport};
 use crate::wire::HealthReport;
 
@@ -21,6 +23,12 @@ pub(super) struct Restoring {
     initiator: Initiator,
     jobs: BTreeMap<u64, Job>,
     next: u64,
+    /// Those that are to be read, with their sizes, and the one that is being read.
+    to_read: VecDeque<(u64, u32)>,
+    reading: Option<u32>,
+    /// When the disk may be idle, if something is to be read; when it is read in any case.
+    read_at: Instant,
+    floor: Floor,
 }
 
 /// What was made since this target was started.
@@ -89,17 +97,49 @@ impl Target {
 
     /// Whether it is here is known.
     pub(super) fn restore_looked_up(&mut self, handle: u64, found: Option<u32>) {
-        let Some(job) = self.restoring.as_ref().and_then(|restoring| restoring.jobs.get(&handle)) else { return };
         match found {
-            Some(_) => {
-                let id = job.id;
-                self.start(Effect::Read { id }, Pending::RestoreRead { handle });
+            Some(size) => {
+                self.restoring.iter_mut().for_each(|restoring| restoring.to_read.push_back((handle, size)));
+                self.read_on();
             }
             None => self.restored(handle, Ack::Unknown),
         }
     }
 
-    pub(super) fn restore_read(&mut self, handle: u64, result: Result<Bytes, ReadFailure>) {
+    /// Reads the next of the chunks that are to be put, one after the other, when the disk has nothing to do for clients, or did not for
+    /// long enough.
+    pub(super) fn read_on(&mut self) {
+        let (now, ahead) = (self.now, self.disk_busy());
+        let Some(restoring) = self.restoring.as_mut().filter(|restoring| restoring.reading.is_none()) else { return };
+        restoring.to_read.retain(|(handle, _)| restoring.jobs.contains_key(handle));
+        let Some((handle, size)) = restoring.to_read.front().copied() else { return };
+        if ahead > Span::ZERO && !restoring.floor.is_due(now) {
+            restoring.read_at = now + ahead.min(self.config.late);
+            return;
+        }
+        let Some(id) = restoring.jobs.get(&handle).map(|job| job.id) else { return };
+        restoring.to_read.pop_front();
+        restoring.reading = Some(size);
+        restoring.floor.used(now, self.reads.each(now, size), &self.setup.map);
+        self.start(Effect::Read { id }, Pending::RestoreRead { handle, begun: now });
+    }
+
+    /// How long the disk is at what it has.
+    fn disk_busy(&self) -> Span {
+        self.writing() + self.reads_ahead()
+    }
+
+    /// What the disk reads of chunks that are to be put: its size.
+    pub(super) fn restore_reads(&self) -> Option<u32> {
+        self.restoring.as_ref()?.reading
+    }
+
+    pub(super) fn restore_read(&mut self, handle: u64, begun: Instant, result: Result<Bytes, ReadFailure>) {
+        match &result {
+            Ok(payload) => self.reads.sample(self.now, payload.len() as u32, begun),
+            Err(_) => self.reads.passed(self.now),
+        }
+        self.restoring.iter_mut().for_each(|restoring| restoring.reading = None);
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
         match result {
             Ok(payload) => {
@@ -147,7 +187,10 @@ impl Target {
     /// Gives the initiator of this target something to do. Whether there is one.
     pub(super) fn initiate(&mut self, input: Input<initiator::Request>) -> bool {
         let Some(restoring) = self.restoring.as_mut() else { return false };
+        // One port: what it sends to those who read, and what it puts.
+        restoring.initiator.share_port(self.now, &mut self.outward);
         restoring.initiator.handle_input(self.now, input);
+        restoring.initiator.share_port(self.now, &mut self.outward);
         let mut ended = Vec::new();
         for output in restoring.initiator.outputs().drain(..) {
             match output {
@@ -187,13 +230,18 @@ impl Target {
     }
 
     pub(super) fn wake_restoring(&mut self) {
-        if self.restoring_due().is_some_and(|at| at <= self.now) {
+        self.read_on();
+        let due = self.restoring.as_ref().and_then(|restoring| restoring.initiator.next_deadline());
+        if due.is_some_and(|due| due.at <= self.now) {
             self.initiate(Input::Wake);
         }
     }
 
     pub(super) fn restoring_due(&self) -> Option<Instant> {
-        Some(self.restoring.as_ref()?.initiator.next_deadline()?.at)
+        let restoring = self.restoring.as_ref()?;
+        let read = (restoring.reading.is_none() && !restoring.to_read.is_empty()).then_some(restoring.read_at);
+        let put = restoring.initiator.next_deadline().map(|deadline| deadline.at);
+        read.into_iter().chain(put).min()
     }
 }
 
@@ -209,6 +257,7 @@ impl Restoring {
         };
         let multicast = config.multicast;
         let initiator = Initiator::new(setup.id, setup.map.clone(), config, setup.seed).with_multicast(multicast);
-        Self { initiator, jobs: BTreeMap::new(), next: 1 }
+        let (to_read, read_at, floor) = (VecDeque::new(), Instant::ZERO, Floor::default());
+        Self { initiator, jobs: BTreeMap::new(), next: 1, to_read, reading: None, read_at, floor }
     }
 }

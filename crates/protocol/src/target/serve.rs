@@ -261,11 +261,19 @@ impl Target {
 
     /// When the disk would have read `size` bytes from now, and what it takes for that by itself.
     pub(super) fn read_times(&self, size: u32) -> (Span, Span) {
-        let reading = self.servings.values().filter(|s| s.state.is_reading());
-        let ahead = reading.map(|s| self.reads.each(self.now, s.size)).fold(self.scrub_until.since(self.now), Add::add);
-        let begun = |pending: &Pending| if let Pending::Read { begun, .. } = pending { Some(*begun) } else { None };
-        let ahead = ahead.max(self.reads.at_work(self.now, self.oldest(begun)));
+        let ahead = self.scrub_until.since(self.now) + self.reads_ahead();
         (self.reads.done(self.now, self.now, ahead, size).since(self.now), self.reads.each(self.now, size))
+    }
+
+    /// How long the disk is busy with reads.
+    pub(super) fn reads_ahead(&self) -> Span {
+        let sizes = self.servings.values().filter(|s| s.state.is_reading()).map(|s| s.size).chain(self.restore_reads());
+        let ahead = sizes.map(|size| self.reads.each(self.now, size)).fold(Span::ZERO, Add::add);
+        let begun = |pending: &Pending| match pending {
+            Pending::Read { begun, .. } | Pending::RestoreRead { begun, .. } => Some(*begun),
+            _ => None,
+        };
+        ahead.max(self.reads.at_work(self.now, self.oldest(begun)))
     }
 
     pub(super) fn read(&mut self, txn: TxnId, begun: Instant, result: Result<Bytes, ReadFailure>) {

@@ -284,12 +284,15 @@ fn put_part(part: &MapPart, out: &mut impl BufMut) {
     out.put_slice(&part.bytes);
 }
 
+/// In the field of a request that says how long a window should be.
+const URGENT: u16 = 1 << 15;
+
 fn put_request(request: &PutRequest, out: &mut impl BufMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
     let flags = u8::from(request.unreserved) | u8::from(request.removal) << 1 | u8::from(request.restores) << 7;
     out.put_u8(flags | request.wanted.code() << 2);
-    out.put_u16_le(request.stretch);
+    out.put_u16_le(request.stretch.min(URGENT - 1) | if request.urgent { URGENT } else { 0 });
     out.put_slice(&request.id.encode());
     out.put_u32_le(request.size);
     out.put_u32_le(request.group.0);
@@ -303,6 +306,7 @@ fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let (txn, round, flags, stretch) = (TxnId(r.u64()?), r.u8()?, r.u8()?, r.u16()?);
     let (unreserved, removal, restores) = (flags & 1 > 0, flags & 2 > 0, flags & 1 << 7 > 0);
     let wanted = Wanted::from_code((flags & !(1 << 7)) >> 2)?;
+    let (stretch, urgent) = (stretch & !URGENT, stretch & URGENT > 0);
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
     let busy = take_windows(r)?;
     let valid = (1..=limits::CHUNK_BYTES).contains(&size);
@@ -318,6 +322,7 @@ fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
         removal,
         wanted,
         restores,
+        urgent,
         busy,
     })
 }

@@ -304,8 +304,10 @@ pub struct PutRequest {
     pub removal: bool,
     /// What the copy is to be kept for.
     pub wanted: Wanted,
-    /// Whether a holder asks, because copies were lost.
+    /// Whether a holder asks, because copies were lost: it has what clients leave.
     pub restores: bool,
+    /// Of those: nobody else has a copy, so it is served like a client.
+    pub urgent: bool,
     /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
     /// [`RANGES`](crate::limits::RANGES), the first ones.
     pub busy: BusyWindows,

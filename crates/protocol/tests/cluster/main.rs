@@ -332,6 +332,7 @@ fn control_messages_of_a_put_stay_below_128_bytes() {
         removal: false,
         wanted: Wanted::BY_MAP,
         restores: false,
+        urgent: false,
         busy: protocol::wire::BusyWindows::new(),
     };
     for message in [

@@ -105,6 +105,7 @@ pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
         removal: false,
         wanted: Wanted::BY_MAP,
         restores: false,
+        urgent: false,
         busy: BusyWindows::new(),
     })
 }

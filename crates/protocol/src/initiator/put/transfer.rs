@@ -66,7 +66,7 @@ impl Put {
             return self.go_on(context);
         }
         let (now, late) = (context.now, context.config.late);
-        let Phase::Transferring { waiting, .. } = &mut self.phase else {
+        let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
             return context.ignore(IgnoredReason::Late);
         };
         let Some(entry) = waiting.get_mut(&from) else {
@@ -86,6 +86,9 @@ impl Put {
             }
             Ack::Unknown => {
                 waiting.remove(&from);
+                outgoing.retain(|sending| sending.to() != Destination::Node(from));
+                // Maintenance gives its windows back to clients, however often these come.
+                self.progress.counted -= u8::from(self.job.restores && self.progress.counted > 0);
                 self.reachability.stranger(from);
             }
             Ack::BadHash | Ack::DiskFailed | Ack::Durable => {

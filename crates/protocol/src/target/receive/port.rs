@@ -1,7 +1,7 @@
 //! What a target makes of its port inwards: how fast it is, what may still wait in front of it, and when it is free.
 
 use super::{Event, Instant, NodeId, PutRequest, Reservation, Span, Stage, Target, TxnId};
-use crate::calendar::least;
+use crate::calendar::{Calendar, least};
 
 /// Payload that arrives without a pause, but for those that its sender makes.
 #[derive(Clone, Copy, Debug)]
@@ -44,20 +44,20 @@ impl Busy {
 impl Target {
     /// The earliest place for a `transfer` at or after `earliest` when the initiator, which asked at `asked`, has its port, too.
     pub(super) fn both_free(
-        &self,
+        inward: &Calendar,
         mut earliest: Instant,
         transfer: Span,
         request: &PutRequest,
         asked: Instant,
     ) -> (Instant, Instant) {
         for (from, until) in &request.busy {
-            let (start, _) = self.inward.place(earliest, transfer);
+            let (start, _) = inward.place(earliest, transfer);
             if start + least(transfer) <= asked + *from {
                 break;
             }
             earliest = earliest.max(asked + *until);
         }
-        self.inward.place(earliest, transfer)
+        inward.place(earliest, transfer)
     }
 
     /// When the port is through with what should be here by now, and with the windows that this delays.

@@ -1,0 +1,95 @@
+//! Maintenance has what clients leave of a target: a window behind what the disk has to do, which goes back when a client wants it.
+//!
+//! A share of the time is kept for it, the floor that the operator sets, so that it gets on whatever clients do. Within that, and
+//! when nobody else has a copy, it is served like a client.
+
+use super::{Ack, Message, PutRequest, Reservation, Span, Stage, Target, TxnId};
+use crate::map::ClusterMap;
+use crate::time::Instant;
+use crate::wire::Answer;
+
+/// When maintenance may have a window like a client's again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::target) struct Floor {
+    due: Instant,
+}
+
+impl Floor {
+    /// Whether its share of the time was not used.
+    pub(in crate::target) fn is_due(self, now: Instant) -> bool {
+        now >= self.due
+    }
+
+    /// It has the disk or the port for so long.
+    pub(in crate::target) fn used(&mut self, now: Instant, took: Span, map: &ClusterMap) {
+        self.due = match map.maintenance_floor() {
+            0 => Instant::FAR,
+            floor => now + took.times(100).div(floor.into()),
+        };
+    }
+}
+
+/// Of the room for what arrives, maintenance has so small a part, that clients do not wait for it.
+const BUFFER: u64 = 4;
+
+impl Target {
+    /// Whether a request is content with what clients leave.
+    pub(super) fn yields(&self, request: &PutRequest) -> bool {
+        request.restores && !request.urgent && !request.unreserved && !self.floor.is_due(self.now)
+    }
+
+    /// What the disk has to do, reads as well.
+    pub(in crate::target) fn disk_ahead(&self) -> Span {
+        self.disk_backlog() + self.reads_ahead()
+    }
+
+    /// From when on maintenance may have the port, so that what it sends is here when the disk is through with what it has. `Err` says
+    /// when to ask again.
+    pub(super) fn left_over(&self, earliest: Instant, transfer: Span, size: u32) -> Result<Instant, Span> {
+        let held: u64 = self.reservations.values().filter(|r| r.restores).map(|r| u64::from(r.incoming.size())).sum();
+        if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
+            return Err(self.config.late);
+        }
+        Ok(earliest.max(self.now + self.disk_ahead().less(transfer)))
+    }
+
+    /// A client asks for a window: those of maintenance that would be in its way go back.
+    pub(super) fn take_back(&mut self, earliest: Instant, transfer: Span, request: &PutRequest, asked: Instant) {
+        let yielding: Vec<TxnId> = self.yielding().collect();
+        if yielding.is_empty() {
+            return;
+        }
+        let mut without = self.inward.clone();
+        yielding.iter().for_each(|txn| without.remove(*txn));
+        let (start, _) = Self::both_free(&without, earliest, transfer, request, asked);
+        self.give_back(start, start + transfer);
+    }
+
+    /// Those windows that may go back.
+    fn yielding(&self) -> impl Iterator<Item = TxnId> + '_ {
+        let may = |r: &Reservation| match r.stage {
+            Stage::Tentative => r.yields.is_some(),
+            Stage::Accepted => r.yields.is_some_and(|notice| r.window.0 > self.now + notice),
+            Stage::Arriving | Stage::Writing => false,
+        };
+        self.reservations.iter().filter(move |(_, r)| may(r)).map(|(txn, _)| *txn)
+    }
+
+    /// A client has the port from `start` to `end`: of the windows of maintenance in between those go back of which nothing came yet.
+    pub(super) fn give_back(&mut self, start: Instant, end: Instant) {
+        let meets = |txn: &TxnId| self.reservations.get(txn).is_some_and(|r| r.window.0 < end && start < r.window.1);
+        let yielding: Vec<TxnId> = self.yielding().filter(meets).collect();
+        for txn in yielding {
+            let Some((from, stage, round)) = self.reservations.get(&txn).map(|r| (r.from, r.stage, r.round)) else {
+                continue;
+            };
+            self.drop_reservation(txn);
+            // Who accepted it hears at once; who did not may not choose it any more.
+            if stage == Stage::Accepted {
+                self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
+            } else {
+                self.bid(from, txn, round, Answer::Busy(self.config.late));
+            }
+        }
+    }
+}
