@@ -31,7 +31,9 @@ pub(crate) fn first(
     let (size, all) = (usize::from(copies), targets.len());
     let count = if overlap { all / size } else { disjoint_cells(all, size, group_cells) };
     let mut cells = cells(targets, copies, count)?;
-    if !overlap {
+    if overlap {
+        cells = spread(cells, targets, group_cells);
+    } else {
         // One after the other is dealt to another group, so that a server's targets are in many.
         let (span, groups) = (group_cells.max(1).min(count), count / group_cells.max(1).min(count));
         cells = (0..count).map(|place| core::mem::take(&mut cells[place % span * groups + place / span])).collect();
@@ -164,6 +166,25 @@ fn cells(targets: &[TargetEntry], copies: u8, count: usize) -> Result<Vec<Vec<No
         cells[at % ring].push(target);
     }
     Ok(cells)
+}
+
+/// Orders cells so that those of a group have as few failure domains in common as may be: when a target is lost, or a whole domain, what
+/// it had is made again on many others, and each group has domains left.
+fn spread(mut cells: Vec<Vec<NodeId>>, targets: &[TargetEntry], group_cells: usize) -> Vec<Vec<NodeId>> {
+    let of: BTreeMap<NodeId, u16> = targets.iter().map(|target| (target.id, target.domain)).collect();
+    let domain = |id: &NodeId| of.get(id).copied().unwrap_or(0);
+    let mut placed: Vec<Vec<NodeId>> = Vec::with_capacity(cells.len());
+    while !cells.is_empty() {
+        // Those before it, and those after it where the ring closes.
+        let before = placed.iter().rev().take(group_cells.saturating_sub(1));
+        let after = placed.iter().take(group_cells.saturating_sub(cells.len()));
+        let near: Vec<u16> = before.chain(after).flatten().map(domain).collect();
+        let common = |cell: &Vec<NodeId>| cell.iter().filter(|id| near.contains(&domain(id))).count();
+        // The first of those with the fewest.
+        let next = cells.iter().map(common).enumerate().min_by_key(|(_, common)| *common).map_or(0, |(at, _)| at);
+        placed.push(cells.remove(next));
+    }
+    placed
 }
 
 fn ring(cells: Vec<Vec<NodeId>>) -> Vec<Cell> {
