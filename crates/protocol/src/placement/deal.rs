@@ -174,15 +174,20 @@ fn spread(mut cells: Vec<Vec<NodeId>>, targets: &[TargetEntry], group_cells: usi
     let of: BTreeMap<NodeId, u16> = targets.iter().map(|target| (target.id, target.domain)).collect();
     let domain = |id: &NodeId| of.get(id).copied().unwrap_or(0);
     let mut placed: Vec<Vec<NodeId>> = Vec::with_capacity(cells.len());
+    // Where each domain is last, from 1 on.
+    let mut last: BTreeMap<u16, usize> = BTreeMap::new();
     while !cells.is_empty() {
         // Those before it, and those after it where the ring closes.
         let before = placed.iter().rev().take(group_cells.saturating_sub(1));
         let after = placed.iter().take(group_cells.saturating_sub(cells.len()));
         let near: Vec<u16> = before.chain(after).flatten().map(domain).collect();
         let common = |cell: &Vec<NodeId>| cell.iter().filter(|id| near.contains(&domain(id))).count();
-        // The first of those with the fewest.
-        let next = cells.iter().map(common).enumerate().min_by_key(|(_, common)| *common).map_or(0, |(at, _)| at);
-        placed.push(cells.remove(next));
+        let ago = |cell: &Vec<NodeId>| cell.iter().filter_map(|id| last.get(&domain(id))).max().copied().unwrap_or(0);
+        // The first of those with the fewest, whose domains were placed longest ago.
+        let keys = cells.iter().map(|cell| (common(cell), ago(cell))).enumerate();
+        let next = cells.remove(keys.min_by_key(|(_, key)| *key).map_or(0, |(at, _)| at));
+        last.extend(next.iter().map(|id| (domain(id), placed.len() + 1)));
+        placed.push(next);
     }
     placed
 }
