@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one or two commands that can be typed by hand.
 
-.PHONY: run test fix fuzz mutants rack plots rust
+.PHONY: run test fix fuzz mutants rack plots upgrade rust
 
 # What is installed for a build or a test is said; NO_INSTALL=1 forbids it.
 export NO_INSTALL
@@ -38,6 +38,17 @@ mutants: rust
 rack: rust
 	cargo build --locked --release --package reservoir-cli --package reservoir-testkit --bins
 	target/release/rack bench
+
+# Whether a running cluster of the binary of an earlier commit becomes one of this one, role by role, under load. Builds both.
+BEFORE ?= HEAD~1
+
+upgrade: rust
+	git worktree remove --force target/before 2>/dev/null || true
+	git worktree add --detach target/before $(BEFORE)
+	cargo build --locked --release --package reservoir-cli --manifest-path target/before/Cargo.toml --target-dir target/before-build
+	git worktree remove --force target/before
+	RESERVOIR_BEFORE=$(CURDIR)/target/before-build/release/reservoir \
+	  cargo test --locked --release --package reservoir-cli --test upgrade -- --ignored --nocapture
 
 # The plots of docs/, from simulations: some minutes on two cores.
 plots: rust

@@ -10,33 +10,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::{Answer, S3};
-use common::{Cluster, content, reservoir, signal};
+use common::{Cluster, Role, content, reservoir, signal};
 use serde_json::Value;
 
 /// With how few copies something was stored.
 const COPIES: &str = "x-reservoir-copies";
-
-/// A target that the test started again; killed when dropped.
-struct Running(Child);
-
-impl Running {
-    fn target(cluster: &Cluster, id: u32) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
-        command.args(["target", "--id", &id.to_string(), "--config", &cluster.config()]).env_remove("RUST_LOG");
-        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn status_of(cluster: &Cluster) -> Value {
     serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
@@ -170,7 +151,7 @@ fn a_server_that_is_down_takes_nothing_away() {
 
     one_server_is_not_enough(&cluster, &s3, &targets, &files[2].1);
     // All that lacks is made when they are back.
-    let _again: Vec<Running> = (1..=6).map(|id| Running::target(&cluster, id)).collect();
+    let _again: Vec<Role> = (1..=6).map(|id| cluster.start_target(id)).collect();
     let deadline = Instant::now() + Duration::from_secs(120);
     while status_of(&cluster)["whole"] != true {
         assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&cluster.run(&["status"])));

@@ -6,7 +6,6 @@
 mod client;
 mod common;
 
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,24 +16,6 @@ use common::{Cluster, content, signal};
 const CALM: Duration = Duration::from_secs(6);
 const TURN: Duration = Duration::from_secs(3);
 const CLIENTS: usize = 3;
-
-/// A target that the test started again; asked to stop when dropped.
-struct Running(Child);
-
-impl Running {
-    fn target(cluster: &Cluster, id: u32) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
-        command.args(["target", "--id", &id.to_string(), "--config", &cluster.config()]).env_remove("RUST_LOG");
-        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// What each operation took, in ascending order; all must succeed.
 fn load(s3: &S3, over: &AtomicBool, round: usize) -> Vec<Duration> {
@@ -88,7 +69,7 @@ fn nobody_waits_for_a_target_that_is_restarted() {
         for (id, pid) in (1..).zip(cluster.children("target")) {
             signal(pid, "-TERM");
             std::thread::sleep(Duration::from_millis(500));
-            running.push(Running::target(&cluster, id));
+            running.push(cluster.start_target(id));
             std::thread::sleep(TURN);
         }
         over.store(true, Ordering::Relaxed);

@@ -27,8 +27,15 @@ pub(crate) fn reservoir_with(args: &[&str], input: &[u8]) -> Output {
     finish(child, args)
 }
 
+/// The binary that is tested.
+pub(crate) const RESERVOIR: &str = env!("CARGO_BIN_EXE_reservoir");
+
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
+    command_of(RESERVOIR, args)
+}
+
+fn command_of(binary: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(binary);
     command.args(args).env_remove("RUST_LOG");
     command
 }
@@ -73,11 +80,17 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts one and waits until it answers.
     pub(crate) fn start(directory: &Path, more: &[&str]) -> Self {
+        Self::start_with(RESERVOIR, directory, more)
+    }
+
+    /// The same with another binary.
+    pub(crate) fn start_with(binary: &str, directory: &Path, more: &[&str]) -> Self {
         let data = directory.to_str().unwrap();
         let log = fs::File::create(directory.with_extension("log")).unwrap();
         let mut args = vec!["up", "--data", data];
         args.extend(more);
-        let child = command(&args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let mut command = command_of(binary, &args);
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         let mut cluster = Self { child, directory: directory.to_owned() };
         let deadline = Instant::now() + LIMIT;
         while !cluster.output().contains("Ctrl-C") {
@@ -143,6 +156,11 @@ impl Cluster {
         }
         found.sort_unstable();
         found
+    }
+
+    /// Starts one of its targets, which `up` does not run any more.
+    pub(crate) fn start_target(&self, id: u32) -> Role {
+        Role::start(&["target", "--id", &id.to_string(), "--config", &self.config()])
     }
 
     /// Asks it to stop, waits, and whether it ended well.
