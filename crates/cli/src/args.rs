@@ -330,6 +330,8 @@ pub(crate) enum SimCommand {
     Rivals(RivalsArgs),
     /// Run every way for a get to choose among the holders of its chunk, by the share of gets, and show the latencies.
     Reads(ReadsArgs),
+    /// Lose a target or a server while clients put, and show how fast its copies are made again, and what that costs them.
+    Repair(RepairArgs),
     /// Run half gets, half puts with direct negotiation and with leaders, and show the throughput, also over time.
     Leader(ScenarioArgs),
     /// Compare conflicts, queues and latencies with what queueing theory says of them.
@@ -492,6 +494,45 @@ pub(crate) struct ReadsArgs {
     /// How each is run.
     #[command(flatten)]
     pub(crate) how: ScenarioArgs,
+}
+
+/// Settings of `sim repair`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RepairArgs {
+    /// Targets of the cluster, and as many gateways; a multiple of nine.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [90])]
+    pub(crate) targets: Vec<u32>,
+    /// What is lost.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [LostArg::Target, LostArg::Server])]
+    pub(crate) lost: Vec<LostArg>,
+    /// What clients put, as a share of what the disks could write before the loss.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.7)]
+    pub(crate) load: f64,
+    /// For how long what is lost would last if all that clients leave were used for it; from the rate the time for 1 TB is told.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.5)]
+    pub(crate) seconds: f64,
+    /// How each is run.
+    #[command(flatten)]
+    pub(crate) how: ScenarioArgs,
+}
+
+/// What is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LostArg {
+    /// One target.
+    Target,
+    /// All targets of one server of nine.
+    Server,
+}
+
+impl LostArg {
+    /// As scenarios call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::Server => "server",
+        }
+    }
 }
 
 /// What nodes and the network cost.

@@ -9,6 +9,7 @@ mod paper;
 mod plot;
 mod progress;
 mod reads;
+mod repair;
 mod report;
 mod rivals;
 mod scenarios;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Ablate(args) => ablate::run(args),
         SimCommand::Rivals(args) => rivals::run(args),
         SimCommand::Reads(args) => reads::run(args),
+        SimCommand::Repair(args) => repair::run(args),
         SimCommand::Leader(args) => leader::run(args),
         SimCommand::Theory(args) => theory::run(args),
         SimCommand::Check { seeds, start, plant, json } => check::run(*start, *seeds, *plant, *json),

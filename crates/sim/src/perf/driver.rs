@@ -5,16 +5,16 @@
 
 use std::collections::VecDeque;
 
-use protocol::id::{ClusterId, Epoch, GroupId, NodeId, OpId};
+use protocol::id::{NodeId, OpId};
 use protocol::machine::{Completion, Deadline, Destination, Input, Machine, Output};
-use protocol::map::{ClusterMap, TargetEntry};
+use protocol::map::MemberSet;
 use protocol::rng::Rng;
-use protocol::time::{Instant, Span};
+use protocol::time::Instant;
 
 use super::chance::exponential;
 use super::disk::{Disk, Finished};
 use super::node::{Arrived, Due, Life, Node};
-use super::queue::{LAST, Order, Queue, SOURCES};
+use super::queue::{Order, Queue, SOURCES};
 use super::setup::{Load, Machines, Setup};
 use super::stats::Outcome;
 
@@ -24,7 +24,9 @@ mod crash;
 mod effects;
 mod fabric;
 mod inputs;
+mod loss;
 mod machines;
+mod maps;
 mod measure;
 mod parts;
 mod prefetch;
@@ -32,6 +34,7 @@ mod prefetch;
 use self::conditions::Conditions;
 use self::fabric::{Fabric, Ideal, Switch};
 use self::machines::{MachineSet, Papers, Products};
+use self::maps::Maps;
 use self::parts::{Parts, RemoteEvent};
 pub(super) use measure::Measures;
 
@@ -60,6 +63,8 @@ pub(super) enum Event<W, N> {
     /// The next target crashes; it starts anew.
     Crash,
     Restart(u32),
+    /// Targets are lost, and all others hear of it.
+    Lose,
     /// The next request of an initiator.
     Arrival(u32),
     /// What a part should know of another.
@@ -81,7 +86,7 @@ impl<W, N> Event<W, N> {
             | Self::Restart(node) => Some(*node),
             Self::Arrival(n) => Some(n + targets),
             Self::Wire(wire) => of_wire(wire),
-            Self::Wake(_) | Self::Notice(_) | Self::Crash | Self::Measure | Self::Stop => None,
+            Self::Wake(_) | Self::Notice(_) | Self::Crash | Self::Lose | Self::Measure | Self::Stop => None,
         }
     }
 }
@@ -96,9 +101,9 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     conditions: Conditions,
     pub(super) machines: M,
     pub(super) fabric: F,
-    pub(super) map: &'a ClusterMap,
-    /// For each cell the targets of the group that begins with it, in the order of their bits.
-    members: &'a [Box<[u32]>],
+    maps: &'a Maps,
+    /// Where the members of the groups of the map that is used begin in [`Maps::members`].
+    first_group: u32,
     queue: Queue<Event<F::Wire, M::Notice>>,
     /// What happens at other parts' nodes.
     outbox: Vec<Vec<RemoteEvent<F::Wire, M::Notice>>>,
@@ -134,75 +139,46 @@ pub fn run(setup: &Setup) -> Result<Outcome, String> {
 
 /// As [`run`], on at most so many threads; `progress` follows which share of the time is simulated, 0 to 1.
 pub(super) fn run_on(setup: &Setup, threads: usize, progress: Progress<'_>) -> Result<Outcome, String> {
-    let map = map_of(setup)?;
+    let map = maps::first(setup)?;
     let seeds = Rng::new(setup.seed);
     match &setup.machines {
         Machines::Paper(paper) => {
             let machines = Papers::new(setup, paper, &map, &seeds);
-            Ok(run_parts(setup, &map, &machines, threads, |_| Ideal::new(setup, paper), progress))
+            let maps = Maps::new(map, None);
+            Ok(run_parts(setup, &maps, &machines, threads, |_| Ideal::new(setup, paper), progress))
         }
         Machines::Product(profile) => {
             let map = if profile.overlap { Ok(map) } else { map.with_disjoint_groups() };
             let map = map.map_err(|error| error.to_string())?;
-            let machines = Products::new(setup, profile, &map, &seeds);
+            let next = profile.loss.map(|loss| maps::without(&map, profile, loss)).transpose()?;
+            let maps = Maps::new(map, next);
+            let machines = Products::new(setup, profile, &maps, &seeds);
             let fabric = |nodes: &[u32]| Switch::new(setup, profile, nodes, &seeds.fork(6));
-            Ok(run_parts(setup, &map, &machines, threads, fabric, progress))
+            // What all targets hold is known in one place.
+            let threads = if profile.loss.is_some() { 1 } else { threads };
+            Ok(run_parts(setup, &maps, &machines, threads, fabric, progress))
         }
     }
 }
 
 fn run_parts<M: MachineSet, F: Fabric>(
     setup: &Setup,
-    map: &ClusterMap,
+    maps: &Maps,
     machines: &M,
     threads: usize,
     fabric: impl Fn(&[u32]) -> F,
     progress: Progress<'_>,
 ) -> Outcome {
     let may_part = F::PARTS && fabric(&[]).trip() > 0;
-    let parts = Parts::of(setup, map, if may_part { threads } else { 1 });
-    let last = map.placement().layout().cells.iter().map(|cell| cell.id).max().unwrap_or(0);
-    let of_cell = |cell| map.members(GroupId(cell)).map(|target| target.id.0).collect();
-    let members: Vec<Box<[u32]>> = (0..=last).map(of_cell).collect();
-    let driver =
-        |part| Driver::new(setup, machines.clone(), fabric(parts.nodes(part)), (map, &members), (&parts, part));
+    let parts = Parts::of(setup, &maps.first, if may_part { threads } else { 1 });
+    let driver = |part| Driver::new(setup, machines.clone(), fabric(parts.nodes(part)), maps, (&parts, part));
     let mut drivers: Vec<Driver<'_, M, F>> = (0..parts.count()).map(driver).collect();
     parts::run(&mut drivers, progress);
     measure::outcome(setup, drivers)
 }
 
-fn map_of(setup: &Setup) -> Result<ClusterMap, String> {
-    let copies = u32::from(setup.machines.copies()).max(1);
-    let last = setup.warm_up + setup.length + setup.product().map_or(Span::ZERO, |profile| profile.drain);
-    if last.as_nanos() >= LAST {
-        return Err(format!("warm_up + length = {} s: choose 4 hours at most", last.as_nanos() / 1_000_000_000));
-    }
-    if setup.initiators == 0 || u64::from(setup.targets) + u64::from(setup.initiators) >= u64::from(RUN) {
-        return Err(format!("initiators = {}: choose one at least, and {RUN} nodes at most", setup.initiators));
-    }
-    if setup.targets == 0 || !setup.targets.is_multiple_of(copies) {
-        return Err(format!("targets = {}: choose a multiple of the {copies} copies", setup.targets));
-    }
-    if setup.group > setup.targets {
-        return Err(format!("group = {} is larger than the cluster of {} targets", setup.group, setup.targets));
-    }
-    if setup.group < copies || !setup.group.is_multiple_of(copies) {
-        return Err(format!("group = {}: choose a multiple of the {copies} copies", setup.group));
-    }
-    let entry = |n| TargetEntry { id: NodeId(n), domain: n as u16, capacity: 1 << 40 };
-    let entries = (0..setup.targets).map(entry).collect();
-    let cells = (setup.group / copies) as usize;
-    ClusterMap::new(ClusterId(1), Epoch(1), copies as u8, cells, entries).map_err(|error| error.to_string())
-}
-
 impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
-    fn new(
-        setup: &'a Setup,
-        machines: M,
-        fabric: F,
-        (map, members): (&'a ClusterMap, &'a [Box<[u32]>]),
-        (parts, part): (&'a Parts, usize),
-    ) -> Self {
+    fn new(setup: &'a Setup, machines: M, fabric: F, maps: &'a Maps, (parts, part): (&'a Parts, usize)) -> Self {
         let (conditions, seeds) = (Conditions::of(&setup.machines), Rng::new(setup.seed));
         let nodes = parts.nodes(part);
         let (targets, initiators) = nodes.split_at(nodes.partition_point(|node| *node < setup.targets));
@@ -219,8 +195,8 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             conditions,
             machines,
             fabric,
-            map,
-            members,
+            maps,
+            first_group: 0,
             queue: Queue::new(),
             outbox: (0..parts.count()).map(|_| Vec::new()).collect(),
             now: 0,
@@ -246,6 +222,9 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         }
         if let Some(crashes) = self.conditions.crashes {
             self.push_for_all(crashes.every.as_nanos(), Event::Crash);
+        }
+        if let Some(loss) = self.setup.product().and_then(|profile| profile.loss) {
+            self.push_for_all(loss.at.as_nanos(), Event::Lose);
         }
         self.last = end.saturating_add(self.conditions.drain.unwrap_or_default().as_nanos());
         self.begin_requests();
@@ -393,7 +372,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Event::Restart(node) => self.happens(*node, 6),
             Event::Wire(_) | Event::Notice(_) => {}
             // In all parts, and counted once.
-            Event::Measure | Event::Stop | Event::Crash => {
+            Event::Measure | Event::Stop | Event::Crash | Event::Lose => {
                 self.events += u64::from(self.part == 0);
                 self.common_due.remove(self.now);
             }
@@ -424,6 +403,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Event::Stop => self.stop(),
             Event::Crash => self.crash(),
             Event::Restart(node) => self.restart(node),
+            Event::Lose => self.lose(),
         }
     }
 
@@ -448,7 +428,11 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     pub(super) fn receivers(&self, to: Destination) -> impl Iterator<Item = u32> + use<'a, M, F> {
         let (one, members, mut mask) = match to {
             Destination::Node(node) => (Some(self.index(node)), &[][..], 0),
-            Destination::Members(set) => (None, &*self.members[set.cell as usize], set.mask),
+            Destination::Members(set) => {
+                // What was begun by the map before may name members that there are not any more.
+                let members = &*self.maps.members[set.cell as usize];
+                (None, members, set.mask & u32::MAX.checked_shr(32 - members.len() as u32).unwrap_or(0))
+            }
         };
         let next = move || {
             let bit = (mask != 0).then(|| mask.trailing_zeros())?;
@@ -456,6 +440,16 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Some(members[bit as usize])
         };
         one.into_iter().chain(core::iter::from_fn(next))
+    }
+
+    /// A destination as the map that is used now has it.
+    fn addressed(&self, to: Destination) -> Destination {
+        match to {
+            Destination::Members(set) => {
+                Destination::Members(MemberSet { cell: set.cell + self.first_group, mask: set.mask })
+            }
+            Destination::Node(_) => to,
+        }
     }
 
     /// An initiator is asked for its next request.

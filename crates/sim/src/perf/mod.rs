@@ -14,12 +14,14 @@ mod queue;
 mod scenario;
 mod setup;
 mod stats;
+mod stock;
 mod summary;
 
 pub use driver::run;
 pub use many::{cores, run_all};
 pub use scenario::{Change, LATE_FRAMES, STAGGERED_START, Scenario, ScenarioError};
 pub use setup::profile::{Crashes, Measured, Profile};
+pub use setup::repair::{Loss, Lost, Mended, Need, bound};
 pub use setup::{Bounds, Costs, Cpu, DiskTimes, Load, Machines, Mode, Paper, Quirks, Setup, Slow};
 pub use stats::{Estimate, Load as LoadSpread, Outcome};
 pub use summary::{Metric, summary};

@@ -14,7 +14,7 @@ mod paper;
 mod product;
 
 use self::paper::{ChoiceName, PlacementName, QuirkName};
-use self::product::{GetChoiceName, ProfileName};
+use self::product::{GetChoiceName, LostName, ProfileName};
 
 /// A number of bytes, written `16KiB`.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +90,12 @@ struct File {
     hedge_percent: Option<u8>,
     crash_every: Option<Time>,
     crash_down: Option<Time>,
+    servers: Option<u32>,
+    spread: Option<bool>,
+    lose: Option<LostName>,
+    lose_at: Option<Time>,
+    lost_chunks: Option<u32>,
+    census_interval: Option<Time>,
 }
 
 /// A protocol by its name: one of the papers' or of their rivals, one of the product's, or both.
@@ -236,6 +242,13 @@ impl Change {
 }
 
 impl Scenario {
+    /// The same without the loss of targets.
+    pub fn lose_nothing(&mut self) {
+        if let Machines::Product(profile) = &mut self.setup.machines {
+            profile.loss = None;
+        }
+    }
+
     /// Reads the `text` of the file called `name`, with some keys set to something else.
     ///
     /// # Errors

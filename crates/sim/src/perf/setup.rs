@@ -1,6 +1,7 @@
 //! What a run consists of.
 
 pub(super) mod profile;
+pub(super) mod repair;
 
 use paper::{Config, Protocol};
 use protocol::time::Span;

@@ -2,6 +2,7 @@
 
 use super::setup::Setup;
 use super::setup::profile::Measured;
+use super::setup::repair::Mended;
 use super::stats::{Estimate, Outcome};
 
 /// One figure.
@@ -61,7 +62,7 @@ pub fn summary(setup: &Setup, outcomes: &[Outcome]) -> Vec<Metric> {
     add("control_per_payload", "control bytes per payload byte", &|o| {
         o.control_bytes as f64 / o.payload_bytes.max(1) as f64
     });
-    let Some(paper) = setup.papers() else { return [metrics, of_product(outcomes)].concat() };
+    let Some(paper) = setup.papers() else { return [metrics, of_product(outcomes), of_loss(outcomes)].concat() };
     let config = &paper.config;
     let weight = f64::from(config.control);
     add("control_messages", "control messages for a put", &|o| o.control_bytes as f64 / weight / puts(o));
@@ -112,5 +113,37 @@ fn of_product(outcomes: &[Outcome]) -> Vec<Metric> {
     add("crashes", "crashes of targets", &|_, more| f64::from(more.crashes));
     add("cpu_initiator", "an initiator's processor, %", &|_, more| 100.0 * more.cpu_initiator);
     add("cpu_target", "a target's processor, %", &|_, more| 100.0 * more.cpu_target);
+    metrics
+}
+
+/// The figures that only runs have in which targets are lost for good.
+fn of_loss(outcomes: &[Outcome]) -> Vec<Metric> {
+    let of_run = |o: &'_ Outcome| o.product.as_ref().and_then(|more| more.mended.clone());
+    let all: Vec<(f64, Mended)> =
+        outcomes.iter().filter_map(|o| Some((o.measured.max(1) as f64 / 1e9, *of_run(o)?))).collect();
+    let mut metrics = Vec::new();
+    if all.is_empty() {
+        return metrics;
+    }
+    let mut add = |key, label: &str, of: &dyn Fn(f64, &Mended) -> f64| {
+        let values = all.iter().map(|(seconds, mended)| of(*seconds, mended)).collect();
+        metrics.push(Metric { key, label: label.to_owned(), values });
+    };
+    let millis = |nanos: Option<u64>| nanos.map_or(f64::NAN, |nanos| nanos as f64 / 1e6);
+    add("restored_per_second", "copies made again, of the measured time, a second", &|s, m| m.in_time as f64 / s);
+    add("lost_copies", "copies that were lost", &|_, m| m.lost as f64);
+    add("restored_copies", "copies made again in all", &|_, m| m.made as f64);
+    add("left_copies", "copies to be made at the end of the measured time", &|_, m| m.left as f64);
+    add("surplus_copies", "copies made beside enough others", &|_, m| m.surplus as f64);
+    add("first_restored_ms", "from the loss to the first copy, ms", &|_, m| millis(m.first));
+    add("whole_ms", "from the loss to the last copy, ms", &|_, m| millis(m.whole));
+    add("restore_p50_us", "a chunk's restoring from its read on, p50, us", &|_, m| {
+        m.took.value_at_quantile(0.5) as f64 / 1e3
+    });
+    add("restore_mean_us", "the same, mean, us", &|_, m| m.took.mean() / 1e3);
+    add("restoring", "chunks that are being restored at once, mean", &|s, m| {
+        m.took.mean() / 1e9 * m.took.len() as f64 / s
+    });
+    add("censuses", "questions of stewards", &|_, m| m.censuses as f64);
     metrics
 }

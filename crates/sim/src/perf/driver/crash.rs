@@ -9,24 +9,28 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     pub(super) fn crash(&mut self) {
         let Some(crashes) = self.conditions.crashes else { return };
         self.push_for_all(self.now + crashes.every.as_nanos(), Event::Crash);
-        let nth = self.crashed % self.map.groups().max(1);
-        let Some(group) = self.map.group_ids().nth(nth as usize) else { return };
+        let nth = self.crashed % self.maps.first.groups().max(1);
+        let Some(group) = self.maps.first.group_ids().nth(nth as usize) else { return };
         self.crashed += 1;
-        let Some(NodeId(id)) = self.map.members(group).map(|member| member.id).min() else { return };
+        let Some(NodeId(id)) = self.maps.first.members(group).map(|member| member.id).min() else { return };
         if !self.is_own(id) {
             return;
         }
-        let node = self.node(id);
-        if core::mem::replace(&mut node.life.is_down, true) {
-            return;
+        if !self.node(id).life.is_down {
+            self.stops(id);
+            self.push(id, self.now + crashes.down.as_nanos(), Event::Restart(id));
         }
-        // What was begun before is nobody's any more. The port still sends what it was given.
+    }
+
+    /// What was begun before is nobody's any more. The port still sends what it was given.
+    pub(super) fn stops(&mut self, id: u32) {
+        let node = self.node(id);
+        node.life.is_down = true;
         node.life.number += 1;
         node.processor.inbox.clear();
         node.armed = u64::MAX;
         let slot = self.slot(id);
         self.disks[slot].crash(self.now);
-        self.push(id, self.now + crashes.down.as_nanos(), Event::Restart(id));
     }
 
     pub(super) fn restart(&mut self, node: u32) {

@@ -1,13 +1,15 @@
 //! What machines want done: chunks written, read and hashed, in the time that it takes.
 
 use bytes::Bytes;
-use protocol::id::{NodeId, OpId};
+use protocol::census::Holding;
+use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::machine::{Completion, Destination, Effect, ReadFailure};
 use protocol::time::Span;
 
 use super::{Driver, Event, FREE, Fabric, MachineSet};
 use crate::perf::disk::{Finished, Next};
 use crate::perf::node::{Arrived, payload};
+use crate::perf::stock::Stock;
 
 impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     /// The thread that fetches hashes, as in the daemon.
@@ -40,9 +42,20 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
                     Next::Waits => self.begin_disk(node),
                 }
             }
+            Effect::Census { group, range, salt, after, .. } => {
+                let stock = self.machines.stock();
+                let holding = stock.map(|stock| stock.census(NodeId(node), group, (range, salt, after)));
+                let nothing = || Holding::Copies { copies: Vec::new(), more: false };
+                self.at_once.push((op, Completion::Counted(holding.unwrap_or_else(nothing))));
+            }
+            // Copies that are too many stay.
+            Effect::Discard { .. } => {
+                self.at_once.push((op, Completion::Discarded { dropped: 0, bytes: 0, result: Ok(()) }));
+            }
             Effect::Read { id } => match self.machines.found(&id, NodeId(node)) {
                 Some(size) => {
-                    let slot = self.slot(node);
+                    let (slot, now) = (self.slot(node), self.now);
+                    self.machines.stock().into_iter().for_each(|stock| stock.reads(&id, now));
                     self.disks[slot].read(op, payload(size));
                     self.begin_disk(node);
                 }
@@ -50,6 +63,15 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
             },
             effect => panic!("no run asks a target for {effect:?}"),
         }
+    }
+
+    /// A copy is durable. Whether it is one of a chunk that was there from the beginning.
+    fn stocked(&mut self, id: &ChunkId, node: u32) -> bool {
+        let now = self.now;
+        let Some(stock) = self.machines.stock().filter(|_| Stock::names(id)) else { return false };
+        stock.stored(id, now, NodeId(node));
+        self.measures.mended(self.now, stock.is_whole());
+        true
     }
 
     pub(super) fn begin_disk(&mut self, node: u32) {
@@ -66,6 +88,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         self.disks[slot].finish(|finished| done.push(finished));
         for finished in done.drain(..) {
             let arrived = match finished {
+                Finished::Written { op, id, .. } if self.stocked(&id, node) => written(op),
                 Finished::Written { op, id, bytes } => {
                     if let Some((notice, to)) = self.machines.stored(&id, bytes as u32, NodeId(node)) {
                         let at = self.now + self.fabric.trip();

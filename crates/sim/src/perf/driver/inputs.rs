@@ -19,7 +19,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         self.drain(node);
     }
 
-    fn give_target(&mut self, slot: usize, now: Instant, input: Input<<M::Target as Machine>::Request>) {
+    pub(super) fn give_target(&mut self, slot: usize, now: Instant, input: Input<<M::Target as Machine>::Request>) {
         let target = &mut self.targets[slot];
         core::mem::swap(target.outputs(), &mut self.of_target);
         target.handle_input(now, input);
@@ -39,7 +39,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         loop {
             while let Some(output) = self.of_initiator.pop_front() {
                 match output {
-                    Output::Transmit(transmit) => F::send(self, node, transmit.to, transmit.body),
+                    Output::Transmit(transmit) => F::send(self, node, self.addressed(transmit.to), transmit.body),
                     Output::Effect { op, effect: Effect::Verify { pieces, .. } } => self.verify(node, op, &pieces),
                     Output::Effect { effect, .. } => panic!("an initiator has no disk for {effect:?}"),
                     Output::Event(event) => M::on_event(self, node - self.setup.targets, event),
@@ -58,9 +58,9 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         loop {
             while let Some(output) = self.of_target.pop_front() {
                 match output {
-                    Output::Transmit(transmit) => F::send(self, node, transmit.to, transmit.body),
+                    Output::Transmit(transmit) => F::send(self, node, self.addressed(transmit.to), transmit.body),
                     Output::Effect { op, effect } => self.effect(node, op, effect),
-                    Output::Event(event) => M::on_target_event(&mut self.measures, &event),
+                    Output::Event(event) => self.machines.on_target_event(&mut self.measures, self.now, &event),
                     Output::Idle(_) => {}
                 }
             }

@@ -2,9 +2,11 @@
 
 use protocol::id::{ChunkId, NodeId};
 use protocol::machine::Machine;
+use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 
 use super::{Driver, Fabric, Measures};
+use crate::perf::stock::Stock;
 
 mod papers;
 mod products;
@@ -32,7 +34,16 @@ pub(in crate::perf) trait MachineSet: Clone + Send {
     fn on_event<F: Fabric>(driver: &mut Driver<'_, Self, F>, n: u32, event: <Self::Initiator as Machine>::Event);
 
     /// A target has an event.
-    fn on_target_event(measures: &mut Measures, event: &<Self::Target as Machine>::Event);
+    fn on_target_event(&mut self, measures: &mut Measures, now: u64, event: &<Self::Target as Machine>::Event);
+
+    /// What is there from the beginning and may be lost, where a run is of that.
+    fn stock(&mut self) -> Option<&mut Stock>;
+
+    /// A newer map, as it is handed to an initiator; to a target.
+    fn map_for_initiator(map: &ClusterMap) -> <Self::Initiator as Machine>::Request;
+
+    /// See [`Self::map_for_initiator`].
+    fn map_for_target(map: &ClusterMap) -> <Self::Target as Machine>::Request;
 
     /// The size of a chunk if it is on a target's disk.
     fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32>;

@@ -5,9 +5,10 @@ use hdrhistogram::Histogram;
 use super::counts::Counts;
 use super::{Driver, Fabric, MachineSet};
 use crate::perf::node::Node;
-use crate::perf::setup::profile::Measured;
+use crate::perf::setup::profile::{Measured, Profile};
 use crate::perf::setup::{Machines, Setup};
 use crate::perf::stats::{self, Outcome, histogram};
+use crate::perf::stock::Stock;
 
 /// Parts of the measured time for which throughput is kept.
 const HUNDRED: usize = 100;
@@ -70,6 +71,8 @@ pub(in crate::perf) struct Measures {
     /// Puts that were acknowledged with too few copies on disks.
     pub(in crate::perf) undurable: u64,
     work: Work,
+    /// Whether copies are to be made yet, for which the run goes on.
+    is_mending: bool,
 }
 
 impl Measures {
@@ -93,6 +96,14 @@ impl Measures {
             ended_in: vec![0; HUNDRED],
             undurable: 0,
             work: Work::default(),
+            is_mending: setup.product().is_some_and(Profile::mends),
+        }
+    }
+
+    /// Some copies were made: perhaps all that are to be.
+    pub(super) fn mended(&mut self, now: u64, is_whole: bool) {
+        if is_whole && self.is_mending {
+            (self.is_mending, self.closed) = (false, self.closed.max(now));
         }
     }
 
@@ -130,7 +141,7 @@ impl Measures {
 
     /// When all requests of the measured time were over, once they are.
     pub(in crate::perf) fn over(&self) -> Option<u64> {
-        self.ended.filter(|_| self.open == 0).map(|ended| ended.max(self.closed))
+        self.ended.filter(|_| self.open == 0 && !self.is_mending).map(|ended| ended.max(self.closed))
     }
 
     /// A request ended well.
@@ -164,6 +175,8 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         self.measures.begin(self.now, interval, self.own_targets);
         self.disks.iter_mut().for_each(|disk| disk.measure(self.now));
         self.nodes.iter_mut().for_each(|node| node.processor.work = 0);
+        let now = self.now;
+        self.machines.stock().into_iter().for_each(|stock| stock.begin(now));
     }
 
     /// The end of the measured time: what is still under way has the drain to end in.
@@ -182,6 +195,11 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         };
         measures.stopped = core::mem::take(&mut measures.count);
         measures.open = self.machines.unfinished(measures.began, now);
+        if let Some(stock) = self.machines.stock() {
+            let own = self.nodes.iter().zip(&self.disks).zip(self.parts.nodes(self.part));
+            let left = own.filter(|((node, _), _)| !node.life.is_down);
+            stock.end(now, left.map(|((_, disk), id)| (*id, disk.worked(now))));
+        }
     }
 }
 
@@ -262,7 +280,8 @@ fn add_each(sums: &mut Vec<u64>, more: &[u64]) {
 }
 
 /// What all parts of a run come to.
-pub(super) fn outcome<M: MachineSet, F: Fabric>(setup: &Setup, drivers: Vec<Driver<'_, M, F>>) -> Outcome {
+pub(super) fn outcome<M: MachineSet, F: Fabric>(setup: &Setup, mut drivers: Vec<Driver<'_, M, F>>) -> Outcome {
+    let stock = drivers.first_mut().and_then(|driver| driver.machines.stock().cloned());
     let crashes = drivers.iter().map(|driver| driver.crashed).max().unwrap_or(0);
     let events = drivers.iter().map(|driver| driver.events).sum();
     let all = 0..setup.targets + setup.initiators;
@@ -303,6 +322,7 @@ pub(super) fn outcome<M: MachineSet, F: Fabric>(setup: &Setup, drivers: Vec<Driv
             expired: count.expired,
             cpu_initiator: share(work.initiators, setup.initiators),
             cpu_target: share(work.targets, setup.targets),
+            mended: stock.and_then(Stock::mended).map(Box::new),
         })
     });
     Outcome {

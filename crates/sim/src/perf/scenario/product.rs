@@ -7,6 +7,7 @@ use protocol::transport::{Selection, Transport};
 use serde::Deserialize;
 
 use super::super::setup::profile::{Crashes, Profile, per_datagram};
+use super::super::setup::repair::{Loss, Lost};
 use super::super::setup::{Costs, Cpu, DiskTimes};
 use super::{File, ProtocolName, Time, Wrong, within};
 
@@ -27,6 +28,14 @@ pub(super) enum GetChoiceName {
     #[default]
     First,
     Best,
+}
+
+/// What is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LostName {
+    Target,
+    Server,
 }
 
 impl File {
@@ -51,6 +60,9 @@ impl File {
             overlap: self.overlap.unwrap_or(machines.transport.selection != Selection::Leader),
             drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
             crashes: self.crashes()?,
+            servers: within("servers", self.servers.unwrap_or(0), 0, 65_536)?,
+            spread: self.spread.unwrap_or(false),
+            loss: self.loss()?,
             config: machines,
         })
     }
@@ -75,6 +87,22 @@ impl File {
             return Err(("crash_every", "crash_every: at least 1us is possible".to_owned()));
         }
         Ok(Some(Crashes { every, down: self.crash_down.map_or(Span::from_millis(100), |time| time.0) }))
+    }
+
+    fn loss(&self) -> Result<Option<Loss>, Wrong> {
+        let Some(what) = self.lose else {
+            let of_loss = [("lose_at", self.lose_at.is_some()), ("lost_chunks", self.lost_chunks.is_some())];
+            let given = of_loss.into_iter().find(|(_, given)| *given);
+            return given.map_or(Ok(None), |(key, _)| Err((key, format!("{key}: say what to lose, too"))));
+        };
+        Ok(Some(Loss {
+            what: match what {
+                LostName::Target => Lost::Target,
+                LostName::Server => Lost::Server,
+            },
+            at: self.lose_at.map_or(Span::ZERO, |time| time.0),
+            chunks: within("lost_chunks", self.lost_chunks.unwrap_or(1_000), 1, 10_000_000)?,
+        }))
     }
 
     pub(super) fn costs(&self) -> Result<Costs, Wrong> {
@@ -128,6 +156,7 @@ impl File {
             remember: self.remember.unwrap_or(plain.remember),
             hedge_percent: within("hedge_percent", self.hedge_percent.unwrap_or(0), 0, 100)?,
             scrub_interval: Span::ZERO,
+            census_interval: self.census_interval.map_or(plain.census_interval, |time| time.0),
             choosy: self.choosy()?,
             ..plain
         })
@@ -159,6 +188,12 @@ impl File {
             ("hedge_percent", self.hedge_percent.is_some()),
             ("crash_every", self.crash_every.is_some()),
             ("crash_down", self.crash_down.is_some()),
+            ("servers", self.servers.is_some()),
+            ("spread", self.spread.is_some()),
+            ("lose", self.lose.is_some()),
+            ("lose_at", self.lose_at.is_some()),
+            ("lost_chunks", self.lost_chunks.is_some()),
+            ("census_interval", self.census_interval.is_some()),
         ];
         let paper = [
             ("disk_queue", self.disk_queue.is_some()),

@@ -10,6 +10,7 @@ use protocol::config::Config;
 use protocol::time::Span;
 use protocol::wire::DATA_HEADER;
 
+use super::repair::{Loss, Mended};
 use super::{Bounds, Costs, Load, Setup};
 
 /// Ethernet with its preamble and gap, IPv4 and UDP around every datagram.
@@ -52,6 +53,12 @@ pub struct Profile {
     pub drain: Span,
     /// Targets that crash.
     pub crashes: Option<Crashes>,
+    /// Failure domains, to which targets belong in turn; 0: each target is one.
+    pub servers: u32,
+    /// Whether cells beside each other in the ring are of other servers as far as that goes, instead of as they are dealt.
+    pub spread: bool,
+    /// Targets that are lost for good.
+    pub loss: Option<Loss>,
 }
 
 /// Targets that crash: the lowest of each group in turn, which leads it where groups have leaders. Its disk keeps what was
@@ -76,6 +83,11 @@ impl Profile {
     pub(in crate::perf) const fn payload_rate(link: u64, per_datagram: usize) -> u64 {
         let full = per_datagram as u128;
         (link as u128 / 8 * full / (full + HEADERS as u128 + DATA_HEADER as u128)) as u64
+    }
+
+    /// Whether the copies of lost targets are made again.
+    pub(in crate::perf) fn mends(&self) -> bool {
+        self.loss.is_some() && self.config.census_interval > Span::ZERO
     }
 
     /// How the protocol is called; Replicast otherwise than the paper's.
@@ -166,4 +178,6 @@ pub struct Measured {
     pub cpu_initiator: f64,
     /// Share of a processor that targets needed, mean; hashing not counted.
     pub cpu_target: f64,
+    /// How copies of lost targets were made again.
+    pub mended: Option<Box<Mended>>,
 }

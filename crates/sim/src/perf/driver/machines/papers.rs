@@ -2,6 +2,7 @@
 
 use paper::{Config, Event, Initiator, Members, Request, Target};
 use protocol::id::{ChunkId, NodeId};
+use protocol::machine::Machine;
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 
@@ -9,6 +10,7 @@ use crate::perf::chance::weighted;
 use crate::perf::driver::{Driver, Fabric, MachineSet, Measures};
 use crate::perf::node::payload;
 use crate::perf::setup::{Load, Paper, Setup};
+use crate::perf::stock::Stock;
 
 #[derive(Clone)]
 pub(in crate::perf) struct Papers {
@@ -89,8 +91,20 @@ impl MachineSet for Papers {
         }
     }
 
-    fn on_target_event(_: &mut Measures, event: &core::convert::Infallible) {
+    fn on_target_event(&mut self, _: &mut Measures, _: u64, event: &core::convert::Infallible) {
         match *event {}
+    }
+
+    fn stock(&mut self) -> Option<&mut Stock> {
+        None
+    }
+
+    fn map_for_initiator(_: &ClusterMap) -> Request {
+        panic!("the papers' maps stay as they are")
+    }
+
+    fn map_for_target(_: &ClusterMap) -> <Target as Machine>::Request {
+        panic!("the papers' maps stay as they are")
     }
 
     fn found(&self, _: &ChunkId, _: NodeId) -> Option<u32> {

@@ -8,32 +8,42 @@ use protocol::initiator::{ChunkPut, Event as InitiatorEvent, Initiator, Request,
 use protocol::map::ClusterMap;
 use protocol::redundancy::Wanted;
 use protocol::rng::Rng;
-use protocol::target::{Event as TargetEvent, Setup as TargetSetup, Target};
+use protocol::target::{Event as TargetEvent, Request as TargetRequest, Setup as TargetSetup, Target};
 use protocol::wire::{Message, decode_message};
 
 use super::workload::{Notice, Workload};
+use crate::perf::driver::maps::Maps;
 use crate::perf::driver::{Driver, Event, FREE, Fabric, MachineSet, Measures};
 use crate::perf::node::payload;
 use crate::perf::setup::profile::Profile;
 use crate::perf::setup::{Load, Setup};
+use crate::perf::stock::Stock;
 
 #[derive(Clone)]
 pub(in crate::perf) struct Products {
     config: Arc<Config>,
     map: ClusterMap,
     workload: Workload,
+    /// What may be lost.
+    stock: Option<Stock>,
     /// The seeds of initiators.
     seeds: Rng,
     is_closed: bool,
 }
 
 impl Products {
-    pub(in crate::perf) fn new(setup: &Setup, profile: &Profile, map: &ClusterMap, seeds: &Rng) -> Self {
+    pub(in crate::perf) fn new(setup: &Setup, profile: &Profile, maps: &Maps, seeds: &Rng) -> Self {
+        let map = &maps.first;
         let mut config = profile.config.clone();
         if let Load::Closed { depth } = setup.load {
             config.depth = depth as usize;
         }
+        let stock = profile.loss.map(|loss| {
+            let (lost, size) = (maps.lost(), setup.mean_size() as u32);
+            Stock::new(map, &lost, lost.len() * loss.chunks as usize, size, seeds.fork(8))
+        });
         Self {
+            stock,
             config: Arc::new(config),
             workload: Workload::new(
                 seeds.fork(3),
@@ -60,7 +70,9 @@ impl MachineSet for Products {
     }
 
     fn target(&self, n: u32) -> Target {
-        let own = TargetSetup { id: NodeId(n), map: self.map.clone(), free: FREE, chunks: 0, seed: 0, bug: None };
+        // Those that put, too, need numbers of their own for their transactions.
+        let seed = self.stock.as_ref().map_or(0, |_| self.seeds.fork(1 << 32 | u64::from(n)).next_u64());
+        let own = TargetSetup { id: NodeId(n), map: self.map.clone(), free: FREE, chunks: 0, seed, bug: None };
         Target::new(own, self.config.clone())
     }
 
@@ -130,16 +142,34 @@ impl MachineSet for Products {
         }
     }
 
-    fn on_target_event(measures: &mut Measures, event: &TargetEvent) {
+    fn on_target_event(&mut self, measures: &mut Measures, now: u64, event: &TargetEvent) {
         match event {
             TargetEvent::RepairAsked => measures.count.repairs += 1,
             TargetEvent::Released { .. } => measures.count.released += 1,
             TargetEvent::Expired => measures.count.expired += 1,
+            TargetEvent::Restored { id } => self.stock.iter_mut().for_each(|stock| stock.restored(id, now)),
             _ => {}
         }
     }
 
+    fn stock(&mut self) -> Option<&mut Stock> {
+        self.stock.as_mut()
+    }
+
+    fn map_for_initiator(map: &ClusterMap) -> Request {
+        Request::Map(map.clone())
+    }
+
+    fn map_for_target(map: &ClusterMap) -> TargetRequest {
+        TargetRequest::Map(map.clone())
+    }
+
     fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32> {
+        if let Some(stock) = &self.stock
+            && Stock::names(id)
+        {
+            return stock.found(id, on);
+        }
         self.workload.found(id, on)
     }
 

@@ -1,0 +1,54 @@
+//! Targets that are lost for good in a performance run: what they had is made again, by the machines that the daemons run.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use sim::perf::{Change, Measured, Outcome, Scenario, bound, run};
+
+/// A small cluster with a light load that loses something.
+fn outcome(set: &[&str]) -> Outcome {
+    let small = [
+        "targets=18",
+        "initiators=18",
+        "load=0.2",
+        "lose_at=20ms",
+        "lost_chunks=300",
+        "warm_up=500ms",
+        "length=100ms",
+        "chunk=256KiB",
+    ];
+    let changes = small.iter().chain(set).map(|set| Change { flag: "--set", text: (*set).to_owned() });
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/repair.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    run(&Scenario::parse("repair.toml", &text, &changes.collect::<Vec<_>>()).unwrap().setup).unwrap()
+}
+
+fn measured(outcome: &Outcome) -> &Measured {
+    let measured = outcome.product.as_ref().unwrap();
+    assert_eq!((measured.failed, measured.unfinished, measured.undurable), (0, 0, 0));
+    measured
+}
+
+#[test]
+fn all_copies_of_what_is_lost_are_made_again() {
+    for (set, lost) in [(&["lose=target"][..], 300), (&["lose=server"], 600), (&["lose=server", "spread=true"], 600)] {
+        let outcome = outcome(set);
+        let mended = measured(&outcome).mended.as_ref().unwrap();
+        assert_eq!((mended.made, mended.lost >= lost), (mended.lost, true), "{set:?}");
+        assert!(mended.whole.is_some() && mended.first < mended.whole && mended.surplus == 0, "{set:?}");
+        let left: Vec<(u32, f64)> = mended.disks.iter().map(|(target, busy)| (*target, 1.0 - busy)).collect();
+        assert!(bound(&mended.needs, &left, 1e-3, 1e-3) > 0.0);
+    }
+}
+
+#[test]
+fn nothing_is_made_again_where_nobody_looks() {
+    let outcome = outcome(&["census_interval=0ns"]);
+    let mended = measured(&outcome).mended.as_ref().unwrap();
+    assert_eq!((mended.lost, mended.made, mended.left, mended.censuses), (300, 0, 300, 0));
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let [one, again] = [outcome(&[]), outcome(&[])];
+    assert_eq!((one.digest, one.events), (again.digest, again.events));
+}
