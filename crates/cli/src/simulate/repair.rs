@@ -1,13 +1,14 @@
 //! `reservoir sim repair`: how fast what a lost target or server had is made again, and what that costs clients.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 use sim::perf::{Mended, Outcome, Scenario, bound};
 
-use super::plot::{Axis, Drawn, Series, Words, lines};
+use super::plot::{Axis, Drawn, Series, Words, grouped, lines};
 use super::report::Measured;
-use super::scenarios::{Done, changes_by, perform, seeded, written};
+use super::scenarios::{Done, changes_by, perform, seeded};
 use crate::args::{LostArg, RepairArgs};
 
 const SCENARIO: &str = include_str!("../../../../scenarios/repair.toml");
@@ -132,7 +133,7 @@ impl RowJson {
     }
 
     fn cells(&self) -> Vec<String> {
-        let mega = |bytes: f64| written((bytes / 1e6).round());
+        let mega = |bytes: f64| grouped(bytes / 1e6);
         vec![
             self.targets.to_string(),
             self.lost.to_owned(),
@@ -140,8 +141,8 @@ impl RowJson {
             mega(self.bound_bytes_per_second),
             format!("{:.0}", 100.0 * self.share_of_bound),
             mega(self.cluster_bytes_per_second),
-            written(self.seconds_of_a_terabyte.round()),
-            written(self.seconds_of_ninety_in_all.round()),
+            grouped(self.seconds_of_a_terabyte),
+            grouped(self.seconds_of_ninety_in_all),
             self.without_loss.cell(),
             self.not_restored.cell(),
             self.restored.cell(),
@@ -224,11 +225,33 @@ pub(super) fn run(args: &RepairArgs) -> anyhow::Result<()> {
              copies have left when nothing is made again. Latencies are those of the same seeds without a loss, with it, and \
              while its copies are made again; the last column is the last over that before it.",
         );
+        report.file("result.csv", csv(&rows));
         for lost in &args.lost {
             report.plot(&format!("time-{}", lost.name()), plot(lost.name(), &rows)?);
         }
         Ok(())
     })
+}
+
+/// Bytes a second, seconds and microseconds.
+fn csv(rows: &[RowJson]) -> String {
+    let mut csv =
+        "targets,lost,involved,restored,bound,cluster,seconds_of_a_terabyte,seconds_of_ninety_in_all".to_owned();
+    for run in ["without_loss", "not_restored", "restored"] {
+        let _ = write!(csv, ",{run}_p50,{run}_p99,{run}_p999");
+    }
+    csv.push('\n');
+    for row in rows {
+        let _ = write!(csv, "{},{},{}", row.targets, row.lost, row.involved);
+        let rates = [row.restored_bytes_per_second, row.bound_bytes_per_second, row.cluster_bytes_per_second];
+        let latencies = [row.without_loss, row.not_restored, row.restored].map(|of| [of.p50_us, of.p99_us, of.p999_us]);
+        let times = [row.seconds_of_a_terabyte, row.seconds_of_ninety_in_all];
+        for value in rates.iter().chain(&times).chain(latencies.as_flattened()) {
+            let _ = write!(csv, ",{value}");
+        }
+        csv.push('\n');
+    }
+    csv
 }
 
 /// The time to restore, over the size of the cluster.
