@@ -220,6 +220,7 @@ pub struct TargetMetrics {
     disk_failed: Gauge,
     discarded: [Counter; 2],
     restored: Counter,
+    moved: [Counter; 2],
     let_go: [Counter; 2],
     compacted: Counter,
     in_progress: Gauge,
@@ -284,6 +285,10 @@ impl TargetMetrics {
             ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
             restored: counter(r, "restored_chunks", "Chunks put again because they had too few copies"),
+            moved: [
+                counter(r, "moved_chunks", "Chunks put on emptier targets"),
+                counter(r, "moved_bytes", "Bytes of chunks put on emptier targets"),
+            ],
             let_go: [
                 counter(r, "surplus_copies", "Copies dropped because there are enough others"),
                 counter(r, "surplus_bytes", "Bytes of them"),
@@ -353,6 +358,10 @@ impl TargetMetrics {
                 self.disk_failed.set(1);
             }
             target::Event::Restored { .. } => increment(&self.restored),
+            target::Event::Moved { bytes, .. } => {
+                increment(&self.moved[0]);
+                self.moved[1].inc_by(*bytes);
+            }
             target::Event::LetGo { bytes, .. } => {
                 increment(&self.let_go[0]);
                 self.let_go[1].inc_by(*bytes);

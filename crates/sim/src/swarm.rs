@@ -198,6 +198,13 @@ impl Scenario {
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, volume, largest);
         disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
+        let mut joins = Rng::new(seed).fork(37);
+        let leveled = chunks && cleaning.is_none() && config.census_interval > Span::ZERO;
+        if leveled && joins.chance(1, 3) {
+            // Neither full nor nearly empty.
+            disks.fill_partly(&mut joins, volume);
+            layout.join(&mut joins, CAPACITY);
+        }
         disks.suit(seed, cleaning, objects.is_some().then(|| layout.loses_all_but_one()));
         let mut scenario = Self {
             seed,

@@ -508,6 +508,8 @@ impl Target {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
+        // Who counts on it wants it to stay.
+        self.leaving.stay(&id);
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage == Stage::Writing => {
                 self.tell(from, &Message::Ack { txn, ack: Ack::Pending });

@@ -84,6 +84,9 @@ impl Message {
             Self::Surplus { .. } => 33,
             Self::Noted { .. } => 34,
             Self::Presence { .. } => 35,
+            Self::Fill { .. } => 36,
+            Self::Filled { .. } => 37,
+            Self::Move { .. } => 38,
         }
     }
 
@@ -156,6 +159,9 @@ impl Message {
             | Self::Noted { .. }
             | Self::Health { .. }
             | Self::HealthReport { .. }
+            | Self::Fill { .. }
+            | Self::Filled { .. }
+            | Self::Move { .. }
             | Self::Presence { .. } => healing::put(self, out),
         }
     }
@@ -227,7 +233,7 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            28..=35 => healing::take(code, r)?,
+            28..=38 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }

@@ -38,6 +38,8 @@ pub(super) struct Cluster {
     pub(super) sequence: u64,
     pub(super) wakes: BTreeMap<NodeId, Instant>,
     pub(super) dead: BTreeSet<NodeId>,
+    /// Bytes that the chunks of a target may take.
+    pub(super) room: u64,
     pub(super) events: Vec<Event>,
     pub(super) sent: BTreeMap<&'static str, usize>,
     /// Whose payload reached the initiator, in order.
@@ -85,6 +87,7 @@ impl Cluster {
             sequence: 0,
             wakes: BTreeMap::new(),
             dead: BTreeSet::new(),
+            room: 1 << 30,
             events: Vec::new(),
             sent: BTreeMap::new(),
             fetched: Vec::new(),
@@ -127,7 +130,9 @@ impl Cluster {
     }
 
     pub(super) fn effect(&mut self, node: NodeId, op: protocol::id::OpId, effect: Effect) {
+        let room = self.room;
         let disk = self.disks.entry(node).or_default();
+        let live = disk.values().map(|bytes| bytes.len() as u64).sum();
         let (delay, completion) = match effect {
             Effect::Lookup { id, promise } => {
                 promise.into_iter().for_each(|promise| self.stamps.entry((node, id)).or_default().keep(promise));
@@ -140,7 +145,7 @@ impl Cluster {
                     disk.insert(id, pieces.concat().into());
                 }
                 let result = if good { Ok(()) } else { Err(WriteFailure::BadHash) };
-                (DISK, Completion::Written { result, free: 1 << 30 })
+                (DISK, Completion::Written { result, free: room.saturating_sub(live) })
             }
             Effect::Read { id } => {
                 let read = disk.get(&id).cloned().ok_or(ReadFailure::Missing);
@@ -173,7 +178,11 @@ impl Cluster {
                 let _ = held.map(|id| Counted { id: *id, wanted: Wanted::BY_MAP }).all(|copy| count.add(copy));
                 (DISK, Completion::Counted(count.finish()))
             }
-            Effect::Usage => (Span::ZERO, Completion::Used(protocol::wire::Usage::default())),
+            Effect::Usage => {
+                // What is dead is won back at once.
+                let dead = 0;
+                (Span::ZERO, Completion::Used(protocol::wire::Usage { live, dead, ..Default::default() }))
+            }
             Effect::Scrub { .. } => {
                 let bad: Vec<ChunkId> = disk.keys().copied().collect();
                 disk.clear();
