@@ -130,7 +130,10 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
     }
     if health.moving > 0 {
         let (chunks, bytes) = (health.moved_chunks, units::size(health.moved_bytes));
-        line(&format!("levelling: {} chunks are being put on emptier targets, after {chunks} with {bytes}", health.moving))?;
+        line(&format!(
+            "levelling: {} chunks are being put on emptier targets, after {chunks} with {bytes}",
+            health.moving
+        ))?;
     }
     for (target, seconds) in &status.down.targets {
         let out = match status.down.out_after_seconds {

@@ -99,7 +99,9 @@ impl Down {
         // Whatever comes of it, the next attempt has time.
         self.whole_since = None;
         match self.forget_previous(map.epoch) {
-            Ok(true) => tracing::info!("nothing is left where only the layout before has it: the cluster map forgets that"),
+            Ok(true) => {
+                tracing::info!("nothing is left where only the layout before has it: the cluster map forgets that")
+            }
             Ok(false) => {}
             Err(error) => tracing::warn!("the cluster map goes on to carry the layout before: {error:#}"),
         }

@@ -195,7 +195,10 @@ impl Steward {
             Some(sweep) => sweep.next_deadline(),
         };
         let orders = self.orders.values().map(|order| order.again).min();
-        [orders, self.surplus.next_deadline(), self.levelling.next_deadline()].into_iter().flatten().fold(sweep, Instant::min)
+        [orders, self.surplus.next_deadline(), self.levelling.next_deadline()]
+            .into_iter()
+            .flatten()
+            .fold(sweep, Instant::min)
     }
 
     /// Whether nothing is known to lack copies. What was seen a moment ago may just be being put, and where much is put there is always some.

@@ -33,8 +33,7 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
     (sums[0], sums[63]) = (1, 0x0807_0605_0403_0201);
     let lacks = Lacks { at_risk: [1, 2, 3, 4, 5, 6, 7], strayed: 8 };
     let groups = vec![(GroupId(2), Health { lacks, whole: true })];
-    let report =
-        HealthReport { groups, restoring: 1, restored: 2, restored_bytes: 3, ..HealthReport::of(Epoch(5)) };
+    let report = HealthReport { groups, restoring: 1, restored: 2, restored_bytes: 3, ..HealthReport::of(Epoch(5)) };
     let watched = vec![(NodeId(4), None), (NodeId(5), Some(Span::from_millis(9)))];
     let witness = HealthReport { watched, ..report.clone() };
     let mover = HealthReport { moving: 4, moved: 5, moved_bytes: 6, ..report.clone() };

@@ -148,7 +148,10 @@ impl Layout {
     pub(crate) fn join(&mut self, rng: &mut Rng, capacity: u64) {
         let Some(map) = self.maps.last() else { return };
         let mut next = map.clone();
-        let notified = map.notified.max(Span::from_millis(150)) + Span::from_millis(1 + rng.below(200));
+        // Before all faults are over.
+        let before = map.notified.as_nanos() / 1_000_000;
+        let earliest = before.max(150) + 1;
+        let notified = Span::from_millis(earliest + rng.below(390_u64.saturating_sub(earliest).max(1)));
         (next.notified, next.found) = (notified, notified + Span::from_millis(rng.below(50)));
         let all = || self.maps.iter().flat_map(|map| &map.targets);
         let id = all().map(|target| target.id.0).max().unwrap_or(0) + 1;
@@ -158,8 +161,8 @@ impl Layout {
             next.targets.push(TargetEntry { id: NodeId(id + n), domain, capacity });
         }
         next.changes = vec!["adds targets"];
-        let before = self.cluster_maps(ClusterId(0)).ok().and_then(|mut maps| maps.pop());
-        if let Some(Ok(plan)) = before.map(|before| next.plan(&before, self.disjoint_groups)) {
+        let present = self.cluster_maps(ClusterId(0)).ok().and_then(|mut maps| maps.pop());
+        if let Some(Ok(plan)) = present.map(|before| next.plan(&before, self.disjoint_groups)) {
             next.regroups = plan.regroups;
             self.maps.push(next);
         }

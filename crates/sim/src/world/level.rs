@@ -76,7 +76,8 @@ impl World<'_> {
         pairs.into_iter().filter(|(_, to)| self.has_room(*to)).find_map(|(from, to)| {
             let could = |(id, (holders, _)): (&ChunkId, &(Vec<NodeId>, usize))| {
                 let others = holders.iter().filter(|holder| **holder != from);
-                let apart = others.filter_map(|holder| map.domain(*holder)).all(|domain| Some(domain) != map.domain(to));
+                let apart =
+                    others.filter_map(|holder| map.domain(*holder)).all(|domain| Some(domain) != map.domain(to));
                 (holders.contains(&from) && !holders.contains(&to) && apart).then_some(*id)
             };
             let id = copies.iter().find_map(could)?;
@@ -103,7 +104,9 @@ impl World<'_> {
         let members: BTreeSet<NodeId> = map.members(group).map(|member| member.id).collect();
         let mut copies = Copies::new();
         for keeper in map.keepers(group) {
-            let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&keeper).map(|node| &node.machine) else { continue };
+            let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&keeper).map(|node| &node.machine) else {
+                continue;
+            };
             for id in disk.held().into_iter().filter(|id| map.group_of(id) == group) {
                 let wanted = disk.wanted(&id).map_or(1, |wanted| wanted.redundancy(map.redundancy()).pieces());
                 let (holders, most) = copies.entry(id).or_default();

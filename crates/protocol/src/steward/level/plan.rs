@@ -99,7 +99,8 @@ impl Plan {
     /// Finds those that are far from others, and keeps those that were, until they are near: of two that are far from each other it is
     /// the one that is farther from all together. Were it both, all others would be levelled too, as soon as one is added.
     fn find_outliers(&mut self, outliers: &mut BTreeSet<NodeId>) {
-        let sum = |of: fn(&Fill) -> u64| self.members.iter().map(|member| of(&member.fill)).fold(0, u64::saturating_add);
+        let sum =
+            |of: fn(&Fill) -> u64| self.members.iter().map(|member| of(&member.fill)).fold(0, u64::saturating_add);
         let mean = part(sum(|fill| fill.live), sum(|fill| fill.room));
         let mut still = BTreeSet::new();
         for (from, to) in self.pairs() {
