@@ -239,6 +239,9 @@ pub struct TargetMetrics {
 const ARRIVALS: [&str; 2] = ["offered", "accepted"];
 const CAME: [&str; MOST + 1] = ["0", "1", "2", "3", "4+"];
 
+/// What is counted of chunks that were put on emptier targets.
+const MOVED: [&str; 2] = ["moved_chunks", "moved_bytes"];
+
 impl TargetMetrics {
     /// The counters of target `id`, all zero.
     #[must_use]
@@ -285,10 +288,7 @@ impl TargetMetrics {
             ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
             restored: counter(r, "restored_chunks", "Chunks put again because they had too few copies"),
-            moved: [
-                counter(r, "moved_chunks", "Chunks put on emptier targets"),
-                counter(r, "moved_bytes", "Bytes of chunks put on emptier targets"),
-            ],
+            moved: MOVED.map(|name| counter(r, name, "Chunks put on emptier targets, or their bytes")),
             let_go: [
                 counter(r, "surplus_copies", "Copies dropped because there are enough others"),
                 counter(r, "surplus_bytes", "Bytes of them"),

@@ -149,6 +149,22 @@ pub(crate) fn datagram(datagram: &Bytes) -> String {
     }
 }
 
+/// One that moves a copy, or has one go.
+fn levelling(message: &Message) -> String {
+    match message {
+        Message::Move { txn, id, to, .. } => format!("move {}: put {id:?} on {to}", number(*txn)),
+        Message::Fill { txn } => format!("fill {}", number(*txn)),
+        Message::Filled { txn, fill } => {
+            let (txn, Fill { live, room, chunks }) = (number(*txn), fill);
+            format!("filled for {txn}: {chunks} chunks, {live} bytes of {room}")
+        }
+        Message::Surplus { txn, id, note: None, .. } => format!("surplus {}: {id:?}", number(*txn)),
+        Message::Surplus { txn, id, note: Some(_), .. } => format!("surplus {}: let {id:?} go", number(*txn)),
+        Message::Noted { txn, .. } => format!("noted {}", number(*txn)),
+        other => other.name().to_owned(),
+    }
+}
+
 /// A transaction's number, short.
 fn number(txn: TxnId) -> String {
     format!("#{:08x}", txn.0 >> 32)
@@ -187,15 +203,8 @@ fn message(message: &Message) -> String {
             format!("census {}: {ids:?}{}", number(*txn), if *more { " and more" } else { "" })
         }
         Message::Restore { txn, id, .. } => format!("restore {}: put {id:?}", number(*txn)),
-        Message::Move { txn, id, to, .. } => format!("move {}: put {id:?} on {to}", number(*txn)),
-        Message::Fill { txn } => format!("fill {}", number(*txn)),
-        Message::Filled { txn, fill } => {
-            let (txn, Fill { live, room, chunks }) = (number(*txn), fill);
-            format!("filled for {txn}: {chunks} chunks, {live} bytes of {room}")
-        }
-        Message::Surplus { txn, id, note: None, .. } => format!("surplus {}: {id:?}", number(*txn)),
-        Message::Surplus { txn, id, note: Some(_), .. } => format!("surplus {}: let {id:?} go", number(*txn)),
-        Message::Noted { txn, .. } => format!("noted {}", number(*txn)),
+        Message::Move { .. } | Message::Fill { .. } | Message::Filled { .. } => levelling(message),
+        Message::Surplus { .. } | Message::Noted { .. } => levelling(message),
         Message::Suspect { id } => format!("suspect: the copy of {id:?} arrived damaged"),
         Message::List { txn, prefix, after } => {
             let after = after.map_or_else(String::new, |id| format!(" after {id:?}"));

@@ -77,9 +77,9 @@ impl Copies<'_> {
             let mut goal = self.map.goal(redundancy, &stays);
             for copy in here.iter().filter(covers) {
                 let domain = self.map.domain(copy.0).filter(|_| !stay.contains(copy));
-                if bug == Some(Bug::MoveIntoDomain) && goes(copy.0) < u64::MAX && stay.len() < redundancy.pieces() {
-                    stay.push(*copy);
-                } else if domain.and_then(|domain| goal.hold(redundancy.of_copy(), domain)).is_some() {
+                let is_few = stay.len() < redundancy.pieces() && !stay.contains(copy) && goes(copy.0) < u64::MAX;
+                let counts = domain.and_then(|domain| goal.hold(redundancy.of_copy(), domain)).is_some();
+                if counts || is_few && bug == Some(Bug::MoveIntoDomain) {
                     stay.push(*copy);
                 }
             }

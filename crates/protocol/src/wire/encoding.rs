@@ -125,14 +125,7 @@ impl Message {
                 out.put_slice(prefix);
                 put_after(after.as_ref(), out);
             }
-            Self::Listed { txn, ids, more } => {
-                out.put_u64_le(txn.0);
-                out.put_u8(u8::from(*more));
-                out.put_u8(ids.len() as u8);
-                for id in ids {
-                    out.put_slice(&id.encode());
-                }
-            }
+            Self::Listed { txn, ids, more } => put_listed(*txn, ids, *more, out),
             Self::Ping { txn } | Self::Mark { txn } | Self::Marked { txn } | Self::Usage { txn } => {
                 out.put_u64_le(txn.0)
             }
@@ -236,6 +229,15 @@ impl Message {
             28..=38 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
+    }
+}
+
+fn put_listed(txn: TxnId, ids: &[ChunkId], more: bool, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    out.put_u8(u8::from(more));
+    out.put_u8(ids.len() as u8);
+    for id in ids {
+        out.put_slice(&id.encode());
     }
 }
 
