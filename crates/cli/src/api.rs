@@ -74,6 +74,12 @@ pub(crate) struct HealthInfo {
     pub(crate) restored_bytes_per_second: f64,
     /// How long that takes for all that lack copies, at this rate.
     pub(crate) seconds_left: Option<u64>,
+    /// Chunks that targets are putting on emptier ones.
+    pub(crate) moving: u64,
+    /// Chunks that targets have put there since each was started.
+    pub(crate) moved_chunks: u64,
+    /// Their bytes.
+    pub(crate) moved_bytes: u64,
 }
 
 impl HealthInfo {

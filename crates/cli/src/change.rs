@@ -104,10 +104,19 @@ pub(crate) fn next(
     let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
     let highest = |config: &ClusterConfig| config.targets.iter().map(|target| target.id).max();
     let last_id = present.last_id.max(highest(present)).filter(|last| Some(*last) > highest(&next));
-    let next = ClusterConfig { settled, last_id, ..next };
+    Ok((readable(ClusterConfig { settled, last_id, ..next }, present)?, plan))
+}
+
+/// The map that follows the present one, when all that is stored is where that has it: it does not lead to the layout before.
+pub(crate) fn without_previous(present: &ClusterConfig) -> anyhow::Result<ClusterConfig> {
+    let (epoch, settled) = (present.epoch.saturating_add(1), Some(present.epoch));
+    readable(ClusterConfig { epoch, settled, previous: None, ..present.clone() }, present)
+}
+
+/// What nobody could read must not become the newest.
+fn readable(next: ClusterConfig, present: &ClusterConfig) -> anyhow::Result<ClusterConfig> {
     let text = toml::to_string(&next).context("the next cluster map cannot be written")?;
-    // What nobody could read must not become the newest.
-    Ok((ClusterConfig::parse(&text, &present.path).map(|read| ClusterConfig { path: next.path, ..read })?, plan))
+    Ok(ClusterConfig::parse(&text, &present.path).map(|read| ClusterConfig { path: next.path, ..read })?)
 }
 
 /// The cluster as it is to be.

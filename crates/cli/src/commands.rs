@@ -128,6 +128,13 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
     } else {
         line("copies: being counted")?;
     }
+    if health.moving > 0 {
+        let (chunks, bytes) = (health.moved_chunks, units::size(health.moved_bytes));
+        line(&format!(
+            "levelling: {} chunks are being put on emptier targets, after {chunks} with {bytes}",
+            health.moving
+        ))?;
+    }
     for (target, seconds) in &status.down.targets {
         let out = match status.down.out_after_seconds {
             0 => "it stays in the cluster map, as `out_after_seconds` is 0".to_owned(),

@@ -1,4 +1,5 @@
-//! Targets that are down, and are taken out of the cluster map when they stay so.
+//! Targets that are down, and are taken out of the cluster map when they stay so; and the layout before, which goes when nothing is
+//! left where only that has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,10 @@ use crate::authority::{self, MapAuthority};
 use crate::change::{self, Change, Stored};
 use crate::gateway::Cluster;
 
+/// For how long every chunk was whole by the map in use before it forgets the layout before: longer than a put may take that began
+/// under that.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
 /// What a gateway knows of them.
 pub(crate) struct Down {
     cluster: Arc<dyn Cluster>,
@@ -27,6 +32,8 @@ pub(crate) struct Down {
     began: Instant,
     /// The map by which all was where it belongs, when that was seen last.
     settled: Option<Epoch>,
+    /// Since when it is so by the map in use, all the time.
+    whole_since: Option<(Epoch, Instant)>,
 }
 
 impl Down {
@@ -39,7 +46,7 @@ impl Down {
     ) -> Self {
         let rules = Rules::new(Span::from_nanos(u64::try_from(out_after.as_nanos()).unwrap_or(u64::MAX)));
         let (detector, began) = (Detector::new(rules), Instant::now());
-        Self { cluster, authority, classes, out_after, detector, began, settled: None }
+        Self { cluster, authority, classes, out_after, detector, began, settled: None, whole_since: None }
     }
 
     /// Looks at what targets say of each other, and takes out who was down for long enough.
@@ -53,6 +60,7 @@ impl Down {
         if health.whole {
             self.settled = Some(map.epoch);
         }
+        self.forget_previous_in_time(map, health.whole);
         let said: Vec<Testimony> = reports.iter().map(testimony).collect();
         let since_start = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = protocol::time::Instant::from_nanos(since_start);
@@ -79,6 +87,34 @@ impl Down {
             out_after_seconds: self.out_after.as_secs(),
             held,
         }
+    }
+
+    /// Has a map decided that does not lead to the layout before, when all was where the map has it for long enough.
+    fn forget_previous_in_time(&mut self, map: &ClusterMap, whole: bool) {
+        let since = self.whole_since.filter(|(epoch, _)| *epoch == map.epoch).map_or_else(Instant::now, |(_, at)| at);
+        self.whole_since = whole.then_some((map.epoch, since));
+        if !whole || map.previous().is_none() || since.elapsed() < FORGET_AFTER {
+            return;
+        }
+        // Whatever comes of it, the next attempt has time.
+        self.whole_since = None;
+        match self.forget_previous(map.epoch) {
+            Ok(true) => {
+                tracing::info!("nothing is left where only the layout before has it: the cluster map forgets that")
+            }
+            Ok(false) => {}
+            Err(error) => tracing::warn!("the cluster map goes on to carry the layout before: {error:#}"),
+        }
+    }
+
+    /// Whether that was decided now; it may have been already, or another map.
+    fn forget_previous(&self, epoch: Epoch) -> anyhow::Result<bool> {
+        let present = self.authority.newest()?;
+        if present.epoch != epoch.0 || present.previous.is_none() {
+            return Ok(false);
+        }
+        let next = change::without_previous(&present)?;
+        Ok(self.authority.propose(&present, &next)? == authority::Verdict::Decided)
     }
 
     /// Has a map decided without these targets. What is in the way may be gone at the next look.

@@ -244,6 +244,9 @@ fn summary(
         restoring,
         restored_chunks: sum(|report| report.restored),
         restored_bytes: sum(|report| report.restored_bytes),
+        moving: sum(|report| u64::from(report.moving)),
+        moved_chunks: sum(|report| report.moved),
+        moved_bytes: sum(|report| report.moved_bytes),
         ..HealthInfo::default()
     }
 }
@@ -290,6 +293,9 @@ mod tests {
             restored,
             restored_bytes: restored * 1_000,
             watched: vec![],
+            moving: 0,
+            moved: 0,
+            moved_bytes: 0,
         }
     }
 

@@ -220,6 +220,7 @@ pub struct TargetMetrics {
     disk_failed: Gauge,
     discarded: [Counter; 2],
     restored: Counter,
+    moved: [Counter; 2],
     let_go: [Counter; 2],
     compacted: Counter,
     in_progress: Gauge,
@@ -237,6 +238,9 @@ pub struct TargetMetrics {
 /// The names of both kinds of [`TargetMetrics::arrivals`], and of how many came.
 const ARRIVALS: [&str; 2] = ["offered", "accepted"];
 const CAME: [&str; MOST + 1] = ["0", "1", "2", "3", "4+"];
+
+/// What is counted of chunks that were put on emptier targets.
+const MOVED: [&str; 2] = ["moved_chunks", "moved_bytes"];
 
 impl TargetMetrics {
     /// The counters of target `id`, all zero.
@@ -284,6 +288,7 @@ impl TargetMetrics {
             ),
             disk_failed: gauge(r, "disk_failed", "1 when a write has failed, so that no more chunks are taken"),
             restored: counter(r, "restored_chunks", "Chunks put again because they had too few copies"),
+            moved: MOVED.map(|name| counter(r, name, "Chunks put on emptier targets, or their bytes")),
             let_go: [
                 counter(r, "surplus_copies", "Copies dropped because there are enough others"),
                 counter(r, "surplus_bytes", "Bytes of them"),
@@ -353,6 +358,10 @@ impl TargetMetrics {
                 self.disk_failed.set(1);
             }
             target::Event::Restored { .. } => increment(&self.restored),
+            target::Event::Moved { bytes, .. } => {
+                increment(&self.moved[0]);
+                self.moved[1].inc_by(*bytes);
+            }
             target::Event::LetGo { bytes, .. } => {
                 increment(&self.let_go[0]);
                 self.let_go[1].inc_by(*bytes);

@@ -67,6 +67,12 @@ impl IdRange {
         (first..=last).contains(id)
     }
 
+    /// Behind the first 32 bits of all ids in it.
+    #[must_use]
+    pub(crate) fn end(self) -> u64 {
+        u64::from(self.bits + 1) << (u32::BITS - u32::from(self.depth) * PART_BITS)
+    }
+
     /// The first and the last id of this kind in it.
     #[must_use]
     pub fn ends(self, kind: ChunkKind) -> (ChunkId, ChunkId) {

@@ -44,6 +44,10 @@ pub const WATCHED: usize = 32;
 pub const STEWARDED: usize = 32;
 /// Chunks whose lost copies a target makes at the same time.
 pub const RESTORES: usize = 16;
+/// Of these, chunks that a target puts on emptier ones, of which there are enough copies.
+pub const MOVES: usize = 4;
+/// Copies of which a target remembers that they are about to go, as it has put others elsewhere.
+pub const LEAVING: usize = 16_384;
 /// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.
 pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one that was silent for longest is forgotten first.

@@ -8,6 +8,7 @@
 //! copies that there are.
 
 mod copies;
+mod level;
 mod surplus;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +21,16 @@ use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
 use crate::rng::mix;
 use crate::time::{Instant, Span};
-use crate::wire::{Ack, CensusRequest, Message};
+use crate::wire::{Ack, CensusRequest, Fill, Message};
 use copies::Copies;
+use level::Levelling;
 use surplus::{AllSurplus, Surplus};
 
 /// Times that a member is asked before it counts as silent until the next sweep. It has twice as long each time: whoever has much to
 /// do for a moment is not dead, and all that he has would be said to be at risk.
 const ASKED: u8 = 6;
 /// Chunks that are put at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 /// Chunks with too few copies that are remembered; others are found by the next sweep.
 const REMEMBERED: usize = 16_384;
 
@@ -62,6 +64,12 @@ pub enum Bug {
     LetGoAtOnce,
     /// Copies go without that those that stay are promised.
     TrustCount,
+    /// A copy goes when it is read to be put on an emptier target, before that has it.
+    DropBeforeDurable,
+    /// A copy moves into a failure domain in which there is one.
+    MoveIntoDomain,
+    /// Copies move as soon as one target is fuller than another.
+    MoveToAndFro,
 }
 
 /// What the steward needs of the node that it is on.
@@ -149,6 +157,7 @@ pub(crate) struct Steward {
     lacking: BTreeMap<(u8, ChunkId), Lacking>,
     orders: BTreeMap<TxnId, Order>,
     surplus: AllSurplus,
+    levelling: Levelling,
     health: Health,
 }
 
@@ -167,6 +176,7 @@ impl Steward {
             lacking: BTreeMap::new(),
             orders: BTreeMap::new(),
             surplus: AllSurplus::default(),
+            levelling: Levelling::default(),
             health: Health::default(),
         }
     }
@@ -185,7 +195,17 @@ impl Steward {
             Some(sweep) => sweep.next_deadline(),
         };
         let orders = self.orders.values().map(|order| order.again).min();
-        [orders, self.surplus.next_deadline()].into_iter().flatten().fold(sweep, Instant::min)
+        [orders, self.surplus.next_deadline(), self.levelling.next_deadline()]
+            .into_iter()
+            .flatten()
+            .fold(sweep, Instant::min)
+    }
+
+    /// Whether nothing is known to lack copies. What was seen a moment ago may just be being put, and where much is put there is always some.
+    fn is_calm(&self, turn: &Turn<'_>) -> bool {
+        let is_new = |since: &Instant| turn.now.since(*since) < settling(turn.config);
+        let has_none = self.lacking.is_empty() && self.orders.is_empty() && self.health.lacks.strayed == 0;
+        has_none && self.suspects.values().all(is_new)
     }
 
     fn new_txn(&mut self) -> TxnId {
@@ -194,6 +214,8 @@ impl Steward {
 
     pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
         if self.sweep.is_none() && turn.now >= self.next_sweep {
+            let (txn, may) = (self.new_txn(), self.is_calm(turn));
+            self.levelling.begin(turn, &self.members, txn, may);
             let mut sweep = Sweep { began: turn.now, txn: self.new_txn(), silent: BTreeSet::new(), path: Vec::new() };
             let nothing = self.keepers.iter().map(|keeper| (*keeper, None)).collect();
             sweep.path.push(Visit::new(IdRange::ALL, 0, 0, nothing, turn.now));
@@ -225,10 +247,21 @@ impl Steward {
         self.surplus.noted(turn, from, txn, note, next)
     }
 
+    /// A member says how full it is. Whether this steward asked.
+    pub(crate) fn filled(&mut self, from: NodeId, txn: TxnId, fill: Fill) -> bool {
+        self.levelling.filled(from, txn, fill)
+    }
+
     /// What a holder says of a chunk that it was to put, or of a copy that is to stay or to go. Whether this steward told it to.
     pub(crate) fn acked(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
         let next = self.new_txn();
         if self.surplus.acked(turn, from, txn, ack, next) {
+            let Self { surplus, next_txn, .. } = self;
+            surplus.begin(turn, || txn_after(next_txn));
+            return true;
+        }
+        if self.levelling.acked(turn, from, txn, ack) {
+            self.order(turn);
             return true;
         }
         let Some(order) = self.orders.get_mut(&txn).filter(|order| order.to == from) else { return false };
@@ -267,7 +300,7 @@ impl Steward {
                 visit.prints = visit.print_parts(self.salt, &sweep.silent);
                 visit.silent = sweep.silent.len();
             }
-            let Some(next) = self.next_part(turn.now) else {
+            let Some(next) = self.next_part(turn) else {
                 self.leave();
                 continue;
             };
@@ -296,19 +329,19 @@ impl Steward {
     }
 
     /// The next part of the range that has to be looked at.
-    fn next_part(&mut self, now: Instant) -> Option<Visit> {
+    fn next_part(&mut self, turn: &Turn<'_>) -> Option<Visit> {
+        let now = turn.now;
         let visit = self.sweep.as_mut()?.path.last_mut()?;
         let settled =
             self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::NOTHING)));
-        while visit.next_part < PARTS {
-            let part = visit.next_part;
+        for (part, range) in visit.range.parts().enumerate().skip(visit.next_part) {
             visit.next_part += 1;
             let print = visit.prints[part];
-            if print != 0 && print == settled[part].print && now < settled[part].again {
+            let is_settled = print == settled[part].print && now < settled[part].again;
+            if print != 0 && is_settled && !self.levelling.wants(turn, &self.members, range) {
                 settled[part].lacks.iter().for_each(|lacks| visit.lacks.add(lacks));
                 visit.again = visit.again.min(settled[part].again);
             } else if print != 0 {
-                let range = visit.range.parts().nth(part)?;
                 let known = visit.known_of(range, part);
                 return Some(Visit::new(range, part, print, known, now));
             } else {
@@ -350,7 +383,8 @@ impl Steward {
         let open = !self.lacking.is_empty() || !self.orders.is_empty();
         let soon = open || self.suspects.values().any(is_due);
         let interval = turn.config.census_interval;
-        let pause = if soon { settling(turn.config).min(interval) } else { interval };
+        let moves = self.levelling.finish(turn);
+        let pause = if soon || moves { settling(turn.config).min(interval) } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = turn.now + pause;
     }
@@ -370,6 +404,9 @@ impl Steward {
             }
         }
         if let Some(sweep) = &mut self.sweep {
+            if sweep.silent.is_empty() {
+                self.levelling.seen(visit.range);
+            }
             sweep.path.push(visit);
         }
     }
@@ -379,14 +416,21 @@ impl Steward {
         let Some(sweep) = &self.sweep else { return };
         let (id, all_silent) = (copies.id, sweep.silent.iter().copied().filter(|silent| self.members.contains(silent)));
         let silent: Vec<u16> = all_silent.filter_map(|silent| turn.map.domain(silent)).collect();
-        let surplus = Surplus::of(copies, turn.bug);
+        let surplus = Surplus::of(copies, turn.bug, |holder| self.levelling.goes(&id, holder));
         let Some((wanted, goal)) = copies.lacking(turn.bug) else {
             self.suspects.remove(&id);
             visit.lacks.strayed += u32::from(copies.stray());
             // Who is silent may be the only one that knows that more are wanted.
-            match surplus.filter(|_| sweep.silent.is_empty()) {
-                Some(surplus) => visit.again = visit.again.min(self.surplus.found(turn, id, surplus)),
-                None => self.surplus.forget(&id),
+            let is_known = sweep.silent.is_empty();
+            match surplus {
+                Some(surplus) if is_known => visit.again = visit.again.min(self.surplus.found(turn, id, surplus)),
+                Some(_) => self.surplus.forget(&id),
+                None => {
+                    self.surplus.forget(&id);
+                    if is_known {
+                        self.levelling.consider(turn, copies);
+                    }
+                }
             }
             return;
         };
@@ -432,7 +476,7 @@ impl Steward {
             turn.out.push((order.to, Message::Restore { txn, id: order.id, wanted: order.wanted }));
         }
         while self.orders.len() < AT_ONCE {
-            let Some(((_, id), lacking)) = self.lacking.pop_first() else { return };
+            let Some(((_, id), lacking)) = self.lacking.pop_first() else { break };
             let txn = self.new_txn();
             // Another one each time: it may not be able to.
             let Some(to) = lacking.holders.iter().copied().min_by_key(|holder| mix(txn.0 ^ u64::from(holder.0))) else {
@@ -442,6 +486,8 @@ impl Steward {
             turn.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
             self.orders.insert(txn, Order { id, to, wanted: lacking.wanted, asked: 1, again });
         }
+        let Self { levelling, next_txn, .. } = self;
+        levelling.order(turn, self.orders.is_empty(), || txn_after(next_txn));
     }
 }
 

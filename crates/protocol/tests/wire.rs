@@ -10,7 +10,7 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::{Redundancy, Wanted};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Grant, Granted,
+    Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Fill, Grant, Granted,
     GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, OfferedWindow,
     Opened, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message, encode_message,
 };
@@ -33,10 +33,11 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
     (sums[0], sums[63]) = (1, 0x0807_0605_0403_0201);
     let lacks = Lacks { at_risk: [1, 2, 3, 4, 5, 6, 7], strayed: 8 };
     let groups = vec![(GroupId(2), Health { lacks, whole: true })];
-    let report =
-        HealthReport { epoch: Epoch(5), groups, restoring: 1, restored: 2, restored_bytes: 3, watched: vec![] };
+    let report = HealthReport { groups, restoring: 1, restored: 2, restored_bytes: 3, ..HealthReport::of(Epoch(5)) };
     let watched = vec![(NodeId(4), None), (NodeId(5), Some(Span::from_millis(9)))];
     let witness = HealthReport { watched, ..report.clone() };
+    let mover = HealthReport { moving: 4, moved: 5, moved_bytes: 6, ..report.clone() };
+    let fill = Fill { live: 1, room: 2, chunks: 3 };
     let copies = vec![Counted { id, wanted }, Counted { id, wanted: Wanted::BY_MAP }];
     let census = |after| Message::Census(CensusRequest { txn, group: GroupId(2), range, salt: 7, after });
     vec![
@@ -52,6 +53,10 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::HealthReport { txn, report }, "health-report", 116),
         (Message::HealthReport { txn, report: witness }, "health-report-watching", 133),
         (Message::Presence { here: false }, "presence", 49),
+        (Message::HealthReport { txn, report: mover }, "health-report-moving", 135),
+        (Message::Fill { txn }, "fill", 56),
+        (Message::Filled { txn, fill }, "filled", 80),
+        (Message::Move { txn, id, wanted, to: NodeId(4) }, "move", 94),
     ]
 }
 

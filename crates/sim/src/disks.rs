@@ -105,6 +105,12 @@ impl Disks {
         }
     }
 
+    /// Neither empty nor full with so many bytes for each target, and of short segments.
+    pub(crate) fn fill_partly(&mut self, rng: &mut Rng, volume: u64) {
+        self.segment = self.segment.min(16 << 10);
+        self.capacity = (volume * (150 + rng.below(250)) / 100 + 4 * self.segment).max(16 * self.segment);
+    }
+
     /// For objects, of which there are fewer bytes: some disks fill up.
     fn hold_objects(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(23);

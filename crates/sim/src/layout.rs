@@ -144,6 +144,30 @@ impl Layout {
         }
     }
 
+    /// Targets that are empty join late.
+    pub(crate) fn join(&mut self, rng: &mut Rng, capacity: u64) {
+        let Some(map) = self.maps.last() else { return };
+        let mut next = map.clone();
+        // Before all faults are over.
+        let before = map.notified.as_nanos() / 1_000_000;
+        let earliest = before.max(150) + 1;
+        let notified = Span::from_millis(earliest + rng.below(390_u64.saturating_sub(earliest).max(1)));
+        (next.notified, next.found) = (notified, notified + Span::from_millis(rng.below(50)));
+        let all = || self.maps.iter().flat_map(|map| &map.targets);
+        let id = all().map(|target| target.id.0).max().unwrap_or(0) + 1;
+        let domains = next.targets.iter().map(|target| target.domain).max().unwrap_or(0) + 1;
+        for n in 0..=rng.below(2) as u32 {
+            let domain = if rng.chance(1, 2) { domains } else { rng.below(u64::from(domains)) as u16 };
+            next.targets.push(TargetEntry { id: NodeId(id + n), domain, capacity });
+        }
+        next.changes = vec!["adds targets"];
+        let present = self.cluster_maps(ClusterId(0)).ok().and_then(|mut maps| maps.pop());
+        if let Some(Ok(plan)) = present.map(|before| next.plan(&before, self.disjoint_groups)) {
+            next.regroups = plan.regroups;
+            self.maps.push(next);
+        }
+    }
+
     /// No targets go down or are cut off together, nobody sleeps, and no disk is lost.
     pub(crate) fn calm(&mut self) {
         (self.domain_crashes, self.domain_cuts, self.sleeps, self.blackout) = (0, 0, 0, None);

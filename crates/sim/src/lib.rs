@@ -42,6 +42,8 @@ pub struct Outcome {
     pub excuses: Excuses,
     /// What happened to the disks.
     pub disks: disks::Seen,
+    /// Copies that were put on emptier targets.
+    pub moved: u32,
     /// What went wrong, if anything.
     pub failure: Option<String>,
 }

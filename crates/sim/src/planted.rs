@@ -31,7 +31,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 64] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -91,6 +91,9 @@ impl Planted {
         Self::Target(Bug::Steward(steward::Bug::LetGoEarly)),
         Self::Target(Bug::Steward(steward::Bug::LetGoAtOnce)),
         Self::Target(Bug::Steward(steward::Bug::TrustCount)),
+        Self::Target(Bug::Steward(steward::Bug::DropBeforeDurable)),
+        Self::Target(Bug::Steward(steward::Bug::MoveIntoDomain)),
+        Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)),
         Self::Store(store::Bug::ForgetWanted),
         Self::Store(store::Bug::CountUnread),
     ];
@@ -140,6 +143,9 @@ impl Planted {
             Self::Target(Bug::Steward(steward::Bug::LetGoEarly)) => "let-go-early",
             Self::Target(Bug::Steward(steward::Bug::LetGoAtOnce)) => "let-go-at-once",
             Self::Target(Bug::Steward(steward::Bug::TrustCount)) => "trust-count",
+            Self::Target(Bug::Steward(steward::Bug::DropBeforeDurable)) => "drop-before-durable",
+            Self::Target(Bug::Steward(steward::Bug::MoveIntoDomain)) => "move-into-domain",
+            Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)) => "move-to-and-fro",
             Self::LoseIndexTail => "lose-index-tail",
             Self::Store(bug) => bug.name(),
         }

@@ -24,6 +24,8 @@ pub struct Report {
     pub events: u64,
     /// In how many seeds each excuse was used, and how often over all.
     pub excuses: BTreeMap<Excuse, (u64, u64)>,
+    /// In how many seeds copies were put on emptier targets, and how many over all.
+    pub moved: (u64, u64),
     /// What happened to the disks, over all.
     pub disks: crate::disks::Seen,
     /// Seeds that failed, and why; in order of the seed.
@@ -76,6 +78,8 @@ pub fn check_seeds(
                         let (seeds, all) = report.excuses.entry(excuse).or_insert((0, 0));
                         (*seeds, *all) = (*seeds + 1, *all + times);
                     }
+                    report.moved.0 += u64::from(outcome.moved > 0);
+                    report.moved.1 += u64::from(outcome.moved);
                     report.disks.add(&outcome.disks);
                     report.failures.extend(outcome.failure.map(|why| (seed, why)));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);

@@ -156,6 +156,15 @@ fn draw_mute(seed: u64, config: &Config) -> Option<(Span, Span)> {
     })
 }
 
+/// In a third of the seeds empty targets join others that are neither full nor nearly empty.
+fn draw_joins(seed: u64, volume: u64, layout: &mut Layout, disks: &mut Disks) {
+    let mut joins = Rng::new(seed).fork(37);
+    if joins.chance(1, 3) {
+        disks.fill_partly(&mut joins, volume);
+        layout.join(&mut joins, CAPACITY);
+    }
+}
+
 impl Scenario {
     /// The scenario of a seed.
     #[must_use]
@@ -198,6 +207,9 @@ impl Scenario {
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, volume, largest);
         disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
+        if chunks && cleaning.is_none() && config.census_interval > Span::ZERO {
+            draw_joins(seed, volume, &mut layout, &mut disks);
+        }
         disks.suit(seed, cleaning, objects.is_some().then(|| layout.loses_all_but_one()));
         let mut scenario = Self {
             seed,

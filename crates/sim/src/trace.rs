@@ -11,7 +11,7 @@ use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
 use protocol::machine::IgnoredReason;
 use protocol::target;
-use protocol::wire::{Ack, Answer, DataHeader, Direction, Leading, Message, decode_message};
+use protocol::wire::{Ack, Answer, DataHeader, Direction, Fill, Leading, Message, decode_message};
 
 use store::backend::Spot;
 
@@ -149,6 +149,22 @@ pub(crate) fn datagram(datagram: &Bytes) -> String {
     }
 }
 
+/// One that moves a copy, or has one go.
+fn levelling(message: &Message) -> String {
+    match message {
+        Message::Move { txn, id, to, .. } => format!("move {}: put {id:?} on {to}", number(*txn)),
+        Message::Fill { txn } => format!("fill {}", number(*txn)),
+        Message::Filled { txn, fill } => {
+            let (txn, Fill { live, room, chunks }) = (number(*txn), fill);
+            format!("filled for {txn}: {chunks} chunks, {live} bytes of {room}")
+        }
+        Message::Surplus { txn, id, note: None, .. } => format!("surplus {}: {id:?}", number(*txn)),
+        Message::Surplus { txn, id, note: Some(_), .. } => format!("surplus {}: let {id:?} go", number(*txn)),
+        Message::Noted { txn, .. } => format!("noted {}", number(*txn)),
+        other => other.name().to_owned(),
+    }
+}
+
 /// A transaction's number, short.
 fn number(txn: TxnId) -> String {
     format!("#{:08x}", txn.0 >> 32)
@@ -187,9 +203,8 @@ fn message(message: &Message) -> String {
             format!("census {}: {ids:?}{}", number(*txn), if *more { " and more" } else { "" })
         }
         Message::Restore { txn, id, .. } => format!("restore {}: put {id:?}", number(*txn)),
-        Message::Surplus { txn, id, note: None, .. } => format!("surplus {}: {id:?}", number(*txn)),
-        Message::Surplus { txn, id, note: Some(_), .. } => format!("surplus {}: let {id:?} go", number(*txn)),
-        Message::Noted { txn, .. } => format!("noted {}", number(*txn)),
+        Message::Move { .. } | Message::Fill { .. } | Message::Filled { .. } => levelling(message),
+        Message::Surplus { .. } | Message::Noted { .. } => levelling(message),
         Message::Suspect { id } => format!("suspect: the copy of {id:?} arrived damaged"),
         Message::List { txn, prefix, after } => {
             let after = after.map_or_else(String::new, |id| format!(" after {id:?}"));
@@ -331,6 +346,7 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::Corrupt { id } => format!("drops its copy of {id:?}, which was damaged"),
         Event::Discarded { chunks, bytes } => format!("drops {chunks} copies of {bytes} bytes"),
         Event::Restored { id } => format!("has put {id:?}, which had too few copies"),
+        Event::Moved { id, .. } => format!("has put {id:?} on an emptier target"),
         Event::LetGo { id, .. } => format!("lets {id:?} go, of which there are enough copies"),
         Event::DiskFailed => "its disk failed a write".to_owned(),
         Event::Ignored(IgnoredReason::Unsolicited) => "gets payload that it does not wait for".to_owned(),

@@ -29,6 +29,7 @@ mod cleaner;
 mod disks;
 mod faults;
 mod gateways;
+mod level;
 mod maps;
 mod node;
 mod objects;

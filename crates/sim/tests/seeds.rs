@@ -24,6 +24,7 @@ fn no_seed_fails_and_disks_go_through_everything() {
     let seen = [emptied, stopped, stopped_starting, refused, blackouts, spoiled];
     let excuses = [sim::Excuse::Full, sim::Excuse::LostDisk, sim::Excuse::Regrouped, sim::Excuse::DomainsDown];
     assert!(excuses.iter().all(|excuse| report.excuses.contains_key(excuse)), "{:?}", report.excuses);
+    assert!(report.moved.0 >= 30 && report.moved.1 >= 1_000, "{:?}", report.moved);
     assert!(emptied > 900 && seen.iter().all(|often| *often > 0), "{:?}", report.disks);
 }
 
@@ -36,9 +37,9 @@ fn a_seed_repeats_exactly() {
 
 /// Digests of some seeds. A change of the protocol, the store or the simulator changes them: put in what the test prints.
 const DIGESTS: [(u64, u64); 4] = [
-    (1, 8_490_250_459_092_864_169),
+    (1, 4_345_607_368_166_875_202),
     (2, 10_690_900_751_208_982_483),
-    (3, 7_479_390_376_546_126_778),
+    (3, 2_514_499_867_541_700_822),
     (4, 15_875_381_705_663_500_099),
 ];
 

@@ -62,6 +62,7 @@ impl Collector for Data {
         gauge("strayed_chunks", "Chunks that lack copies in their group, and have enough", health.strayed)?;
         gauge("unknown_groups", "Groups of which nobody says whether chunks lack copies", health.unknown_groups)?;
         gauge("restoring_chunks", "Chunks that are being put again", health.restoring)?;
+        gauge("moving_chunks", "Chunks that are being put on emptier targets", health.moving)?;
         gauge("whole", "1 when every chunk is known to have all its copies", health.whole.into())?;
         gauge("silent_targets", "Targets that do not answer", silent)
     }

@@ -55,6 +55,9 @@ pub enum Request {
         wanted: Wanted,
         /// It is done with so many copies, also when more are wanted.
         most: u8,
+        /// The only member of the group that is to have a copy beside those that there are, if it is to be a certain one: it is
+        /// done when that has one.
+        to: Option<NodeId>,
     },
     /// Fetch a chunk.
     Get {

@@ -214,14 +214,14 @@ impl Initiator {
                     let give_up_at = asked + context.config.give_up;
                     let wanted = Wanted::of(put.redundancy);
                     let ChunkPut { id, payload, removal, .. } = put;
-                    let (restores, most) = (false, u8::MAX);
-                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, asked, give_up_at };
+                    let (restores, most, to) = (false, u8::MAX, None);
+                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, to, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
-                Request::Restore { handle, id, payload, wanted, most } => {
+                Request::Restore { handle, id, payload, wanted, most, to } => {
                     let give_up_at = asked + context.config.give_up;
                     let (removal, restores) = (false, true);
-                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, asked, give_up_at };
+                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, to, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
                 Request::Get { handle, id, holders } => {
@@ -483,6 +483,9 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::Counted { .. }
         | Message::Presence { .. }
         | Message::Restore { .. }
+        | Message::Fill { .. }
+        | Message::Filled { .. }
+        | Message::Move { .. }
         | Message::Surplus { .. }
         | Message::Noted { .. } => return None,
     })

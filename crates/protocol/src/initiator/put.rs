@@ -66,8 +66,18 @@ pub(super) struct Job {
     pub(super) restores: bool,
     /// It is done with so many copies, also when more are wanted.
     pub(super) most: u8,
+    /// The only member that is to have a copy, whoever else has one.
+    pub(super) to: Option<NodeId>,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
+}
+
+impl Job {
+    /// What is to be reached.
+    fn goal(&self, context: &Context) -> Goal {
+        let most = if self.to.is_some() { 1 } else { self.most };
+        Goal::new(context.redundancy(self.wanted).at_most(most))
+    }
 }
 
 /// What came of it so far, over all rounds.
@@ -135,7 +145,7 @@ impl Put {
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
         let left = if job.removal { 0 } else { LED };
-        let goal = Goal::new(context.redundancy(job.wanted).at_most(job.most));
+        let goal = job.goal(context);
         let mut put = Self {
             txn,
             job,
@@ -180,14 +190,15 @@ impl Put {
 
     /// Finds the chunk's group, and its members in the order of the map.
     fn rank(&mut self, context: &Context) -> (GroupId, Vec<NodeId>) {
-        let (group, all) = members(&context.map, &self.job.id);
+        let (group, mut all) = members(&context.map, &self.job.id);
+        all.retain(|member| self.job.to.is_none_or(|to| to == *member));
         self.ranked = ClusterMap::ranked_among(&self.job.id, all.clone());
         (group, all)
     }
 
     /// Under a newer map the group may be another one, and so may the goal.
     pub(super) fn regroup(&mut self, context: &Context) {
-        self.progress.goal = Goal::new(context.redundancy(self.job.wanted).at_most(self.job.most));
+        self.progress.goal = self.job.goal(context);
         self.rank(context);
         for holder in core::mem::take(&mut self.progress.holders) {
             self.hold(context, holder);
@@ -276,7 +287,7 @@ impl Put {
 
     /// Whether this is the only copy, as far as those say who were asked.
     fn is_urgent(&self) -> bool {
-        self.job.restores && self.progress.rounds > 1 && self.progress.holders.len() <= 1
+        self.job.restores && self.job.to.is_none() && self.progress.rounds > 1 && self.progress.holders.len() <= 1
     }
 
     /// The targets that consistent hashing names for the missing pieces: first come the live ones, and last those that are down.

@@ -63,12 +63,12 @@ impl Copies<'_> {
     }
 
     /// Those that stay when there are too many: of members, in distinct failure domains, as many as each of those needs who want
-    /// something, rather those that hashing prefers.
-    pub(super) fn to_stay(&self, bug: Option<Bug>) -> Vec<(NodeId, Wanted)> {
+    /// something. `goes` says which of them rather go, the larger the rather; among equals hashing decides.
+    pub(super) fn to_stay(&self, bug: Option<Bug>, goes: impl Fn(NodeId) -> u64) -> Vec<(NodeId, Wanted)> {
         let mut here = self.all.clone();
         here.retain(|(holder, _)| self.members.contains(holder));
         let ranked = ClusterMap::ranked_among(&self.id, here.iter().map(|(holder, _)| *holder).collect());
-        here.sort_by_key(|(holder, _)| ranked.iter().position(|other| other == holder));
+        here.sort_by_cached_key(|(holder, _)| (goes(*holder), ranked.iter().position(|other| other == holder)));
         let mut stay: Vec<(NodeId, Wanted)> = Vec::new();
         for wanted in self.wanted(bug) {
             let redundancy = wanted.redundancy(self.map.redundancy());
@@ -77,7 +77,9 @@ impl Copies<'_> {
             let mut goal = self.map.goal(redundancy, &stays);
             for copy in here.iter().filter(covers) {
                 let domain = self.map.domain(copy.0).filter(|_| !stay.contains(copy));
-                if domain.and_then(|domain| goal.hold(redundancy.of_copy(), domain)).is_some() {
+                let is_few = stay.len() < redundancy.pieces() && !stay.contains(copy) && goes(copy.0) < u64::MAX;
+                let counts = domain.and_then(|domain| goal.hold(redundancy.of_copy(), domain)).is_some();
+                if counts || is_few && bug == Some(Bug::MoveIntoDomain) {
                     stay.push(*copy);
                 }
             }

@@ -30,11 +30,11 @@ pub(super) struct Surplus {
 
 impl Surplus {
     /// Which of these copies may go, if any. They may when nothing lacks of what is wanted.
-    pub(super) fn of(copies: &Copies<'_>, bug: Option<Bug>) -> Option<Self> {
+    pub(super) fn of(copies: &Copies<'_>, bug: Option<Bug>, goes: impl Fn(NodeId) -> u64) -> Option<Self> {
         if copies.are_few() {
             return None;
         }
-        let stay: BTreeMap<NodeId, Wanted> = copies.to_stay(bug).into_iter().collect();
+        let stay: BTreeMap<NodeId, Wanted> = copies.to_stay(bug, goes).into_iter().collect();
         let go: Vec<NodeId> =
             copies.all.iter().map(|(holder, _)| *holder).filter(|holder| !stay.contains_key(holder)).collect();
         let wanted = stay.values().copied().reduce(Wanted::and)?;
@@ -109,13 +109,18 @@ impl AllSurplus {
         self.open.values().map(|open| open.again).min()
     }
 
-    /// Begins with those that are due, and asks again whoever is late.
-    pub(super) fn wake(&mut self, turn: &mut Turn<'_>, mut new_txn: impl FnMut() -> TxnId) {
+    /// Asks again whoever is late, and begins with those that are due.
+    pub(super) fn wake(&mut self, turn: &mut Turn<'_>, new_txn: impl FnMut() -> TxnId) {
         let now = turn.now;
         for (txn, open) in self.open.iter_mut().filter(|(_, open)| open.again <= now) {
             open.ask(turn, *txn);
         }
         self.open.retain(|_, open| open.asked <= ASKED);
+        self.begin(turn, new_txn);
+    }
+
+    /// Begins with those that are due.
+    pub(super) fn begin(&mut self, turn: &mut Turn<'_>, mut new_txn: impl FnMut() -> TxnId) {
         while self.open.len() < AT_ONCE {
             let Some((id, surplus)) = self.due.pop_first() else { return };
             self.since.remove(&id);

@@ -103,6 +103,13 @@ pub enum Event {
         /// Which.
         id: ChunkId,
     },
+    /// A copy was put on an emptier target: the one here is to go.
+    Moved {
+        /// Of which chunk.
+        id: ChunkId,
+        /// Its bytes.
+        bytes: u64,
+    },
     /// A copy went, as there are enough others.
     LetGo {
         /// Of which chunk.

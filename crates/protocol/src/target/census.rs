@@ -7,7 +7,7 @@ use crate::id::{Epoch, GroupId};
 use crate::rng::mix;
 use crate::steward::{Steward, Turn};
 use crate::time::{Instant, Span};
-use crate::wire::{Ack, CensusRequest};
+use crate::wire::{Ack, CensusRequest, Fill};
 
 /// The stewards of this target's groups, as far as it is one or waits to become one.
 #[derive(Debug, Default)]
@@ -113,7 +113,10 @@ impl Target {
             _ if to != own => self.send(to, message),
             Message::Census(request) => self.census_asked(own, epoch, *request),
             Message::Counted { txn, holding } => self.counted(own, epoch, *txn, holding),
-            Message::Restore { txn, id, wanted } => self.restore(own, *txn, *id, *wanted),
+            Message::Restore { txn, id, wanted } => self.restore(own, *txn, *id, *wanted, None),
+            Message::Fill { txn } => self.fill_asked(own, *txn),
+            Message::Filled { txn, fill } => self.filled(own, *txn, *fill),
+            Message::Move { txn, id, wanted, to } => self.move_copy(own, epoch, *txn, (*id, *wanted), *to),
             Message::Probe { txn, id, wanted } => self.probe(own, *txn, *id, *wanted),
             Message::Surplus { txn, id, wanted, note } => self.surplus(own, epoch, (*txn, *id, *wanted), *note),
             Message::Noted { txn, note } => self.noted(own, *txn, *note),
@@ -163,6 +166,15 @@ impl Target {
     pub(super) fn noted(&mut self, from: NodeId, txn: TxnId, note: u64) {
         let taken = (0..self.census.groups.len())
             .any(|nth| self.with_steward(nth, |steward, turn| steward.noted(turn, from, txn, note)).unwrap_or(false));
+        if !taken {
+            self.event(Event::Ignored(IgnoredReason::Late));
+        }
+    }
+
+    /// Somebody says how full he is.
+    pub(super) fn filled(&mut self, from: NodeId, txn: TxnId, fill: Fill) {
+        let taken = (0..self.census.groups.len())
+            .any(|nth| self.with_steward(nth, |steward, _| steward.filled(from, txn, fill)).unwrap_or(false));
         if !taken {
             self.event(Event::Ignored(IgnoredReason::Late));
         }

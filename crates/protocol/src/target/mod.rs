@@ -8,6 +8,7 @@ mod census;
 mod clean;
 mod finished;
 mod lead;
+mod levelling;
 mod newer;
 mod pending;
 mod presence;
@@ -28,6 +29,7 @@ use census::Census;
 use clean::Marks;
 use finished::Finished;
 use lead::Lead;
+use levelling::Leaving;
 use pending::Pending;
 use presence::Presence;
 use receive::{Busy, Floor, Reservation};
@@ -106,6 +108,7 @@ pub struct Target {
     presence: Presence,
     made: Made,
     floor: Floor,
+    leaving: Leaving,
 }
 
 impl Target {
@@ -150,6 +153,7 @@ impl Target {
             presence: Presence::default(),
             made: Made::default(),
             floor: Floor::default(),
+            leaving: Leaving::default(),
         }
     }
 
@@ -230,6 +234,7 @@ impl Target {
             | Pending::Read { .. }
             | Pending::RestoreRead { .. }
             | Pending::Census { .. }
+            | Pending::Fill { .. }
             | Pending::Scrub { .. } => self.event(Event::Ignored(IgnoredReason::Busy)),
         }
     }
@@ -288,7 +293,10 @@ impl Target {
             Message::MapPart(part) => self.map_part(from, head.epoch, &part),
             Message::Census(request) => self.census_asked(from, head.epoch, request),
             Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
-            Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted),
+            Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted, None),
+            Message::Fill { txn } => self.fill_asked(from, txn),
+            Message::Filled { txn, fill } => self.filled(from, txn, fill),
+            Message::Move { txn, id, wanted, to } => self.move_copy(from, head.epoch, txn, (id, wanted), to),
             Message::Surplus { txn, id, wanted, note } => self.surplus(from, head.epoch, (txn, id, wanted), note),
             Message::Noted { txn, note } => self.noted(from, txn, note),
             Message::Presence { here } => self.presence(from, here, datagram),
@@ -381,6 +389,7 @@ impl Target {
             (Pending::Census { from, txn, epoch }, Completion::Counted(holding)) => {
                 self.census_counted(from, txn, epoch, holding);
             }
+            (Pending::Fill { from, txn }, Completion::Used(usage)) => self.fill_known(from, txn, &usage),
             (Pending::Surplus { from, txn, id }, Completion::Discarded { dropped, bytes, result }) => {
                 self.let_go((from, txn, id), dropped > 0, bytes, result);
             }

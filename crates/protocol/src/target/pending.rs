@@ -62,6 +62,10 @@ pub(super) enum Pending {
         from: NodeId,
         txn: TxnId,
     },
+    Fill {
+        from: NodeId,
+        txn: TxnId,
+    },
     Census {
         from: NodeId,
         txn: TxnId,

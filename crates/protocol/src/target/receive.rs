@@ -1,5 +1,6 @@
 //! Copies on their way in: bid, window, payload, write, acknowledgement.
 
+mod disk;
 mod maintenance;
 mod port;
 mod stage;
@@ -18,6 +19,7 @@ use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};
 
 pub(super) use maintenance::Floor;
+use maintenance::NEAR;
 pub(super) use port::Busy;
 use stage::Claim;
 pub(super) use stage::Stage;
@@ -184,7 +186,7 @@ impl Target {
         let mut earliest = (self.now + request.earliest).max(self.behind());
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
         let yields = self.yields(request);
-        let most = if yields { self.config.late } else { self.config.max_wait };
+        let most = if yields { NEAR } else { self.config.max_wait };
         if yields {
             earliest = self.left_over(earliest, transfer, request.size)?;
         } else {
@@ -229,32 +231,6 @@ impl Target {
             held -= bytes;
             (held + size <= self.config.receive_buffer).then_some(at.max(self.now))
         })
-    }
-
-    /// When a write of `size` that is handed over at `at` should be durable: behind those before it, of which the tentative
-    /// ones count by the share of them that is accepted.
-    fn disk_done(&self, at: Instant, size: u32) -> Instant {
-        // Chunks are mostly of one size, and what one takes is the same for all of it.
-        let (mut of, mut each) = (size, self.writes.ahead(size));
-        let mut sure = self.scrub_until.since(self.now);
-        let mut tentative = Span::ZERO;
-        for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
-            let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
-            let own = r.incoming.size();
-            if own != of {
-                (of, each) = (own, self.writes.ahead(own));
-            }
-            *sum = *sum + each;
-        }
-        let sure = sure.max(self.at_write());
-        self.writes.done(self.now, at, sure + self.accept_rate.scale(tentative), size)
-    }
-
-    /// How long the disk has been at the write that it does now. The next is expected to take at least as long: otherwise a disk
-    /// that hangs would look as fast as one that nobody has tried.
-    fn at_write(&self) -> Span {
-        let begun = |pending: &Pending| if let Pending::Write { begun, .. } = pending { Some(*begun) } else { None };
-        self.writes.at_work(self.now, self.oldest(begun))
     }
 
     /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
@@ -340,27 +316,6 @@ impl Target {
             self.drop_reservation(txn);
             self.bid(from, txn, round, Answer::HaveIt);
         }
-    }
-
-    /// What the disk will be busy with: all that is sure to come.
-    pub(super) fn disk_backlog(&self) -> Span {
-        self.backlog(|r| r.stage != Stage::Tentative)
-    }
-
-    /// The part of it that is with the disk.
-    pub(super) fn writing(&self) -> Span {
-        self.backlog(|r| r.stage == Stage::Writing)
-    }
-
-    fn backlog(&self, counts: impl Fn(&Reservation) -> bool) -> Span {
-        let writes = self.reservations.values().filter(|r| counts(r));
-        let each = writes.map(|r| self.writes.ahead(r.incoming.size()));
-        each.fold(self.scrub_until.since(self.now), |sum, each| sum + each).max(self.at_write())
-    }
-
-    /// What a write of `size` keeps the disk from the next one by, and what it takes by itself.
-    pub(super) fn write_times(&self, size: u32) -> (Span, Span) {
-        (self.writes.each(self.now, size), self.writes.done(self.now, self.now, Span::ZERO, size).since(self.now))
     }
 
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
@@ -533,6 +488,8 @@ impl Target {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
+        // Who counts on it wants it to stay.
+        self.leaving.stay(&id);
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage == Stage::Writing => {
                 self.tell(from, &Message::Ack { txn, ack: Ack::Pending });

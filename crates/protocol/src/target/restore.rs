@@ -6,13 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Ack, ChunkId, Effect, Event, Floor, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId,
+    Ack, Bug, ChunkId, Effect, Event, Floor, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target,
+    TxnId,
 };
 use crate::config::Config;
 use crate::initiator::{self, Initiator, PutError};
 use crate::limits;
 use crate::machine::{Input, Machine};
 use crate::redundancy::Wanted;
+use crate::steward;
 use crate::time::{Instant, Span};
 use crate::transport::{Selection, Transport};
 use crate::wire::HealthReport;
@@ -36,6 +38,8 @@ pub(super) struct Restoring {
 pub(super) struct Made {
     chunks: u64,
     bytes: u64,
+    moved: u64,
+    moved_bytes: u64,
 }
 
 /// A chunk that is to be put.
@@ -50,12 +54,14 @@ struct Job {
     payload: Bytes,
     /// With how many copies it is done, as no more can be had.
     most: u8,
+    /// The member that is to have it, when there are enough copies.
+    to: Option<NodeId>,
 }
 
 impl Job {
     fn request(&self, handle: u64) -> initiator::Request {
         let payload = self.payload.clone();
-        initiator::Request::Restore { handle, id: self.id, payload, wanted: self.wanted, most: self.most }
+        initiator::Request::Restore { handle, id: self.id, payload, wanted: self.wanted, most: self.most, to: self.to }
     }
 }
 
@@ -63,27 +69,39 @@ impl Restoring {
     fn job_of(&mut self, id: &ChunkId) -> Option<&mut Job> {
         self.jobs.values_mut().find(|job| job.id == *id)
     }
+
+    fn moving(&self) -> usize {
+        self.jobs.values().filter(|job| job.to.is_some()).count()
+    }
+
+    /// Whether there is room for another one. What has too few copies goes before what only moves.
+    fn has_place(&self, moves: bool) -> bool {
+        self.jobs.len() < limits::RESTORES && (!moves || self.moving() < limits::MOVES)
+    }
 }
 
 impl Target {
-    /// Whether a chunk is being put from here, as there are too few copies of it. It stays until that is over.
+    /// Whether a chunk is being put from here, as there are too few copies of it, or to move one. It stays until that is over.
     #[must_use]
     pub fn is_restoring(&self, id: &ChunkId) -> bool {
         self.restoring.as_ref().is_some_and(|restoring| restoring.jobs.values().any(|job| job.id == *id))
     }
 
-    /// A steward says that a chunk that is here has too few copies.
-    pub(super) fn restore(&mut self, from: NodeId, txn: TxnId, id: ChunkId, wanted: Wanted) {
+    /// A steward says that a chunk that is here has too few copies, or is to have one more in a certain place.
+    pub(super) fn restore(&mut self, from: NodeId, txn: TxnId, id: ChunkId, wanted: Wanted, to: Option<NodeId>) {
         let restoring = match &mut self.restoring {
             Some(restoring) => restoring,
             none => none.insert(Box::new(Restoring::new(&self.setup, &self.config))),
         };
         let is_new = match restoring.job_of(&id) {
             Some(job) => {
-                (job.steward, job.txn) = (from, txn);
+                // Another order waits until this one is done.
+                if job.to == to {
+                    (job.steward, job.txn) = (from, txn);
+                }
                 false
             }
-            None => restoring.jobs.len() < limits::RESTORES,
+            None => restoring.has_place(to.is_some()),
         };
         // It may be gone in a moment; if not, the steward says so again.
         let is_new = is_new && !self.is_judging(&id);
@@ -91,7 +109,8 @@ impl Target {
         let Some(restoring) = self.restoring.as_mut().filter(|_| is_new) else { return };
         let handle = restoring.next;
         restoring.next += 1;
-        restoring.jobs.insert(handle, Job { id, wanted, steward: from, txn, payload: Bytes::new(), most: u8::MAX });
+        let (payload, most) = (Bytes::new(), u8::MAX);
+        restoring.jobs.insert(handle, Job { id, wanted, steward: from, txn, payload, most, to });
         self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Restore { handle });
     }
 
@@ -144,7 +163,10 @@ impl Target {
         match result {
             Ok(payload) => {
                 job.payload = payload;
-                let request = job.request(handle);
+                let (request, order) = (job.request(handle), (job.steward, job.txn, job.id));
+                if job.to.is_some() && self.setup.bug == Some(Bug::Steward(steward::Bug::DropBeforeDurable)) {
+                    self.drop_at_once(order);
+                }
                 self.initiate(Input::Request(request));
             }
             Err(failure) => {
@@ -166,13 +188,16 @@ impl Target {
     /// What is known of the groups of which this target is the steward, and what it made again.
     pub(super) fn report_health(&mut self, to: NodeId, txn: TxnId) {
         let groups = self.health().take(limits::STEWARDED).collect();
-        let restoring = self.restoring.as_ref().map_or(0, |restoring| restoring.jobs.len()) as u16;
+        let jobs = self.restoring.as_ref().map_or(0, |restoring| restoring.jobs.len()) as u16;
+        let moving = self.restoring.as_ref().map_or(0, |restoring| restoring.moving()) as u16;
+        let restoring = jobs - moving;
         let epoch = self.setup.map.epoch;
         let silent: BTreeMap<NodeId, Instant> = self.silent().collect();
         let silent_for = |id: NodeId| (id, silent.get(&id).map(|since| self.now.since(*since)));
         let watched = self.watched().take(limits::WATCHED).map(silent_for).collect();
-        let (restored, restored_bytes) = (self.made.chunks, self.made.bytes);
-        let report = HealthReport { epoch, groups, restoring, restored, restored_bytes, watched };
+        let Made { chunks: restored, bytes: restored_bytes, moved, moved_bytes } = self.made;
+        let report =
+            HealthReport { epoch, groups, restoring, restored, restored_bytes, watched, moving, moved, moved_bytes };
         self.send(to, &Message::HealthReport { txn, report });
     }
 
@@ -210,6 +235,14 @@ impl Target {
     fn restore_ended(&mut self, handle: u64, failed: Option<PutError>) {
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
         match failed {
+            None if job.to.is_some() => {
+                let (id, bytes) = (job.id, job.payload.len() as u64);
+                self.made.moved += 1;
+                self.made.moved_bytes += bytes;
+                self.leaving.leave(id, bytes, self.now);
+                self.event(Event::Moved { id, bytes });
+                self.restored(handle, Ack::Durable);
+            }
             None => {
                 let ack = if job.most == u8::MAX { Ack::Durable } else { Ack::NoSpace };
                 let (id, bytes) = (job.id, job.payload.len() as u64);

@@ -54,6 +54,7 @@ impl Target {
         self.note_failure(result);
         if dropped {
             self.setup.chunks = self.setup.chunks.saturating_sub(1);
+            self.leaving.stay(&id);
             self.event(Event::LetGo { id, bytes });
         }
         let ack = if dropped { Ack::Unknown } else { Ack::Durable };

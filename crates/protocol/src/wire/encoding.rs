@@ -84,6 +84,9 @@ impl Message {
             Self::Surplus { .. } => 33,
             Self::Noted { .. } => 34,
             Self::Presence { .. } => 35,
+            Self::Fill { .. } => 36,
+            Self::Filled { .. } => 37,
+            Self::Move { .. } => 38,
         }
     }
 
@@ -122,14 +125,7 @@ impl Message {
                 out.put_slice(prefix);
                 put_after(after.as_ref(), out);
             }
-            Self::Listed { txn, ids, more } => {
-                out.put_u64_le(txn.0);
-                out.put_u8(u8::from(*more));
-                out.put_u8(ids.len() as u8);
-                for id in ids {
-                    out.put_slice(&id.encode());
-                }
-            }
+            Self::Listed { txn, ids, more } => put_listed(*txn, ids, *more, out),
             Self::Ping { txn } | Self::Mark { txn } | Self::Marked { txn } | Self::Usage { txn } => {
                 out.put_u64_le(txn.0)
             }
@@ -156,6 +152,9 @@ impl Message {
             | Self::Noted { .. }
             | Self::Health { .. }
             | Self::HealthReport { .. }
+            | Self::Fill { .. }
+            | Self::Filled { .. }
+            | Self::Move { .. }
             | Self::Presence { .. } => healing::put(self, out),
         }
     }
@@ -227,9 +226,18 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            28..=35 => healing::take(code, r)?,
+            28..=38 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
+    }
+}
+
+fn put_listed(txn: TxnId, ids: &[ChunkId], more: bool, out: &mut impl BufMut) {
+    out.put_u64_le(txn.0);
+    out.put_u8(u8::from(more));
+    out.put_u8(ids.len() as u8);
+    for id in ids {
+        out.put_slice(&id.encode());
     }
 }
 

@@ -3,7 +3,7 @@
 use bytes::BufMut;
 
 use super::codec::{Reader, put_after, take_after};
-use super::message::{CensusRequest, HealthReport, Message};
+use super::message::{CensusRequest, Fill, HealthReport, Message};
 use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::health::{Health, Lacks};
 use crate::id::{Epoch, GroupId, NodeId, TxnId};
@@ -34,6 +34,16 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
         Message::Health { txn } => out.put_u64_le(txn.0),
         Message::HealthReport { txn, report } => put_health(*txn, report, out),
         Message::Presence { here } => out.put_u8(u8::from(*here)),
+        Message::Fill { txn } => out.put_u64_le(txn.0),
+        Message::Filled { txn, fill } => {
+            [txn.0, fill.live, fill.room, fill.chunks].into_iter().for_each(|number| out.put_u64_le(number));
+        }
+        Message::Move { txn, id, wanted, to } => {
+            out.put_u64_le(txn.0);
+            out.put_slice(&id.encode());
+            out.put_u8(wanted.code());
+            out.put_u32_le(to.0);
+        }
         _ => {}
     }
 }
@@ -54,6 +64,17 @@ pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
         }),
         34 => Some(Message::Noted { txn: TxnId(r.u64()?), note: Some(r.u64()?).filter(|note| *note > 0)? }),
         35 => Some(Message::Presence { here: r.flag()? }),
+        36 => Some(Message::Fill { txn: TxnId(r.u64()?) }),
+        37 => {
+            let (txn, live, room, chunks) = (TxnId(r.u64()?), r.u64()?, r.u64()?, r.u64()?);
+            Some(Message::Filled { txn, fill: Fill { live, room, chunks } })
+        }
+        38 => Some(Message::Move {
+            txn: TxnId(r.u64()?),
+            id: r.chunk()?,
+            wanted: Wanted::from_code(r.u8()?)?,
+            to: NodeId(r.u32()?),
+        }),
         _ => None,
     }
 }
@@ -128,13 +149,20 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
         lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
         out.put_u32_le(lacks.strayed);
     }
+    let has_moved = report.moving > 0 || report.moved > 0;
     // Left out where nobody is watched, as from targets that do not know of it.
-    if !report.watched.is_empty() {
+    if !report.watched.is_empty() || has_moved {
         out.put_u8(report.watched.len() as u8);
         for (id, silent) in &report.watched {
             out.put_u32_le(id.0);
             out.put_u32_le(silent.map_or(0, |silent| (silent.as_nanos() / 1_000_000) as u32 + 1));
         }
+    }
+    // The same where nothing moved.
+    if has_moved {
+        out.put_u16_le(report.moving);
+        out.put_u64_le(report.moved);
+        out.put_u64_le(report.moved_bytes);
     }
 }
 
@@ -157,6 +185,8 @@ fn take_health(r: &mut Reader<'_>) -> Option<Message> {
         let (id, millis) = (NodeId(r.u32()?), r.u32()?);
         watched.push((id, millis.checked_sub(1).map(|millis| Span::from_millis(millis.into()))));
     }
-    let report = HealthReport { epoch, groups, restoring, restored, restored_bytes, watched };
+    let (moving, moved, moved_bytes) = if r.at_end() { (0, 0, 0) } else { (r.u16()?, r.u64()?, r.u64()?) };
+    let report =
+        HealthReport { epoch, groups, restoring, restored, restored_bytes, watched, moving, moved, moved_bytes };
     Some(Message::HealthReport { txn, report })
 }

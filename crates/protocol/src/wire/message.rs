@@ -178,6 +178,30 @@ pub enum Message {
         /// What stands for it, to whoever noted it; not 0.
         note: u64,
     },
+    /// Target to target: how full are you?
+    Fill {
+        /// Which transaction.
+        txn: TxnId,
+    },
+    /// Target to target: so full.
+    Filled {
+        /// Which transaction.
+        txn: TxnId,
+        /// That.
+        fill: Fill,
+    },
+    /// Target to target: put a chunk of which you have a copy on one certain member of its group, which is emptier. The answer is an
+    /// [`Ack`], as to [`Restore`](Self::Restore).
+    Move {
+        /// Which transaction.
+        txn: TxnId,
+        /// The chunk.
+        id: ChunkId,
+        /// What the new copy is to be kept for.
+        wanted: Wanted,
+        /// Who is to have it.
+        to: NodeId,
+    },
     /// Initiator to target: what do you know as a steward, and what did you make again?
     Health {
         /// Which transaction.
@@ -211,6 +235,42 @@ pub struct HealthReport {
     pub restored_bytes: u64,
     /// Whom it watches, and for how long each that is silent was; [`WATCHED`](crate::limits::WATCHED) at most.
     pub watched: Vec<(NodeId, Option<Span>)>,
+    /// Chunks that it is putting on emptier targets.
+    pub moving: u16,
+    /// Chunks that it has put there since it was started.
+    pub moved: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+}
+
+impl HealthReport {
+    /// That of a target that knows of no group, and did nothing.
+    #[must_use]
+    pub const fn of(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            groups: Vec::new(),
+            restoring: 0,
+            restored: 0,
+            restored_bytes: 0,
+            watched: Vec::new(),
+            moving: 0,
+            moved: 0,
+            moved_bytes: 0,
+        }
+    }
+}
+
+/// How full a target is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// Bytes of the chunks that it holds, and of those that are on their way to it, without those of which it has put copies
+    /// elsewhere, so that its own are about to go.
+    pub live: u64,
+    /// Bytes that chunks may take in all; 0 when it takes none.
+    pub room: u64,
+    /// Chunks that it holds.
+    pub chunks: u64,
 }
 
 /// A question of a census.
@@ -438,6 +498,9 @@ impl Message {
             Self::Restore { .. } => "restore",
             Self::Surplus { .. } => "surplus",
             Self::Noted { .. } => "noted",
+            Self::Fill { .. } => "fill",
+            Self::Filled { .. } => "filled",
+            Self::Move { .. } => "move",
             Self::Health { .. } => "health",
             Self::HealthReport { .. } => "health-report",
             Self::Presence { .. } => "presence",

@@ -1,6 +1,7 @@
 //! Whole conversations on a perfect network with a fixed delay: the machines alone, without a driver's tricks.
 
 mod fewer;
+mod level;
 mod network;
 mod restore;
 

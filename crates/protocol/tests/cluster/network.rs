@@ -38,6 +38,12 @@ pub(super) struct Cluster {
     pub(super) sequence: u64,
     pub(super) wakes: BTreeMap<NodeId, Instant>,
     pub(super) dead: BTreeSet<NodeId>,
+    /// Copies that were written.
+    pub(super) written: u64,
+    /// Bytes that the chunks of a target may take.
+    pub(super) room: u64,
+    /// How many more those of some.
+    pub(super) more_room: BTreeMap<NodeId, u64>,
     pub(super) events: Vec<Event>,
     pub(super) sent: BTreeMap<&'static str, usize>,
     /// Whose payload reached the initiator, in order.
@@ -85,6 +91,9 @@ impl Cluster {
             sequence: 0,
             wakes: BTreeMap::new(),
             dead: BTreeSet::new(),
+            written: 0,
+            room: 1 << 30,
+            more_room: BTreeMap::new(),
             events: Vec::new(),
             sent: BTreeMap::new(),
             fetched: Vec::new(),
@@ -127,7 +136,9 @@ impl Cluster {
     }
 
     pub(super) fn effect(&mut self, node: NodeId, op: protocol::id::OpId, effect: Effect) {
+        let room = self.room + self.more_room.get(&node).copied().unwrap_or(0);
         let disk = self.disks.entry(node).or_default();
+        let live = disk.values().map(|bytes| bytes.len() as u64).sum();
         let (delay, completion) = match effect {
             Effect::Lookup { id, promise } => {
                 promise.into_iter().for_each(|promise| self.stamps.entry((node, id)).or_default().keep(promise));
@@ -136,11 +147,12 @@ impl Cluster {
             Effect::Write { id, pieces, verify, promise, .. } => {
                 let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
                 if good {
+                    self.written += 1;
                     self.stamps.entry((node, id)).or_default().keep(promise);
                     disk.insert(id, pieces.concat().into());
                 }
                 let result = if good { Ok(()) } else { Err(WriteFailure::BadHash) };
-                (DISK, Completion::Written { result, free: 1 << 30 })
+                (DISK, Completion::Written { result, free: room.saturating_sub(live) })
             }
             Effect::Read { id } => {
                 let read = disk.get(&id).cloned().ok_or(ReadFailure::Missing);
@@ -173,7 +185,11 @@ impl Cluster {
                 let _ = held.map(|id| Counted { id: *id, wanted: Wanted::BY_MAP }).all(|copy| count.add(copy));
                 (DISK, Completion::Counted(count.finish()))
             }
-            Effect::Usage => (Span::ZERO, Completion::Used(protocol::wire::Usage::default())),
+            Effect::Usage => {
+                // What is dead is won back at once.
+                let dead = 0;
+                (Span::ZERO, Completion::Used(protocol::wire::Usage { live, dead, ..Default::default() }))
+            }
             Effect::Scrub { .. } => {
                 let bad: Vec<ChunkId> = disk.keys().copied().collect();
                 disk.clear();

@@ -105,6 +105,11 @@ impl World<'_> {
                 // A put does not know of the copies that a holder makes.
                 self.open.values_mut().for_each(|asked| asked.share(chunk));
             }
+            target::Event::Moved { id: chunk, .. } => {
+                self.note(23, id, 0, || trace::target_event(&event));
+                self.open.values_mut().for_each(|asked| asked.share(chunk));
+                self.moves();
+            }
             target::Event::LetGo { id: chunk, .. } => {
                 self.note(22, id, 0, || trace::target_event(&event));
                 self.lets_go(id, chunk);

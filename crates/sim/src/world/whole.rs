@@ -16,6 +16,8 @@ const PAUSE: Span = Span::from_millis(50);
 pub(super) struct State {
     next: Option<Instant>,
     whole: bool,
+    /// When a copy was put on an emptier target last.
+    pub(super) moved: Option<Instant>,
 }
 
 impl World<'_> {
@@ -38,7 +40,7 @@ impl World<'_> {
 
     /// What is not as it should be, and can be.
     pub(super) fn not_whole(&self) -> Option<String> {
-        self.lacking().or_else(|| self.too_many())
+        self.lacking().or_else(|| self.too_many()).or_else(|| self.not_level())
     }
 
     /// A chunk with too few copies, and why that is no excuse.
@@ -92,7 +94,7 @@ impl World<'_> {
     }
 
     /// Whether a target takes chunks, also the largest.
-    fn has_room(&self, id: NodeId) -> bool {
+    pub(super) fn has_room(&self, id: NodeId) -> bool {
         let needs = 2 * self.scenario.largest + 2 * self.scenario.disks.segment;
         match self.nodes.get(&id).map(|node| &node.machine) {
             Some(NodeMachine::Target(_, disk)) => !disk.has_failed() && disk.space().free >= needs,

@@ -101,7 +101,7 @@ impl Put {
     /// that heals.
     pub(super) fn lacks_domains(&self, context: &Context) -> bool {
         let alive: Vec<NodeId> = self.ranked.iter().copied().filter(|n| !context.is_down(*n)).collect();
-        let is_alive = !alive.is_empty();
+        let is_alive = !alive.is_empty() || self.job.to.is_some();
         let left = alive.into_iter().filter(|n| !self.progress.full.contains(n));
         self.progress.counted >= super::ASKED && is_alive && !context.would_meet(self.enough(context), left)
     }

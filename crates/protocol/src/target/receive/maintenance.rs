@@ -29,6 +29,9 @@ impl Floor {
     }
 }
 
+/// A window for maintenance begins within this time. One that is farther away is mostly wanted by a client before it begins.
+pub(super) const NEAR: Span = Span::from_millis(3);
+
 /// Of the room for what arrives, maintenance has so small a part, that clients do not wait for it.
 const BUFFER: u64 = 4;
 
@@ -53,7 +56,8 @@ impl Target {
         Ok(earliest.max(self.now + self.disk_ahead().less(transfer)))
     }
 
-    /// A client asks for a window: those of maintenance that would be in its way go back.
+    /// A client asks for a window: those of maintenance go back that would be in its way for longer than one of them takes. When all went
+    /// back, those that were asked for most would be had least, and maintenance would only negotiate.
     pub(super) fn take_back(&mut self, earliest: Instant, transfer: Span, request: &PutRequest, asked: Instant) {
         let yielding: Vec<TxnId> = self.yielding().collect();
         if yielding.is_empty() {
@@ -61,8 +65,12 @@ impl Target {
         }
         let mut without = self.inward.clone();
         yielding.iter().for_each(|txn| without.remove(*txn));
-        let (start, _) = Self::both_free(&without, earliest, transfer, request, asked);
-        self.give_back(start, start + transfer);
+        let start = |calendar| Self::both_free(calendar, earliest, transfer, request, asked).0;
+        let (sooner, later) = (start(&without), start(&self.inward));
+        // One of maintenance is as short as that of a client.
+        if later > sooner + transfer {
+            self.give_back(sooner, sooner + transfer);
+        }
     }
 
     /// Those windows that may go back.
