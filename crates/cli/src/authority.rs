@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use node::ClusterConfig;
-use protocol::proposer::{Proposed, Proposer, Step};
+use protocol::proposer::{Proposer, Step};
 
 pub(crate) use protocol::proposer::Verdict;
 
@@ -24,13 +24,6 @@ pub(crate) trait MapAuthority: Send + Sync {
     fn propose(&self, from: &ClusterConfig, next: &ClusterConfig) -> anyhow::Result<Verdict>;
     /// Where, for people.
     fn place(&self) -> String;
-}
-
-impl Proposed for ClusterConfig {
-    fn is_same(&self, other: &Self) -> bool {
-        let documents = (self.document(), other.document());
-        self.epoch == other.epoch && matches!(documents, (Some(one), Some(other)) if one.digest() == other.digest())
-    }
 }
 
 /// Has a change decided, with so many proposals at most: `make` says which map follows the newest one, or that there is nothing to
@@ -110,9 +103,12 @@ mod tests {
     use super::*;
 
     fn config(epoch: u32, copies: u8) -> ClusterConfig {
-        let target = |n: u32| format!("[[target]]\nid = {n}\naddress = \"127.0.0.1:{n}\"\ndomain = \"d{n}\"\ncapacity = \"1GiB\"\n");
+        let target = |n: u32| {
+            format!("[[target]]\nid = {n}\naddress = \"127.0.0.1:{n}\"\ndomain = \"d{n}\"\ncapacity = \"1GiB\"\n")
+        };
         let targets: Vec<String> = (1..=4).map(target).collect();
-        let text = format!("cluster = \"c\"\nepoch = {epoch}\ncopies = {copies}\n{}", targets.join(""));
+        let text =
+            format!("cluster = \"c\"\nepoch = {epoch}\ncopies = {copies}\nkey_file = \"k\"\n{}", targets.join(""));
         ClusterConfig::parse(&text, Path::new("cluster.toml")).expect("a good map")
     }
 

@@ -93,7 +93,11 @@ mod tests {
         let single = Redundancy::Copies(1);
         assert_eq!(check(&map, &one, &plan(&map, &one), [single], None), Err(Stays::LastCopies(Some(single))));
         let two = [NodeId(2), NodeId(5)];
-        assert_eq!(check(&map, &two, &plan(&map, &two), [], None), Err(Stays::LastCopies(None)), "two of three are enough");
+        assert_eq!(
+            check(&map, &two, &plan(&map, &two), [], None),
+            Err(Stays::LastCopies(None)),
+            "two of three are enough"
+        );
     }
 
     #[test]

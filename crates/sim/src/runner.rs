@@ -26,6 +26,8 @@ pub struct Report {
     pub excuses: BTreeMap<Excuse, (u64, u64)>,
     /// What happened to the disks, over all.
     pub disks: crate::disks::Seen,
+    /// What became of cluster maps that gateways proposed, over all.
+    pub governed: crate::governing::Governed,
     /// Seeds that failed, and why; in order of the seed.
     pub failures: Vec<(u64, String)>,
 }
@@ -77,6 +79,7 @@ pub fn check_seeds(
                         (*seeds, *all) = (*seeds + 1, *all + times);
                     }
                     report.disks.add(&outcome.disks);
+                    report.governed.add(&outcome.governed);
                     report.failures.extend(outcome.failure.map(|why| (seed, why)));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }

@@ -11,6 +11,7 @@ use store::backend::Spot;
 
 use crate::cleaning::Cleaning;
 use crate::disks::{Disks, Spoil};
+use crate::governing::Governing;
 use crate::layout::Layout;
 use crate::object::Objects;
 use crate::planted::Planted;
@@ -101,6 +102,8 @@ pub struct Scenario {
     pub objects: Option<Objects>,
     /// Half of the payload chunks that initiators put are kept so, and not as the map says.
     pub redundancy: Option<Redundancy>,
+    /// Gateways that propose cluster maps; then all maps but the first are theirs.
+    pub governing: Option<Governing>,
     /// A planted defect.
     pub planted: Option<Planted>,
 }
@@ -141,6 +144,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         get_choice: if gets.chance(1, 3) { GetChoice::Best } else { GetChoice::FirstGood },
         census_interval: often(&mut census),
         watch_interval: often(&mut census),
+        // With one, two stewards often look at a chunk at the same time.
+        steward_after: if census.chance(1, 3) { 1 } else { 3 },
         hedge_percent: if gets.chance(1, 2) { 1 + gets.below(100) as u8 } else { 0 },
         ..Config::default()
     };
@@ -224,9 +229,11 @@ impl Scenario {
             cleaning,
             objects,
             redundancy: None,
+            governing: None,
             planted,
         };
         scenario.wait_for_the_slowest();
+        scenario.govern();
         scenario.mix_redundancies();
         scenario
     }
@@ -235,6 +242,23 @@ impl Scenario {
     /// restores a chunk just then counts on all copies that there are.
     pub(crate) fn quiet_passes(&self, least: u32) -> u32 {
         if self.config.census_interval == Span::ZERO { least } else { least + 2 }
+    }
+
+    /// In half of the seeds with plain initiators gateways propose the maps. Where these take out who is down, nothing else is silent
+    /// for as long, and who is lost for good is not all that has something.
+    fn govern(&mut self) {
+        if self.objects.is_some() || self.cleaning.is_some() {
+            return;
+        }
+        let Some(governing) = Governing::draw(self.seed, &self.layout) else { return };
+        self.layout.maps.truncate(1);
+        governing.configure(self.seed, &mut self.config);
+        if governing.takes_out() {
+            self.disks.restless = 0;
+            (self.layout.blackout, self.layout.domain_cuts, self.partitions) = (None, 0, 0);
+            self.layout.may_lack = self.layout.may_lack.filter(|lacking| *lacking == 0);
+        }
+        self.governing = Some(governing);
     }
 
     /// In half of the seeds, part of what is put has fewer copies than the rest, or more.
@@ -248,7 +272,10 @@ impl Scenario {
             Some(objects) => {
                 objects.redundancy = drawn.filter(|drawn| !self.layout.loses_all_but_one_of_kept(*drawn));
             }
-            None => self.redundancy = drawn,
+            None => {
+                let takes_out = self.governing.as_ref().is_some_and(Governing::takes_out);
+                self.redundancy = drawn.filter(|drawn| !takes_out || drawn.pieces() > 1);
+            }
         }
     }
 
