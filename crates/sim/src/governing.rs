@@ -41,6 +41,8 @@ pub struct Governing {
     pub dead: Vec<(NodeId, Span)>,
     /// Targets of several failure domains that a switch cuts off for longer than it takes until one is out.
     pub switch: Option<(Vec<NodeId>, Period)>,
+    /// Those of them that are reached last, and when.
+    pub last: (Vec<NodeId>, Span),
 }
 
 /// How often things happened.
@@ -112,6 +114,7 @@ impl Governing {
             out_after: Span::ZERO,
             dead: Vec::new(),
             switch: None,
+            last: (Vec::new(), Span::ZERO),
         };
         if rng.chance(1, 2) {
             governing.draw_losses(&mut rng, layout);
@@ -149,6 +152,8 @@ impl Governing {
             }
             let begins = Span::from_millis(300 + rng.below(400));
             let ends = begins + self.out_after + Span::from_millis(100 + rng.below(300));
+            let last = one_domain(&domains, &silent);
+            self.last = (last, ends + Span::from_millis(150 + rng.below(150)));
             self.switch = Some((silent, (begins, ends)));
         }
     }
@@ -193,4 +198,9 @@ impl Governing {
             }
         }
     }
+}
+
+/// The targets of one domain of those that are silent.
+fn one_domain(domains: &[Vec<NodeId>], silent: &[NodeId]) -> Vec<NodeId> {
+    domains.iter().find(|domain| domain.iter().all(|id| silent.contains(id))).cloned().unwrap_or_default()
 }

@@ -39,7 +39,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 67] = [
+    pub const ALL: [Self; 66] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -102,7 +102,6 @@ impl Planted {
         Self::Store(store::Bug::ForgetWanted),
         Self::Store(store::Bug::CountUnread),
         Self::Target(Bug::Steward(steward::Bug::CountMoved)),
-        Self::Store(store::Bug::RepairBad),
         Self::Proposer(proposer::Bug::UseUndecided),
         Self::DecideWithoutComparing,
         Self::Detector(detector::Bug::TakeOutAllSilent),

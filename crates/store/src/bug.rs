@@ -31,8 +31,6 @@ pub enum Bug {
     ForgetWanted,
     /// A census counts what the disk does not read.
     CountUnread,
-    /// A copy that is read to be put again is not checked, nor is one that is taken from another target.
-    RepairBad,
     /// A record that a compaction moves has the marks and promises of when the compaction began.
     StaleStamps,
     /// Compaction and tombstones have no room of their own.
@@ -66,7 +64,6 @@ impl Bug {
             Self::NameUnpromised => "name-unpromised",
             Self::ForgetWanted => "forget-wanted",
             Self::CountUnread => "count-unread",
-            Self::RepairBad => "repair-bad",
             Self::StaleStamps => "stale-stamps",
             Self::NoReserve => "no-reserve",
             Self::MiscountAhead => "miscount-ahead",

@@ -560,15 +560,6 @@ impl Store {
         }
     }
 
-    /// The bytes where the index has a chunk, whatever they are.
-    fn read_unchecked(&self, id: &ChunkId) -> Result<Bytes, ReadError> {
-        let place = *self.index().get(id).ok_or(ReadError::Missing)?;
-        let mut buffer = vec![0; place.len as usize];
-        let offset = place.offset() + RECORD_HEADER;
-        self.backend.read_at(&segment_name(place.segment), offset, &mut buffer).map_err(|error| read_error(&error))?;
-        Ok(Bytes::from(buffer))
-    }
-
     fn read_place(&self, id: &ChunkId, place: RecordLocation) -> Result<Bytes, ReadError> {
         let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
         match self.backend.read_at(&segment_name(place.segment), place.offset(), &mut buffer) {

@@ -189,7 +189,6 @@ impl Store {
             match write.change {
                 Change::Append { id, pieces, verify, promise, removal } => {
                     group.bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-                    let verify = verify && !(promise.restores && self.has(Bug::RepairBad));
                     let result = if verify && !id.matches(pieces.iter().map(|piece| &piece[..])) {
                         Err(WriteFailure::BadHash)
                     } else {
@@ -224,10 +223,7 @@ impl Store {
     pub fn answer(&self, read: Read, report: &mut impl Report) -> u64 {
         let (bytes, completion) = match read.kind {
             ReadKind::Chunk(id) => {
-                let result = match self.read(&id) {
-                    Err(ReadError::Corrupt) if self.has(Bug::RepairBad) => self.read_unchecked(&id),
-                    read => read,
-                };
+                let result = self.read(&id);
                 if let Err(error) = &result {
                     report.trouble(Trouble::Read(id, error.clone()));
                 }

@@ -119,7 +119,12 @@ impl World<'_> {
             events.extend([(*at, Event::Crash(*gateway)), (*back, Event::Start(*gateway))]);
         }
         if let Some((silent, (begins, ends))) = &settings.switch {
-            events.extend([(*begins, Event::Switch(silent.clone())), (*ends, Event::Switch(Vec::new()))]);
+            let (last, back) = &settings.last;
+            events.extend([
+                (*begins, Event::Switch(silent.clone())),
+                (*ends, Event::Switch(last.clone())),
+                (*back, Event::Switch(Vec::new())),
+            ]);
         }
         let authority = Authority::new(first, settings.partitions.clone(), settings.outage, now);
         let governors = (0..settings.gateways).map(|_| self.new_governor(settings.out_after)).collect();
@@ -452,7 +457,7 @@ impl World<'_> {
     /// Whether it has to.
     pub(super) fn heals_later(&mut self) -> bool {
         let Some(state) = &mut self.governing else { return false };
-        let switch = state.settings.switch.as_ref().map_or(Span::ZERO, |(_, (_, ends))| *ends);
+        let switch = state.settings.last.1;
         let open = state
             .governors
             .iter()
