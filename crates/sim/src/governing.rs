@@ -193,6 +193,8 @@ impl Governing {
         let mut rng = Rng::new(seed).fork(71);
         if self.takes_out() {
             config.watch_interval = Span::from_millis(10 + rng.below(20));
+            // Who stops on purpose and dies before it is back has this long again.
+            config.restart_within = Span::from_millis(50 + rng.below(200));
             if config.census_interval == Span::ZERO {
                 config.census_interval = Span::from_millis(20 + rng.below(200));
             }
