@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
+use node::ClusterConfig;
 use protocol::detector::{Detector, Held, Rules, Testimony, Verdict};
 use protocol::id::{Epoch, NodeId};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
+use protocol::take_out;
 use protocol::time::Span;
 use protocol::wire::HealthReport;
 
 use crate::api::{DownInfo, HealthInfo};
-use crate::authority::{self, MapAuthority};
+use crate::authority::{self, Decided, MapAuthority};
 use crate::change::{self, Change, Stored};
 use crate::gateway::Cluster;
 
@@ -61,7 +63,7 @@ impl Down {
             self.settled = Some(map.epoch);
         }
         self.forget_previous_in_time(map, health.whole);
-        let said: Vec<Testimony> = reports.iter().map(testimony).collect();
+        let said: Vec<Testimony> = reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
         let since_start = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = protocol::time::Instant::from_nanos(since_start);
         let Verdict { down, out, held } = self.detector.look(now, map, &said, unanswered);
@@ -119,34 +121,31 @@ impl Down {
 
     /// Has a map decided without these targets. What is in the way may be gone at the next look.
     fn take_out(&self, out: &[NodeId]) -> anyhow::Result<()> {
-        let present = self.authority.newest()?;
+        // Where another changes the map just now, it is looked at anew a moment later.
+        match authority::decide(&*self.authority, 1, |present| self.without(present, out))? {
+            // Where there is nothing to change, that is decided, and comes to this gateway in a moment.
+            Decided::Changed | Decided::Nothing => Ok(()),
+            Decided::Outrun => bail!("the cluster map was changed by somebody else just now"),
+        }
+    }
+
+    /// The map without these targets, if it has them and may be without.
+    fn without(&self, present: &ClusterConfig, out: &[NodeId]) -> anyhow::Result<Option<ClusterConfig>> {
         let is_there = |id: &u32| present.targets.iter().any(|target| target.id == *id);
         let remove: Vec<u32> = out.iter().map(|id| id.0).filter(is_there).collect();
         if remove.is_empty() {
-            // That is decided, and comes to this gateway in a moment.
-            return Ok(());
+            return Ok(None);
         }
         let status = self.cluster.status()?;
         ensure!(status.epoch == present.epoch, "the cluster map was changed a moment ago");
         let stored = Stored::of(&status)?;
+        let gone: Vec<NodeId> = remove.iter().copied().map(NodeId).collect();
         let rules = change::Rules { stored: &stored, classes: &self.classes, drop_copies: false };
-        let (next, plan) = change::next(&present, &Change { remove, ..Change::default() }, &rules)?;
-        for redundancy in self.classes.values() {
-            plan.map.can_keep(*redundancy)?;
+        let (next, plan) = change::next(present, &Change { remove, ..Change::default() }, &rules)?;
+        let ways = self.classes.values().copied();
+        if let Err(stays) = take_out::check(&present.map()?, &gone, &plan, ways, self.settled) {
+            bail!("{stays}");
         }
-        ensure!(
-            !plan.forgets || self.settled == Some(Epoch(present.epoch)),
-            "the map has a layout before it, where some of what is stored may still be, and the next one would forget that"
-        );
-        match self.authority.propose(&present, &next)? {
-            authority::Verdict::Decided => Ok(()),
-            authority::Verdict::Conflict => bail!("the cluster map was changed by somebody else just now"),
-        }
+        Ok(Some(next))
     }
-}
-
-fn testimony((witness, report): &(NodeId, HealthReport)) -> Testimony {
-    let watched = report.watched.iter().map(|(id, _)| *id).collect();
-    let silent = report.watched.iter().filter_map(|(id, silent)| Some((*id, (*silent)?))).collect();
-    Testimony { witness: *witness, watched, silent }
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use node::Client;
-use protocol::health::Lacks;
 use protocol::id::{Epoch, GroupId, NodeId};
 use protocol::map::ClusterMap;
+use protocol::overview::Overview;
 use protocol::wire::HealthReport;
 
 use crate::api::{DownInfo, Happened, HealthInfo};
@@ -205,43 +205,23 @@ impl Seen {
     }
 }
 
-/// What all stewards say of their groups. Where two say something of one group, the worse counts. While somebody is silent, what the
-/// stewards say may be from before that; and what was found by another map says nothing of the groups of this epoch.
+/// What all stewards say of their groups.
 fn summary(
     epoch: Epoch,
     groups: impl Iterator<Item = GroupId>,
     reports: &[(NodeId, HealthReport)],
     is_silent: bool,
 ) -> HealthInfo {
-    let mut known: BTreeMap<GroupId, (Lacks, bool)> = BTreeMap::new();
-    let current = reports.iter().filter(|(_, report)| report.epoch == epoch);
-    for (group, health) in current.flat_map(|(_, report)| &report.groups) {
-        let (lacks, whole) = known.entry(*group).or_insert((health.lacks, true));
-        *whole &= health.whole;
-        if health.lacks.at_risk() > lacks.at_risk() {
-            *lacks = health.lacks;
-        }
-    }
-    let (mut all, mut whole, mut unknown_groups) = (Lacks::default(), true, 0);
-    for group in groups {
-        match known.get(&group) {
-            Some((lacks, is_whole)) => {
-                all.add(lacks);
-                whole &= is_whole;
-            }
-            None => unknown_groups += 1,
-        }
-    }
+    let Overview { lacks, unknown_groups, whole } = Overview::of(epoch, groups, reports, is_silent);
     let sum = |of: fn(&HealthReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum();
-    let restoring = sum(|report| u64::from(report.restoring));
-    let counted = (1_u32..).zip(all.at_risk).filter(|(_, chunks)| *chunks > 0);
+    let counted = (1_u32..).zip(lacks.at_risk).filter(|(_, chunks)| *chunks > 0);
     HealthInfo {
-        at_risk: all.at_risk(),
-        whole: !is_silent && whole && unknown_groups == 0 && restoring == 0 && all.is_none(),
+        at_risk: lacks.at_risk(),
+        whole,
         at_risk_by_copies: counted.map(|(copies, chunks)| (copies.to_string(), u64::from(chunks))).collect(),
-        strayed: u64::from(all.strayed),
-        unknown_groups,
-        restoring,
+        strayed: u64::from(lacks.strayed),
+        unknown_groups: unknown_groups as u64,
+        restoring: sum(|report| u64::from(report.restoring)),
         restored_chunks: sum(|report| report.restored),
         restored_bytes: sum(|report| report.restored_bytes),
         moving: sum(|report| u64::from(report.moving)),
@@ -278,7 +258,7 @@ fn read(path: &Path) -> io::Result<VecDeque<Happened>> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::health::Health;
+    use protocol::health::{Health, Lacks};
 
     use super::*;
 

@@ -68,6 +68,8 @@ pub struct Config {
     pub scrub_bytes: u64,
     /// How often the steward of a group looks whether all chunks have their copies; zero is never.
     pub census_interval: Span,
+    /// After how many such times without a question from its steward the next member in line is steward, too.
+    pub steward_after: u8,
     /// How often a target asks a few others whether they are there; zero is never.
     pub watch_interval: Span,
     /// How long one that stopped on purpose is not called silent.
@@ -101,6 +103,7 @@ impl Default for Config {
             scrub_interval: Span::from_secs(1),
             scrub_bytes: 1 << 20,
             census_interval: Span::ZERO,
+            steward_after: 3,
             watch_interval: Span::ZERO,
             restart_within: Span::from_secs(120),
         }

@@ -2,7 +2,8 @@
 //!
 //! Down is not out. A target is taken out when it was down for [`Rules::out_after`], and what it had is made again elsewhere. Nobody
 //! is while more than one failure domain, or a third of all targets, fell silent at about the same time: that is a switch or the
-//! power rather than disks, and copying would make it worse. Then a person decides.
+//! power rather than disks, and copying would make it worse. Then a person decides. Who is still down when the others are back has
+//! all the time again: the last server that boots after a power failure is not lost.
 //!
 //! Nothing that was acknowledged rests on it: whoever is taken out wrongly had copies that others have as well.
 
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::NodeId;
 use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
+use crate::wire::HealthReport;
 
 /// How many have to say that a target is silent, as far as so many of its witnesses answer.
 const VOICES: usize = 2;
@@ -43,10 +45,31 @@ pub struct Testimony {
     pub silent: Vec<(NodeId, Span)>,
 }
 
+/// Defects that can be planted to prove that the simulator's checkers bite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Take out all that are silent for long, also when they fell silent together.
+    TakeOutAllSilent,
+    /// Whoever is still down when others are back that fell silent with it was down alone all the time.
+    CountAllTheTime,
+}
+
+impl Testimony {
+    /// What a target says in its report.
+    #[must_use]
+    pub fn of(witness: NodeId, report: &HealthReport) -> Self {
+        let watched = report.watched.iter().map(|(id, _)| *id).collect();
+        let silent = report.watched.iter().filter_map(|(id, silent)| Some((*id, (*silent)?))).collect();
+        Self { witness, watched, silent }
+    }
+}
+
 /// A target that is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Down {
     since: Instant,
+    /// From when on it counts: before, it was not alone.
+    counts: Instant,
     /// Since when it is there again.
     back: Option<Instant>,
 }
@@ -76,13 +99,21 @@ pub struct Verdict {
 pub struct Detector {
     rules: Rules,
     down: BTreeMap<NodeId, Down>,
+    bug: Option<Bug>,
 }
 
 impl Detector {
     /// One that knows of nothing yet.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
-        Self { rules, down: BTreeMap::new() }
+        Self { rules, down: BTreeMap::new(), bug: None }
+    }
+
+    /// The same with a planted defect.
+    #[must_use]
+    pub const fn with_bug(mut self, bug: Option<Bug>) -> Self {
+        self.bug = bug;
+        self
     }
 
     /// What is said now: by those who answer, and who did not answer to the asker himself.
@@ -120,20 +151,33 @@ impl Detector {
         match self.down.get_mut(&id) {
             Some(down) if is_down => down.back = None,
             Some(down) => down.back = down.back.or(Some(now)),
-            None if is_down => drop(self.down.insert(id, Down { since, back: None })),
+            None if is_down => drop(self.down.insert(id, Down { since, counts: since, back: None })),
             None => {}
         }
     }
 
-    fn verdict(&self, now: Instant, map: &ClusterMap) -> Verdict {
+    fn verdict(&mut self, now: Instant, map: &ClusterMap) -> Verdict {
         let away: Vec<(NodeId, Down)> =
             self.down.iter().filter(|(_, down)| down.back.is_none()).map(|(id, down)| (*id, *down)).collect();
-        let down = away.iter().map(|(id, down)| (*id, now.since(down.since))).collect();
-        let is_due = |down: &Down| self.rules.out_after > Span::ZERO && now.since(down.since) >= self.rules.out_after;
-        let due: Vec<(NodeId, Down)> = away.iter().copied().filter(|(_, down)| is_due(down)).collect();
-        let held = due.iter().find_map(|(_, due)| self.held(map, &away, due.since));
-        let out = if held.is_some() { Vec::new() } else { due.into_iter().map(|(id, _)| id).collect() };
-        Verdict { down, out, held }
+        let (mut out, mut held) = (Vec::new(), None);
+        let out_after = self.rules.out_after;
+        for (id, mut down) in away.iter().copied() {
+            let why = self.held(map, &away, down.since).filter(|_| self.bug != Some(Bug::TakeOutAllSilent));
+            if why.is_some() && self.bug != Some(Bug::CountAllTheTime) {
+                down.counts = now;
+                self.down.insert(id, down);
+            }
+            if out_after > Span::ZERO && now.since(down.since) >= out_after {
+                held = held.or(why);
+            }
+            if out_after > Span::ZERO && now.since(down.counts) >= out_after {
+                out.push(id);
+            }
+        }
+        if held.is_some() {
+            out.clear();
+        }
+        Verdict { down: away.into_iter().map(|(id, down)| (id, now.since(down.since))).collect(), out, held }
     }
 
     /// Whether what fell silent about then may have a cause that no copies mend.
@@ -228,6 +272,19 @@ mod tests {
         }
         let verdict = look(&mut detector, 1_000, &[0, 2, 4, 6]);
         assert_eq!((verdict.out, verdict.held), (vec![], Some(Held::Many(4))));
+    }
+
+    #[test]
+    fn who_is_still_down_when_others_are_back_has_all_the_time_again() {
+        let mut detector = detector();
+        look(&mut detector, 100, &[2, 3, 8]);
+        assert_eq!(look(&mut detector, 800, &[2, 3, 8]).held, Some(Held::Domains(2)));
+        // The first server has booted, the second one takes longer.
+        let verdict = look(&mut detector, 810, &[8]);
+        assert_eq!((verdict.out, verdict.held), (vec![], None));
+        assert_eq!(verdict.down, [(NodeId(8), Span::from_secs(711))].into());
+        assert_eq!(look(&mut detector, 1_399, &[8]).out, []);
+        assert_eq!(look(&mut detector, 1_400, &[8]).out, [NodeId(8)]);
     }
 
     #[test]

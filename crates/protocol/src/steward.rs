@@ -56,6 +56,8 @@ pub enum Bug {
     ForgetRange,
     /// Copies are counted, and not the failure domains that they are in.
     CountCopies,
+    /// A copy where the layout before had it counts as one in the group, beside the one that is made of it there.
+    CountMoved,
     /// Chunks get as many copies as the map says, whatever they are kept for.
     ForgetWanted,
     /// Copies outside of a chunk's group go before there are enough in it.

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use common::{CLUSTER, INITIATOR, arriving, from, hear, map};
+use common::{CLUSTER, INITIATOR, arriving, from, hear, map, put};
 use proptest::prelude::*;
 use protocol::config::Config;
 use protocol::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
@@ -126,24 +126,11 @@ impl World {
         let (txn, group, term) = (TxnId(s.txn.into()), GroupId(s.group.into()), s.term.into());
         let [first, second] = [s.first, s.second].map(|nanos| Span::from_nanos(nanos.into()));
         let busy = (first <= second).then_some((first, second)).into_iter().collect();
-        let (round, earliest, stretch) = (s.round, first, 140);
-        let (unreserved, removal, restores) = (false, false, false);
+        let (round, earliest) = (s.round, first);
         let wanted = Wanted::of(Some(Redundancy::Copies(3)));
-        let put = PutRequest {
-            txn,
-            round,
-            id,
-            size,
-            group,
-            earliest,
-            stretch,
-            unreserved,
-            removal,
-            wanted,
-            restores,
-            urgent: false,
-            busy,
-        };
+        let Message::PutRequest(put) = put(txn.0, round, id, size) else { unreachable!("it is a request") };
+        let restores = round % 2 > 0;
+        let put = PutRequest { group, earliest, wanted, restores, busy, ..put };
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };

@@ -55,6 +55,12 @@ pub struct Layout {
     pub may_lack: Option<u8>,
     /// Whether groups share no cells.
     pub disjoint_groups: bool,
+    /// Targets that may be lost with what they hold: those of fewer domains than there are copies.
+    pub losable: BTreeSet<NodeId>,
+    /// Whether maps change the number of copies.
+    pub resizes: bool,
+    /// What the weights of targets are of.
+    pub capacity: u64,
     /// Whether the first map is one from before there were cells in maps.
     pub taken_over: bool,
     /// Domains that crash as a whole, before the heal.
@@ -91,6 +97,9 @@ impl Layout {
             maps: vec![first],
             may_lack: draw_may_lack(seed),
             disjoint_groups,
+            losable: losable.clone(),
+            resizes,
+            capacity,
             taken_over: Rng::new(seed).fork(35).chance(1, 3),
             domain_crashes: 0,
             domain_cuts: 0,
@@ -174,8 +183,14 @@ impl Layout {
         self.lost.clear();
     }
 
-    /// Mostly, for what must be found and cleaned at the end, no map moves a chunk to another group.
-    pub(crate) fn keep_places(&mut self, seed: u64) {
+    /// For what clients of gateways go on to read, and what must be found and cleaned at the end.
+    pub(crate) fn keep_for_clients(&mut self, seed: u64) {
+        self.keep_places(seed);
+        self.keep_all();
+    }
+
+    /// Mostly no map moves a chunk to another group.
+    fn keep_places(&mut self, seed: u64) {
         let mut rng = Rng::new(seed).fork(34);
         if rng.chance(1, 4) {
             return;
@@ -205,7 +220,7 @@ impl Layout {
     }
 
     /// What clients go on to read must not be lost: where lost disks may have all copies of a put that lacked some, none may lack.
-    pub(crate) fn keep_all(&mut self) {
+    fn keep_all(&mut self) {
         if self.loses(self.fewest()) {
             self.may_lack = Some(0);
         }
@@ -260,18 +275,35 @@ impl Layout {
 
     /// The maps as the machines know them.
     pub(crate) fn cluster_maps(&self, cluster: ClusterId) -> Result<Vec<ClusterMap>, MapError> {
-        let set = |map: ClusterMap| match self.may_lack {
+        let mut maps = vec![self.set(self.first_map(cluster)?)];
+        for map in &self.maps[1..] {
+            maps.push(self.set(map.plan(&maps[maps.len() - 1], self.disjoint_groups)?.map));
+        }
+        Ok(maps)
+    }
+
+    /// A map with as few copies as a put may have.
+    pub(crate) fn set(&self, map: ClusterMap) -> ClusterMap {
+        match self.may_lack {
             None => map,
             Some(lacking) => {
                 let min_copies = map.copies.saturating_sub(lacking);
                 map.with_min_copies(min_copies)
             }
-        };
-        let mut maps = vec![set(self.first_map(cluster)?)];
-        for map in &self.maps[1..] {
-            maps.push(set(map.plan(&maps[maps.len() - 1], self.disjoint_groups)?.map));
         }
-        Ok(maps)
+    }
+
+    /// Changes one thing, as an operator would, who sometimes takes back what he began.
+    pub(crate) fn change(&self, rng: &mut Rng, map: &mut Map, next: &mut u32) -> &'static str {
+        if rng.chance(1, 2) && map.drained.pop_first().is_some() {
+            return "cancels a drain";
+        }
+        change(rng, map, next, self.resizes, &self.losable, self.capacity)
+    }
+
+    /// The map that follows this one when the cluster is to be so.
+    pub(crate) fn plan(&self, before: &ClusterMap, next: &Map) -> Result<Plan, MapError> {
+        next.plan(before, self.disjoint_groups)
     }
 
     fn first_map(&self, cluster: ClusterId) -> Result<ClusterMap, MapError> {

@@ -8,6 +8,7 @@ pub mod cleaning;
 mod disk;
 pub mod disks;
 pub mod excuse;
+pub mod governing;
 mod heap;
 pub mod layout;
 pub mod linear;
@@ -22,6 +23,7 @@ mod trace;
 mod world;
 
 pub use excuse::{Excuse, Excuses};
+pub use governing::{Governed, Governing};
 pub use object::Objects;
 pub use planted::Planted;
 pub use runner::{Report, check_seeds, replay, run_seed};
@@ -44,6 +46,8 @@ pub struct Outcome {
     pub disks: disks::Seen,
     /// Copies that were put on emptier targets.
     pub moved: u32,
+    /// What became of cluster maps that gateways proposed.
+    pub governed: Governed,
     /// What went wrong, if anything.
     pub failure: Option<String>,
 }

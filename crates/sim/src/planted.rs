@@ -1,7 +1,9 @@
 //! Defects that are planted to prove that the checkers bite.
 
 use protocol::cleaner;
+use protocol::detector;
 use protocol::initiator;
+use protocol::proposer;
 use protocol::steward;
 use protocol::target::Bug;
 use protocol::wire;
@@ -27,11 +29,17 @@ pub enum Planted {
     OldMapAfterRestart,
     /// A defect of the store.
     Store(store::Bug),
+    /// A defect of what has cluster maps decided.
+    Proposer(proposer::Bug),
+    /// A defect of what says who is down.
+    Detector(detector::Bug),
+    /// Whoever decides cluster maps does not look what they were made from.
+    DecideWithoutComparing,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 69] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -96,6 +104,11 @@ impl Planted {
         Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)),
         Self::Store(store::Bug::ForgetWanted),
         Self::Store(store::Bug::CountUnread),
+        Self::Target(Bug::Steward(steward::Bug::CountMoved)),
+        Self::Proposer(proposer::Bug::UseUndecided),
+        Self::DecideWithoutComparing,
+        Self::Detector(detector::Bug::TakeOutAllSilent),
+        Self::Detector(detector::Bug::CountAllTheTime),
     ];
 
     /// Its name on the command line.
@@ -146,6 +159,11 @@ impl Planted {
             Self::Target(Bug::Steward(steward::Bug::DropBeforeDurable)) => "drop-before-durable",
             Self::Target(Bug::Steward(steward::Bug::MoveIntoDomain)) => "move-into-domain",
             Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)) => "move-to-and-fro",
+            Self::Target(Bug::Steward(steward::Bug::CountMoved)) => "count-moved",
+            Self::Proposer(proposer::Bug::UseUndecided) => "two-maps-of-one-epoch",
+            Self::DecideWithoutComparing => "decide-without-comparing",
+            Self::Detector(detector::Bug::TakeOutAllSilent) => "take-out-all-silent",
+            Self::Detector(detector::Bug::CountAllTheTime) => "count-all-the-time",
             Self::LoseIndexTail => "lose-index-tail",
             Self::Store(bug) => bug.name(),
         }

@@ -28,6 +28,8 @@ pub struct Report {
     pub moved: (u64, u64),
     /// What happened to the disks, over all.
     pub disks: crate::disks::Seen,
+    /// What became of cluster maps that gateways proposed, over all.
+    pub governed: crate::governing::Governed,
     /// Seeds that failed, and why; in order of the seed.
     pub failures: Vec<(u64, String)>,
 }
@@ -81,6 +83,7 @@ pub fn check_seeds(
                     report.moved.0 += u64::from(outcome.moved > 0);
                     report.moved.1 += u64::from(outcome.moved);
                     report.disks.add(&outcome.disks);
+                    report.governed.add(&outcome.governed);
                     report.failures.extend(outcome.failure.map(|why| (seed, why)));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }

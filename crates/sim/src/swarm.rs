@@ -11,6 +11,7 @@ use store::backend::Spot;
 
 use crate::cleaning::Cleaning;
 use crate::disks::{Disks, Spoil};
+use crate::governing::Governing;
 use crate::layout::Layout;
 use crate::object::Objects;
 use crate::planted::Planted;
@@ -101,6 +102,8 @@ pub struct Scenario {
     pub objects: Option<Objects>,
     /// Half of the payload chunks that initiators put are kept so, and not as the map says.
     pub redundancy: Option<Redundancy>,
+    /// Gateways that propose cluster maps; then all maps but the first are theirs.
+    pub governing: Option<Governing>,
     /// A planted defect.
     pub planted: Option<Planted>,
 }
@@ -141,6 +144,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         get_choice: if gets.chance(1, 3) { GetChoice::Best } else { GetChoice::FirstGood },
         census_interval: often(&mut census),
         watch_interval: often(&mut census),
+        // With one, two stewards often look at a chunk at the same time.
+        steward_after: if census.chance(1, 3) { 1 } else { 3 },
         hedge_percent: if gets.chance(1, 2) { 1 + gets.below(100) as u8 } else { 0 },
         ..Config::default()
     };
@@ -157,12 +162,14 @@ fn draw_mute(seed: u64, config: &Config) -> Option<(Span, Span)> {
 }
 
 /// In a third of the seeds empty targets join others that are neither full nor nearly empty.
-fn draw_joins(seed: u64, volume: u64, layout: &mut Layout, disks: &mut Disks) {
+fn draw_joins(seed: u64, volume: u64, layout: &mut Layout, disks: &mut Disks) -> bool {
     let mut joins = Rng::new(seed).fork(37);
-    if joins.chance(1, 3) {
+    let join = joins.chance(1, 3);
+    if join {
         disks.fill_partly(&mut joins, volume);
         layout.join(&mut joins, CAPACITY);
     }
+    join
 }
 
 impl Scenario {
@@ -190,8 +197,7 @@ impl Scenario {
         let chunks = objects.is_none();
         let cleaning = if chunks { Cleaning::draw(seed) } else { None };
         if !chunks {
-            layout.keep_places(seed);
-            layout.keep_all();
+            layout.keep_for_clients(seed);
         }
         let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
         let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
@@ -207,9 +213,8 @@ impl Scenario {
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, volume, largest);
         disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
-        if chunks && cleaning.is_none() && config.census_interval > Span::ZERO {
-            draw_joins(seed, volume, &mut layout, &mut disks);
-        }
+        let may_join = chunks && cleaning.is_none() && config.census_interval > Span::ZERO;
+        let joins = may_join && draw_joins(seed, volume, &mut layout, &mut disks);
         disks.suit(seed, cleaning, objects.is_some().then(|| layout.loses_all_but_one()));
         let mut scenario = Self {
             seed,
@@ -236,9 +241,11 @@ impl Scenario {
             cleaning,
             objects,
             redundancy: None,
+            governing: None,
             planted,
         };
         scenario.wait_for_the_slowest();
+        scenario.govern(joins);
         scenario.mix_redundancies();
         scenario
     }
@@ -247,6 +254,23 @@ impl Scenario {
     /// restores a chunk just then counts on all copies that there are.
     pub(crate) fn quiet_passes(&self, least: u32) -> u32 {
         if self.config.census_interval == Span::ZERO { least } else { least + 2 }
+    }
+
+    /// In half of the seeds with plain initiators gateways propose the maps. Where these take out who is down, nothing else is silent
+    /// for as long, and who is lost for good is not all that has something.
+    fn govern(&mut self, joins: bool) {
+        if joins || self.objects.is_some() || self.cleaning.is_some() {
+            return;
+        }
+        let Some(governing) = Governing::draw(self.seed, &self.layout) else { return };
+        self.layout.maps.truncate(1);
+        governing.configure(self.seed, &mut self.config);
+        if governing.takes_out() {
+            self.disks.restless = 0;
+            (self.layout.blackout, self.layout.domain_cuts, self.partitions) = (None, 0, 0);
+            self.layout.may_lack = self.layout.may_lack.filter(|lacking| *lacking == 0);
+        }
+        self.governing = Some(governing);
     }
 
     /// In half of the seeds, part of what is put has fewer copies than the rest, or more.
@@ -260,7 +284,10 @@ impl Scenario {
             Some(objects) => {
                 objects.redundancy = drawn.filter(|drawn| !self.layout.loses_all_but_one_of_kept(*drawn));
             }
-            None => self.redundancy = drawn,
+            None => {
+                let takes_out = self.governing.as_ref().is_some_and(Governing::takes_out);
+                self.redundancy = drawn.filter(|drawn| !takes_out || drawn.pieces() > 1);
+            }
         }
     }
 

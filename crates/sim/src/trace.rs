@@ -68,6 +68,9 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
     text += &layout(&s.layout);
+    if let Some(governing) = &s.governing {
+        let _ = write!(text, "\n{}", governing.describe());
+    }
     if let Some(cleaning) = &s.cleaning {
         let calm = if cleaning.calm { ", and little else happens" } else { "" };
         let _ = write!(

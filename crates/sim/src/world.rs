@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::id::{ChunkId, ClusterId, NodeId, OpId};
 use protocol::initiator::{self, Initiator};
-use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output, Transmit};
+use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Transmit};
 use protocol::map::ClusterMap;
 use protocol::rng::{Rng, mix};
 use protocol::target::{self, Setup, Target};
@@ -18,17 +18,20 @@ use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{self, Acknowledged, Answer, Disk};
 use crate::excuse::Excuse;
-use crate::layout::Lost;
+use crate::layout::{Layout, Lost};
 use crate::net::{Net, listeners};
 use crate::planted::Planted;
 use crate::swarm::{STORM, Scenario, Trouble};
 use crate::trace;
 
 mod alive;
+mod authority;
 mod cleaner;
 mod disks;
+mod drained;
 mod faults;
 mod gateways;
+mod governors;
 mod level;
 mod maps;
 mod node;
@@ -43,6 +46,7 @@ mod verdict;
 mod whole;
 mod workload;
 
+use drained::{Drained, MachineOutput, convert};
 use gateways::Gateways;
 use node::{Node, NodeMachine};
 use promise::Promise;
@@ -82,12 +86,15 @@ enum Scheduled {
     Disks(disks::Event),
     Gateway(gateways::Event),
     Cleaner(cleaner::Event),
+    Governor(governors::Event),
 }
 
 pub(crate) struct World<'a> {
     scenario: &'a Scenario,
     /// The cluster maps, oldest first.
     maps: Vec<ClusterMap>,
+    /// What they were made by.
+    layout: Layout,
     /// Since when a node uses a map.
     first_used: BTreeMap<(NodeId, usize), Instant>,
     /// Which nodes listen to which multicast number, under each map.
@@ -117,6 +124,7 @@ pub(crate) struct World<'a> {
     contents: BTreeMap<ChunkId, Bytes>,
     gateways: Option<Gateways>,
     cleaning: Option<cleaner::State>,
+    governing: Option<governors::State>,
     whole: whole::State,
     healed: bool,
     /// From when on every session has been asked for on the healthy network.
@@ -126,6 +134,8 @@ pub(crate) struct World<'a> {
     damaged: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
     lost: BTreeSet<(ChunkId, NodeId)>,
+    /// When a target's disk was lost last.
+    disk_lost: BTreeMap<NodeId, Instant>,
     /// Copies that went since there were enough others, and that were not written again since.
     let_go: BTreeSet<(ChunkId, NodeId)>,
     /// When either was made good last.
@@ -147,6 +157,7 @@ impl<'a> World<'a> {
         let mut world = Self {
             scenario,
             maps,
+            layout: scenario.layout.clone(),
             first_used: BTreeMap::new(),
             listeners,
             now: Instant::from_nanos(1_000),
@@ -169,12 +180,14 @@ impl<'a> World<'a> {
             contents: BTreeMap::new(),
             gateways: None,
             cleaning: None,
+            governing: None,
             whole: whole::State::default(),
             healed: false,
             settled: Instant::FAR,
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
             lost: BTreeSet::new(),
+            disk_lost: BTreeMap::new(),
             let_go: BTreeSet::new(),
             mended: BTreeMap::new(),
             back: BTreeMap::new(),
@@ -195,6 +208,7 @@ impl<'a> World<'a> {
         }
         self.add_gateways();
         self.add_cleaners();
+        self.add_governors();
         self.storm();
     }
 
@@ -236,8 +250,17 @@ impl<'a> World<'a> {
         let map = self.file(id);
         self.uses(id, map);
         let (offset, drift) = (self.rng.below(1_000_000_000), self.rng.below(self.scenario.drift + 1));
-        let node =
-            Node { machine, session: self.session(id), offset, drift, map, fetched: 0, sleeps: None, life: 0, wake: 0 };
+        let node = Node {
+            machine,
+            session: self.session(id),
+            offset,
+            drift,
+            map,
+            fetched: map,
+            sleeps: None,
+            life: 0,
+            wake: 0,
+        };
         self.nodes.insert(id, node);
         self.are_back([id]);
     }
@@ -366,6 +389,7 @@ impl<'a> World<'a> {
             Scheduled::Disks(event) => self.disks(event),
             Scheduled::Gateway(event) => self.gateway_happens(event),
             Scheduled::Cleaner(event) => self.cleaner_happens(event),
+            Scheduled::Governor(event) => self.governor_happens(event),
         }
     }
 
@@ -455,14 +479,14 @@ impl<'a> World<'a> {
         self.perform(id, local, drained);
     }
 
-    /// Reports to a target how much room there is.
-    fn report_free(&mut self, id: NodeId, free: u64) {
+    /// Tells a target what its driver knows: how much room there is, or that it stops.
+    fn tell(&mut self, id: NodeId, request: target::Request) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let local = node.local(now);
         let NodeMachine::Target(machine, _) = &mut node.machine else { return };
         let mut drained = Drained::with(&mut self.outputs);
-        machine.handle_input(local, Input::Request(target::Request::Free(free)));
+        machine.handle_input(local, Input::Request(request));
         drained.drain(machine.as_mut(), MachineOutput::Target);
         self.perform(id, local, drained);
     }
@@ -537,48 +561,5 @@ impl<'a> World<'a> {
             Answer::CommitAt(at) => self.push(at, Scheduled::Commit(id, life)),
             Answer::Queued => {}
         }
-    }
-}
-
-enum MachineOutput {
-    Transmit(Transmit),
-    Effect(OpId, Effect),
-    Initiator(initiator::Event),
-    Target(target::Event),
-}
-
-/// All outputs of a machine since the last input.
-struct Drained {
-    all: Vec<MachineOutput>,
-    deadline: Option<Instant>,
-}
-
-impl Drained {
-    fn with(memory: &mut Vec<MachineOutput>) -> Self {
-        Self { all: std::mem::take(memory), deadline: None }
-    }
-
-    fn drain<M: Machine>(&mut self, machine: &mut M, wrap: impl Fn(M::Event) -> MachineOutput) {
-        loop {
-            match machine.poll_output() {
-                Output::Transmit(transmit) => self.all.push(MachineOutput::Transmit(transmit)),
-                Output::Effect { op, effect } => self.all.push(MachineOutput::Effect(op, effect)),
-                Output::Event(event) => self.all.push(wrap(event)),
-                Output::Idle(deadline) => {
-                    self.deadline = deadline.map(|d| d.at).filter(|at| *at < Instant::FAR);
-                    return;
-                }
-            }
-        }
-    }
-}
-
-fn convert<R>(input: Option<Input<std::convert::Infallible>>) -> Input<R> {
-    match input {
-        None | Some(Input::Wake) => Input::Wake,
-        Some(Input::Datagram { bytes, arrived }) => Input::Datagram { bytes, arrived },
-        Some(Input::Payload { header, payload, arrived }) => Input::Payload { header, payload, arrived },
-        Some(Input::Done { op, completion }) => Input::Done { op, completion },
-        Some(Input::Request(never)) => match never {},
     }
 }

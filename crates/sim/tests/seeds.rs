@@ -25,6 +25,9 @@ fn no_seed_fails_and_disks_go_through_everything() {
     let excuses = [sim::Excuse::Full, sim::Excuse::LostDisk, sim::Excuse::Regrouped, sim::Excuse::DomainsDown];
     assert!(excuses.iter().all(|excuse| report.excuses.contains_key(excuse)), "{:?}", report.excuses);
     assert!(report.moved.0 >= 30 && report.moved.1 >= 1_000, "{:?}", report.moved);
+    let sim::Governed { decided, conflicts, unsure, taken_out, stayed: _, held } = report.governed;
+    let governed = [decided, conflicts, unsure, taken_out, held];
+    assert!(governed.iter().all(|often| *often > 0), "{:?}", report.governed);
     assert!(emptied > 900 && seen.iter().all(|often| *often > 0), "{:?}", report.disks);
 }
 
@@ -50,6 +53,9 @@ fn a_seed_is_the_same_on_every_build() {
     assert_eq!(now, DIGESTS);
 }
 
+/// Each defect has to show in so many.
+const SEEDS: u64 = 500;
+
 #[test]
 fn every_planted_defect_is_found() {
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -58,13 +64,8 @@ fn every_planted_defect_is_found() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(planted) = Planted::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let seeds = match planted.name() {
-                        // One that goes unnoticed in most clusters since lost copies are made again.
-                        "ignore-silence" => 1_000,
-                        // Two stewards have to look at one chunk at the same time.
-                        "trust-count" => 1_500,
-                        _ => 300,
-                    };
+                    // Two stewards have to look at one chunk at the same time.
+                    let seeds = if planted.name() == "trust-count" { 1_500 } else { SEEDS };
                     match (1..=seeds).find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
                         Some((seed, why)) => println!("{}: seed {seed}: {why}", planted.name()),
                         None => missed.lock().unwrap().push(planted.name()),
@@ -74,7 +75,7 @@ fn every_planted_defect_is_found() {
         }
     });
     let missed = missed.into_inner().unwrap();
-    assert!(missed.is_empty(), "not found in as many seeds: {}", missed.join(", "));
+    assert!(missed.is_empty(), "not found in {SEEDS} seeds: {}", missed.join(", "));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::limits;
 use protocol::map::{ClusterMap, MapDocument};
+use protocol::proposer::Proposed;
 
 use super::{ClusterConfig, ConfigError};
 
@@ -14,6 +15,13 @@ const VERSION: u8 = 1;
 const LEVEL: i32 = 9;
 /// Most bytes of the text in a document.
 const TEXT_BYTES: u64 = 16 * limits::MAP_BYTES as u64;
+
+impl Proposed for ClusterConfig {
+    fn is_same(&self, other: &Self) -> bool {
+        let documents = (self.document(), other.document());
+        self.epoch == other.epoch && matches!(documents, (Some(one), Some(other)) if one.digest() == other.digest())
+    }
+}
 
 impl ClusterConfig {
     /// The map as it is handed to other nodes: without where this machine keeps its key, and which interface it uses. `None` when it

@@ -42,7 +42,7 @@ impl Copies<'_> {
         let goal = |wanted: Wanted| {
             let redundancy = wanted.redundancy(self.map.redundancy());
             let mut here = self.kept_for(wanted);
-            here.retain(|holder| self.members.contains(holder));
+            here.retain(|holder| bug == Some(Bug::CountMoved) || self.members.contains(holder));
             let is_met = bug == Some(Bug::CountCopies) && redundancy.is_met(here.len());
             let goal = self.map.goal(redundancy, &here);
             (!is_met && !goal.is_met()).then_some((wanted, goal))

@@ -2,6 +2,7 @@
 
 use super::{Bug, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId};
 use crate::census::Holding;
+use crate::config::Config;
 use crate::health::Health;
 use crate::id::{Epoch, GroupId};
 use crate::rng::mix;
@@ -36,21 +37,21 @@ impl Stewardship {
     }
 
     /// When this target becomes the steward, if nobody does who is to be it rather. Whoever is, asks at least once in an interval.
-    fn due(&self, interval: Span) -> Instant {
-        self.heard + interval.times(3 * self.before.len() as u64)
+    fn due(&self, config: &Config) -> Instant {
+        self.heard + config.census_interval.times(u64::from(config.steward_after) * self.before.len() as u64)
     }
 
-    fn next_deadline(&self, interval: Span) -> Instant {
-        self.steward.as_ref().map_or_else(|| self.due(interval), |steward| steward.next_deadline())
+    fn next_deadline(&self, config: &Config) -> Instant {
+        self.steward.as_ref().map_or_else(|| self.due(config), |steward| steward.next_deadline())
     }
 }
 
 impl Census {
-    pub(super) fn next_deadline(&self, interval: Span) -> Option<Instant> {
-        if interval == Span::ZERO {
+    pub(super) fn next_deadline(&self, config: &Config) -> Option<Instant> {
+        if config.census_interval == Span::ZERO {
             return None;
         }
-        let next = self.groups.iter().map(|group| group.next_deadline(interval)).min();
+        let next = self.groups.iter().map(|group| group.next_deadline(config)).min();
         // The groups are looked up by the first wake.
         Some(if self.epoch.is_none() { Instant::ZERO } else { next? })
     }
@@ -64,8 +65,7 @@ impl Target {
     }
 
     pub(super) fn wake_census(&mut self) {
-        let interval = self.config.census_interval;
-        if interval == Span::ZERO {
+        if self.config.census_interval == Span::ZERO {
             return;
         }
         if self.census.epoch != Some(self.setup.map.epoch) {
@@ -73,7 +73,7 @@ impl Target {
         }
         for nth in 0..self.census.groups.len() {
             let group = &mut self.census.groups[nth];
-            if group.next_deadline(interval) > self.now {
+            if group.next_deadline(&self.config) > self.now {
                 continue;
             }
             if group.steward.is_none() {

@@ -523,7 +523,7 @@ impl Machine for Target {
         let serve = self.servings.values().filter_map(Serving::next_deadline).min();
         let scrub = (self.scrub_at < Instant::FAR).then_some(self.scrub_at);
         let fetch = self.map_fetch.next_deadline();
-        let (census, restoring) = (self.census.next_deadline(self.config.census_interval), self.restoring_due());
+        let (census, restoring) = (self.census.next_deadline(&self.config), self.restoring_due());
         [
             (receive, "reservation"),
             (serve, "serving"),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::PutError;
 use protocol::rng::Rng;
+use protocol::target;
 use protocol::time::{Instant, Span};
 use store::StoreError;
 use store::backend::{Backend, Spot};
@@ -158,7 +159,7 @@ impl World<'_> {
         self.note_room(id, before.min(free));
         if !self.has_stopped(id) {
             self.push(next, Scheduled::Disks(Event::Keep(id, check)));
-            self.report_free(id, free);
+            self.tell(id, target::Request::Free(free));
         }
     }
 

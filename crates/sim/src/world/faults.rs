@@ -1,6 +1,7 @@
 //! What goes wrong, and how it is put right.
 
 use protocol::id::NodeId;
+use protocol::target;
 use protocol::time::Span;
 use protocol::wire;
 
@@ -53,6 +54,9 @@ impl World<'_> {
     }
 
     pub(super) fn heal(&mut self) {
+        if self.heals_later() {
+            return;
+        }
         self.healed = true;
         self.settled = self.now + wire::ASK_AGAIN;
         self.cut(None);
@@ -79,10 +83,14 @@ impl World<'_> {
         }
     }
 
-    /// The power fails, or only the process ends.
+    /// The power fails, or only the process ends: on purpose, as half of them do, it says so before.
     pub(super) fn crash(&mut self, id: NodeId) {
         let seed = self.rng.next_u64();
         if !self.healed {
+            if seed % 4 == 3 && self.nodes.get(&id).is_some_and(|node| node.sleeps.is_none()) {
+                self.note(23, id, 0, || "says that it stops".to_owned());
+                self.tell(id, target::Request::Presence { here: false });
+            }
             self.take_down(id, seed.is_multiple_of(2).then_some(seed));
         }
     }
@@ -132,6 +140,9 @@ impl World<'_> {
     }
 
     pub(super) fn restart(&mut self, id: NodeId) {
+        if self.is_dead(id) {
+            return;
+        }
         let forget = self.scenario.planted == Some(Planted::LoseIndexTail);
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if !matches!(node.machine, NodeMachine::Down(_)) {
@@ -162,6 +173,7 @@ impl World<'_> {
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);
+        self.tell(id, target::Request::Presence { here: true });
         self.keep_room(id);
     }
 

@@ -19,7 +19,11 @@ const DOCUMENT: (usize, usize) = (6_000, 9_000);
 
 /// The maps as they travel: each document tells which of them it is.
 pub(super) fn with_documents(maps: Vec<ClusterMap>) -> Vec<ClusterMap> {
-    maps.into_iter().enumerate().map(|(nth, map)| map.with_document(MapDocument::new(document(nth).into()))).collect()
+    maps.into_iter().enumerate().map(|(nth, map)| with_document(map, nth)).collect()
+}
+
+pub(super) fn with_document(map: ClusterMap, nth: usize) -> ClusterMap {
+    map.with_document(MapDocument::new(document(nth).into()))
 }
 
 /// No two words in a row are equal, within one or between two.
@@ -42,10 +46,18 @@ impl World<'_> {
         if forgets && self.nodes.get(&node).is_some_and(|n| n.life > 0) {
             return first;
         }
-        let fetched = self.nodes.get(&node).map_or(0, |node| node.fetched);
+        let fetched = match self.nodes.get(&node) {
+            Some(node) => node.fetched,
+            // Who begins reads what is decided.
+            None if self.governing.is_some() && node.is_initiator() => self.maps.len() - 1,
+            None => 0,
+        };
         let there = |nth: &usize| {
             // The operator puts it into every file, but for some that only others can give it to.
-            *nth <= fetched || self.is_usable(node, *nth) && (self.healed || !self.is_left_out(node, *nth))
+            *nth <= fetched
+                || self.governing.is_none()
+                    && self.is_usable(node, *nth)
+                    && (self.healed || !self.is_left_out(node, *nth))
         };
         (first..self.maps.len()).rev().filter(|nth| has(*nth)).find(there).unwrap_or(first)
     }
@@ -57,7 +69,7 @@ impl World<'_> {
 
     /// Whether a node can use a map by now.
     fn is_usable(&self, node: NodeId, nth: usize) -> bool {
-        let map = &self.scenario.layout.maps[nth];
+        let map = &self.layout.maps[nth];
         let since = if self.is_late(node, nth) { map.found } else { map.notified };
         self.healed || self.now >= Instant::ZERO + since
     }
@@ -101,6 +113,7 @@ impl World<'_> {
     /// From now on a node uses a map, unless it did before.
     pub(super) fn uses(&mut self, id: NodeId, map: usize) {
         self.first_used.entry((id, map)).or_insert(self.now);
+        self.check_one_map(id, map);
     }
 
     /// A newer map is there: its targets begin, and those that it does not have are switched off after a while.

@@ -1,13 +1,13 @@
 //! What gateways are answered about chunks, judged: whether what is not found is only where nobody looks for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{GetError, PutError};
 use protocol::redundancy::Redundancy;
 use protocol::time::Instant;
 
-use super::World;
+use super::{NodeMachine, World};
 use crate::excuse::Excuse;
 use crate::object::coroutines::{Ticket, lock};
 
@@ -30,6 +30,22 @@ impl World<'_> {
     pub(super) fn promised(&mut self, map: usize, id: ChunkId, redundancy: Option<Redundancy>, copies: u8) {
         let Some(gateways) = &mut self.gateways else { return };
         gateways.replies.promised.insert((id, redundancy), (map, copies));
+    }
+
+    /// Chunks were dropped. Of those that nobody has any more no earlier promise counts: whether they might go is judged by what
+    /// refers to them.
+    pub(super) fn forget_promised(&mut self) {
+        let Some(gateways) = &self.gateways else { return };
+        let has = |(node, state): (&NodeId, &super::Node), id: &ChunkId| match &state.machine {
+            NodeMachine::Target(_, disk) => disk.names(id).is_some(),
+            NodeMachine::Down(_) => self.had(*node, id),
+            NodeMachine::Initiator(_) | NodeMachine::Gone => false,
+        };
+        let ids: BTreeSet<ChunkId> = gateways.replies.promised.keys().map(|(id, _)| *id).collect();
+        let gone: Vec<ChunkId> = ids.into_iter().filter(|id| !self.nodes.iter().any(|node| has(node, id))).collect();
+        if let Some(gateways) = &mut self.gateways {
+            gateways.replies.promised.retain(|(id, _), _| !gone.contains(id));
+        }
     }
 
     /// The same of as many as this map has, or as was asked for, wherever they are.

@@ -94,6 +94,7 @@ impl World<'_> {
         if let Err(error) = disk.open(false) {
             self.fail(format!("the store of {id} does not open: {error}"));
         }
+        self.disk_lost.insert(id, self.now);
         self.lost.extend(disk.held().into_iter().map(|chunk| (chunk, id)));
     }
 

@@ -7,7 +7,10 @@ use protocol::redundancy::Redundancy;
 
 use super::promise::Promise;
 use super::workload::Putting;
-use super::{NodeMachine, World};
+use super::{END, NodeMachine, World};
+
+/// Times that an answer is waited for between the first promise of a copy that stays, and until another goes.
+const STEPS: u64 = 32;
 
 impl World<'_> {
     /// A target let its copy of a chunk go. Those that are left are enough for what was acknowledged, and count from now on.
@@ -52,15 +55,24 @@ impl World<'_> {
         left.sort_unstable();
         left.dedup();
         left.retain(|node| match self.nodes.get(node).map(|node| &node.machine) {
-            Some(NodeMachine::Target(..)) => self.holds(*node, id).is_some() || self.damaged.contains(&(*id, *node)),
-            Some(NodeMachine::Down(_)) => self.had(*node, id),
-            _ => false,
+            Some(NodeMachine::Target(..)) => {
+                self.holds(*node, id).is_some() || self.damaged.contains(&(*id, *node)) || self.just_lost(*node, id)
+            }
+            Some(NodeMachine::Down(_)) => self.had(*node, id) || self.just_lost(*node, id),
+            _ => self.just_lost(*node, id),
         });
         left
     }
 
+    /// Whether a target lost its copy with its disk so lately that it may have promised it just before. Then it is lost like any other
+    /// copy, and others go rightly.
+    fn just_lost(&self, node: NodeId, id: &ChunkId) -> bool {
+        let since = self.disk_lost.get(&node).map_or(END, |at| self.now.since(*at));
+        self.lost.contains(&(*id, node)) && since < self.scenario.config.bid_timeout.times(STEPS)
+    }
+
     /// Whether a target had a durable copy, which is neither lost nor gone.
-    fn had(&self, node: NodeId, id: &ChunkId) -> bool {
+    pub(super) fn had(&self, node: NodeId, id: &ChunkId) -> bool {
         let was_durable = self.durable_at.get(id).is_some_and(|at| at.contains_key(&node));
         was_durable && !self.lost.contains(&(*id, node)) && !self.let_go.contains(&(*id, node))
     }

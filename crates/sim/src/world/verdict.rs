@@ -110,6 +110,10 @@ impl World<'_> {
                 self.open.values_mut().for_each(|asked| asked.share(chunk));
                 self.moves();
             }
+            target::Event::Discarded { .. } => {
+                self.note(7, id, 0, || trace::target_event(&event));
+                self.forget_promised();
+            }
             target::Event::LetGo { id: chunk, .. } => {
                 self.note(22, id, 0, || trace::target_event(&event));
                 self.lets_go(id, chunk);
@@ -123,6 +127,9 @@ impl World<'_> {
     pub(super) fn initiator_event(&mut self, id: NodeId, event: initiator::Event) {
         if self.gateways.is_some() {
             return self.gateway_event(id, event);
+        }
+        if self.is_governor(id) {
+            return self.governor_event(id, event);
         }
         if self.is_cleaner(id) {
             return self.cleaner_event(id, event);
@@ -309,11 +316,14 @@ impl World<'_> {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let known_now = !self.maps[map].may_hide(&found.silent);
         let complete = known_now && !self.maps[listing.map].may_hide(&found.silent);
+        // Whoever took a newer map meanwhile began anew under that one.
+        let mut asked = listing.asked.clone();
+        asked.retain(|target| self.maps[map].target(*target).is_some());
         for (id, promise) in &listing.known {
             if found.chunks.iter().any(|(other, _)| other == id) {
                 continue;
             }
-            let (left, excuses) = self.left(*id, promise, listing.map, &listing.asked, listing.since);
+            let (left, excuses) = self.left(*id, promise, listing.map, &asked, listing.since);
             if let Some(holder) = left.iter().find(|holder| !found.silent.contains(holder)) {
                 self.fail(format!("{id:?} was acknowledged, and is not listed, though {holder} has it and answered"));
             } else if complete {
