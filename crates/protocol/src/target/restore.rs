@@ -19,6 +19,9 @@ use crate::time::{Instant, Span};
 use crate::transport::{Selection, Transport};
 use crate::wire::HealthReport;
 
+/// Before this it is not tried again whether the disk is idle.
+const SOON: Span = Span::from_micros(100);
+
 /// The initiator that puts what this target has, and what it was told to put.
 #[derive(Debug)]
 pub(super) struct Restoring {
@@ -133,7 +136,8 @@ impl Target {
         restoring.to_read.retain(|(handle, _)| restoring.jobs.contains_key(handle));
         let Some((handle, size)) = restoring.to_read.front().copied() else { return };
         if ahead > Span::ZERO && !restoring.floor.is_due(now) {
-            restoring.read_at = now + ahead.min(self.config.late);
+            // When an operation is done this is tried as well.
+            restoring.read_at = now + ahead.clamp(SOON.min(self.config.late), self.config.late);
             return;
         }
         let Some(id) = restoring.jobs.get(&handle).map(|job| job.id) else { return };

@@ -91,7 +91,6 @@ struct File {
     crash_every: Option<Time>,
     crash_down: Option<Time>,
     servers: Option<u32>,
-    spread: Option<bool>,
     lose: Option<LostName>,
     lose_at: Option<Time>,
     lost_chunks: Option<u32>,

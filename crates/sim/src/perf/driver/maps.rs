@@ -70,26 +70,7 @@ pub(super) fn first(setup: &Setup) -> Result<ClusterMap, String> {
     let entry = |n| TargetEntry { id: NodeId(n), domain: domain(n), capacity: 1 << 40 };
     let entries = (0..setup.targets).map(entry).collect();
     let cells = (setup.group / copies) as usize;
-    let map = ClusterMap::new(ClusterId(1), Epoch(1), copies as u8, cells, entries);
-    let map = map.map_err(|error| error.to_string())?;
-    if setup.product().is_some_and(|profile| profile.spread) { spread(&map) } else { Ok(map) }
-}
-
-/// The same cells in another order: those beside each other were dealt far from each other.
-fn spread(map: &ClusterMap) -> Result<ClusterMap, String> {
-    let mut layout = map.placement().layout().clone();
-    let count = layout.cells.len();
-    let span = layout.group_cells.clamp(1, count.max(1));
-    let mut targets: Vec<Vec<NodeId>> =
-        layout.cells.iter_mut().map(|cell| core::mem::take(&mut cell.targets)).collect();
-    // What is left where they do not come out even stays at the end.
-    let (each, even) = (count / span, count / span * span);
-    for (place, cell) in layout.cells.iter_mut().enumerate() {
-        let from = if place < even { place % span * each + place / span } else { place };
-        cell.targets = core::mem::take(&mut targets[from]);
-    }
-    let all = map.targets().cloned().collect();
-    ClusterMap::with_layout(map.cluster, map.epoch, map.copies, all, layout).map_err(|error| error.to_string())
+    ClusterMap::new(ClusterId(1), Epoch(1), copies as u8, cells, entries).map_err(|error| error.to_string())
 }
 
 /// The map after a loss.

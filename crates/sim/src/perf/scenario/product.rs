@@ -61,7 +61,6 @@ impl File {
             drain: self.drain.map_or(Span::from_millis(500), |time| time.0),
             crashes: self.crashes()?,
             servers: within("servers", self.servers.unwrap_or(0), 0, 65_536)?,
-            spread: self.spread.unwrap_or(false),
             loss: self.loss()?,
             config: machines,
         })
@@ -189,7 +188,6 @@ impl File {
             ("crash_every", self.crash_every.is_some()),
             ("crash_down", self.crash_down.is_some()),
             ("servers", self.servers.is_some()),
-            ("spread", self.spread.is_some()),
             ("lose", self.lose.is_some()),
             ("lose_at", self.lose_at.is_some()),
             ("lost_chunks", self.lost_chunks.is_some()),

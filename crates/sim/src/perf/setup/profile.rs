@@ -55,8 +55,6 @@ pub struct Profile {
     pub crashes: Option<Crashes>,
     /// Failure domains, to which targets belong in turn; 0: each target is one.
     pub servers: u32,
-    /// Whether cells beside each other in the ring are of other servers as far as that goes, instead of as they are dealt.
-    pub spread: bool,
     /// Targets that are lost for good.
     pub loss: Option<Loss>,
 }
