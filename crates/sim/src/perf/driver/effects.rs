@@ -5,6 +5,7 @@ use protocol::census::Holding;
 use protocol::id::{ChunkId, NodeId, OpId};
 use protocol::machine::{Completion, Destination, Effect, ReadFailure};
 use protocol::time::Span;
+use protocol::wire::Usage;
 
 use super::{Driver, Event, FREE, Fabric, MachineSet};
 use crate::perf::disk::{Finished, Next};
@@ -61,6 +62,8 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
                 }
                 None => self.at_once.push((op, Completion::Read(Err(ReadFailure::Missing)))),
             },
+            // Disks have room for more than any run puts, so nothing has to move from one to another.
+            Effect::Usage => self.at_once.push((op, Completion::Used(Usage::default()))),
             effect => panic!("no run asks a target for {effect:?}"),
         }
     }
