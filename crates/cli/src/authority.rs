@@ -104,7 +104,9 @@ mod tests {
 
     fn config(epoch: u32, copies: u8) -> ClusterConfig {
         let target = |n: u32| {
-            format!("[[target]]\nid = {n}\naddress = \"127.0.0.1:{n}\"\ndomain = \"d{n}\"\ncapacity = \"1GiB\"\n")
+            format!(
+                "[[target]]\nid = {n}\naddress = \"127.0.0.1:{n}\"\ndomain = \"d{n}\"\ncapacity = \"1GiB\"\ndata = \"{n}\"\n"
+            )
         };
         let targets: Vec<String> = (1..=4).map(target).collect();
         let text =

@@ -1,6 +1,6 @@
 //! The first layout of a cluster, and that of a cluster whose map had none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Cell, Layout, Shares, TargetEntry};
 use crate::id::NodeId;
@@ -32,7 +32,12 @@ pub(crate) fn first(
     let count = if overlap { all / size } else { disjoint_cells(all, size, group_cells) };
     let mut cells = cells(targets, copies, count)?;
     if overlap {
-        cells = spread(cells, targets, group_cells);
+        let (of, dealt) = (domains_of(targets), cells.clone());
+        cells = spread(cells, &of, group_cells);
+        // Where domains are of very different sizes, a group may have too few of them so.
+        if fewest_domains(&cells, &of, group_cells) < size.min(fewest_domains(&dealt, &of, group_cells)) {
+            cells = dealt;
+        }
     } else {
         // One after the other is dealt to another group, so that a server's targets are in many.
         let (span, groups) = (group_cells.max(1).min(count), count / group_cells.max(1).min(count));
@@ -170,8 +175,7 @@ fn cells(targets: &[TargetEntry], copies: u8, count: usize) -> Result<Vec<Vec<No
 
 /// Orders cells so that those of a group have as few failure domains in common as may be: when a target is lost, or a whole domain, what
 /// it had is made again on many others, and each group has domains left.
-fn spread(mut cells: Vec<Vec<NodeId>>, targets: &[TargetEntry], group_cells: usize) -> Vec<Vec<NodeId>> {
-    let of: BTreeMap<NodeId, u16> = targets.iter().map(|target| (target.id, target.domain)).collect();
+fn spread(mut cells: Vec<Vec<NodeId>>, of: &BTreeMap<NodeId, u16>, group_cells: usize) -> Vec<Vec<NodeId>> {
     let domain = |id: &NodeId| of.get(id).copied().unwrap_or(0);
     let mut placed: Vec<Vec<NodeId>> = Vec::with_capacity(cells.len());
     // Where each domain is last, from 1 on.
@@ -190,6 +194,17 @@ fn spread(mut cells: Vec<Vec<NodeId>>, targets: &[TargetEntry], group_cells: usi
         placed.push(next);
     }
     placed
+}
+
+fn domains_of(targets: &[TargetEntry]) -> BTreeMap<NodeId, u16> {
+    targets.iter().map(|target| (target.id, target.domain)).collect()
+}
+
+/// How many failure domains that group has that has the fewest, when these are the cells of the ring.
+fn fewest_domains(cells: &[Vec<NodeId>], of: &BTreeMap<NodeId, u16>, group_cells: usize) -> usize {
+    let group = |first: usize| cells.iter().cycle().skip(first).take(group_cells.min(cells.len())).flatten();
+    let domains = |first| group(first).filter_map(|id| of.get(id)).collect::<BTreeSet<_>>().len();
+    (0..cells.len()).map(domains).min().unwrap_or(0)
 }
 
 fn ring(cells: Vec<Vec<NodeId>>) -> Vec<Cell> {
