@@ -515,18 +515,3 @@ fn no_copies_at_all_are_no_wish() {
         assert_eq!(plan(&map, &wish, 0).map(|plan| plan.regroups), Err(MapError::Copies(copies)));
     }
 }
-
-/// Cells beside each other that are on the same servers would leave few targets that can have a lost copy.
-#[test]
-fn neighbouring_cells_are_on_different_servers() {
-    for (servers, each) in [(9_u16, 10_u32), (9, 2), (9, 5), (9, 20), (10, 9), (12, 1), (30, 3)] {
-        let entries = (0..u32::from(servers) * each).map(|n| entry(n, (n / each) as u16, 1 << 40)).collect();
-        let map = ClusterMap::new(ClusterId(1), Epoch(1), 3, 3, entries).expect("a good map");
-        let domains = |group| map.count_domains(&map.members(group).map(|target| target.id).collect::<Vec<_>>());
-        let mut all: Vec<usize> = map.group_ids().map(domains).collect();
-        all.sort_unstable();
-        // Where the ring closes some are left over.
-        let most = all.iter().filter(|domains| **domains >= 8).count();
-        assert!(all[0] >= 4 && most * 5 >= all.len() * 4, "{servers} servers with {each} targets: {all:?}");
-    }
-}

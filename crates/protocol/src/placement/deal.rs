@@ -1,6 +1,6 @@
 //! The first layout of a cluster, and that of a cluster whose map had none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{Cell, Layout, Shares, TargetEntry};
 use crate::id::NodeId;
@@ -31,14 +31,7 @@ pub(crate) fn first(
     let (size, all) = (usize::from(copies), targets.len());
     let count = if overlap { all / size } else { disjoint_cells(all, size, group_cells) };
     let mut cells = cells(targets, copies, count)?;
-    if overlap {
-        let (of, dealt) = (domains_of(targets), cells.clone());
-        cells = spread(cells, &of, group_cells);
-        // Where domains are of very different sizes, a group may have too few of them so.
-        if fewest_domains(&cells, &of, group_cells) < size.min(fewest_domains(&dealt, &of, group_cells)) {
-            cells = dealt;
-        }
-    } else {
+    if !overlap {
         // One after the other is dealt to another group, so that a server's targets are in many.
         let (span, groups) = (group_cells.max(1).min(count), count / group_cells.max(1).min(count));
         cells = (0..count).map(|place| core::mem::take(&mut cells[place % span * groups + place / span])).collect();
@@ -171,40 +164,6 @@ fn cells(targets: &[TargetEntry], copies: u8, count: usize) -> Result<Vec<Vec<No
         cells[at % ring].push(target);
     }
     Ok(cells)
-}
-
-/// Orders cells so that those of a group have as few failure domains in common as may be: when a target is lost, or a whole domain, what
-/// it had is made again on many others, and each group has domains left.
-fn spread(mut cells: Vec<Vec<NodeId>>, of: &BTreeMap<NodeId, u16>, group_cells: usize) -> Vec<Vec<NodeId>> {
-    let domain = |id: &NodeId| of.get(id).copied().unwrap_or(0);
-    let mut placed: Vec<Vec<NodeId>> = Vec::with_capacity(cells.len());
-    // Where each domain is last, from 1 on.
-    let mut last: BTreeMap<u16, usize> = BTreeMap::new();
-    while !cells.is_empty() {
-        // Those before it, and those after it where the ring closes.
-        let before = placed.iter().rev().take(group_cells.saturating_sub(1));
-        let after = placed.iter().take(group_cells.saturating_sub(cells.len()));
-        let near: Vec<u16> = before.chain(after).flatten().map(domain).collect();
-        let common = |cell: &Vec<NodeId>| cell.iter().filter(|id| near.contains(&domain(id))).count();
-        let ago = |cell: &Vec<NodeId>| cell.iter().filter_map(|id| last.get(&domain(id))).max().copied().unwrap_or(0);
-        // The first of those with the fewest, whose domains were placed longest ago.
-        let keys = cells.iter().map(|cell| (common(cell), ago(cell))).enumerate();
-        let next = cells.remove(keys.min_by_key(|(_, key)| *key).map_or(0, |(at, _)| at));
-        last.extend(next.iter().map(|id| (domain(id), placed.len() + 1)));
-        placed.push(next);
-    }
-    placed
-}
-
-fn domains_of(targets: &[TargetEntry]) -> BTreeMap<NodeId, u16> {
-    targets.iter().map(|target| (target.id, target.domain)).collect()
-}
-
-/// How many failure domains that group has that has the fewest, when these are the cells of the ring.
-fn fewest_domains(cells: &[Vec<NodeId>], of: &BTreeMap<NodeId, u16>, group_cells: usize) -> usize {
-    let group = |first: usize| cells.iter().cycle().skip(first).take(group_cells.min(cells.len())).flatten();
-    let domains = |first| group(first).filter_map(|id| of.get(id)).collect::<BTreeSet<_>>().len();
-    (0..cells.len()).map(domains).min().unwrap_or(0)
 }
 
 fn ring(cells: Vec<Vec<NodeId>>) -> Vec<Cell> {
