@@ -106,6 +106,11 @@ impl Target {
         Some(result)
     }
 
+    /// Offers an answer to the stewards of this target, one after the other, until one of them has asked for it.
+    fn a_steward_takes(&mut self, take: impl Fn(&mut Steward, &mut Turn<'_>) -> bool) -> bool {
+        (0..self.census.groups.len()).any(|nth| self.with_steward(nth, &take).unwrap_or(false))
+    }
+
     /// Says something of a census to a target, which may be this one.
     pub(super) fn tell(&mut self, to: NodeId, message: &Message) {
         let (own, epoch) = (self.setup.id, self.setup.map.epoch);
@@ -153,10 +158,7 @@ impl Target {
     /// Somebody says what he holds.
     pub(super) fn counted(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, holding: &Holding) {
         let is_current = epoch == self.setup.map.epoch;
-        let taken = is_current
-            && (0..self.census.groups.len()).any(|nth| {
-                self.with_steward(nth, |steward, turn| steward.counted(turn, from, txn, holding)).unwrap_or(false)
-            });
+        let taken = is_current && self.a_steward_takes(|steward, turn| steward.counted(turn, from, txn, holding));
         if !taken {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
@@ -164,25 +166,20 @@ impl Target {
 
     /// Somebody noted a moment, of whose copies one is to go.
     pub(super) fn noted(&mut self, from: NodeId, txn: TxnId, note: u64) {
-        let taken = (0..self.census.groups.len())
-            .any(|nth| self.with_steward(nth, |steward, turn| steward.noted(turn, from, txn, note)).unwrap_or(false));
-        if !taken {
+        if !self.a_steward_takes(|steward, turn| steward.noted(turn, from, txn, note)) {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
     }
 
     /// Somebody says how full he is.
     pub(super) fn filled(&mut self, from: NodeId, txn: TxnId, fill: Fill) {
-        let taken = (0..self.census.groups.len())
-            .any(|nth| self.with_steward(nth, |steward, _| steward.filled(from, txn, fill)).unwrap_or(false));
-        if !taken {
+        if !self.a_steward_takes(|steward, _| steward.filled(from, txn, fill)) {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
     }
 
     /// Whether it is a steward of this target for whom an answer is.
     pub(super) fn order_acked(&mut self, from: NodeId, txn: TxnId, ack: Ack) -> bool {
-        (0..self.census.groups.len())
-            .any(|nth| self.with_steward(nth, |steward, turn| steward.acked(turn, from, txn, ack)).unwrap_or(false))
+        self.a_steward_takes(|steward, turn| steward.acked(turn, from, txn, ack))
     }
 }

@@ -122,7 +122,6 @@ impl Target {
         match found {
             Some(size) => {
                 self.restoring.iter_mut().for_each(|restoring| restoring.to_read.push_back((handle, size)));
-                self.read_on();
             }
             None => self.restored(handle, Ack::Unknown),
         }
@@ -131,10 +130,11 @@ impl Target {
     /// Reads the next of the chunks that are to be put, one after the other, when the disk has nothing to do for clients, or did not for
     /// long enough.
     pub(super) fn read_on(&mut self) {
+        // Mostly nothing is: this is asked after each operation of the disk.
+        let next = |restoring: &Restoring| restoring.to_read.front().copied().filter(|_| restoring.reading.is_none());
+        let Some((handle, size)) = self.restoring.as_deref().and_then(next) else { return };
         let (now, ahead) = (self.now, self.disk_busy());
-        let Some(restoring) = self.restoring.as_mut().filter(|restoring| restoring.reading.is_none()) else { return };
-        restoring.to_read.retain(|(handle, _)| restoring.jobs.contains_key(handle));
-        let Some((handle, size)) = restoring.to_read.front().copied() else { return };
+        let Some(restoring) = self.restoring.as_mut() else { return };
         if ahead > Span::ZERO && !restoring.floor.is_due(now) {
             // When an operation is done this is tried as well.
             restoring.read_at = now + ahead.clamp(SOON.min(self.config.late), self.config.late);
