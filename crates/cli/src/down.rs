@@ -111,12 +111,9 @@ impl Down {
 
     /// Whether that was decided now; it may have been already, or another map.
     fn forget_previous(&self, epoch: Epoch) -> anyhow::Result<bool> {
-        let present = self.authority.newest()?;
-        if present.epoch != epoch.0 || present.previous.is_none() {
-            return Ok(false);
-        }
-        let next = change::without_previous(&present)?;
-        Ok(self.authority.propose(&present, &next)? == authority::Verdict::Decided)
+        let is_the_one = |present: &ClusterConfig| present.epoch == epoch.0 && present.previous.is_some();
+        let make = |present: &ClusterConfig| is_the_one(present).then(|| change::without_previous(present)).transpose();
+        Ok(authority::decide(&*self.authority, 1, make)? == Decided::Changed)
     }
 
     /// Has a map decided without these targets. What is in the way may be gone at the next look.
