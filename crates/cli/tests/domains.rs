@@ -19,10 +19,6 @@ use serde_json::Value;
 /// With how few copies something was stored.
 const COPIES: &str = "x-reservoir-copies";
 
-fn status_of(cluster: &Cluster) -> Value {
-    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
-}
-
 /// A counter of the gateway.
 fn metric(cluster: &Cluster, name: &str) -> u64 {
     let (mut stream, mut page) = (TcpStream::connect(cluster.gateway()).unwrap(), String::new());
@@ -93,7 +89,7 @@ fn one_server_is_not_enough(cluster: &Cluster, s3: &S3, targets: &[u32], kept: &
     assert!(s3.get("bucket", "new3").is(200).body.len() == 200_000);
     assert_eq!(cluster.keys("s3://files").len(), 12);
     // What nobody who answers has may be with the silent.
-    assert!(!status_of(cluster)["out_of_reach"].as_array().unwrap().is_empty());
+    assert!(!cluster.status()["out_of_reach"].as_array().unwrap().is_empty());
     let text = String::from_utf8(cluster.run(&["status"])).unwrap();
     assert!(text.contains("targets that are silent may hold all of some chunks"), "{text}");
 }
@@ -141,7 +137,7 @@ fn a_server_that_is_down_takes_nothing_away() {
     let copied = s3.ask("PUT", ("bucket", "copy"), &[], &[("x-amz-copy-source", "/bucket/new1")], b"");
     assert_eq!(copied.is(200).header(COPIES), "2/3");
     assert_eq!(parts(&s3, "parts", &[&content(5 << 20, 7), b"end"]).is(200).header(COPIES), "2/3");
-    let status = status_of(&cluster);
+    let status = cluster.status();
     assert!(status["fewer_copies"]["puts"].as_u64() > Some(20) && status["min_copies"] == 2, "{status}");
     assert_eq!((&status["whole"], status["out_of_reach"].as_array().map(Vec::len)), (&Value::from(false), Some(0)));
     let text = String::from_utf8(cluster.run(&["status"])).unwrap();
@@ -153,7 +149,7 @@ fn a_server_that_is_down_takes_nothing_away() {
     // All that lacks is made when they are back.
     let _again: Vec<Role> = (1..=6).map(|id| cluster.start_target(id)).collect();
     let deadline = Instant::now() + Duration::from_secs(120);
-    while status_of(&cluster)["whole"] != true {
+    while cluster.status()["whole"] != true {
         assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&cluster.run(&["status"])));
         std::thread::sleep(Duration::from_millis(200));
     }

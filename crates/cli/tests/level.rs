@@ -15,10 +15,6 @@ const LIMIT: Duration = Duration::from_secs(400);
 const OBJECTS: u64 = 30;
 const BYTES: usize = 4_000_000;
 
-fn status(cluster: &Cluster) -> Value {
-    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
-}
-
 /// Bytes that each target holds, in the order of their ids.
 fn live(status: &Value) -> Vec<u64> {
     status["targets"].as_array().unwrap().iter().map(|target| target["live"].as_u64().unwrap_or(0)).collect()
@@ -32,7 +28,7 @@ fn assert_reads(cluster: &Cluster, n: u64) {
 fn wait_for(cluster: &Cluster, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + LIMIT;
     for n in (0..OBJECTS).cycle() {
-        let status = status(cluster);
+        let status = cluster.status();
         if is_so(&status) {
             return status;
         }
@@ -108,7 +104,7 @@ fn the_layout_before_is_forgotten_when_nothing_is_left_there() {
     assert_eq!((&shown()["epoch"], &shown()["carries_previous"]), (&2.into(), &true.into()));
     let deadline = Instant::now() + LIMIT;
     while shown()["carries_previous"] == true {
-        assert!(Instant::now() < deadline, "it is not forgotten: {}", status(&cluster));
+        assert!(Instant::now() < deadline, "it is not forgotten: {}", cluster.status());
         (0..4).for_each(|n| assert_reads(&cluster, n));
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -122,8 +118,8 @@ fn the_layout_before_is_forgotten_when_nothing_is_left_there() {
 /// Waits until the gateway uses the map of an epoch, and all is whole by it.
 fn wait_for_use(cluster: &Cluster, epoch: u32) {
     let deadline = Instant::now() + LIMIT;
-    while status(cluster)["epoch"] != epoch || status(cluster)["whole"] != true {
-        assert!(Instant::now() < deadline, "epoch {epoch} is not in use: {}", status(cluster));
+    while cluster.status()["epoch"] != epoch || cluster.status()["whole"] != true {
+        assert!(Instant::now() < deadline, "epoch {epoch} is not in use: {}", cluster.status());
         std::thread::sleep(Duration::from_millis(300));
     }
 }

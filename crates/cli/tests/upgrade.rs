@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use client::S3;
 use common::{Cluster, Role, content, signal};
-use serde_json::Value;
 
 /// How long a role has until the next is replaced.
 const TURN: Duration = Duration::from_secs(4);
@@ -102,7 +101,7 @@ fn replace_gateway(cluster: &Cluster, s3: &S3) -> Role {
 fn is_whole(cluster: &Cluster) {
     let until = Instant::now() + Duration::from_secs(120);
     loop {
-        let status: Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
+        let status = cluster.status();
         if status["whole"] == true {
             return;
         }

@@ -136,6 +136,11 @@ impl Cluster {
         output.stdout
     }
 
+    /// How it is.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.run(&["status", "--json"])).unwrap()
+    }
+
     /// Runs a command against it.
     pub(crate) fn try_run(&self, args: &[&str], input: &[u8]) -> Output {
         let config = self.config();
