@@ -25,7 +25,7 @@ pub use error::MapError;
 pub struct ClusterMap(Arc<Contents>);
 
 /// What is kept for maintenance where nothing else is said, in percent.
-const MAINTENANCE_FLOOR: u8 = 10;
+const MAINTENANCE_FLOOR: u8 = 2;
 
 /// What a [`ClusterMap`] says.
 #[derive(Clone, Debug, PartialEq, Eq)]

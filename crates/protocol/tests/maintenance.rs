@@ -2,11 +2,14 @@
 
 mod common;
 
-use common::{INITIATOR, arriving, at, from, put, target, tell, window};
-use protocol::id::{ChunkId, NodeId, TxnId};
+use bytes::Bytes;
+use common::{CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
+use protocol::id::{ChunkId, NodeId, OpId, TxnId};
+use protocol::machine::{Completion, Effect, Input};
+use protocol::redundancy::Wanted;
 use protocol::target::Target;
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, Granted, Message, OfferedWindow, PutRequest};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow, PutRequest};
 
 const SIZE: u32 = 1 << 18;
 
@@ -97,6 +100,88 @@ fn a_share_is_kept_for_it() {
     let goes_back = |target: &mut Target, at: Instant, txn: u64| !beside(target, at, txn, false).2.is_empty();
     assert!(goes_back(&mut target, now, 10), "it had its share");
     assert!(goes_back(&mut target, now + Span::from_millis(2), 20), "it had its share");
-    // After ten times what it took.
-    assert!(!goes_back(&mut target, now + Span::from_millis(30), 30));
+    // After fifty times what it took.
+    assert!(!goes_back(&mut target, now + Span::from_millis(150), 30));
+}
+
+/// The payload of a transaction comes in its window. The writes that come of it.
+fn arrives(target: &mut Target, now: Instant, txn: u64) -> Vec<OpId> {
+    let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(txn), offset: 0, size: SIZE };
+    let payload = Bytes::from(vec![0; SIZE as usize]);
+    writes(step(target, now, Input::Payload { header, payload, arrived: now }).1)
+}
+
+fn writes(effects: Vec<(OpId, Effect)>) -> Vec<OpId> {
+    effects.into_iter().filter_map(|(op, effect)| matches!(effect, Effect::Write { .. }).then_some(op)).collect()
+}
+
+/// A copy of a chunk is offered a window, accepted, and here. When, and the writes that come of it.
+fn is_put(target: &mut Target, now: Instant, message: &Message, txn: u64) -> (Instant, Vec<OpId>) {
+    let offered = window(&tell(target, now, message, None).0);
+    accept(target, now, txn);
+    let now = now + offered.start;
+    (now, arrives(target, now, txn))
+}
+
+fn is_written(target: &mut Target, now: Instant, op: OpId) -> Vec<OpId> {
+    writes(step(target, now, written(op)).1)
+}
+
+fn written<R>(op: OpId) -> Input<R> {
+    Input::Done { op, completion: Completion::Written { result: Ok(()), free: 1 << 30 } }
+}
+
+/// A target whose disk writes a client's chunk, and then another one.
+fn at_two_writes() -> (Target, Instant, [OpId; 2]) {
+    let (mut target, now) = (target(), at(1_000_000));
+    // The share of the port and that of the disk are used.
+    let mut now = now;
+    for txn in [1, 2] {
+        let (here, begun) = is_put(&mut target, now, &maintenance(txn, Span::ZERO, false), txn);
+        now = here + Span::from_millis(1);
+        assert_eq!(is_written(&mut target, now, begun[0]), []);
+    }
+    let (now, third) = is_put(&mut target, now, &client(3, Span::ZERO), 3);
+    let (now, fourth) = is_put(&mut target, now, &client(4, Span::ZERO), 4);
+    (target, now, [third[0], fourth[0]])
+}
+
+#[test]
+fn a_copy_that_is_here_waits_until_the_disk_is_idle() {
+    let (mut target, now, [third, fourth]) = at_two_writes();
+    let (now, begun) = is_put(&mut target, now, &maintenance(5, Span::ZERO, false), 5);
+    assert_eq!(begun, [], "clients' chunks are being written");
+    let ask = Message::Probe { txn: TxnId(5), id: id(5), wanted: Wanted::BY_MAP };
+    let (said, _) = step(&mut target, now, arriving(from(INITIATOR, &ask)));
+    assert_eq!(said, [Message::Ack { txn: TxnId(5), ack: Ack::Pending }], "it is not durable, and not lost");
+    assert_eq!(is_written(&mut target, now, third), [], "one more is being written");
+    let begun = is_written(&mut target, now, fourth);
+    assert_eq!(begun.len(), 1, "the disk is idle");
+    let said = hear(&mut target, now, written(begun[0])).messages;
+    assert!(said.contains(&Message::Ack { txn: TxnId(5), ack: Ack::Durable }), "{said:?}");
+}
+
+#[test]
+fn a_copy_that_is_here_does_not_wait_for_ever() {
+    let (mut target, now, _) = at_two_writes();
+    let (now, begun) = is_put(&mut target, now, &maintenance(5, Span::ZERO, false), 5);
+    assert_eq!(begun, []);
+    let soon = writes(step(&mut target, now + Span::from_millis(2), Input::Wake).1);
+    assert_eq!(soon, [], "the disk had its share");
+    let later = writes(step(&mut target, now + Span::from_millis(200), Input::Wake).1);
+    assert_eq!(later.len(), 1, "its share is due");
+}
+
+#[test]
+fn a_client_does_not_wait_for_what_waits_for_it() {
+    let (mut target, now, _) = at_two_writes();
+    let done = |target: &mut Target, txn: u64| {
+        let offered = window(&tell(target, now, &client(txn, Span::ZERO), None).0);
+        step(target, now, arriving(from(INITIATOR, &common::refused(txn, 1))));
+        offered.done
+    };
+    let before = done(&mut target, 10);
+    let (_, begun) = is_put(&mut target, now, &maintenance(5, Span::ZERO, false), 5);
+    assert_eq!(begun, []);
+    assert!(done(&mut target, 11) <= before, "it counts the one that waits");
 }

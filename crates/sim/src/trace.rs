@@ -342,6 +342,7 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::Started { late_nanos } => format!("the payload begins {late_nanos} ns after its promised moment"),
         Event::Overrun { by } => format!("a transfer ended {by} after its window"),
         Event::Expired => "a tentative window expires".to_owned(),
+        Event::Waiting { id } => format!("keeps {id:?} until its disk is idle"),
         Event::Released { id } => format!("releases the window of {id:?}"),
         Event::Stored { id, .. } => format!("has {id:?} durable"),
         Event::RepairAsked => "asks for missing ranges".to_owned(),

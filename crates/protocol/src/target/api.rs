@@ -71,6 +71,11 @@ pub enum Event {
         /// Which chunk.
         id: ChunkId,
     },
+    /// A copy for maintenance is here, and waits until the disk has nothing to do for clients: the port is free.
+    Waiting {
+        /// Which chunk.
+        id: ChunkId,
+    },
     /// A copy became durable.
     Stored {
         /// Which chunk.

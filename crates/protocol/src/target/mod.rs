@@ -32,7 +32,7 @@ use lead::Lead;
 use levelling::Leaving;
 use pending::Pending;
 use presence::Presence;
-use receive::{Busy, Floor, Reservation};
+use receive::{Busy, Maintenance, Reservation};
 use restore::{Made, Restoring};
 use serve::Serving;
 use witness::Watch;
@@ -107,7 +107,7 @@ pub struct Target {
     restoring: Option<Box<Restoring>>,
     presence: Presence,
     made: Made,
-    floor: Floor,
+    maintenance: Maintenance,
     leaving: Leaving,
 }
 
@@ -152,7 +152,7 @@ impl Target {
             restoring: None,
             presence: Presence::default(),
             made: Made::default(),
-            floor: Floor::default(),
+            maintenance: Maintenance::default(),
             leaving: Leaving::default(),
         }
     }
@@ -437,6 +437,7 @@ impl Target {
         self.wake_leader();
         self.fetch_map_on();
         self.wake_census();
+        self.maintain_on();
         self.wake_restoring();
         self.wake_watch();
         if self.now >= self.scrub_at {
@@ -486,7 +487,7 @@ impl Machine for Target {
             }
             Input::Done { op, completion } => {
                 self.done(op, completion);
-                self.read_on();
+                self.maintain_on();
             }
             Input::Request(Request::Map(map)) => self.new_map(map),
             Input::Request(Request::Free(free)) => self.setup.free = free,
@@ -532,6 +533,7 @@ impl Machine for Target {
             (fetch, "a map"),
             (census, "census"),
             (restoring, "restoring"),
+            (self.maintenance_due(), "an idle disk"),
             (self.watch.next_deadline(self.config.watch_interval), "watch"),
         ]
         .into_iter()

@@ -18,7 +18,7 @@ use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};
 
-pub(super) use maintenance::Floor;
+pub(super) use maintenance::Maintenance;
 use maintenance::NEAR;
 pub(super) use port::Busy;
 use stage::Claim;
@@ -75,7 +75,7 @@ impl Reservation {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.timer.filter(|_| self.stage != Stage::Writing)
+        self.timer.filter(|_| !self.stage.is_here())
     }
 }
 
@@ -92,7 +92,7 @@ impl Target {
             Some(r) if r.from != from || is_newer(r.round, round) => {
                 return self.event(Event::Ignored(IgnoredReason::Late));
             }
-            Some(r) if r.stage == Stage::Writing => return self.bid(from, txn, round, Answer::Busy(self.config.late)),
+            Some(r) if r.stage.is_here() => return self.bid(from, txn, round, Answer::Busy(self.config.late)),
             // The same request again: the same answer, as it stands now.
             Some(r) if r.round == round => return self.bid(from, txn, round, Answer::Window(r.answer_at(self.now))),
             Some(_) => self.drop_reservation(request.txn),
@@ -164,11 +164,11 @@ impl Target {
             return Err(self.config.late);
         }
         let start = self.now + request.earliest;
-        let arrives = |r: &&Reservation| r.stage != Stage::Writing && r.window.0 <= start && start < r.window.1;
+        let arrives = |r: &&Reservation| !r.stage.is_here() && r.window.0 <= start && start < r.window.1;
         let flows = self.reservations.values().filter(arrives).count() as u64 + 1;
         let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
         let transfer = Span::of_transfer(size, u64::from(rate));
-        let done = self.disk_done(start + transfer, request.size).since(self.now);
+        let done = self.disk_done(start + transfer, request.size, request.restores).since(self.now);
         let offered =
             OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
         Ok((offered, (start, start + transfer)))
@@ -188,7 +188,7 @@ impl Target {
         let yields = self.yields(request);
         let most = if yields { NEAR } else { self.config.max_wait };
         if yields {
-            earliest = self.left_over(earliest, transfer, request.size)?;
+            earliest = self.left_over(earliest, request.size)?;
         } else {
             self.take_back(earliest, transfer, request, asked);
         }
@@ -199,7 +199,7 @@ impl Target {
         };
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
-        let done = self.disk_done(start + transfer, request.size).since(self.now);
+        let done = self.disk_done(start + transfer, request.size, request.restores).since(self.now);
         let length = end.since(start);
         let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
         if wait > most || !fits {
@@ -237,7 +237,7 @@ impl Target {
     pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, granted: GrantedWindow) -> Result<(), Answer> {
         let (txn, size) = (grant.txn, u64::from(grant.size));
         match self.reservations.get(&txn) {
-            Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage == Stage::Writing => {
+            Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage.is_here() => {
                 self.event(Event::Ignored(IgnoredReason::Late));
                 return Ok(());
             }
@@ -335,7 +335,7 @@ impl Target {
         };
         if r.restores {
             let size = r.incoming.size();
-            self.floor.used(
+            self.maintenance.ports.used(
                 self.now,
                 self.link.span(self.now, size.into()).max(self.writes.ahead(size)),
                 &self.setup.map,
@@ -428,7 +428,23 @@ impl Target {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
+        r.stage = Stage::Waiting;
+        if r.yields.is_none() {
+            return self.begin_write(txn);
+        }
+        let id = r.id;
+        self.event(Event::Waiting { id });
+        self.maintenance.waiting.push_back(txn);
+        self.maintain_on();
+    }
+
+    /// Hands a copy that is here to the disk.
+    fn begin_write(&mut self, txn: TxnId) {
+        let Some(r) = self.reservations.get_mut(&txn).filter(|r| r.stage == Stage::Waiting) else {
+            return;
+        };
         r.stage = Stage::Writing;
+        let size = r.incoming.size();
         let (id, from, pieces, claim, removal) = (r.id, r.from, r.incoming.take(), r.claim, r.removal);
         let promise = Promise { mark: self.marks.newest(), wanted: r.wanted, restores: r.restores };
         let verify = self.setup.bug != Some(Bug::SkipHashCheck);
@@ -491,7 +507,7 @@ impl Target {
         // Who counts on it wants it to stay.
         self.leaving.stay(&id);
         match self.reservations.get(&txn) {
-            Some(r) if r.from == from && r.stage == Stage::Writing => {
+            Some(r) if r.from == from && r.stage.is_here() => {
                 self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             Some(r) if r.from == from => {

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Ack, Bug, ChunkId, Effect, Event, Floor, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target,
-    TxnId,
+    Ack, Bug, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId,
 };
 use crate::config::Config;
 use crate::initiator::{self, Initiator, PutError};
@@ -19,9 +18,6 @@ use crate::time::{Instant, Span};
 use crate::transport::{Selection, Transport};
 use crate::wire::HealthReport;
 
-/// Before this it is not tried again whether the disk is idle.
-const SOON: Span = Span::from_micros(100);
-
 /// The initiator that puts what this target has, and what it was told to put.
 #[derive(Debug)]
 pub(super) struct Restoring {
@@ -31,9 +27,6 @@ pub(super) struct Restoring {
     /// Those that are to be read, with their sizes, and the one that is being read.
     to_read: VecDeque<(u64, u32)>,
     reading: Option<u32>,
-    /// When the disk may be idle, if something is to be read; when it is read in any case.
-    read_at: Instant,
-    floor: Floor,
 }
 
 /// What was made since this target was started.
@@ -122,34 +115,33 @@ impl Target {
         match found {
             Some(size) => {
                 self.restoring.iter_mut().for_each(|restoring| restoring.to_read.push_back((handle, size)));
+                self.maintain_on();
             }
             None => self.restored(handle, Ack::Unknown),
         }
     }
 
-    /// Reads the next of the chunks that are to be put, one after the other, when the disk has nothing to do for clients, or did not for
-    /// long enough.
-    pub(super) fn read_on(&mut self) {
-        // Mostly nothing is: this is asked after each operation of the disk.
-        let next = |restoring: &Restoring| restoring.to_read.front().copied().filter(|_| restoring.reading.is_none());
-        let Some((handle, size)) = self.restoring.as_deref().and_then(next) else { return };
-        let (now, ahead) = (self.now, self.disk_busy());
-        let Some(restoring) = self.restoring.as_mut() else { return };
-        if ahead > Span::ZERO && !restoring.floor.is_due(now) {
-            // When an operation is done this is tried as well.
-            restoring.read_at = now + ahead.clamp(SOON.min(self.config.late), self.config.late);
-            return;
-        }
-        let Some(id) = restoring.jobs.get(&handle).map(|job| job.id) else { return };
-        restoring.to_read.pop_front();
-        restoring.reading = Some(size);
-        restoring.floor.used(now, self.reads.each(now, size), &self.setup.map);
-        self.start(Effect::Read { id }, Pending::RestoreRead { handle, begun: now });
+    /// Whether a chunk is to be read that is to be put, and none is being read.
+    pub(super) fn has_to_read(&self) -> bool {
+        self.restoring.as_ref().is_some_and(|restoring| restoring.reading.is_none() && !restoring.to_read.is_empty())
     }
 
-    /// How long the disk is at what it has.
-    fn disk_busy(&self) -> Span {
-        self.writing() + self.reads_ahead()
+    /// Reads the next of the chunks that are to be put, one after the other. How long that should take.
+    pub(super) fn read_next(&mut self) -> Span {
+        let now = self.now;
+        let Some(restoring) = self.restoring.as_mut() else { return Span::ZERO };
+        while let Some((handle, size)) = restoring.to_read.pop_front() {
+            let Some(id) = restoring.jobs.get(&handle).map(|job| job.id) else { continue };
+            restoring.reading = Some(size);
+            self.start(Effect::Read { id }, Pending::RestoreRead { handle, begun: now });
+            return self.reads.each(now, size);
+        }
+        Span::ZERO
+    }
+
+    /// How long the disk still reads a chunk that is to be put.
+    pub(super) fn restore_reads_ahead(&self) -> Span {
+        self.restore_reads().map_or(Span::ZERO, |size| self.reads.each(self.now, size))
     }
 
     /// What the disk reads of chunks that are to be put: its size.
@@ -267,7 +259,6 @@ impl Target {
     }
 
     pub(super) fn wake_restoring(&mut self) {
-        self.read_on();
         let due = self.restoring.as_ref().and_then(|restoring| restoring.initiator.next_deadline());
         if due.is_some_and(|due| due.at <= self.now) {
             self.initiate(Input::Wake);
@@ -276,9 +267,7 @@ impl Target {
 
     pub(super) fn restoring_due(&self) -> Option<Instant> {
         let restoring = self.restoring.as_ref()?;
-        let read = (restoring.reading.is_none() && !restoring.to_read.is_empty()).then_some(restoring.read_at);
-        let put = restoring.initiator.next_deadline().map(|deadline| deadline.at);
-        read.into_iter().chain(put).min()
+        restoring.initiator.next_deadline().map(|deadline| deadline.at)
     }
 }
 
@@ -294,7 +283,6 @@ impl Restoring {
         };
         let multicast = config.multicast;
         let initiator = Initiator::new(setup.id, setup.map.clone(), config, setup.seed).with_multicast(multicast);
-        let (to_read, read_at, floor) = (VecDeque::new(), Instant::ZERO, Floor::default());
-        Self { initiator, jobs: BTreeMap::new(), next: 1, to_read, reading: None, read_at, floor }
+        Self { initiator, jobs: BTreeMap::new(), next: 1, to_read: VecDeque::new(), reading: None }
     }
 }

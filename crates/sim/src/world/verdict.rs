@@ -86,7 +86,9 @@ impl World<'_> {
                     self.fail(problem);
                 }
             }
-            target::Event::Released { id: chunk } => self.windows.over(id, chunk),
+            target::Event::Waiting { id: chunk } | target::Event::Released { id: chunk } => {
+                self.windows.over(id, chunk)
+            }
             target::Event::Stored { id: chunk, .. } => {
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);

@@ -4,13 +4,15 @@ use super::{Instant, Pending, Reservation, Span, Stage, Target};
 
 impl Target {
     /// When a write of `size` that is handed over at `at` should be durable: behind those before it, of which the tentative
-    /// ones count by the share of them that is accepted.
-    pub(super) fn disk_done(&self, at: Instant, size: u32) -> Instant {
+    /// ones count by the share of them that is accepted. What yields is behind all but such as `yields` itself.
+    pub(super) fn disk_done(&self, at: Instant, size: u32, yields: bool) -> Instant {
         // Chunks are mostly of one size, and what one takes is the same for all of it.
         let (mut of, mut each) = (size, self.writes.ahead(size));
         let mut sure = self.scrub_until.since(self.now);
         let mut tentative = Span::ZERO;
-        for r in self.reservations.values().filter(|r| r.stage == Stage::Writing || r.window.0 <= at) {
+        let is_before =
+            |r: &&Reservation| r.stage == Stage::Writing || r.window.0 <= at && (yields || r.yields.is_none());
+        for r in self.reservations.values().filter(is_before) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
             let own = r.incoming.size();
             if own != of {
@@ -18,7 +20,7 @@ impl Target {
             }
             *sum = *sum + each;
         }
-        let sure = sure.max(self.at_write());
+        let sure = sure.max(self.at_write()) + self.restore_reads_ahead();
         self.writes.done(self.now, at, sure + self.accept_rate.scale(tentative), size)
     }
 
@@ -29,9 +31,9 @@ impl Target {
         self.writes.at_work(self.now, self.oldest(begun))
     }
 
-    /// What the disk will be busy with: all that is sure to come.
+    /// What the disk will be busy with: all that is sure to come, and goes before what yields.
     pub(in crate::target) fn disk_backlog(&self) -> Span {
-        self.backlog(|r| r.stage != Stage::Tentative)
+        self.backlog(|r| r.stage == Stage::Writing || r.stage != Stage::Tentative && r.yields.is_none())
     }
 
     /// The part of it that is with the disk.

@@ -3,10 +3,24 @@
 //! A share of the time is kept for it, the floor that the operator sets, so that it gets on whatever clients do. Within that, and
 //! when nobody else has a copy, it is served like a client.
 
+use std::collections::VecDeque;
+
 use super::{Ack, Message, PutRequest, Reservation, Span, Stage, Target, TxnId};
 use crate::map::ClusterMap;
 use crate::time::Instant;
 use crate::wire::Answer;
+
+/// What a target does for maintenance.
+#[derive(Debug, Default)]
+pub(in crate::target) struct Maintenance {
+    /// The share of the ports' time, and that of the disk's.
+    pub(super) ports: Floor,
+    disk: Floor,
+    /// Copies that are here, and wait until the disk is idle, or has to take one.
+    pub(super) waiting: VecDeque<TxnId>,
+    /// When the disk may be idle.
+    idle_at: Instant,
+}
 
 /// When maintenance may have a window like a client's again.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,28 +46,54 @@ impl Floor {
 /// A window for maintenance begins within this time. One that is farther away is mostly wanted by a client before it begins.
 pub(super) const NEAR: Span = Span::from_millis(3);
 
+/// Before this it is not looked again whether the disk is idle.
+const SOON: Span = Span::from_micros(100);
+
 /// Of the room for what arrives, maintenance has so small a part, that clients do not wait for it.
-const BUFFER: u64 = 4;
+const BUFFER: u64 = 8;
 
 impl Target {
     /// Whether a request is content with what clients leave.
     pub(super) fn yields(&self, request: &PutRequest) -> bool {
-        request.restores && !request.urgent && !request.unreserved && !self.floor.is_due(self.now)
+        request.restores && !request.urgent && !request.unreserved && !self.maintenance.ports.is_due(self.now)
     }
 
-    /// What the disk has to do, reads as well.
-    pub(in crate::target) fn disk_ahead(&self) -> Span {
-        self.disk_backlog() + self.reads_ahead()
-    }
-
-    /// From when on maintenance may have the port, so that what it sends is here when the disk is through with what it has. `Err` says
-    /// when to ask again.
-    pub(super) fn left_over(&self, earliest: Instant, transfer: Span, size: u32) -> Result<Instant, Span> {
-        let held: u64 = self.reservations.values().filter(|r| r.restores).map(|r| u64::from(r.incoming.size())).sum();
+    /// From when on maintenance may have the port, if there is room for what it sends. `Err` says when to ask again.
+    pub(super) fn left_over(&self, earliest: Instant, size: u32) -> Result<Instant, Span> {
+        let yields = self.reservations.values().filter(|r| r.yields.is_some() && r.stage != Stage::Writing);
+        let held: u64 = yields.map(|r| u64::from(r.incoming.size())).sum();
         if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
             return Err(self.config.late);
         }
-        Ok(earliest.max(self.now + self.disk_ahead().less(transfer)))
+        Ok(earliest)
+    }
+
+    /// Has the disk write, or read, the next of maintenance when it has nothing to do, or did not for long enough.
+    pub(in crate::target) fn maintain_on(&mut self) {
+        if self.maintenance.waiting.is_empty() && !self.has_to_read() {
+            return;
+        }
+        let busy = self.writing() + self.reads_ahead();
+        if busy > Span::ZERO && !self.maintenance.disk.is_due(self.now) {
+            // When an operation is done this is tried as well.
+            self.maintenance.idle_at = self.now + busy.clamp(SOON.min(self.config.late), self.config.late);
+            return;
+        }
+        let took = if let Some(txn) = self.maintenance.waiting.pop_front() {
+            let size = self.reservations.get(&txn).map_or(0, |r| r.incoming.size());
+            self.begin_write(txn);
+            self.writes.ahead(size)
+        } else {
+            self.read_next()
+        };
+        self.maintenance.disk.used(self.now, took, &self.setup.map);
+        self.maintenance.idle_at = self.now + took.clamp(SOON.min(self.config.late), self.config.late);
+    }
+
+    /// When to look whether the disk is idle, if maintenance waits for that.
+    pub(in crate::target) fn maintenance_due(&self) -> Option<Instant> {
+        let waits = !self.maintenance.waiting.is_empty() || self.has_to_read();
+        waits.then_some(self.maintenance.idle_at)
     }
 
     /// A client asks for a window: those of maintenance go back that would be in its way for longer than one of them takes. When all went
@@ -78,7 +118,7 @@ impl Target {
         let may = |r: &Reservation| match r.stage {
             Stage::Tentative => r.yields.is_some(),
             Stage::Accepted => r.yields.is_some_and(|notice| r.window.0 > self.now + notice),
-            Stage::Arriving | Stage::Writing => false,
+            Stage::Arriving | Stage::Waiting | Stage::Writing => false,
         };
         self.reservations.iter().filter(move |(_, r)| may(r)).map(|(txn, _)| *txn)
     }

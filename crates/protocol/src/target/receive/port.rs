@@ -91,11 +91,7 @@ impl Target {
     /// When the port is through with what others than the leader `from` reserved.
     pub(in crate::target) fn others_end(&self, from: NodeId) -> Instant {
         let others = self.reservations.values().filter(|r| r.claim.leader() != Some(from));
-        others
-            .filter(|r| r.claim.is_reserved() && r.stage != Stage::Writing)
-            .map(|r| r.window.1)
-            .max()
-            .unwrap_or(self.now)
+        others.filter(|r| r.claim.is_reserved() && !r.stage.is_here()).map(|r| r.window.1).max().unwrap_or(self.now)
     }
 
     pub(super) fn note_start(&mut self, promised: Instant) {

@@ -43,6 +43,8 @@ pub(in crate::target) enum Stage {
     Accepted,
     /// Some of it is here.
     Arriving,
+    /// All of it is here, and waits until the disk has nothing to do for clients.
+    Waiting,
     /// With the disk.
     Writing,
 }
@@ -51,5 +53,10 @@ impl Stage {
     /// Whether payload may come.
     pub(in crate::target) const fn is_open(self) -> bool {
         matches!(self, Self::Accepted | Self::Arriving)
+    }
+
+    /// Whether all of it is here.
+    pub(in crate::target) const fn is_here(self) -> bool {
+        matches!(self, Self::Waiting | Self::Writing)
     }
 }
