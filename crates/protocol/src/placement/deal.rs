@@ -1,6 +1,6 @@
 //! The first layout of a cluster, and that of a cluster whose map had none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Cell, Layout, Shares, TargetEntry};
 use crate::id::NodeId;
@@ -29,13 +29,15 @@ pub(crate) fn first(
     overlap: bool,
 ) -> Result<Layout, TooFewDomains> {
     let (size, all) = (usize::from(copies), targets.len());
-    let count = if overlap { all / size } else { disjoint_cells(all, size, group_cells) };
-    let mut cells = cells(targets, copies, count)?;
-    if !overlap {
+    let cells = if overlap {
+        overlapping(targets, copies, group_cells)?
+    } else {
+        let count = disjoint_cells(all, size, group_cells);
+        let mut cells = cells(targets, copies, count)?;
         // One after the other is dealt to another group, so that a server's targets are in many.
         let (span, groups) = (group_cells.max(1).min(count), count / group_cells.max(1).min(count));
-        cells = (0..count).map(|place| core::mem::take(&mut cells[place % span * groups + place / span])).collect();
-    }
+        (0..count).map(|place| core::mem::take(&mut cells[place % span * groups + place / span])).collect()
+    };
     let cells = ring(cells);
     let mut layout = Layout { group_cells: group_cells.max(1), shares: 1, drawn: Vec::new(), cells };
     divide(&mut layout, targets, overlap);
@@ -164,6 +166,58 @@ fn cells(targets: &[TargetEntry], copies: u8, count: usize) -> Result<Vec<Vec<No
         cells[at % ring].push(target);
     }
     Ok(cells)
+}
+
+/// The cells of a ring in which every group has a failure domain for each copy: with `copies` targets, or with more where domains
+/// are of so different sizes that a small one is not in every group.
+fn overlapping(targets: &[TargetEntry], copies: u8, group_cells: usize) -> Result<Vec<Vec<NodeId>>, TooFewDomains> {
+    let domains: BTreeMap<NodeId, u16> = targets.iter().map(|target| (target.id, target.domain)).collect();
+    let fewest = |cells: &[Vec<NodeId>]| fewest_domains(cells, &domains, group_cells);
+    let best = |count| {
+        let dealt = cells(targets, copies, count)?;
+        let spread = spread(dealt.clone(), &domains, group_cells);
+        Ok(if fewest(&spread) >= fewest(&dealt) { spread } else { dealt })
+    };
+    let most = targets.len() / usize::from(copies);
+    let fewer = |count: &usize| Some(count - count.div_ceil(8)).filter(|count| *count > 0);
+    let is_small = |count: &usize| targets.len().div_ceil(*count) * group_cells.min(*count) <= limits::GROUP_MEMBERS;
+    for count in core::iter::successors(Some(most), fewer).take_while(is_small) {
+        let cells = best(count)?;
+        if fewest(&cells) >= usize::from(copies) {
+            return Ok(cells);
+        }
+    }
+    best(most)
+}
+
+/// Orders cells so that those of a group have as few failure domains in common as may be: when a target is lost, or a whole domain, what
+/// it had is made again on many others, and each group has domains left.
+fn spread(mut cells: Vec<Vec<NodeId>>, of: &BTreeMap<NodeId, u16>, group_cells: usize) -> Vec<Vec<NodeId>> {
+    let domain = |id: &NodeId| of.get(id).copied().unwrap_or(0);
+    let mut placed: Vec<Vec<NodeId>> = Vec::with_capacity(cells.len());
+    // Where each domain is last, from 1 on.
+    let mut last: BTreeMap<u16, usize> = BTreeMap::new();
+    while !cells.is_empty() {
+        // Those before it, and those after it where the ring closes.
+        let before = placed.iter().rev().take(group_cells.saturating_sub(1));
+        let after = placed.iter().take(group_cells.saturating_sub(cells.len()));
+        let near: Vec<u16> = before.chain(after).flatten().map(domain).collect();
+        let common = |cell: &Vec<NodeId>| cell.iter().filter(|id| near.contains(&domain(id))).count();
+        let ago = |cell: &Vec<NodeId>| cell.iter().filter_map(|id| last.get(&domain(id))).max().copied().unwrap_or(0);
+        // The first of those with the fewest, whose domains were placed longest ago.
+        let keys = cells.iter().map(|cell| (common(cell), ago(cell))).enumerate();
+        let next = cells.remove(keys.min_by_key(|(_, key)| *key).map_or(0, |(at, _)| at));
+        last.extend(next.iter().map(|id| (domain(id), placed.len() + 1)));
+        placed.push(next);
+    }
+    placed
+}
+
+/// How many failure domains that group has that has the fewest, when these are the cells of the ring.
+fn fewest_domains(cells: &[Vec<NodeId>], of: &BTreeMap<NodeId, u16>, group_cells: usize) -> usize {
+    let group = |first: usize| cells.iter().cycle().skip(first).take(group_cells.min(cells.len())).flatten();
+    let domains = |first| group(first).filter_map(|id| of.get(id)).collect::<BTreeSet<_>>().len();
+    (0..cells.len()).map(domains).min().unwrap_or(0)
 }
 
 fn ring(cells: Vec<Vec<NodeId>>) -> Vec<Cell> {
