@@ -93,6 +93,8 @@ impl Layout {
         let resizes = rng.chance(1, 4);
         let least = if resizes { 2 } else { copies };
         let losable = losable(&mut rng, &first, least);
+        // Before there were cells, domains of very different sizes were refused.
+        let taken_over = Rng::new(seed).fork(35).chance(1, 3) && first.take_over(ClusterId(0), disjoint_groups).is_ok();
         let mut layout = Self {
             maps: vec![first],
             may_lack: draw_may_lack(seed),
@@ -100,7 +102,7 @@ impl Layout {
             losable: losable.clone(),
             resizes,
             capacity,
-            taken_over: Rng::new(seed).fork(35).chance(1, 3),
+            taken_over,
             domain_crashes: 0,
             domain_cuts: 0,
             lost: Vec::new(),
@@ -309,15 +311,7 @@ impl Layout {
     fn first_map(&self, cluster: ClusterId) -> Result<ClusterMap, MapError> {
         let first = &self.maps[0];
         if self.taken_over {
-            let targets = first.targets.clone();
-            return ClusterMap::taken_over(
-                cluster,
-                Epoch(1),
-                first.copies,
-                GROUP_CELLS,
-                !self.disjoint_groups,
-                targets,
-            );
+            return first.take_over(cluster, self.disjoint_groups);
         }
         first.build(cluster, self.disjoint_groups)
     }
@@ -327,6 +321,12 @@ impl Map {
     fn build(&self, cluster: ClusterId, disjoint_groups: bool) -> Result<ClusterMap, MapError> {
         let map = ClusterMap::new(cluster, Epoch(1), self.copies, GROUP_CELLS, self.targets.clone())?;
         if disjoint_groups { map.with_disjoint_groups() } else { Ok(map) }
+    }
+
+    /// As it was made before there were cells in maps.
+    fn take_over(&self, cluster: ClusterId, disjoint_groups: bool) -> Result<ClusterMap, MapError> {
+        let targets = self.targets.clone();
+        ClusterMap::taken_over(cluster, Epoch(1), self.copies, GROUP_CELLS, !disjoint_groups, targets)
     }
 
     /// The next map, when the cluster is to be as this one says.
