@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::silence::SilenceInfo;
+use crate::units;
 
 /// One target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,10 +102,27 @@ impl HealthInfo {
 pub(crate) struct DownInfo {
     /// For how many seconds each was.
     pub(crate) targets: BTreeMap<String, u64>,
+    /// In how many each is taken out of the cluster map, when nothing changes. Who fell silent with others is not among them.
+    #[serde(default)]
+    pub(crate) out_in_seconds: BTreeMap<String, u64>,
     /// After how many it is taken out of the cluster map; 0 is never.
     pub(crate) out_after_seconds: u64,
     /// Why one that was down for longer stays in it.
     pub(crate) held: Option<String>,
+}
+
+impl DownInfo {
+    /// What is said of each, in words.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
+        self.targets.iter().map(|(target, seconds)| {
+            let out = match (self.out_after_seconds, self.out_in_seconds.get(target)) {
+                (0, _) => "it stays in the cluster map, as `out_after_seconds` is 0".to_owned(),
+                (_, Some(left)) => format!("it is taken out of the cluster map in {}", units::time(*left)),
+                (_, None) => "it stays in the cluster map while others are down as well".to_owned(),
+            };
+            format!("target {target} is down for {}: {out}", units::time(*seconds))
+        })
+    }
 }
 
 /// Something that happened to the cluster.

@@ -135,13 +135,7 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
             health.moving
         ))?;
     }
-    for (target, seconds) in &status.down.targets {
-        let out = match status.down.out_after_seconds {
-            0 => "it stays in the cluster map, as `out_after_seconds` is 0".to_owned(),
-            after => format!("it is taken out of the cluster map after {}", units::time(after)),
-        };
-        line(&format!("target {target} is down for {}: {out}", units::time(*seconds)))?;
-    }
+    status.down.texts().try_for_each(|text| line(&text))?;
     status.down.held.iter().try_for_each(|held| line(held))?;
     let last = status.history.len().saturating_sub(EVENTS);
     status.history[last..].iter().try_for_each(|event| line(&format!("{}  {}", event.at, event.what)))
