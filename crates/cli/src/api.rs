@@ -69,7 +69,7 @@ pub(crate) struct HealthInfo {
     pub(crate) restored_chunks: u64,
     /// Their bytes.
     pub(crate) restored_bytes: u64,
-    /// How many in a second, over the last 20 s.
+    /// How many in a second, over the last 20 s, or since the first of them.
     pub(crate) restored_chunks_per_second: f64,
     /// Their bytes.
     pub(crate) restored_bytes_per_second: f64,
