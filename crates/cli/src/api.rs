@@ -95,6 +95,18 @@ impl HealthInfo {
         let by = self.at_risk_by_copies.iter().map(|(copies, chunks)| format!("{chunks} in {}", domains(copies)));
         format!("{} chunks have too few copies ({})", self.at_risk, by.collect::<Vec<_>>().join(", "))
     }
+
+    /// The same, and what is done about it.
+    pub(crate) fn healing_text(&self) -> String {
+        let left = self.seconds_left.map_or_else(String::new, |left| format!(", about {} left", units::time(left)));
+        format!(
+            "{}; {} are being put, {:.0} chunks/s, {}/s{left}",
+            self.at_risk_text(),
+            self.restoring,
+            self.restored_chunks_per_second,
+            units::size(self.restored_bytes_per_second as u64)
+        )
+    }
 }
 
 /// Targets that several others say are down.
@@ -239,5 +251,13 @@ mod tests {
         assert_eq!((back.epoch, back.health.at_risk), (7, 42));
         let words = "42 chunks have too few copies (2 in 1 failure domain, 40 in 2 failure domains)";
         assert_eq!(back.health.at_risk_text(), words);
+        let doing = HealthInfo {
+            restoring: 4,
+            restored_chunks_per_second: 11.6,
+            restored_bytes_per_second: 3.5 * 1_048_576.0,
+            seconds_left: Some(4),
+            ..back.health
+        };
+        assert_eq!(doing.healing_text(), format!("{words}; 4 are being put, 12 chunks/s, 3.5 MiB/s, about 4 s left"));
     }
 }

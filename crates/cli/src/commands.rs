@@ -107,17 +107,7 @@ fn say_fewer(status: &Status) -> anyhow::Result<()> {
 fn say_health(status: &Status) -> anyhow::Result<()> {
     let health = &status.health;
     if health.at_risk > 0 || health.strayed > 0 {
-        let left = match health.seconds_left {
-            Some(seconds) => format!(", about {} left", units::time(seconds)),
-            None => String::new(),
-        };
-        line(&format!(
-            "at risk: {}; {} are being put, {:.0} chunks/s, {}/s{left}",
-            health.at_risk_text(),
-            health.restoring,
-            health.restored_chunks_per_second,
-            units::size(health.restored_bytes_per_second as u64)
-        ))?;
+        line(&format!("at risk: {}", health.healing_text()))?;
     } else if health.whole {
         line("whole: every chunk has all its copies")?;
     } else if health.unknown_groups > 0 {
