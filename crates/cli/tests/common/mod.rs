@@ -237,6 +237,18 @@ impl Role {
         Self(child.expect("the binary starts"))
     }
 
+    /// The same, with what it says in a file.
+    pub(crate) fn start_with_log(args: &[&str], log: &Path) -> Self {
+        let log = fs::File::create(log).unwrap();
+        let child = command(args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
+        Self(child.expect("the binary starts"))
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Whether it has not ended.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
