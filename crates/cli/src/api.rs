@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::silence::SilenceInfo;
+use crate::units;
 
 /// One target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ pub(crate) struct HealthInfo {
     pub(crate) restored_chunks: u64,
     /// Their bytes.
     pub(crate) restored_bytes: u64,
-    /// How many in a second, over the last 20 s.
+    /// How many in a second, over the last 20 s, or since the first of them.
     pub(crate) restored_chunks_per_second: f64,
     /// Their bytes.
     pub(crate) restored_bytes_per_second: f64,
@@ -94,6 +95,18 @@ impl HealthInfo {
         let by = self.at_risk_by_copies.iter().map(|(copies, chunks)| format!("{chunks} in {}", domains(copies)));
         format!("{} chunks have too few copies ({})", self.at_risk, by.collect::<Vec<_>>().join(", "))
     }
+
+    /// The same, and what is done about it.
+    pub(crate) fn healing_text(&self) -> String {
+        let left = self.seconds_left.map_or_else(String::new, |left| format!(", about {} left", units::time(left)));
+        format!(
+            "{}; {} are being put, {:.0} chunks/s, {}/s{left}",
+            self.at_risk_text(),
+            self.restoring,
+            self.restored_chunks_per_second,
+            units::size(self.restored_bytes_per_second as u64)
+        )
+    }
 }
 
 /// Targets that several others say are down.
@@ -101,10 +114,27 @@ impl HealthInfo {
 pub(crate) struct DownInfo {
     /// For how many seconds each was.
     pub(crate) targets: BTreeMap<String, u64>,
+    /// In how many each is taken out of the cluster map, when nothing changes. Who fell silent with others is not among them.
+    #[serde(default)]
+    pub(crate) out_in_seconds: BTreeMap<String, u64>,
     /// After how many it is taken out of the cluster map; 0 is never.
     pub(crate) out_after_seconds: u64,
     /// Why one that was down for longer stays in it.
     pub(crate) held: Option<String>,
+}
+
+impl DownInfo {
+    /// What is said of each, in words.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
+        self.targets.iter().map(|(target, seconds)| {
+            let out = match (self.out_after_seconds, self.out_in_seconds.get(target)) {
+                (0, _) => "it stays in the cluster map, as `out_after_seconds` is 0".to_owned(),
+                (_, Some(left)) => format!("it is taken out of the cluster map in {}", units::time(*left)),
+                (_, None) => "it stays in the cluster map while others are down as well".to_owned(),
+            };
+            format!("target {target} is down for {}: {out}", units::time(*seconds))
+        })
+    }
 }
 
 /// Something that happened to the cluster.
@@ -221,5 +251,13 @@ mod tests {
         assert_eq!((back.epoch, back.health.at_risk), (7, 42));
         let words = "42 chunks have too few copies (2 in 1 failure domain, 40 in 2 failure domains)";
         assert_eq!(back.health.at_risk_text(), words);
+        let doing = HealthInfo {
+            restoring: 4,
+            restored_chunks_per_second: 11.6,
+            restored_bytes_per_second: 3.5 * 1_048_576.0,
+            seconds_left: Some(4),
+            ..back.health
+        };
+        assert_eq!(doing.healing_text(), format!("{words}; 4 are being put, 12 chunks/s, 3.5 MiB/s, about 4 s left"));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use target::{JoinArgs, TargetArgs};
 /// A scale-out object store that negotiates reservations.
 ///
 /// Start with `reservoir up --demo`: a whole cluster on this machine, an object put, read back, and read again after a
-/// loss.
+/// loss, of which the cluster heals.
 #[derive(Debug, Parser)]
 #[command(name = "reservoir", version, max_term_width = 100)]
 pub(crate) struct Args {
@@ -102,13 +102,18 @@ pub(crate) struct UpArgs {
     /// Make a new cluster on the loopback interface's IPv6 address; an existing one stays where it is.
     #[arg(long)]
     pub(crate) ipv6: bool,
+    /// After how many seconds a target of a new cluster that is down is taken out of it, and what it had is made again (default: 30;
+    /// 0 is never); in an existing one `out_after_seconds` of its cluster.toml says so.
+    #[arg(long, value_name = "S")]
+    pub(crate) out_after: Option<u32>,
     /// Gateways. More than one need a catalog that they share.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) gateways: u16,
     /// Where the catalog is.
     #[command(flatten)]
     pub(crate) catalog: CatalogArg,
-    /// Put an object of 64 MiB, read it back, stop one target, read it again, and show what was measured.
+    /// Put an object of 64 MiB, read it back, stop one target, read it again, and show what was measured. A new cluster then loses a
+    /// target for good, and the demonstration goes on until all that it had is made again.
     #[arg(long)]
     pub(crate) demo: bool,
     /// Exit when the cluster answered (with --demo: when the demonstration is over; success only when every

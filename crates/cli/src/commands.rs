@@ -107,17 +107,7 @@ fn say_fewer(status: &Status) -> anyhow::Result<()> {
 fn say_health(status: &Status) -> anyhow::Result<()> {
     let health = &status.health;
     if health.at_risk > 0 || health.strayed > 0 {
-        let left = match health.seconds_left {
-            Some(seconds) => format!(", about {} left", units::time(seconds)),
-            None => String::new(),
-        };
-        line(&format!(
-            "at risk: {}; {} are being put, {:.0} chunks/s, {}/s{left}",
-            health.at_risk_text(),
-            health.restoring,
-            health.restored_chunks_per_second,
-            units::size(health.restored_bytes_per_second as u64)
-        ))?;
+        line(&format!("at risk: {}", health.healing_text()))?;
     } else if health.whole {
         line("whole: every chunk has all its copies")?;
     } else if health.unknown_groups > 0 {
@@ -135,13 +125,7 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
             health.moving
         ))?;
     }
-    for (target, seconds) in &status.down.targets {
-        let out = match status.down.out_after_seconds {
-            0 => "it stays in the cluster map, as `out_after_seconds` is 0".to_owned(),
-            after => format!("it is taken out of the cluster map after {}", units::time(after)),
-        };
-        line(&format!("target {target} is down for {}: {out}", units::time(*seconds)))?;
-    }
+    status.down.texts().try_for_each(|text| line(&text))?;
     status.down.held.iter().try_for_each(|held| line(held))?;
     let last = status.history.len().saturating_sub(EVENTS);
     status.history[last..].iter().try_for_each(|event| line(&format!("{}  {}", event.at, event.what)))

@@ -1,4 +1,6 @@
-//! The demonstration: an object is put, read back, and read again after a target was killed.
+//! The demonstration: an object is put, read back, and read again after a target was killed; then one is lost for good.
+
+mod loss;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -32,6 +34,8 @@ struct Report {
     get_after_loss_seconds: f64,
     get_after_loss_mb_per_s: f64,
     every_comparison_held: bool,
+    /// A target that was lost for good; none where the cluster was not to lose one.
+    loss: Option<loss::Loss>,
 }
 
 /// Runs it. An error when a step failed or a comparison did not hold.
@@ -73,17 +77,25 @@ pub(crate) fn run(running: &mut Running, as_json: bool) -> anyhow::Result<()> {
     say("  read again without it: equal")?;
     restarted?;
     say(&format!("  target {victim} started again\n"))?;
-    let report = Report {
+    let mut report = Report {
         get_seconds,
         get_mb_per_s: units::mb_per_s(SIZE, get_seconds),
         stopped_target: victim,
         get_after_loss_seconds,
         get_after_loss_mb_per_s: units::mb_per_s(SIZE, get_after_loss_seconds),
         every_comparison_held: true,
+        loss: None,
         put,
         copies_by_target,
     };
-    if as_json { json(&report) } else { print(&report, running) }
+    if !as_json {
+        print(&report, running)?;
+    }
+    match loss::obstacle(running)? {
+        Some(why) => say(&format!("No target is lost for good: {why}."))?,
+        None => report.loss = Some(loss::show(running, (victim, nth), &say, &|| compare(&s3, &at, seed))?),
+    }
+    if as_json { json(&report) } else { Ok(()) }
 }
 
 fn print(report: &Report, running: &Running) -> anyhow::Result<()> {

@@ -29,7 +29,6 @@ pub(crate) struct Down {
     cluster: Arc<dyn Cluster>,
     authority: Arc<dyn MapAuthority>,
     classes: BTreeMap<String, Redundancy>,
-    out_after: Duration,
     detector: Detector,
     began: Instant,
     /// The map by which all was where it belongs, when that was seen last.
@@ -44,17 +43,16 @@ impl Down {
         cluster: Arc<dyn Cluster>,
         authority: Arc<dyn MapAuthority>,
         classes: BTreeMap<String, Redundancy>,
-        out_after: Duration,
     ) -> Self {
-        let rules = Rules::new(Span::from_nanos(u64::try_from(out_after.as_nanos()).unwrap_or(u64::MAX)));
-        let (detector, began) = (Detector::new(rules), Instant::now());
-        Self { cluster, authority, classes, out_after, detector, began, settled: None, whole_since: None }
+        // Each look says after how long targets are taken out.
+        let (detector, began) = (Detector::new(Rules::new(Span::ZERO)), Instant::now());
+        Self { cluster, authority, classes, detector, began, settled: None, whole_since: None }
     }
 
-    /// Looks at what targets say of each other, and takes out who was down for long enough.
+    /// Looks at what targets say of each other, and takes out who was down for as long as the map in use says (`out_after`).
     pub(crate) fn look(
         &mut self,
-        map: &ClusterMap,
+        (map, out_after): (&ClusterMap, Duration),
         reports: &[(NodeId, HealthReport)],
         unanswered: &[NodeId],
         health: &HealthInfo,
@@ -66,7 +64,8 @@ impl Down {
         let said: Vec<Testimony> = reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
         let since_start = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = protocol::time::Instant::from_nanos(since_start);
-        let Verdict { down, out, held } = self.detector.look(now, map, &said, unanswered);
+        self.detector.set_rules(Rules::new(Span::from_nanos(u64::try_from(out_after.as_nanos()).unwrap_or(u64::MAX))));
+        let Verdict { down, left, out, held } = self.detector.look(now, map, &said, unanswered);
         let held = match held {
             Some(Held::Domains(domains)) => Some(format!(
                 "nobody is taken out of the cluster map: targets of {domains} failure domains fell silent together, as when a switch or \
@@ -83,12 +82,10 @@ impl Down {
                 format!("target {} stays in the cluster map: {error:#}", out.join(", "))
             }),
         };
-        let seconds = |span: Span| span.as_nanos() / 1_000_000_000;
-        DownInfo {
-            targets: down.into_iter().map(|(id, span)| (id.0.to_string(), seconds(span))).collect(),
-            out_after_seconds: self.out_after.as_secs(),
-            held,
-        }
+        let seconds = |spans: BTreeMap<NodeId, Span>| {
+            spans.into_iter().map(|(id, span)| (id.0.to_string(), span.as_nanos() / 1_000_000_000)).collect()
+        };
+        DownInfo { targets: seconds(down), out_in_seconds: seconds(left), out_after_seconds: out_after.as_secs(), held }
     }
 
     /// Has a map decided that does not lead to the layout before, when all was where the map has it for long enough.

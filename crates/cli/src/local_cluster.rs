@@ -190,7 +190,8 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         check_catalog(args.gateways, args.catalog.url.as_deref())?;
         let interface = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { LOOPBACK };
         let targets = args.targets.unwrap_or(TARGETS);
-        create(&args.data, &Shape { targets, interface, transport: args.transport, slow: None })?;
+        let (transport, out_after) = (args.transport, args.out_after);
+        create(&args.data, &Shape { targets, interface, transport, slow: None, out_after })?;
     }
     let new_user = complete(&args.data, args.catalog.url.as_deref())?;
     let mut cluster = Cluster { created, new_user, ..Cluster::open(&args.data)? };
@@ -202,7 +203,14 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
             "reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})"
         );
     }
-    if args.ipv6 && !load(&cluster.config_path)?.is_ipv6() {
+    let config = load(&cluster.config_path)?;
+    if let Some(asked) = args.out_after.filter(|asked| config.out_after().as_secs() != u64::from(*asked)) {
+        let (directory, own) = (cluster.directory.display(), config.out_after().as_secs());
+        crate::output::say!(
+            "reservoir: the cluster in {directory} keeps its own `out_after_seconds`, {own} (asked for: {asked}): change cluster.toml"
+        );
+    }
+    if args.ipv6 && !config.is_ipv6() {
         let directory = cluster.directory.display();
         crate::output::say!("reservoir: the cluster in {directory} is on IPv4 and stays there (asked for: --ipv6)");
     }
@@ -233,6 +241,8 @@ pub(crate) struct Shape {
     pub(crate) transport: Option<Transport>,
     /// A target with this many milliseconds added to each write.
     pub(crate) slow: Option<(u32, u64)>,
+    /// After how many seconds a target that is down is taken out, if not by default.
+    pub(crate) out_after: Option<u32>,
 }
 
 /// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
@@ -297,10 +307,10 @@ fn make_stores(config: &ClusterConfig) -> anyhow::Result<()> {
 /// What stands before a map that the program writes.
 pub(crate) const HEADER: &str = "# A Reservoir cluster on one machine. docs/operate.md explains each line.\n";
 
-/// A configuration, and what holds its ports: those of targets and of their metrics.
-/// After how many seconds a target that is down is taken out of a cluster on one machine.
+/// After how many seconds a target that is down is taken out of a cluster on one machine, when nothing else is said.
 const OUT_AFTER: u32 = 30;
 
+/// A configuration, and what holds its ports: those of targets and of their metrics.
 fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig, Vec<UdpSocket>, Vec<TcpListener>)> {
     // All sockets are held until the cluster is made, so that none is chosen twice.
     let mut held = Vec::new();
@@ -339,7 +349,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         copies: 3,
         min_copies: None,
         fewest_copies: None,
-        out_after_seconds: Some(OUT_AFTER),
+        out_after_seconds: Some(shape.out_after.unwrap_or(OUT_AFTER)),
         maintenance_floor: None,
         group_cells: 3,
         // Two leaders that share members refuse each other's windows.

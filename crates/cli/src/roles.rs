@@ -167,10 +167,12 @@ fn classes(cluster: &NodeCluster) -> BTreeMap<String, Redundancy> {
 }
 
 /// What takes targets out that stay down.
-fn down(cluster: &Arc<NodeCluster>, authority: &Arc<dyn MapAuthority>, out_after: Duration) -> watch::Judge {
+fn down(cluster: &Arc<NodeCluster>, authority: &Arc<dyn MapAuthority>) -> watch::Judge {
     let (asked, classes) = (Arc::clone(cluster) as Arc<dyn gateway::Cluster>, classes(cluster));
-    let mut down = Down::new(asked, Arc::clone(authority), classes, out_after);
-    Box::new(move |map, reports, unanswered, health| down.look(map, reports, unanswered, health))
+    let (mut down, client) = (Down::new(asked, Arc::clone(authority), classes), cluster.client().clone());
+    Box::new(move |map, reports, unanswered, health| {
+        down.look((map, client.config().out_after()), reports, unanswered, health)
+    })
 }
 
 /// Runs `reservoir gateway` until a signal.
@@ -190,7 +192,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<()> {
     let cluster = Arc::new(cluster.with_classes(classes.unwrap_or_default()));
     // It ends when this function does.
     let (authority, _follower) = map_authority(args, &file, cluster.client())?;
-    let (seen, down) = (gateway::Cluster::watch(&*cluster), down(&cluster, &authority, config.out_after()));
+    let (seen, down) = (gateway::Cluster::watch(&*cluster), down(&cluster, &authority));
     // It ends when this function does.
     let _watch = watch::start(seen, cluster.client(), settings.with_extension("history"), down)?;
     let (clean, limit) = (file.clean, file.clean.limit());

@@ -178,9 +178,11 @@ impl Seen {
         self.down = down;
     }
 
-    /// Chunks and bytes made in a second.
+    /// Chunks and bytes made in a second. The time before anything was made says nothing of how fast that is.
     fn rates(&self) -> [f64; 2] {
-        let (Some((from, before)), Some((to, after))) = (self.samples.front(), self.samples.back()) else {
+        let first = self.samples.front().map(|(_, made)| *made);
+        let idle = self.samples.iter().take_while(|(_, made)| Some(*made) == first);
+        let (Some((from, before)), Some((to, after))) = (idle.last(), self.samples.back()) else {
             return [0.0; 2];
         };
         let seconds = to.duration_since(*from).as_secs_f64();
@@ -311,10 +313,10 @@ mod tests {
         look(0, &[], &whole(7));
         look(2, &[3], &[(NodeId(1), report(0, 30, false, 7)), (NodeId(2), report(1, 0, true, 0))]);
         let rates = look(4, &[3], &[(NodeId(1), report(0, 10, false, 27)), (NodeId(2), report(1, 0, true, 0))]);
-        assert_eq!(rates, [5.0, 5_000.0]);
+        assert_eq!(rates, [10.0, 10_000.0]);
         // It was started again.
         let rates = look(10, &[], &whole(10));
-        assert_eq!(rates, [3.0, 3_000.0]);
+        assert_eq!(rates, [3.75, 3_750.0]);
         let what: Vec<&str> = seen.history.iter().map(|event| event.what.as_str()).collect();
         let at_risk = "30 chunks have too few copies (30 in 2 failure domains)";
         assert_eq!(

@@ -5,39 +5,12 @@
 mod common;
 
 use std::fs;
-use std::time::{Duration, Instant};
 
-use common::{Cluster, content, signal};
+use common::{Cluster, content};
 use serde_json::Value;
-
-fn status(cluster: &Cluster) -> Value {
-    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
-}
-
-/// Waits until the status is so.
-fn wait_for(cluster: &Cluster, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        let status = status(cluster);
-        if is_so(&status) {
-            return status;
-        }
-        assert!(Instant::now() < deadline, "not {what}: {status}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
 
 fn happened(status: &Value, what: &str) -> bool {
     status["history"].as_array().unwrap().iter().any(|event| event["what"].as_str().unwrap().contains(what))
-}
-
-/// Which targets there are, by the processes that run them.
-fn kill(cluster: &Cluster, target: u32) {
-    let of = |pid: &u32| {
-        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.contains(&format!("--id\0{target}\0"))
-    };
-    signal(cluster.children("target").into_iter().find(of).unwrap(), "-KILL");
 }
 
 #[test]
@@ -48,37 +21,66 @@ fn a_target_that_is_lost_for_good_goes_and_its_copies_are_made_again() {
     let bytes = content(40 << 20, 7);
     fs::write(&file, &bytes).unwrap();
     cluster.run(&["put", file.to_str().unwrap()]);
-    wait_for(&cluster, "whole", |status| status["whole"] == true);
+    cluster.wait_for("whole", |status| status["whole"] == true);
 
-    kill(&cluster, 4);
-    let seen = wait_for(&cluster, "down", |status| status["down"]["targets"]["4"].is_u64());
+    cluster.kill_target(4);
+    let seen = cluster.wait_for("down", |status| status["down"]["targets"]["4"].is_u64());
     assert_eq!(
         (&seen["epoch"], &seen["down"]["out_after_seconds"]),
         (&1.into(), &30.into()),
         "down is not out: {seen}"
     );
     let text = String::from_utf8(cluster.run(&["status"])).unwrap();
-    assert!(text.contains("target 4 is down for"), "{text}");
+    assert!(text.contains("target 4 is down for") && text.contains("it is taken out of the cluster map in "), "{text}");
     // The gateway notes it when it looks the next time.
     let is_whole = |status: &Value| status["epoch"] == 2 && status["whole"] == true && happened(status, "whole again");
-    let after = wait_for(&cluster, "whole again", is_whole);
+    let after = cluster.wait_for("whole again", is_whole);
     assert!(after["targets"].as_array().unwrap().iter().all(|target| target["id"] != 4), "{after}");
     for what in ["target 4 is silent", "target 4 is down", "target 4 is out of the cluster map", "whole again"] {
         assert!(happened(&after, what), "{what}: {after}");
     }
 
     // Two at once may have one cause: a person decides.
-    kill(&cluster, 5);
-    kill(&cluster, 6);
-    let held = wait_for(&cluster, "held", |status| status["down"]["held"].is_string());
+    cluster.kill_target(5);
+    cluster.kill_target(6);
+    let held = cluster.wait_for("held", |status| status["down"]["held"].is_string());
     let why = held["down"]["held"].as_str().unwrap();
     assert!(why.contains("2 failure domains fell silent together"), "{why}");
     assert_eq!(held["epoch"], 2);
     cluster.run(&["get", "file", "-o", back.to_str().unwrap()]);
     assert!(fs::read(&back).unwrap() == bytes);
     cluster.run(&["cluster", "remove", "5"]);
-    let after = wait_for(&cluster, "whole with one out and one down", |status| {
+    let after = cluster.wait_for("whole with one out and one down", |status| {
         status["epoch"].as_u64() >= Some(3) && status["at_risk"].as_u64() < held["at_risk"].as_u64()
     });
     assert!(after["targets"].as_array().unwrap().iter().all(|target| target["id"] != 5), "{after}");
+}
+
+#[test]
+fn the_map_in_use_says_after_how_long_a_target_goes() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&place.path().join("data"), &["--no-restart", "--targets", "4"]);
+    let write = |epoch: u32, after: u32| {
+        let is_said = |line: &str| line.starts_with("epoch = ") || line.starts_with("out_after_seconds = ");
+        cluster.change_map(|map| {
+            let kept: String = map.lines().filter(|line| !is_said(line)).map(|line| format!("{line}\n")).collect();
+            format!("epoch = {epoch}\nout_after_seconds = {after}\n{kept}")
+        });
+    };
+    cluster.wait_for("as `up` has it", |status| status["down"]["out_after_seconds"] == 30);
+    write(2, 0);
+    cluster.wait_for("never", |status| status["epoch"] == 2 && status["down"]["out_after_seconds"] == 0);
+    cluster.kill_target(4);
+    // The gateway began with a time that would be over by then.
+    let seen = cluster.wait_for("down for longer", |status| status["down"]["targets"]["4"].as_u64() > Some(34));
+    assert_eq!((&seen["epoch"], &seen["down"]["out_in_seconds"]), (&2.into(), &serde_json::json!({})), "{seen}");
+    let text = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(text.contains("it stays in the cluster map, as `out_after_seconds` is 0"), "{text}");
+    write(3, 300);
+    let left = |status: &Value| status["down"]["out_in_seconds"]["4"].as_u64();
+    let seen = cluster.wait_for("another time", |status| left(status).is_some());
+    assert!(seen["epoch"] == 3 && (200..266).contains(&left(&seen).unwrap()), "{seen}");
+    // As long as that it was down: it goes at the next look.
+    write(4, 20);
+    cluster.wait_for("out", |status| status["epoch"] == 5 && happened(status, "target 4 is out of the cluster map"));
 }

@@ -149,14 +149,43 @@ fn wait_for_silence(directory: &Path) {
 fn the_demonstration_holds() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
-    let output = common::reservoir(&["up", "--data", data.to_str().unwrap(), "--demo", "--once", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let demo = |more: &[&str]| {
+        let args = [&["up", "--data", data.to_str().unwrap(), "--demo", "--once"], more].concat();
+        let output = common::reservoir(&args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    };
+    let output = demo(&["--json", "--out-after", "10"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["every_comparison_held"], true);
     assert_eq!(report["put"]["size"], 64 << 20);
     let copies = report["copies_by_target"].as_object().unwrap();
     // 64 chunks and the manifests of object and bucket.
     assert!(copies.values().map(|copies| copies.as_u64().unwrap()).sum::<u64>() >= 3 * 66, "{report}");
+    // What the lost target had was made again elsewhere, and what happened meanwhile was said.
+    let (loss, lost) = (&report["loss"], report["stopped_target"].to_string());
+    assert_eq!(loss["target"].to_string(), lost, "{report}");
+    let (out, whole) = (loss["out_seconds"].as_f64().unwrap(), loss["whole_seconds"].as_f64().unwrap());
+    assert!(out >= 9.0 && out <= whole && loss["get_mb_per_s"].as_f64() > Some(0.0), "{report}");
+    let had = copies[&lost].as_u64().unwrap();
+    assert!(loss["restored_chunks"].as_u64() >= Some(had) && had >= 64 / 3, "{report}");
+    assert!(loss["restored_bytes"].as_u64() >= Some((had - 3) << 20), "{report}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for (line, all) in [
+        ("is lost for good", &[" is lost for good: killed, and not started again"][..]),
+        ("read without it", &["equal"]),
+        (&format!("target {lost} is silent"), &[" s: "]),
+        (&format!("target {lost} is down for "), &["it is taken out of the cluster map in "]),
+        (" s: whole again: ", &["chunks with ", "iB made again on other targets"]),
+        ("read once more", &["equal"]),
+    ] {
+        let found = said.lines().find(|said| said.contains(line)).unwrap_or_else(|| panic!("no {line:?} in {said}"));
+        assert!(all.iter().all(|part| found.contains(part)), "{found}");
+    }
+    // A cluster that was there before loses nothing, and goes on with those that are left.
+    let said = String::from_utf8(demo(&[]).stdout).unwrap();
+    assert!(said.contains("Cluster found again: 8 targets and a gateway are up"), "{said}");
+    assert!(said.contains("No target is lost for good: this cluster was there before."), "{said}");
 }
 
 /// The files below a directory by their paths in it.

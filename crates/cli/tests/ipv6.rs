@@ -12,7 +12,6 @@ use std::path::Path;
 
 use client::S3;
 use common::{Cluster, content, error_of};
-use serde_json::Value;
 use testkit::{Rack, Shape};
 
 fn has_ipv6() -> bool {
@@ -23,10 +22,6 @@ fn has_ipv6() -> bool {
             false
         }
     }
-}
-
-fn status(cluster: &Cluster) -> Value {
-    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
 }
 
 #[test]
@@ -53,7 +48,7 @@ fn files_objects_status_and_metrics_are_had_over_ipv6() {
     s3.put("bucket", "key", &bytes).is(200);
     assert!(s3.get("bucket", "key").is(200).body == bytes);
 
-    let status = status(&cluster);
+    let status = cluster.status();
     assert!(status["targets"].as_array().unwrap().iter().all(|target| target["alive"] == true), "{status}");
     let metrics = config.lines().find_map(|line| line.strip_prefix("metrics = ")).unwrap().trim_matches('"');
     for address in [metrics, &cluster.gateway()] {

@@ -21,13 +21,9 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-fn status(cluster: &Cluster) -> serde_json::Value {
-    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
-}
-
 /// What the gateway says of a target that is up.
 fn up(cluster: &Cluster, id: u32) -> Option<serde_json::Value> {
-    let targets = status(cluster)["targets"].clone();
+    let targets = cluster.status()["targets"].clone();
     targets.as_array().unwrap().iter().find(|target| target["id"] == id && target["alive"] == true).cloned()
 }
 
@@ -195,7 +191,7 @@ fn a_disk_that_is_not_mounted_does_not_join_as_another_one() {
     fs::write(disk.join("join.toml"), format!("listen = {address}\n")).unwrap();
     let again = joining.start("disk", &[]);
     wait_for("joining again", || up(&cluster, 4).is_some());
-    assert_eq!(status(&cluster)["targets"].as_array().unwrap().len(), 4);
+    assert_eq!(cluster.status()["targets"].as_array().unwrap().len(), 4);
     assert!(!disk.join("join.toml").exists());
     assert!(again.stop());
     // The disk is lost: an empty one takes its place, with another id.
@@ -224,7 +220,7 @@ fn a_died_disk_is_replaced_by_one_that_has_room_for_its_data() {
     let joining = Joining::of(&cluster, place.path());
     let large = content(100_000_000, 3);
     assert!(cluster.try_run(&["put", "-", "large"], &large).status.success());
-    wait_for("all copies", || status(&cluster)["whole"] == true);
+    wait_for("all copies", || cluster.status()["whole"] == true);
     let before = fs::read_to_string(cluster.config()).unwrap();
     let small = joining.refused("disk", &["--replace", "2", "--capacity", "64MiB"]);
     assert!(
@@ -252,7 +248,7 @@ fn a_died_disk_is_replaced_by_one_that_has_room_for_its_data() {
     wait_for("the other in its place", || up(&cluster, 5).is_some());
     // It is of the same server, so it is in the domain that this had.
     assert_eq!(up(&cluster, 5).unwrap()["domain"], "disk-002");
-    wait_for("all copies again", || status(&cluster)["whole"] == true);
+    wait_for("all copies again", || cluster.status()["whole"] == true);
     assert!(up(&cluster, 5).unwrap()["chunks"].as_u64() > Some(20));
     assert!(cluster.run(&["get", "large", "-o", "-"]) == large);
     assert!(fifth.stop() && cluster.stop());

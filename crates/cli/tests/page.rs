@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use client::S3;
 use common::{Cluster, content, signal};
+use serde_json::{Value, json};
 
 /// Debian's browser, or why there is none.
 fn browser() -> Result<PathBuf, String> {
@@ -48,7 +49,8 @@ fn the_page_shows_targets_rates_and_what_is_wrong() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     fs::create_dir(&data).unwrap();
-    let cluster = Cluster::start(&data, &[]);
+    // Long enough to see who is down.
+    let cluster = Cluster::start(&data, &["--no-restart", "--out-after", "300"]);
     let s3 = S3::of(&cluster);
     s3.ask("PUT", ("page", ""), &[], &[], b"").is(200);
     for n in 0..20 {
@@ -106,4 +108,62 @@ fn the_page_shows_targets_rates_and_what_is_wrong() {
     let state = part(&page, "id=\"state\"", "</p>");
     assert!(state.contains(" is silent.") || state.contains(" is silent; "), "{state}");
     assert!(part(&page, "data-group=\"0\"", "</span></span>").contains("1 silent"), "{page}");
+    a_loss_is_seen(&cluster, &|| open_page(&browser, &address, &place.path().join("profile")));
+}
+
+/// A target is lost for good: the page says what follows from it, what is done, and what was done.
+fn a_loss_is_seen(cluster: &Cluster, open: &dyn Fn() -> (String, String)) {
+    let before = cluster.wait_for("whole", |status| status["whole"] == true && status["down"]["targets"] == json!({}));
+    let most = before["targets"].as_array().unwrap().iter().max_by_key(|target| target["chunks"].as_u64()).unwrap();
+    let lost = most["id"].as_u64().unwrap();
+    cluster.kill_target(lost as u32);
+    let seen = cluster.wait_for("down", |status| {
+        status["down"]["targets"][lost.to_string()].is_u64() && status["at_risk"].as_u64() > Some(0)
+    });
+    let (page, complaints) = open();
+    assert_eq!(complaints, "");
+    let tile = |page: &str, name: &str| part(page, &format!("data-tile=\"{name}\""), "</div>").to_owned();
+    let at_risk = seen["at_risk"].as_u64().unwrap();
+    let state = tile(&page, "state");
+    assert!(state.contains(&format!("<b>{at_risk}</b>chunks have too few copies")), "{state} {seen}");
+    assert_eq!(seen["at_risk_by_copies"], json!({"2": at_risk}));
+    let left = tile(&page, "left-2");
+    assert!(left.contains(&format!("<b>{at_risk}</b>of them with 2 copies left")), "{left}");
+    assert!(tile(&page, "made").contains("made again: 0 chunks on their way"), "{page}");
+    assert!(tile(&page, "moving").contains("chunks on their way to emptier targets"), "{page}");
+    assert!(part(&page, &format!("data-target=\"{lost}\""), "</tr>").contains(">down<"), "{page}");
+    let down = part(&page, &format!("data-down=\"{lost}\""), "</li>");
+    assert!(down.contains(&format!("Target {lost} is down</span> since ")), "{down}");
+    assert!(down.contains(" s: it is taken out of the cluster map in "), "{down}");
+    assert_eq!(page.matches("data-down=").count(), 1, "{page}");
+
+    // It was down for longer than that.
+    cluster.change_map(|map| map.replace("epoch = 1", "epoch = 2").replace("_seconds = 300", "_seconds = 5"));
+    let gone = |status: &Value| status["targets"].as_array().unwrap().iter().all(|target| target["id"] != lost);
+    let after = cluster.wait_for("whole again", |status| gone(status) && status["whole"] == true);
+    let (page, complaints) = open();
+    assert_eq!(complaints, "");
+    assert!(tile(&page, "state").contains("<b>whole</b>every chunk has all its copies"), "{page}");
+    let made = after["restored_chunks"].as_u64().unwrap();
+    assert!(made >= at_risk && tile(&page, "made").contains(&format!("<b>{made}</b>chunks with ")), "{after} {page}");
+    assert!(!page.contains("data-down=") && !page.contains("data-tile=\"left-"), "{page}");
+    assert!(!page.contains(&format!("data-target=\"{lost}\"")), "{page}");
+    let history = part(&page, "id=\"history\"", "</ol>");
+    for what in ["is silent", "is down, as others say, too", "is out of the cluster map"] {
+        assert!(history.contains(&format!("target {lost} {what}")), "{what}: {history}");
+    }
+    assert!(history.contains("whole again: every chunk has all its copies"), "{history}");
+
+    // Two that are lost together may have one cause: the page says why they stay.
+    let left: Vec<u64> =
+        after["targets"].as_array().unwrap().iter().map(|target| target["id"].as_u64().unwrap()).collect();
+    left[..2].iter().for_each(|target| cluster.kill_target(*target as u32));
+    cluster.wait_for("held", |status| status["down"]["held"].is_string());
+    let (page, _) = open();
+    for (from, to) in [("data-held", "</li>"), ("id=\"state\"", "</p>")] {
+        let said = part(&page, from, to);
+        assert!(said.contains("targets of 2 failure domains fell silent together"), "{said}");
+    }
+    let down = part(&page, &format!("data-down=\"{}\"", left[0]), "</li>");
+    assert!(down.contains(": it stays in the cluster map while others are down as well"), "{down}");
 }

@@ -6,19 +6,10 @@ mod common;
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Cluster, Role, content, make_store, signal};
-
-/// Replaces the map as an operator should: whole, by a rename.
-fn change(config: &Path, change: impl Fn(&str) -> String) {
-    let text = change(&fs::read_to_string(config).unwrap());
-    let new = config.with_extension("new");
-    fs::write(&new, text).unwrap();
-    fs::rename(new, config).unwrap();
-}
 
 /// A tenth target at the end of the map and in its first cell, and a higher epoch.
 fn grown(map: &str) -> String {
@@ -30,10 +21,6 @@ fn grown(map: &str) -> String {
     let placed = map.replace("epoch = 1", "epoch = 2").replace("targets = [1, 4, 7]", "targets = [1, 4, 7, 10]");
     assert!(placed.contains("10]"), "{map}");
     placed + &entry
-}
-
-fn status(cluster: &Cluster) -> serde_json::Value {
-    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
 }
 
 fn epochs(cluster: &Cluster) -> Vec<String> {
@@ -85,7 +72,7 @@ fn cluster_grows(more: &[&str], notify: bool) {
     assert!(cluster.try_run(&["put", "-", "old"], &old).status.success());
     let mut tenth = None;
     under_load(&cluster, || {
-        change(Path::new(&cluster.config()), grown);
+        cluster.change_map(grown);
         make_store(&cluster.config(), 10);
         tenth = Some(Role::start(&["target", "--config", &cluster.config(), "--id", "10"]));
         // One is notified, or looks at the file by itself; the others, and the gateway, learn of it from that one.
@@ -93,10 +80,10 @@ fn cluster_grows(more: &[&str], notify: bool) {
             signal(cluster.children("target")[0], "-HUP");
         }
         wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "2"));
-        wait_for("a reload of the gateway", || status(&cluster)["epoch"] == 2);
-        wait_for("a copy on the new target", || status(&cluster)["targets"][9]["chunks"].as_u64() > Some(0));
+        wait_for("a reload of the gateway", || cluster.status()["epoch"] == 2);
+        wait_for("a copy on the new target", || cluster.status()["targets"][9]["chunks"].as_u64() > Some(0));
     });
-    let status = status(&cluster);
+    let status = cluster.status();
     assert_eq!(status["targets"].as_array().unwrap().len(), 10);
     assert!(cluster.run(&["get", "old", "-o", "-"]) == old);
     assert!(tenth.unwrap().stop(), "the new target did not stop in order");
@@ -126,7 +113,7 @@ fn a_gateway_has_the_newer_map_sent_by_the_targets() {
     let new = format!("multicast_port = {port}");
     let gateway = cluster.children("gateway")[0];
     signal(gateway, "-STOP");
-    change(Path::new(&cluster.config()), |map| map.replace("epoch = 1", "epoch = 7").replace(&old, &new));
+    cluster.change_map(|map| map.replace("epoch = 1", "epoch = 7").replace(&old, &new));
     cluster.children("target").iter().for_each(|pid| signal(*pid, "-HUP"));
     wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "7"));
     // A machine that was left out, and on which nothing can be put beside the map.
@@ -135,22 +122,22 @@ fn a_gateway_has_the_newer_map_sent_by_the_targets() {
     fs::create_dir(&kept).unwrap();
     let key = map.lines().find(|line| line.starts_with("key_file")).unwrap().to_owned();
     let moved_key = key.replace("cluster.key", "./cluster.key");
-    change(Path::new(&cluster.config()), |_| map.replace(&key, &moved_key));
+    cluster.change_map(|_| map.replace(&key, &moved_key));
     signal(gateway, "-CONT");
-    wait_for("a word of the newer map", || status(&cluster)["newer_epoch"] == 7);
+    wait_for("a word of the newer map", || cluster.status()["newer_epoch"] == 7);
     let printed = String::from_utf8(cluster.run(&["status"])).unwrap();
     assert!(
         printed.contains("others use a newer cluster map, of epoch 7, and this gateway cannot take it"),
         "{printed}"
     );
-    assert_eq!(status(&cluster)["epoch"], 1);
+    assert_eq!(cluster.status()["epoch"], 1);
     let log = fs::read_to_string(data.join("logs/gateway.log")).unwrap();
     assert!(log.contains("goes on with the cluster map of epoch 1: cannot write "), "{log}");
     fs::remove_dir(&kept).unwrap();
     let put = cluster.try_run(&["put", "-", "f"], b"told by a stale answer");
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
-    assert_eq!(status(&cluster)["epoch"], 7);
-    assert!(status(&cluster)["newer_epoch"].is_null());
+    assert_eq!(cluster.status()["epoch"], 7);
+    assert!(cluster.status()["newer_epoch"].is_null());
     assert_eq!(cluster.run(&["get", "f", "-o", "-"]), b"told by a stale answer");
     // It is in the file for whoever starts here next, but for what is of this machine; the one before is beside it.
     let file = fs::read_to_string(cluster.config()).unwrap();
@@ -196,7 +183,7 @@ fn a_map_that_is_worse_is_not_taken() {
         ("is not newer", good.clone(), "put a newer one there"),
     ];
     for (what, text, message) in bad {
-        change(Path::new(&cluster.config()), |_| text.clone());
+        cluster.change_map(|_| text.clone());
         signal(cluster.children("target")[0], "-HUP");
         wait_for(what, || log().contains(message));
     }

@@ -7,35 +7,17 @@ mod common;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, make_store, signal};
+use common::{Cluster, Role, make_store, signal};
 
-/// A process that a test started; killed when dropped.
-struct Running(Child);
-
-impl Running {
-    /// Target 4 of a configuration, with its log beside that.
-    fn target(config: &Path) -> Self {
-        let log = fs::File::create(config.with_extension("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_reservoir"));
-        command.args(["target", "--id", "4", "--config"]).arg(config).env_remove("RUST_LOG");
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Target 4 of a configuration, with its log beside that.
+fn start_fourth(config: &Path) -> Role {
+    Role::start_with_log(&["target", "--id", "4", "--config", config.to_str().unwrap()], &config.with_extension("log"))
 }
 
 fn fourth(cluster: &Cluster) -> serde_json::Value {
-    let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
-    status["targets"].as_array().unwrap().iter().find(|target| target["id"] == 4).cloned().unwrap_or_default()
+    cluster.status()["targets"].as_array().unwrap().iter().find(|target| target["id"] == 4).cloned().unwrap_or_default()
 }
 
 /// Waits until the fourth target is silent for this reason; the words for it.
@@ -100,10 +82,10 @@ fn is_reported_at(loopback: &str, options: &[&str]) {
     let entry = format!(
         "\n[[target]]\nid = 4\ndomain = \"disk-004\"\naddress = \"{address}\"\ndata = \"fourth\"\ncapacity = \"1GiB\"\n"
     );
-    let grown = fs::read_to_string(&config).unwrap().replace("epoch = 1", "epoch = 2");
-    let grown = grown.replace("targets = [1, 2, 3]", "targets = [1, 2, 3, 4]") + &entry;
-    fs::write(data.join("new"), grown).unwrap();
-    fs::rename(data.join("new"), &config).unwrap();
+    cluster.change_map(|map| {
+        let grown = map.replace("epoch = 1", "epoch = 2");
+        grown.replace("targets = [1, 2, 3]", "targets = [1, 2, 3, 4]") + &entry
+    });
     cluster.children("target").into_iter().chain(cluster.children("gateway")).for_each(|pid| signal(pid, "-HUP"));
     assert!(expect(&cluster, "never").contains("was ever heard"));
 
@@ -125,13 +107,13 @@ fn is_reported_at(loopback: &str, options: &[&str]) {
 
     // Both sides say so.
     let other_key = elsewhere(place.path(), "other-key", &config, &"a5".repeat(32), str::to_owned);
-    let process = Running::target(&other_key);
+    let process = start_fourth(&other_key);
     assert!(expect(&cluster, "forged").contains("another key"));
     wait_for_word(&other_key.with_extension("log"), "it is sealed with another key");
     drop(process);
     let cluster_name = |map: &str| map.replacen("cluster = \"", "cluster = \"another-", 1);
     let other_cluster = elsewhere(place.path(), "other-cluster", &config, &key, cluster_name);
-    let process = Running::target(&other_cluster);
+    let process = start_fourth(&other_cluster);
     assert!(expect(&cluster, "other_cluster").contains("of another cluster"));
     wait_for_word(&other_cluster.with_extension("log"), "it is of another cluster");
     drop(process);
@@ -141,13 +123,13 @@ fn is_reported_at(loopback: &str, options: &[&str]) {
 
     // The right one at last, which then hangs.
     let right = elsewhere(place.path(), "right", &config, &key, str::to_owned);
-    let process = Running::target(&right);
+    let process = start_fourth(&right);
     let deadline = Instant::now() + Duration::from_secs(30);
     while fourth(&cluster)["alive"] != true {
         assert!(Instant::now() < deadline, "{}", fourth(&cluster));
     }
     assert!(fourth(&cluster)["silence"].is_null());
-    signal(process.0.id(), "-STOP");
+    signal(process.id(), "-STOP");
     assert!(expect(&cluster, "quiet").contains("nothing was heard"));
     assert!(fourth(&cluster)["silence"]["heard_seconds_ago"].as_f64().unwrap() < 60.0);
     drop(process);

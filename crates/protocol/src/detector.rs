@@ -88,6 +88,9 @@ pub enum Held {
 pub struct Verdict {
     /// Who is down, and for how long.
     pub down: BTreeMap<NodeId, Span>,
+    /// How long it takes until each of them is taken out, when nothing changes. Who may have fallen silent with others is not among
+    /// them.
+    pub left: BTreeMap<NodeId, Span>,
     /// Who of them is to be taken out now.
     pub out: Vec<NodeId>,
     /// Why nobody is.
@@ -107,6 +110,11 @@ impl Detector {
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
         Self { rules, down: BTreeMap::new(), bug: None }
+    }
+
+    /// Goes by other rules from now on. What was seen before counts by them, too.
+    pub const fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
     }
 
     /// The same with a planted defect.
@@ -159,13 +167,19 @@ impl Detector {
     fn verdict(&mut self, now: Instant, map: &ClusterMap) -> Verdict {
         let away: Vec<(NodeId, Down)> =
             self.down.iter().filter(|(_, down)| down.back.is_none()).map(|(id, down)| (*id, *down)).collect();
-        let (mut out, mut held) = (Vec::new(), None);
+        let (mut out, mut held, mut left) = (Vec::new(), None, BTreeMap::new());
         let out_after = self.rules.out_after;
         for (id, mut down) in away.iter().copied() {
             let why = self.held(map, &away, down.since).filter(|_| self.bug != Some(Bug::TakeOutAllSilent));
             if why.is_some() && self.bug != Some(Bug::CountAllTheTime) {
                 down.counts = now;
                 self.down.insert(id, down);
+            }
+            if out_after > Span::ZERO && why.is_none() {
+                left.insert(
+                    id,
+                    Span::from_nanos(out_after.as_nanos().saturating_sub(now.since(down.counts).as_nanos())),
+                );
             }
             if out_after > Span::ZERO && now.since(down.since) >= out_after {
                 held = held.or(why);
@@ -177,7 +191,7 @@ impl Detector {
         if held.is_some() {
             out.clear();
         }
-        Verdict { down: away.into_iter().map(|(id, down)| (id, now.since(down.since))).collect(), out, held }
+        Verdict { down: away.into_iter().map(|(id, down)| (id, now.since(down.since))).collect(), left, out, held }
     }
 
     /// Whether what fell silent about then may have a cause that no copies mend.
@@ -278,11 +292,13 @@ mod tests {
     fn who_is_still_down_when_others_are_back_has_all_the_time_again() {
         let mut detector = detector();
         look(&mut detector, 100, &[2, 3, 8]);
-        assert_eq!(look(&mut detector, 800, &[2, 3, 8]).held, Some(Held::Domains(2)));
+        let verdict = look(&mut detector, 800, &[2, 3, 8]);
+        assert_eq!((verdict.held, verdict.left), (Some(Held::Domains(2)), [].into()));
         // The first server has booted, the second one takes longer.
         let verdict = look(&mut detector, 810, &[8]);
         assert_eq!((verdict.out, verdict.held), (vec![], None));
         assert_eq!(verdict.down, [(NodeId(8), Span::from_secs(711))].into());
+        assert_eq!(verdict.left, [(NodeId(8), Span::from_secs(590))].into());
         assert_eq!(look(&mut detector, 1_399, &[8]).out, []);
         assert_eq!(look(&mut detector, 1_400, &[8]).out, [NodeId(8)]);
     }
@@ -316,6 +332,22 @@ mod tests {
         let mut detector = Detector::new(Rules::new(Span::ZERO));
         look(&mut detector, 1, &[3]);
         let verdict = look(&mut detector, 1_000_000, &[3]);
-        assert_eq!((verdict.down.len(), verdict.out.len()), (1, 0));
+        assert_eq!((verdict.down.len(), verdict.left.len(), verdict.out.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn other_rules_count_from_when_a_target_fell_silent() {
+        let mut detector = detector();
+        look(&mut detector, 100, &[3]);
+        let verdict = look(&mut detector, 160, &[3]);
+        assert_eq!((verdict.out, verdict.left), (vec![], [(NodeId(3), Span::from_secs(539))].into()));
+        detector.set_rules(Rules::new(Span::from_secs(70)));
+        let verdict = look(&mut detector, 162, &[3]);
+        assert_eq!((verdict.out, verdict.left), (vec![], [(NodeId(3), Span::from_secs(7))].into()));
+        detector.set_rules(Rules::new(Span::ZERO));
+        let verdict = look(&mut detector, 500, &[3]);
+        assert_eq!((verdict.down.len(), verdict.left.len(), verdict.out.len()), (1, 0, 0));
+        detector.set_rules(Rules::new(Span::from_secs(60)));
+        assert_eq!(look(&mut detector, 502, &[3]).out, [NodeId(3)]);
     }
 }

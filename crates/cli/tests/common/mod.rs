@@ -141,6 +141,27 @@ impl Cluster {
         serde_json::from_slice(&self.run(&["status", "--json"])).unwrap()
     }
 
+    /// Waits until its status is so.
+    pub(crate) fn wait_for(&self, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "not {what}: {status}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Replaces its map as an operator should: whole, by a rename.
+    pub(crate) fn change_map(&self, change: impl Fn(&str) -> String) {
+        let config = PathBuf::from(self.config());
+        let new = config.with_extension("new");
+        fs::write(&new, change(&fs::read_to_string(&config).unwrap())).unwrap();
+        fs::rename(new, config).unwrap();
+    }
+
     /// Runs a command against it.
     pub(crate) fn try_run(&self, args: &[&str], input: &[u8]) -> Output {
         let config = self.config();
@@ -161,6 +182,15 @@ impl Cluster {
         }
         found.sort_unstable();
         found
+    }
+
+    /// Kills the process of a target.
+    pub(crate) fn kill_target(&self, id: u32) {
+        let is_it = |pid: &u32| {
+            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.contains(&format!("--id\0{id}\0"))
+        };
+        signal(self.children("target").into_iter().find(is_it).unwrap(), "-KILL");
     }
 
     /// Starts one of its targets, which `up` does not run any more.
@@ -205,6 +235,18 @@ impl Role {
     pub(crate) fn start(args: &[&str]) -> Self {
         let child = command(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Self(child.expect("the binary starts"))
+    }
+
+    /// The same, with what it says in a file.
+    pub(crate) fn start_with_log(args: &[&str], log: &Path) -> Self {
+        let log = fs::File::create(log).unwrap();
+        let child = command(args).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
+        Self(child.expect("the binary starts"))
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
 
     /// Whether it has not ended.

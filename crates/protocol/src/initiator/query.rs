@@ -301,6 +301,10 @@ impl OpenQuery {
     }
 
     fn finish_if_all(&mut self, context: &mut Context) -> Step {
+        if matches!(self.question, Question::Renew { .. }) {
+            // A put, which follows where too little is promised, does not wait for those who are down either.
+            self.open.retain(|node, _| !context.is_down(*node));
+        }
         if !self.open.is_empty() {
             return Step::Continue;
         }

@@ -54,6 +54,42 @@ fn two_copies_are_enough_while_the_third_server_is_down_and_only_the_first_put_w
 }
 
 #[test]
+fn who_is_down_is_not_waited_for_by_who_counts_on_what_is_there() {
+    for config in configs() {
+        let mut cluster = Cluster::of(servers(), &config);
+        let id = ChunkId::of_payload(&payload(1, 1_000));
+        let (put, _) = stored(&mut cluster, 1, None);
+        assert!(put.is_ok_and(|put| put.copies == 3), "{config:?}");
+        let renew = |cluster: &mut Cluster, copies| {
+            let (began, redundancy) = (cluster.now, Redundancy::copies(copies));
+            cluster.request(Request::Query { handle: 7, query: Query::Renew { id, redundancy } });
+            let events = cluster.run();
+            let promised = events.iter().find_map(|event| match event {
+                Event::Query { answer: QueryAnswer::Renew(promised), .. } => promised.ok(),
+                _ => None,
+            });
+            (promised, cluster.now.since(began))
+        };
+        cluster.dead.extend((1..=3).map(NodeId));
+        let (promised, took) = renew(&mut cluster, 3);
+        assert_eq!(
+            (promised, took >= config.bid_timeout),
+            (Some(false), true),
+            "{config:?}: nobody is known to be down"
+        );
+        stored(&mut cluster, 2, None).0.unwrap_or_else(|error| panic!("{config:?}: {error}"));
+        for (copies, enough) in [(3, false), (2, true)] {
+            let (promised, took) = renew(&mut cluster, copies);
+            assert_eq!((promised, took < SOON), (Some(enough), true), "{config:?}: {copies} copies, {took}");
+        }
+        cluster.dead.clear();
+        cluster.run_for(config.bid_timeout.times(2));
+        let (promised, took) = renew(&mut cluster, 3);
+        assert_eq!((promised, took < SOON), (Some(true), true), "{config:?}: {took}");
+    }
+}
+
+#[test]
 fn never_with_fewer_than_the_map_says() {
     for config in configs() {
         for (min, down, enough) in [(3, 3, false), (2, 6, false), (1, 6, true)] {
