@@ -65,12 +65,19 @@ fn a_client_has_the_window_that_maintenance_was_offered() {
 }
 
 #[test]
-fn a_client_waits_for_one_of_maintenance() {
-    let (mut target, now) = after_the_floor();
-    let earliest = Span::from_millis(1);
-    let offered = window(&tell(&mut target, now, &maintenance(2, earliest, false), None).0);
-    let (said, _) = tell(&mut target, now, &client(3, offered.start), None);
-    assert_eq!(window(&said).start, offered.start + offered.length.min(offered.transfer.percent(105)));
+fn a_client_waits_for_less_than_half_of_one_of_maintenance() {
+    let said = |percent| {
+        let (mut target, now) = after_the_floor();
+        let offered = window(&tell(&mut target, now, &maintenance(2, Span::from_millis(1), false), None).0);
+        let earliest = offered.start + offered.transfer.percent(percent);
+        let (mut said, _) = tell(&mut target, now, &client(3, earliest), None);
+        let start = window(&[said.pop().expect("it answers")]).start;
+        let end = offered.start + offered.length.min(offered.transfer.percent(105));
+        assert_eq!(start, if said.is_empty() { end } else { earliest }, "{said:?}");
+        said
+    };
+    assert_eq!(said(60), []);
+    assert!(matches!(said(40)[..], [Message::Bid(Bid { txn: TxnId(2), answer: Answer::Busy(_), .. })]));
 }
 
 #[test]
@@ -159,6 +166,23 @@ fn a_copy_that_is_here_waits_until_the_disk_is_idle() {
     assert_eq!(begun.len(), 1, "the disk is idle");
     let said = hear(&mut target, now, written(begun[0])).messages;
     assert!(said.contains(&Message::Ack { txn: TxnId(5), ack: Ack::Durable }), "{said:?}");
+}
+
+#[test]
+fn a_copy_that_is_here_waits_for_a_client_that_is_nearly_here() {
+    let (mut target, now, [third, fourth]) = at_two_writes();
+    let (now, begun) = is_put(&mut target, now, &maintenance(5, Span::ZERO, false), 5);
+    assert_eq!(begun, []);
+    is_written(&mut target, now, third);
+    let offered = window(&tell(&mut target, now, &client(6, Span::from_millis(1)), None).0);
+    accept(&mut target, now, 6);
+    // A write takes a millisecond and more.
+    let now = now + offered.start + offered.transfer - Span::from_micros(20);
+    assert_eq!(is_written(&mut target, now, fourth), [], "it would be in the way of the next");
+    let now = now + Span::from_micros(20);
+    let begun = arrives(&mut target, now, 6);
+    assert_eq!(begun.len(), 1, "that of the client");
+    assert_eq!(is_written(&mut target, now, begun[0]).len(), 1, "that of maintenance");
 }
 
 #[test]

@@ -44,10 +44,14 @@ impl Floor {
 }
 
 /// A window for maintenance begins within this time. One that is farther away is mostly wanted by a client before it begins.
-pub(super) const NEAR: Span = Span::from_millis(3);
+pub(super) const NEAR: Span = Span::from_millis(6);
 
 /// Before this it is not looked again whether the disk is idle.
 const SOON: Span = Span::from_micros(100);
+
+/// The part of a write, in percent, within which no client's payload may be expected when it begins. A larger one is kinder to clients,
+/// but then much of the time that they leave is not used.
+const AHEAD: u64 = 10;
 
 /// Of the room for what arrives, maintenance has so small a part, that clients do not wait for it.
 const BUFFER: u64 = 8;
@@ -73,7 +77,7 @@ impl Target {
         if self.maintenance.waiting.is_empty() && !self.has_to_read() {
             return;
         }
-        let busy = self.writing() + self.reads_ahead();
+        let busy = (self.writing() + self.reads_ahead()).max(self.soon_busy());
         if busy > Span::ZERO && !self.maintenance.disk.is_due(self.now) {
             // When an operation is done this is tried as well.
             self.maintenance.idle_at = self.now + busy.clamp(SOON.min(self.config.late), self.config.late);
@@ -90,13 +94,23 @@ impl Target {
         self.maintenance.idle_at = self.now + took.clamp(SOON.min(self.config.late), self.config.late);
     }
 
+    /// How long until a client's payload is here, if it would wait for nearly all of the next write of maintenance.
+    fn soon_busy(&self) -> Span {
+        let next = self.maintenance.waiting.front().and_then(|txn| self.reservations.get(txn));
+        let Some(took) = next.map(|r| self.writes.ahead(r.incoming.size())) else { return Span::ZERO };
+        let until = self.now + took.percent(AHEAD);
+        let comes = |r: &&Reservation| r.yields.is_none() && r.stage.is_open() && r.window.1 < until;
+        let last = self.reservations.values().filter(comes).map(|r| r.window.1).max();
+        last.map_or(Span::ZERO, |end| end.since(self.now).max(SOON))
+    }
+
     /// When to look whether the disk is idle, if maintenance waits for that.
     pub(in crate::target) fn maintenance_due(&self) -> Option<Instant> {
         let waits = !self.maintenance.waiting.is_empty() || self.has_to_read();
         waits.then_some(self.maintenance.idle_at)
     }
 
-    /// A client asks for a window: those of maintenance go back that would be in its way for longer than one of them takes. When all went
+    /// A client asks for a window: those of maintenance go back that would be in its way for longer than half of what one takes. When all went
     /// back, those that were asked for most would be had least, and maintenance would only negotiate.
     pub(super) fn take_back(&mut self, earliest: Instant, transfer: Span, request: &PutRequest, asked: Instant) {
         let yielding: Vec<TxnId> = self.yielding().collect();
@@ -107,8 +121,7 @@ impl Target {
         yielding.iter().for_each(|txn| without.remove(*txn));
         let start = |calendar| Self::both_free(calendar, earliest, transfer, request, asked).0;
         let (sooner, later) = (start(&without), start(&self.inward));
-        // One of maintenance is as short as that of a client.
-        if later > sooner + transfer {
+        if later > sooner + transfer.percent(50) {
             self.give_back(sooner, sooner + transfer);
         }
     }
