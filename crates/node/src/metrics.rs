@@ -336,6 +336,7 @@ impl TargetMetrics {
                 self.arrivals(1).add(*start, *length, Some(*id));
             }
             target::Event::Expired => window("expired"),
+            target::Event::Waiting { id } => self.arrivals(1).forget(*id),
             target::Event::Released { id } => {
                 window("released");
                 self.arrivals(1).forget(*id);
