@@ -34,7 +34,7 @@ use story::{Ending, Story};
 
 /// Seconds of faults, unless `RESERVOIR_SOAK_SECONDS` says more, and from when on memory must be flat: a process that was just started
 /// has less.
-const SECONDS: u64 = 75;
+const SECONDS: u64 = 60;
 const LONG: u64 = 600;
 const CLIENTS: u64 = 6;
 /// Seconds of grace of the cleaners. A put may take half of it.

@@ -117,8 +117,12 @@ pub(crate) struct Faults<'a> {
     joining: Option<(u32, Instant)>,
     /// Since when there is little room, and nothing that fills it.
     crowded: Option<Instant>,
+    /// Since when no more faults are made.
+    settling: Option<Instant>,
     status: Option<Value>,
     in_map: BTreeSet<u32>,
+    /// How many targets were lost; by chance more in the beginning, so that the ways are not always in one order.
+    lost: u64,
     next: Instant,
     looked: Instant,
     measured: Instant,
@@ -146,11 +150,13 @@ impl<'a> Faults<'a> {
         seconds: u64,
     ) -> Self {
         let now = Instant::now();
+        let mut numbers = Rng::new(seed).fork(u64::MAX);
         Self {
             processes,
             memory: Memory::default(),
             story,
-            numbers: Rng::new(seed).fork(u64::MAX),
+            lost: numbers.below(3),
+            numbers,
             deck: vec![],
             is_first: true,
             spare_from: seconds as f64 / 2.0,
@@ -161,6 +167,7 @@ impl<'a> Faults<'a> {
             waiting: None,
             joining: None,
             crowded: None,
+            settling: None,
             status: None,
             in_map: BTreeSet::new(),
             next: now,
@@ -181,8 +188,8 @@ impl<'a> Faults<'a> {
         }
         self.story.say("no more faults");
         self.waiting = None;
+        self.settling = Some(Instant::now());
         while (self.is_busy() || !self.is_whole()) && !self.story.is_over() {
-            self.under.get_or_insert((Under::Removed { id: 0 }, Instant::now()));
             self.tick();
         }
     }
@@ -220,6 +227,7 @@ impl<'a> Faults<'a> {
         }
         let late = self.under.map(|(under, since)| (format!("{under:?}"), since));
         let late = late.or(self.waiting.map(|(fault, since)| (format!("before {fault:?}"), since)));
+        let late = late.or(self.settling.map(|since| ("without more faults".to_owned(), since)));
         let late = late.or(self.crowded.map(|since| ("before there is room again".to_owned(), since)));
         let late = late.or(self.joining.map(|(id, since)| (format!("joining of target {id}"), since)));
         if let Some((what, _)) = late.filter(|(_, since)| since.elapsed() > WHOLE) {
@@ -491,9 +499,11 @@ impl<'a> Faults<'a> {
 
     fn lose(&mut self) {
         let Some(id) = self.any_target_but(0.0) else { return };
-        let few = self.in_map.len() <= FEWEST;
         self.processes.lose(id);
-        let under = match self.numbers.below(if few { 2 } else { 4 }) {
+        self.lost += 1;
+        // In turn, unless there are too few targets for one that goes.
+        let way = if self.in_map.len() <= FEWEST { self.numbers.below(2) } else { self.lost % 3 };
+        let under = match way {
             0 => {
                 self.story.fault("lose a target, with --replace", &format!("target {id}"));
                 Under::Lost { id, by: Some(self.join(Some(id))) }

@@ -31,8 +31,13 @@ pub(crate) fn check(faults: &mut Faults<'_>, clients: &mut [Client<'_>], story: 
     clean(faults.processes.cluster(), story);
     check_catalog(faults.processes.cluster(), story);
     check_room(faults.processes.cluster(), clients, story);
+    check_processes(faults, story);
     clients.iter_mut().for_each(Client::check);
     story.say("all was read again after cleaning");
+    let (done, failed) = story.requests();
+    if (done as f64) < story.seconds() {
+        story.fail(&format!("next to nothing was done: {done} requests, and {failed} failed"));
+    }
 }
 
 fn wait_until_whole(faults: &mut Faults<'_>, story: &Story) {
@@ -74,6 +79,19 @@ fn check_catalog(cluster: &Cluster, story: &Story) {
     }
     let harmless = found["harmless"].as_array().map_or(0, Vec::len);
     story.say(&format!("`catalog check` is clean; harmless leftovers: {harmless}"));
+}
+
+/// Nobody panicked, and no disk returned anything but what was written.
+fn check_processes(faults: &Faults<'_>, story: &Story) {
+    for (log, text) in faults.processes.logs() {
+        if let Some(line) = text.lines().find(|line| line.contains("panicked")) {
+            story.fail(&format!("{}: {line}", log.display()));
+        }
+    }
+    let damaged = faults.processes.cluster().status()["damaged"].clone();
+    if damaged["copies"] != 0 {
+        story.fail(&format!("copies were damaged: {damaged}"));
+    }
 }
 
 /// What targets hold are the copies of what there is, and little more.

@@ -232,11 +232,16 @@ impl Processes {
         said
     }
 
+    /// The logs of all, since they were started by `up` or joined.
+    pub(crate) fn logs(&self) -> Vec<(PathBuf, String)> {
+        let logs = fs::read_dir(self.cluster().directory.join("logs")).unwrap().flatten().map(|entry| entry.path());
+        let logs = logs.chain(self.joined.values().map(|joined| joined.directory.with_extension("log")));
+        logs.map(|log| (log.clone(), fs::read_to_string(&log).unwrap_or_default())).collect()
+    }
+
     /// What the logs say last: for whoever has to find out what was wrong.
     pub(crate) fn print_logs(&self) {
-        let logs = fs::read_dir(self.cluster().directory.join("logs")).unwrap().flatten().map(|entry| entry.path());
-        for log in logs.chain(self.joined.values().map(|joined| joined.directory.with_extension("log"))) {
-            let text = fs::read_to_string(&log).unwrap_or_default();
+        for (log, text) in self.logs() {
             let lines: Vec<&str> = text.lines().collect();
             println!("{}:\n{}\n", log.display(), lines[lines.len().saturating_sub(12)..].join("\n"));
         }
