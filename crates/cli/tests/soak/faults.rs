@@ -3,6 +3,7 @@
 //! killed at any time.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -32,10 +33,10 @@ const REST: u64 = 5_000;
 /// Targets that there are, as far as losses and joins allow.
 const FEWEST: usize = 8;
 const MOST: usize = 12;
-/// Targets that are never lost, and not even killed in the second half, as the gateway: what they have in memory has time to grow.
+/// Targets that are never lost, and in a long run not even killed from some time on, as the gateway: what they have in memory has time to grow.
 const LEFT_ALONE: [u32; 2] = [1, 2];
 /// Bytes that are free on a target, in the mean, before one is lost or the disks are filled.
-const ROOM: u64 = 120 << 20;
+const ROOM: u64 = 80 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -69,10 +70,10 @@ const LATER: [(Fault, usize); 10] = [
     (Fault::KillTarget, 8),
     (Fault::Join, 2),
     (Fault::Lose, 3),
-    (Fault::KillGateway, 2),
+    (Fault::KillGateway, 3),
     (Fault::Clean, 1),
     (Fault::KillServer, 1),
-    (Fault::KillEveryone, 1),
+    (Fault::KillEveryone, 2),
     (Fault::Stop, 3),
     (Fault::Drain, 1),
 ];
@@ -96,6 +97,18 @@ enum Under {
     Removed {
         id: u32,
     },
+}
+
+impl Display for Under {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { id, by: None } => write!(f, "target {id} is lost"),
+            Self::Lost { id, by: Some(by) } => write!(f, "target {id} is lost, and target {by} takes its place"),
+            Self::Emptied { id, .. } => write!(f, "target {id} began anew"),
+            Self::Draining { id } => write!(f, "target {id} is drained"),
+            Self::Removed { id } => write!(f, "target {id} is out of the map"),
+        }
+    }
 }
 
 /// See the [module](self).
@@ -147,7 +160,7 @@ impl<'a> Faults<'a> {
         processes: Processes,
         (story, filling): (&'a Story, &'a AtomicBool),
         seed: u64,
-        seconds: u64,
+        (seconds, spare_from): (u64, f64),
     ) -> Self {
         let now = Instant::now();
         let mut numbers = Rng::new(seed).fork(u64::MAX);
@@ -159,7 +172,7 @@ impl<'a> Faults<'a> {
             numbers,
             deck: vec![],
             is_first: true,
-            spare_from: seconds as f64 / 2.0,
+            spare_from,
             seconds: seconds as f64,
             filling,
             cleaner: None,
@@ -225,7 +238,7 @@ impl<'a> Faults<'a> {
             self.tell();
             self.told = Instant::now();
         }
-        let late = self.under.map(|(under, since)| (format!("{under:?}"), since));
+        let late = self.under.map(|(under, since)| (under.to_string(), since));
         let late = late.or(self.waiting.map(|(fault, since)| (format!("before {fault:?}"), since)));
         let late = late.or(self.settling.map(|since| ("without more faults".to_owned(), since)));
         let late = late.or(self.crowded.map(|since| ("before there is room again".to_owned(), since)));
@@ -294,7 +307,7 @@ impl<'a> Faults<'a> {
         let Some((under, since)) = self.under else { return };
         let next = self.go_on(under, status);
         if next.is_none() {
-            self.story.say(&format!("whole after {:.0} s: {under:?}", since.elapsed().as_secs_f64()));
+            self.story.say(&format!("whole after {:.0} s: {under}", since.elapsed().as_secs_f64()));
         }
         self.under = next.map(|under| (under, since));
     }

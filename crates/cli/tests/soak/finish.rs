@@ -13,6 +13,8 @@ use crate::story::Story;
 
 /// Copies of a chunk.
 const COPIES: usize = 3;
+/// Up to this size the bytes of an object ride in its manifest.
+const INLINE: usize = 64 << 10;
 /// What a manifest takes with its record at most: that of an object, or one that says that there is none.
 const MANIFEST: usize = 4 << 10;
 /// Cleanings until nothing is left that may go: what says that an object was removed goes after the object.
@@ -102,10 +104,11 @@ fn check_room(cluster: &Cluster, clients: &[Client<'_>], story: &Story) {
         all.extend(objects);
         keys += count;
     }
-    let sum = |objects: &mut dyn Iterator<Item = Object>| COPIES * objects.map(|object| object.length).sum::<usize>();
-    // Those that are alike may share their bytes.
-    let least = sum(&mut all.iter().copied().collect::<BTreeSet<Object>>().into_iter());
-    let most = sum(&mut all.iter().copied()) + COPIES * keys * MANIFEST + BESIDE;
+    // Those that are alike share their bytes, unless these ride in their manifests.
+    let (small, large): (Vec<Object>, Vec<Object>) = all.iter().partition(|object| object.length <= INLINE);
+    let large: BTreeSet<Object> = large.into_iter().collect();
+    let least = COPIES * small.iter().chain(&large).map(|object| object.length).sum::<usize>();
+    let most = least + COPIES * keys * MANIFEST + BESIDE;
     let deadline = Instant::now() + SURPLUS;
     loop {
         let status = cluster.status();

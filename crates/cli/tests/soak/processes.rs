@@ -33,6 +33,8 @@ struct Joined {
     directory: PathBuf,
     child: Option<Child>,
     start_at: Instant,
+    /// Its last words that were told.
+    said: String,
 }
 
 /// See the [module](self).
@@ -211,18 +213,22 @@ impl Processes {
         let replace = replace.map(|old| ["--replace".to_owned(), old.to_string()]);
         let words = words.iter().chain(&more).map(|word| (*word).to_owned());
         let words = words.chain(replace.into_iter().flatten()).collect();
-        let mut joined = Joined { words, directory, child: None, start_at: Instant::now() };
+        let mut joined = Joined { words, directory, child: None, start_at: Instant::now(), said: String::new() };
         joined.start();
         self.joined.insert(id, joined);
         id
     }
 
-    /// Starts again those that joined and have ended. What those said that ended by themselves.
+    /// Starts again those that joined and have ended. What those said that ended by themselves, once.
     pub(crate) fn look_after_joined(&mut self) -> Vec<String> {
         let mut said = vec![];
         for (id, joined) in &mut self.joined {
             if joined.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
-                said.push(format!("target {id} ended: {}", joined.last_words()));
+                let words = joined.last_words();
+                if words != joined.said {
+                    said.push(format!("target {id} ended: {words}"));
+                }
+                joined.said = words;
                 (joined.child, joined.start_at) = (None, Instant::now() + RESTART);
             }
             if joined.child.is_none() && Instant::now() >= joined.start_at {
