@@ -1,6 +1,6 @@
 # Thin on purpose: each target is one or two commands that can be typed by hand.
 
-.PHONY: run test fix fuzz mutants rack plots upgrade rust
+.PHONY: run test fix fuzz mutants rack plots upgrade soak rust
 
 # What is installed for a build or a test is said; NO_INSTALL=1 forbids it.
 export NO_INSTALL
@@ -49,6 +49,13 @@ upgrade: rust
 	git worktree remove --force target/before
 	RESERVOIR_BEFORE=$(CURDIR)/target/before-build/release/reservoir \
 	  cargo test --locked --release --package reservoir-cli --test upgrade -- --ignored --nocapture
+
+# Faults of every kind under load, in a random order, for so long; `make test` does it for a minute.
+SOAK_SECONDS ?= 1800
+
+soak: rust
+	RESERVOIR_SOAK_SECONDS=$(SOAK_SECONDS) \
+	  cargo test --locked --release --package reservoir-cli --test soak -- --nocapture
 
 # The plots of docs/, from simulations: some minutes on two cores.
 plots: rust

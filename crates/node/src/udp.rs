@@ -168,7 +168,11 @@ impl Udp {
         let Some(id) = datagram.get(12..16).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else { return };
         let id = NodeId(id);
         if !id.is_initiator() {
-            return self.reachability.mark_alive(id, self.read_at);
+            self.reachability.mark_alive(id, self.read_at);
+            // One that has just joined is not in the map here: whoever asks it for the newer one asks where it is.
+            if self.addresses.contains_key(&id) {
+                return;
+            }
         }
         if self.addresses.insert(id, from).is_none() {
             self.learned.push_back(id);
@@ -375,6 +379,7 @@ impl Carrier for Udp {
         self.watched = false;
         self.count_losses();
         self.addresses.extend(config.targets.iter().map(|t| (NodeId(t.id), t.address)));
+        self.learned.retain(|id| config.targets.iter().all(|target| NodeId(target.id) != *id));
         self.reachability.set(config);
         (self.map, self.multicast_port) = (map, config.network.multicast_port);
         Ok(())

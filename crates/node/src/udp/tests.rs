@@ -40,12 +40,20 @@ fn the_addresses_of_groups_are_those_that_are_documented() {
 
 /// A cluster of one target at `interface`.
 fn config(dir: &Path, interface: IpAddr) -> ClusterConfig {
+    config_of(dir, &[SocketAddr::new(interface, free_port(interface).unwrap())])
+}
+
+/// A cluster of targets at these addresses.
+fn config_of(dir: &Path, addresses: &[SocketAddr]) -> ClusterConfig {
     std::fs::write(dir.join("cluster.key"), "5a".repeat(32)).unwrap();
-    let address = SocketAddr::new(interface, free_port(interface).unwrap());
-    let map = format!(
-        "cluster = \"c\"\nepoch = 1\ncopies = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast = \"off\"\n\
-         [[target]]\nid = 1\ndomain = \"d\"\naddress = \"{address}\"\ndata = \"t\"\ncapacity = \"64MiB\"\n"
-    );
+    let mut map =
+        "cluster = \"c\"\nepoch = 1\ncopies = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast = \"off\"\n"
+            .to_owned();
+    for (id, address) in (1..).zip(addresses) {
+        map += &format!(
+            "[[target]]\nid = {id}\ndomain = \"d{id}\"\naddress = \"{address}\"\ndata = \"t{id}\"\ncapacity = \"64MiB\"\n"
+        );
+    }
     std::fs::write(dir.join("cluster.toml"), map).unwrap();
     ClusterConfig::load(&dir.join("cluster.toml")).unwrap()
 }
@@ -178,6 +186,42 @@ fn what_comes_before_its_sender_is_proven_is_counted() {
         }
     }
     assert_eq!(dropped(&udp, "unproven"), 3);
+}
+
+#[test]
+fn a_target_that_has_just_joined_is_answered_before_the_map_has_it() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let old = config(dirs[0].path(), Ipv4Addr::LOCALHOST.into());
+    let first = old.targets[0].address;
+    let new = config_of(dirs[1].path(), &[first, SocketAddr::new(first.ip(), free_port(first.ip()).unwrap())]);
+    let mut udp = Udp::open(&old, first, NodeId(1)).unwrap();
+    let mut newcomer = Udp::open(&new, new.targets[1].address, NodeId(2)).unwrap();
+    let ping = |from: u32, to: u32| {
+        let head = Head { cluster: old.map().unwrap().cluster, epoch: Epoch(1), from: NodeId(from) };
+        let message = encode_message(head, &Message::Ping { txn: TxnId(1) });
+        Transmit { to: Destination::Node(NodeId(to)), body: Body::Control(message) }
+    };
+    let deadline = now() + Span::from_secs(10);
+    // The first datagrams only prove to each that the other is there.
+    let hears = |sender: &mut Udp, datagram: &Transmit, other: &mut Udp| {
+        loop {
+            assert!(now() < deadline, "nothing comes");
+            sender.send(datagram);
+            std::thread::sleep(Duration::from_millis(2));
+            other.receive(0);
+            if other.arrived().is_some() {
+                return;
+            }
+            sender.receive(0);
+            sender.arrived();
+        }
+    };
+    hears(&mut newcomer, &ping(2, 1), &mut udp);
+    hears(&mut udp, &ping(1, 2), &mut newcomer);
+    assert_eq!(dropped(&udp, "no_address"), 0);
+    // Then the map has it, and those of whom something comes later do not displace it.
+    udp.reload(&new).unwrap();
+    assert!(udp.learned.is_empty() && udp.addresses[&NodeId(2)] == new.targets[1].address);
 }
 
 #[test]
