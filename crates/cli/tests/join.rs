@@ -218,7 +218,7 @@ fn a_died_disk_is_replaced_by_one_that_has_room_for_its_data() {
     fs::create_dir(&data).unwrap();
     let cluster = Cluster::start(&data, &["--targets", "4", "--no-restart"]);
     let joining = Joining::of(&cluster, place.path());
-    let large = content(100_000_000, 3);
+    let large = content(160_000_000, 3);
     assert!(cluster.try_run(&["put", "-", "large"], &large).status.success());
     wait_for("all copies", || cluster.status()["whole"] == true);
     let before = fs::read_to_string(cluster.config()).unwrap();
