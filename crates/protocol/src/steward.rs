@@ -480,10 +480,11 @@ impl Steward {
         while self.orders.len() < AT_ONCE {
             let Some(((_, id), lacking)) = self.lacking.pop_first() else { break };
             let txn = self.new_txn();
-            // Another one each time: it may not be able to.
-            let Some(to) = lacking.holders.iter().copied().min_by_key(|holder| mix(txn.0 ^ u64::from(holder.0))) else {
-                continue;
-            };
+            // The one that has the least to do. Every other time whichever it is: who cannot has done with all at once.
+            let open = |holder| self.orders.values().filter(|order| order.to == holder).count();
+            let weight = |holder| if txn.0.is_multiple_of(2) { 0 } else { open(holder) };
+            let rank = |holder: &NodeId| (weight(*holder), mix(txn.0 ^ u64::from(holder.0)));
+            let Some(to) = lacking.holders.iter().copied().min_by_key(rank) else { continue };
             let again = turn.now + turn.config.bid_timeout;
             turn.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
             self.orders.insert(txn, Order { id, to, wanted: lacking.wanted, asked: 1, again });

@@ -51,7 +51,7 @@ const SOON: Span = Span::from_micros(100);
 
 /// The part of a write, in percent, within which no client's payload may be expected when it begins. A larger one is kinder to clients,
 /// but then much of the time that they leave is not used.
-const AHEAD: u64 = 10;
+const AHEAD: u64 = 30;
 
 /// Of the room for what arrives, maintenance has so small a part, that clients do not wait for it.
 const BUFFER: u64 = 8;
