@@ -68,7 +68,10 @@ impl World<'_> {
             _ => false,
         };
         let pairs = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
-        let pairs: Vec<(NodeId, NodeId)> = pairs.filter(|(from, to)| is_far(from, to)).collect();
+        // In a group with no more domains than copies, copies stay in their domains, also of chunks that have fewer.
+        let may_cross = map.count_domains(&members) > map.redundancy().pieces();
+        let may = |(from, to): &(NodeId, NodeId)| may_cross || map.domain(*from) == map.domain(*to);
+        let pairs: Vec<(NodeId, NodeId)> = pairs.filter(may).filter(|(from, to)| is_far(from, to)).collect();
         if pairs.is_empty() {
             return None;
         }
