@@ -9,7 +9,7 @@ use protocol::initiator::{self, Query, QueryAnswer};
 use protocol::overview::Overview;
 use protocol::proposer::{Proposer, Step, Verdict};
 use protocol::rng::Rng;
-use protocol::take_out;
+use protocol::take_out::{self, Earlier};
 use protocol::time::{Instant, Span};
 use protocol::wire::HealthReport;
 
@@ -97,6 +97,8 @@ struct Governor {
     detector: Detector,
     /// The map by which all was where it belongs, when that was seen last.
     settled: Option<Epoch>,
+    /// Who went of whose copies some may not have been made again.
+    earlier: Earlier,
     changes: BTreeMap<u64, Change>,
     /// The question to the targets that is under way, and who did not answer the first.
     query: Option<(u64, Option<Vec<NodeId>>)>,
@@ -162,7 +164,17 @@ impl World<'_> {
         };
         let detector = Detector::new(Rules::new(out_after)).with_bug(bug);
         let (changes, query, stays) = Default::default();
-        Governor { node: None, life: 0, detector, settled: None, changes, query, asked: Instant::ZERO, stays }
+        Governor {
+            node: None,
+            life: 0,
+            detector,
+            settled: None,
+            earlier: Earlier::default(),
+            changes,
+            query,
+            asked: Instant::ZERO,
+            stays,
+        }
     }
 
     pub(super) fn is_governor(&self, id: NodeId) -> bool {
@@ -299,6 +311,7 @@ impl World<'_> {
         if overview.whole {
             governor.settled = Some(map.epoch);
         }
+        governor.earlier.look(&map, reports);
         let detector::Verdict { out, held, .. } = governor.detector.look(now, &map, &said, unanswered);
         let asked = governor.asked;
         let is_at_it = governor.changes.values().any(|change| matches!(change.wish, Wish::TakeOut(..)));
@@ -399,8 +412,9 @@ impl World<'_> {
         made_by.drained.retain(|id| !gone.contains(id));
         made_by.changes = vec![TAKES_OUT];
         let Some(plan) = self.plan(present, &mut made_by) else { return Err("no map without it serves".to_owned()) };
-        let settled = self.governing.as_ref().and_then(|state| state.governors[gateway].settled);
-        take_out::check(&present.map, &gone, &plan, self.scenario.redundancy, settled)
+        let Some(state) = &self.governing else { return Ok(None) };
+        let Governor { settled, earlier, .. } = &state.governors[gateway];
+        take_out::check(&present.map, &gone, &plan, self.scenario.redundancy, *settled, earlier)
             .map_err(|stays| format!("{stays:?}"))?;
         Ok(Some((made_by, plan.map)))
     }
