@@ -11,7 +11,7 @@ use protocol::detector::{Detector, Held, Rules, Testimony, Verdict};
 use protocol::id::{Epoch, NodeId};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
-use protocol::take_out;
+use protocol::take_out::{self, Earlier, Stays};
 use protocol::time::Span;
 use protocol::wire::HealthReport;
 
@@ -33,6 +33,8 @@ pub(crate) struct Down {
     began: Instant,
     /// The map by which all was where it belongs, when that was seen last.
     settled: Option<Epoch>,
+    /// Who went of whose copies some may not have been made again.
+    earlier: Earlier,
     /// Since when it is so by the map in use, all the time.
     whole_since: Option<(Epoch, Instant)>,
 }
@@ -46,7 +48,16 @@ impl Down {
     ) -> Self {
         // Each look says after how long targets are taken out.
         let (detector, began) = (Detector::new(Rules::new(Span::ZERO)), Instant::now());
-        Self { cluster, authority, classes, detector, began, settled: None, whole_since: None }
+        Self {
+            cluster,
+            authority,
+            classes,
+            detector,
+            began,
+            settled: None,
+            earlier: Earlier::default(),
+            whole_since: None,
+        }
     }
 
     /// Looks at what targets say of each other, and takes out who was down for as long as the map in use says (`out_after`).
@@ -60,6 +71,7 @@ impl Down {
         if health.whole {
             self.settled = Some(map.epoch);
         }
+        self.earlier.look(map, reports);
         self.forget_previous_in_time(map, health.whole);
         let said: Vec<Testimony> = reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
         let since_start = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -137,9 +149,13 @@ impl Down {
         let rules = change::Rules { stored: &stored, classes: &self.classes, drop_copies: false };
         let (next, plan) = change::next(present, &Change { remove, ..Change::default() }, &rules)?;
         let ways = self.classes.values().copied();
-        if let Err(stays) = take_out::check(&present.map()?, &gone, &plan, ways, self.settled) {
-            bail!("{stays}");
+        match take_out::check(&present.map()?, &gone, &plan, ways, self.settled, &self.earlier) {
+            Ok(()) => Ok(Some(next)),
+            // While it is silent, its groups do not become whole.
+            Err(stays @ Stays::Earlier(_)) => {
+                bail!("{stays}; start it, or remove it with `reservoir cluster remove` if it is lost")
+            }
+            Err(stays) => bail!("{stays}"),
         }
-        Ok(Some(next))
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Draft {
     pub(super) id: u64,
     pub(super) map: ClusterMap,
     pub(super) made_by: Arc<layout::Map>,
+    /// When a gateway asked the targets that takes some out by itself, as they did not answer.
+    pub(super) asked: Option<Instant>,
 }
 
 impl Proposed for Draft {
@@ -114,12 +116,14 @@ impl World<'_> {
         }
     }
 
-    /// Operators take out what may be lost; gateways by themselves only those that are lost for good.
+    /// Operators take out what may be lost; gateways by themselves only those that were lost for good when they looked. Who has another
+    /// disk since then may still go: a look and a decision take their time.
     fn check_taken_out(&mut self, before: &ClusterMap, next: &Draft) {
         let targets = before.targets().map(|target| target.id);
         let gone: Vec<NodeId> = targets.filter(|id| next.map.target(*id).is_none()).collect();
         let Some(state) = &self.governing else { return };
-        let dead = |id: &&NodeId| state.dead.contains(id);
+        let was_dead = |id: &NodeId| state.replaced.get(id).is_some_and(|back| next.asked.is_some_and(|at| at < *back));
+        let dead = |id: &&NodeId| state.dead.contains(id) || was_dead(id);
         let by_itself = next.made_by.changes == [TAKES_OUT];
         let wrong = gone.iter().find(|id| !dead(id) && (by_itself || !self.layout.losable.contains(id))).copied();
         self.outcome.governed.taken_out += if by_itself { gone.iter().filter(dead).count() as u32 } else { 0 };

@@ -9,7 +9,7 @@ use protocol::initiator::{self, Query, QueryAnswer};
 use protocol::overview::Overview;
 use protocol::proposer::{Proposer, Step, Verdict};
 use protocol::rng::Rng;
-use protocol::take_out;
+use protocol::take_out::{self, Earlier};
 use protocol::time::{Instant, Span};
 use protocol::wire::HealthReport;
 
@@ -71,7 +71,18 @@ pub(super) enum Answer {
 enum Wish {
     /// What is drawn from this.
     Order(u64),
-    TakeOut(Vec<NodeId>),
+    /// Without these, as they were down at a look that began then.
+    TakeOut(Vec<NodeId>, Instant),
+}
+
+impl Wish {
+    /// When the look began that it comes from.
+    fn asked(&self) -> Option<Instant> {
+        match self {
+            Self::Order(_) => None,
+            Self::TakeOut(_, asked) => Some(*asked),
+        }
+    }
 }
 
 struct Change {
@@ -86,9 +97,13 @@ struct Governor {
     detector: Detector,
     /// The map by which all was where it belongs, when that was seen last.
     settled: Option<Epoch>,
+    /// Who went of whose copies some may not have been made again.
+    earlier: Earlier,
     changes: BTreeMap<u64, Change>,
     /// The question to the targets that is under way, and who did not answer the first.
     query: Option<(u64, Option<Vec<NodeId>>)>,
+    /// When that was asked.
+    asked: Instant,
     /// Why somebody stays in the map who was down for long.
     stays: Option<String>,
 }
@@ -103,6 +118,8 @@ pub(super) struct State {
     /// Orders to come.
     orders: usize,
     pub(super) dead: BTreeSet<NodeId>,
+    /// Those that were, and got an empty disk, and when.
+    pub(super) replaced: BTreeMap<NodeId, Instant>,
     /// When everything else was over.
     due: Option<Instant>,
 }
@@ -112,7 +129,8 @@ impl World<'_> {
         let Some(settings) = self.scenario.governing.clone() else { return };
         let mut rng = Rng::new(self.scenario.seed).fork(72);
         let now = self.now;
-        let first = Draft { id: 0, map: self.maps[0].clone(), made_by: Arc::new(self.layout.maps[0].clone()) };
+        let made_by = Arc::new(self.layout.maps[0].clone());
+        let first = Draft { id: 0, map: self.maps[0].clone(), made_by, asked: None };
         let mut events: Vec<(Span, Event)> = settings.dead.iter().map(|(id, at)| (*at, Event::Die(*id))).collect();
         events.extend(settings.orders.iter().map(|(at, gateway)| (*at, Event::Order(*gateway, rng.next_u64()))));
         for (gateway, (at, back)) in &settings.crashes {
@@ -129,8 +147,8 @@ impl World<'_> {
         let authority = Authority::new(first, settings.partitions.clone(), settings.outage, now);
         let governors = (0..settings.gateways).map(|_| self.new_governor(settings.out_after)).collect();
         let orders = settings.orders.len();
-        let (dead, due) = Default::default();
-        self.governing = Some(State { settings, rng, authority, governors, next: 1, orders, dead, due });
+        let (dead, replaced, due) = Default::default();
+        self.governing = Some(State { settings, rng, authority, governors, next: 1, orders, dead, replaced, due });
         for gateway in 0..self.governing.as_ref().map_or(0, |state| state.governors.len()) {
             self.start_governor(gateway);
         }
@@ -146,7 +164,17 @@ impl World<'_> {
         };
         let detector = Detector::new(Rules::new(out_after)).with_bug(bug);
         let (changes, query, stays) = Default::default();
-        Governor { node: None, life: 0, detector, settled: None, changes, query, stays }
+        Governor {
+            node: None,
+            life: 0,
+            detector,
+            settled: None,
+            earlier: Earlier::default(),
+            changes,
+            query,
+            asked: Instant::ZERO,
+            stays,
+        }
     }
 
     pub(super) fn is_governor(&self, id: NodeId) -> bool {
@@ -231,11 +259,12 @@ impl World<'_> {
         self.next_handle += 1;
         let handle = self.next_handle;
         let Some(settings) = &self.scenario.governing else { return };
-        let look = settings.look;
+        let (look, now) = (settings.look, self.now);
         let Some(governor) = self.governor(gateway).filter(|of| of.life == life) else { return };
         let Some(node) = governor.node else { return };
         let asks = governor.query.is_none();
         if asks {
+            governor.asked = now;
             governor.query = Some((handle, None));
         }
         self.push(self.now + look, Scheduled::Governor(Event::Look(gateway, life)));
@@ -282,14 +311,16 @@ impl World<'_> {
         if overview.whole {
             governor.settled = Some(map.epoch);
         }
+        governor.earlier.look(&map, reports);
         let detector::Verdict { out, held, .. } = governor.detector.look(now, &map, &said, unanswered);
-        let is_at_it = governor.changes.values().any(|change| matches!(change.wish, Wish::TakeOut(_)));
+        let asked = governor.asked;
+        let is_at_it = governor.changes.values().any(|change| matches!(change.wish, Wish::TakeOut(..)));
         governor.stays =
             held.as_ref().map(|held| format!("{held:?}")).or(governor.stays.take().filter(|_| !out.is_empty()));
         self.outcome.governed.held += u32::from(held.is_some());
         if !out.is_empty() && !is_at_it {
             self.note(53, id, out.len(), || format!("wants to take out {out:?}"));
-            self.begin_change(gateway, Wish::TakeOut(out));
+            self.begin_change(gateway, Wish::TakeOut(out, asked));
         }
     }
 
@@ -326,10 +357,12 @@ impl World<'_> {
                 }
                 Step::Make(present) => {
                     let (present, wish) = (present.clone(), change.wish.clone());
+                    let asked = wish.asked();
                     let next = self.make(gateway, &present, &wish).map(|(made_by, map)| Draft {
                         id: draft_id,
                         map,
                         made_by: Arc::new(made_by),
+                        asked,
                     });
                     let change = self.governor(gateway).and_then(|governor| governor.changes.get_mut(&id));
                     change.into_iter().for_each(|change| change.proposer.made(next.clone()));
@@ -354,7 +387,7 @@ impl World<'_> {
     ) -> Option<(layout::Map, protocol::map::ClusterMap)> {
         match wish {
             Wish::Order(seed) => self.draw_next(present, *seed).map(|(made_by, plan)| (made_by, plan.map)),
-            Wish::TakeOut(out) => {
+            Wish::TakeOut(out, _) => {
                 let made = self.without(gateway, present, out);
                 let stays = made.as_ref().err().cloned();
                 self.governor(gateway).into_iter().for_each(|governor| governor.stays.clone_from(&stays));
@@ -379,8 +412,9 @@ impl World<'_> {
         made_by.drained.retain(|id| !gone.contains(id));
         made_by.changes = vec![TAKES_OUT];
         let Some(plan) = self.plan(present, &mut made_by) else { return Err("no map without it serves".to_owned()) };
-        let settled = self.governing.as_ref().and_then(|state| state.governors[gateway].settled);
-        take_out::check(&present.map, &gone, &plan, self.scenario.redundancy, settled)
+        let Some(state) = &self.governing else { return Ok(None) };
+        let Governor { settled, earlier, .. } = &state.governors[gateway];
+        take_out::check(&present.map, &gone, &plan, self.scenario.redundancy, *settled, earlier)
             .map_err(|stays| format!("{stays:?}"))?;
         Ok(Some((made_by, plan.map)))
     }
@@ -458,10 +492,13 @@ impl World<'_> {
     pub(super) fn heals_later(&mut self) -> bool {
         let Some(state) = &mut self.governing else { return false };
         let switch = state.settings.last.1;
-        let open = state
-            .governors
-            .iter()
-            .any(|governor| governor.changes.values().any(|change| matches!(change.wish, Wish::Order(_))));
+        // What began while they were lost may still take out those that are not any more.
+        let late = |of: &Governor| {
+            of.node.is_some()
+                && (!of.changes.is_empty() || of.query.is_some() && state.replaced.values().any(|at| of.asked < *at))
+        };
+        let is_open = |of: &Governor| of.changes.values().any(|change| matches!(change.wish, Wish::Order(_)));
+        let open = state.governors.iter().any(|of| is_open(of) || !state.replaced.is_empty() && late(of));
         if state.orders > 0 || open || self.now < Instant::ZERO + switch + PAUSE {
             return self.looks_again();
         }
@@ -473,6 +510,7 @@ impl World<'_> {
                 return self.looks_again();
             }
             self.give_up(&dead);
+            return self.looks_again();
         }
         if self.lags_behind().is_some() {
             return self.looks_again();
@@ -490,6 +528,7 @@ impl World<'_> {
         let Some(state) = &mut self.governing else { return };
         let reason = state.governors.iter().find_map(|governor| governor.stays.clone());
         state.dead.retain(|id| !dead.contains(id));
+        state.replaced.extend(dead.iter().map(|id| (*id, self.now)));
         let Some(reason) = reason else {
             return self.fail(format!("{dead:?} are lost for good, and nobody takes them out of the map"));
         };
