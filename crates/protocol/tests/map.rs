@@ -17,6 +17,8 @@ fn a_map_with_a_group_that_cannot_keep_copies_apart_is_refused() {
     let error = map(&domains(40), 3, 3).expect_err("most groups are in one domain");
     assert!(matches!(error, MapError::UnevenDomains { copies: 3, domains: 1 | 2, .. }), "{error:?}");
     assert!(error.to_string().contains("raise group_cells"), "{error}");
+    let few = map(&[0, 1], 3, 3).expect_err("fewer targets than copies");
+    assert!(matches!(few, MapError::TooFewDomains { copies: 3, targets: 2, domains: 2 }), "{few:?}");
     assert!(map(&domains(16), 3, 3).is_ok(), "one group of all has three domains");
 }
 

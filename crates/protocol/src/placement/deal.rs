@@ -181,7 +181,7 @@ fn overlapping(targets: &[TargetEntry], copies: u8, group_cells: usize) -> Resul
     let most = targets.len() / usize::from(copies);
     let fewer = |count: &usize| Some(count - count.div_ceil(8)).filter(|count| *count > 0);
     let is_small = |count: &usize| targets.len().div_ceil(*count) * group_cells.min(*count) <= limits::GROUP_MEMBERS;
-    for count in core::iter::successors(Some(most), fewer).take_while(is_small) {
+    for count in core::iter::successors(Some(most).filter(|most| *most > 0), fewer).take_while(is_small) {
         let cells = best(count)?;
         if fewest(&cells) >= usize::from(copies) {
             return Ok(cells);
