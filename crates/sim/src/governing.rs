@@ -74,10 +74,10 @@ impl Governed {
 }
 
 impl Governing {
-    /// For half of the seeds.
+    /// For two thirds of the seeds.
     pub(crate) fn draw(seed: u64, layout: &Layout) -> Option<Self> {
         let mut rng = Rng::new(seed).fork(70);
-        if !rng.chance(1, 2) {
+        if !rng.chance(2, 3) {
             return None;
         }
         let millis = |rng: &mut Rng, from: u64, more: u64| Span::from_millis(from + rng.below(more));

@@ -58,10 +58,10 @@ impl Objects {
         self.patience < Span::from_secs(1)
     }
 
-    /// For half of the seeds.
+    /// For a third of the seeds.
     pub(crate) fn draw(seed: u64) -> Option<Self> {
         let mut rng = Rng::new(seed).fork(40);
-        if !rng.chance(1, 2) {
+        if !rng.chance(1, 3) {
             return None;
         }
         let cleans = rng.chance(2, 3);

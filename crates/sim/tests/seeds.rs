@@ -43,7 +43,7 @@ fn a_seed_repeats_exactly() {
 const DIGESTS: [(u64, u64); 4] = [
     (1, 12_031_579_836_974_223_451),
     (2, 15_646_177_827_166_180_654),
-    (3, 10_449_656_847_432_052_023),
+    (3, 3_161_916_063_855_417_769),
     (4, 9_202_150_931_451_116_697),
 ];
 
@@ -54,8 +54,9 @@ fn a_seed_is_the_same_on_every_build() {
     assert_eq!(now, DIGESTS);
 }
 
-/// Each defect has to show in so many.
-const SEEDS: u64 = 500;
+/// Each defect has to show in so many. All but the rarest do in 500; which seed of those is the first one changes with every
+/// rule, and what shows in one seed of two hundred is not in the first 500 one time in twelve.
+const SEEDS: u64 = 2_000;
 
 #[test]
 fn every_planted_defect_is_found() {
