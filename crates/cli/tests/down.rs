@@ -6,12 +6,8 @@ mod common;
 
 use std::fs;
 
-use common::{Cluster, content};
+use common::{Cluster, content, happened};
 use serde_json::Value;
-
-fn happened(status: &Value, what: &str) -> bool {
-    status["history"].as_array().unwrap().iter().any(|event| event["what"].as_str().unwrap().contains(what))
-}
 
 #[test]
 fn a_target_that_is_lost_for_good_goes_and_its_copies_are_made_again() {

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use client::S3;
-use common::{Cluster, content, signal};
+use common::{Cluster, content, happened, signal};
 use serde_json::{Value, json};
 
 /// Debian's browser, or why there is none.
@@ -140,10 +140,10 @@ fn a_loss_is_seen(cluster: &Cluster, open: &dyn Fn() -> (String, String)) {
     // It was down for longer than that.
     cluster.change_map(|map| map.replace("epoch = 1", "epoch = 2").replace("_seconds = 300", "_seconds = 5"));
     let gone = |status: &Value| status["targets"].as_array().unwrap().iter().all(|target| target["id"] != lost);
-    let after = cluster.wait_for("whole again", |status| gone(status) && status["whole"] == true);
-    // The history is written at the gateway's next look, a moment later.
-    let written = |(page, _): &(String, String)| page.contains("whole again: every chunk has all its copies");
-    let (page, complaints) = (0..5).map(|_| open()).find(written).unwrap_or_else(open);
+    // The history has it at the gateway's next look.
+    let is_whole = |status: &Value| gone(status) && status["whole"] == true && happened(status, "whole again");
+    let after = cluster.wait_for("whole again", is_whole);
+    let (page, complaints) = open();
     assert_eq!(complaints, "");
     assert!(tile(&page, "state").contains("<b>whole</b>every chunk has all its copies"), "{page}");
     let made = after["restored_chunks"].as_u64().unwrap();

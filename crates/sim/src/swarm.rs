@@ -256,8 +256,8 @@ impl Scenario {
         if self.config.census_interval == Span::ZERO { least } else { least + 2 }
     }
 
-    /// In two thirds of the seeds with plain initiators gateways propose the maps. Where these take out who is down, nothing else is silent
-    /// for as long, and who is lost for good is not all that has something.
+    /// In two thirds of the seeds with plain initiators gateways propose the maps. Where these take out who is down, nothing else
+    /// is silent for as long, and who is lost for good is not all that has something.
     fn govern(&mut self, joins: bool) {
         if joins || self.objects.is_some() || self.cleaning.is_some() {
             return;

@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Whether a status says that something happened.
+pub(crate) fn happened(status: &serde_json::Value, what: &str) -> bool {
+    status["history"].as_array().unwrap().iter().any(|event| event["what"].as_str().unwrap().contains(what))
+}
+
 /// Runs `reservoir` with `args` and waits, but not for ever.
 pub(crate) fn reservoir(args: &[&str]) -> Output {
     let child = command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
