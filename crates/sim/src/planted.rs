@@ -35,11 +35,13 @@ pub enum Planted {
     Detector(detector::Bug),
     /// Whoever decides cluster maps does not look what they were made from.
     DecideWithoutComparing,
+    /// Stores read a copy without its checksum, and what comes from another holder is not checked either.
+    RepairFromBad,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 69] = [
+    pub const ALL: [Self; 70] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -109,7 +111,26 @@ impl Planted {
         Self::DecideWithoutComparing,
         Self::Detector(detector::Bug::TakeOutAllSilent),
         Self::Detector(detector::Bug::CountAllTheTime),
+        Self::RepairFromBad,
     ];
+
+    /// The defect of the target machines.
+    pub(crate) const fn of_target(self) -> Option<Bug> {
+        match self {
+            Self::Target(bug) => Some(bug),
+            Self::RepairFromBad => Some(Bug::TrustRestored),
+            _ => None,
+        }
+    }
+
+    /// The defect of the stores.
+    pub(crate) const fn of_store(self) -> Option<store::Bug> {
+        match self {
+            Self::Store(bug) => Some(bug),
+            Self::RepairFromBad => Some(store::Bug::ReadUnchecked),
+            _ => None,
+        }
+    }
 
     /// Its name on the command line.
     #[must_use]
@@ -125,6 +146,7 @@ impl Planted {
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::Target(Bug::ObeyUnknown) => "obey-unknown",
+            Self::Target(Bug::TrustRestored) => "trust-restored",
             Self::Cleaner(cleaner::Bug::IgnoreSilence) => "ignore-silence",
             Self::Initiator(initiator::Bug::NeverContent) => "never-content",
             Self::Session(wire::Bug::TrustSequences) => "trust-sequences",
@@ -165,6 +187,7 @@ impl Planted {
             Self::Detector(detector::Bug::TakeOutAllSilent) => "take-out-all-silent",
             Self::Detector(detector::Bug::CountAllTheTime) => "count-all-the-time",
             Self::LoseIndexTail => "lose-index-tail",
+            Self::RepairFromBad => "repair-from-bad",
             Self::Store(bug) => bug.name(),
         }
     }

@@ -231,10 +231,7 @@ impl<'a> World<'a> {
             most: self.scenario.commit,
             check_interval: self.scenario.disks.check_interval,
             pace: self.scenario.disks.pace,
-            bug: match self.scenario.planted {
-                Some(Planted::Store(bug)) => Some(bug),
-                _ => None,
-            },
+            bug: self.scenario.planted.and_then(Planted::of_store),
             seed: mix(self.scenario.seed ^ u64::from(n)),
         })
     }
@@ -275,10 +272,7 @@ impl<'a> World<'a> {
     }
 
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
-        let bug = match self.scenario.planted {
-            Some(Planted::Target(bug)) => Some(bug),
-            _ => None,
-        };
+        let bug = self.scenario.planted.and_then(Planted::of_target);
         let (chunks, free) = disk.chunks();
         let map = self.maps[map].clone();
         let life = self.nodes.get(&id).map_or(0, |node| u64::from(node.life));

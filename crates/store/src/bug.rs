@@ -43,6 +43,8 @@ pub enum Bug {
     KeepBad,
     /// What drops or settles a damaged copy does not check whether the chunk was put again meanwhile.
     DropPutAgain,
+    /// What is read is given away without a look at its checksum.
+    ReadUnchecked,
 }
 
 impl Bug {
@@ -70,6 +72,7 @@ impl Bug {
             Self::ForgetUnread => "forget-unread",
             Self::KeepBad => "keep-bad",
             Self::DropPutAgain => "drop-put-again",
+            Self::ReadUnchecked => "read-unchecked",
         }
     }
 }

@@ -571,6 +571,6 @@ impl Store {
         let good = Header::decode(&bytes, self.identity.secret, place.offset()).is_some_and(|header| {
             header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])
         });
-        if good { Ok(payload) } else { Err(ReadError::Corrupt) }
+        if good || self.has(Bug::ReadUnchecked) { Ok(payload) } else { Err(ReadError::Corrupt) }
     }
 }

@@ -167,4 +167,6 @@ pub enum Bug {
     ForgetPromise,
     /// Obey a discard whose mark is not known any more, as if nothing had been promised since.
     ObeyUnknown,
+    /// Store what another holder puts again without checking the hash.
+    TrustRestored,
 }
