@@ -26,6 +26,16 @@ pub(crate) trait MapAuthority: Send + Sync {
     fn place(&self) -> String;
 }
 
+/// A proposal may have been decided: nobody says what became of it, nor which map is the newest.
+#[derive(Debug)]
+pub(crate) struct Unsure;
+
+impl std::fmt::Display for Unsure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("whether the map was changed is not known")
+    }
+}
+
 /// Has a change decided, with so many proposals at most: `make` says which map follows the newest one, or that there is nothing to
 /// change. The map that has it. A proposal of which nobody says what became of it is looked for in the newest map.
 pub(crate) fn decide(
@@ -41,7 +51,7 @@ pub(crate) fn decide(
                 let newest = match failed.take() {
                     None => authority.newest()?,
                     // Where nobody answers now either, what went wrong first says most.
-                    Some(error) => authority.newest().map_err(|_| error)?,
+                    Some(error) => authority.newest().map_err(|_| error.context(Unsure))?,
                 };
                 proposer.newest(newest);
             }

@@ -6,11 +6,12 @@ use anyhow::{Context, ensure};
 use node::ClusterConfig;
 use node::config::{TargetConfig, problem};
 use protocol::id::{GroupId, NodeId};
+use protocol::proposer::Proposed;
 use serde::{Deserialize, Serialize};
 
 use crate::api::Status;
 use crate::args::{PlanArgs, ShowArgs};
-use crate::authority::{self, MapAuthority, Verdict};
+use crate::authority::{self, Decided, MapAuthority};
 use crate::change::{self, Change, Rules, Stored};
 use crate::client::Gateway;
 use crate::gateway_file::S3File;
@@ -329,8 +330,9 @@ fn decide(
         authority.place(),
         known.unwrap_or(0)
     );
+    let make = |newest: &ClusterConfig| Ok(newest.is_same(present).then(|| next.clone()));
     ensure!(
-        authority.propose(present, next)? == Verdict::Decided,
+        authority::decide(authority, 1, make)? == Decided::Changed,
         "the map of epoch {} {} was changed meanwhile: nothing is written; plan again, from what `reservoir cluster show` says now",
         present.epoch,
         authority.place()

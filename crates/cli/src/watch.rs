@@ -17,8 +17,10 @@ use protocol::wire::HealthReport;
 use crate::api::{DownInfo, Happened, HealthInfo};
 use crate::background::{self, Background};
 
-/// How often the cluster is looked at.
-const PAUSE: Duration = Duration::from_secs(2);
+/// How long the cluster is not looked at after a look, so that who is down is known within 5 s, and how much longer for each target:
+/// each of them answers.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_FOR_EACH: Duration = Duration::from_micros(100);
 /// Over how much time a rate is the mean.
 const WINDOW: Duration = Duration::from_secs(20);
 /// Events that are kept.
@@ -66,9 +68,11 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut judge: Jud
     }
     let client = client.clone();
     background::start("watch", move |pauses| {
-        while pauses.rest(PAUSE) {
-            let Ok(states) = client.ping().wait() else { return };
-            let Ok(reports) = client.health().wait() else { return };
+        while pauses.rest(PAUSE + PAUSE_FOR_EACH * client.map().targets().count() as u32) {
+            // Both at once: each waits for who is silent.
+            let (states, reports) = (client.ping(), client.health());
+            let Ok(states) = states.wait() else { return };
+            let Ok(reports) = reports.wait() else { return };
             let (Ok(states), Ok(reports)) = (states, reports) else { continue };
             let map = client.map();
             let unanswered: Vec<NodeId> =

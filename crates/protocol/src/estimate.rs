@@ -15,6 +15,10 @@ pub const FIRST_READS: u64 = 400_000_000;
 /// never be asked to show that it is well again.
 const DRIFT: Span = Span::from_secs(10);
 
+/// The same of disks. A slow one is tried once in so long, which costs one chunk its time; a quick one that was unlucky once gets
+/// nothing for so long, while others do its work.
+const DISK_DRIFT: Span = Span::from_secs(2);
+
 /// Each sample extends the memory by this much, up to all of it: one stall is soon forgotten.
 const DRIFT_FOR_EACH: Span = Span::from_millis(50);
 
@@ -179,20 +183,34 @@ const BATCH: u64 = 64;
 
 impl Learned {
     /// With one more measurement. Those that are done together share what the first seems to take: each by itself would look
-    /// slow or free.
-    fn and(this: Option<Self>, now: Instant, seen: u64) -> Self {
+    /// slow or free. Who was unlucky, is half forgotten and does well when it is tried again is not judged by that any more; who is
+    /// slow again is known for it at once.
+    fn and(this: Option<Self>, now: Instant, seen: u64, assumed: u64) -> Self {
         let Some(last) = this else {
             return Self { nanos: seen, at: now, times: 1, batch: (seen, 1), before: None };
         };
         let ((took, count), times) = (last.batch, last.times + 1);
-        let (batch, before) = if seen < took / TOGETHER && count < BATCH {
+        let follows = seen < took / TOGETHER && now.since(last.at).as_nanos() < took;
+        let (batch, before) = if follows && count < BATCH {
             ((took + seen, count + 1), last.before)
         } else {
-            ((seen, 1), Some(last.nanos))
+            ((seen, 1), Some(last.confirmed(now, seen, assumed)))
         };
         let mean = batch.0 / batch.1;
         let nanos = before.map_or(mean, |before| before - before / 8 + mean / 8);
         Self { nanos, at: now, times, batch, before }
+    }
+
+    /// What was known before one that took `seen`: what was learned, or what is left of it, whichever is nearer.
+    fn confirmed(&self, now: Instant, seen: u64, assumed: u64) -> u64 {
+        let left = self.expect(now, assumed);
+        if seen.abs_diff(self.nanos) < seen.abs_diff(left) { self.nanos } else { left }
+    }
+
+    /// What one should take now: what was learned, as far as it is not forgotten.
+    fn expect(&self, now: Instant, assumed: u64) -> u64 {
+        let over = DRIFT_FOR_EACH.times(self.times).min(DISK_DRIFT);
+        drifted(self.nanos, assumed, now.since(self.at), over)
     }
 }
 
@@ -205,7 +223,8 @@ impl DiskTime {
     /// Takes an operation into account that ended now: `took` is the time that it kept the disk from the next one.
     fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
         let class = bytes.max(1).ilog2();
-        let learned = Learned::and(self.classes.get(&class).copied(), now, took.as_nanos().max(1));
+        let last = self.classes.get(&class).copied();
+        let learned = Learned::and(last, now, took.as_nanos().max(1), self.assume(bytes).as_nanos());
         self.classes.insert(class, learned);
     }
 
@@ -217,11 +236,14 @@ impl DiskTime {
 
     /// How long an operation of `bytes` should take.
     fn expect(&self, now: Instant, bytes: u32) -> Span {
-        let assumed = Span::of_transfer(u64::from(bytes), self.assumed.max(1));
-        self.classes.get(&bytes.max(1).ilog2()).map_or(assumed, |learned| {
-            let over = DRIFT_FOR_EACH.times(learned.times).min(DRIFT);
-            Span::from_nanos(drifted(learned.nanos, assumed.as_nanos(), now.since(learned.at), over))
-        })
+        let assumed = self.assume(bytes);
+        let learned = self.classes.get(&bytes.max(1).ilog2());
+        learned.map_or(assumed, |learned| Span::from_nanos(learned.expect(now, assumed.as_nanos())))
+    }
+
+    /// How long one of `bytes` takes, as long as none was measured.
+    fn assume(&self, bytes: u32) -> Span {
+        Span::of_transfer(u64::from(bytes), self.assumed.max(1))
     }
 }
 
@@ -336,8 +358,14 @@ mod tests {
         assert!(disk.expect(at(1), 1 << 20) == Span::from_secs(1), "what was seen once is believed");
         assert_eq!(disk.expect(at(2), 1 << 20), Span::of_transfer(1 << 20, 1_000_000_000), "but not for long");
         assert!(link.get(at(1)) < 110_000_000);
-        assert!(disk.expect(at(6), 4_096) > Span::from_millis(9) && disk.expect(at(6), 4_096) < Span::from_millis(11));
-        assert_eq!(disk.expect(at(11), 4_096), Span::of_transfer(4_096, 1_000_000_000));
+        assert!(disk.expect(at(2), 4_096) > Span::from_millis(9) && disk.expect(at(2), 4_096) < Span::from_millis(11));
+        let mut tried = disk.clone();
+        tried.sample(at(2), 4_096, Span::from_millis(1));
+        assert!(tried.expect(at(2), 4_096) < Span::from_millis(10), "what is half forgotten counts half as much");
+        let mut tried = disk.clone();
+        tried.sample(at(2), 4_096, Span::from_millis(20));
+        assert!(tried.expect(at(2), 4_096) > Span::from_millis(19), "and all of it when it was right");
+        assert_eq!(disk.expect(at(3), 4_096), Span::of_transfer(4_096, 1_000_000_000));
         assert_eq!(link.get(at(11)), 1_000_000_000);
     }
 

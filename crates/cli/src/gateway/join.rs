@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use super::{Cluster, Failure, blocking};
 use crate::api::{Refusal, Status};
-use crate::authority::{MapAuthority, Verdict};
+use crate::authority::{self, Decided, MapAuthority, Unsure};
 use crate::change::{self, Change, Rules, Stored};
 use crate::join::{
     Answer, CHALLENGE, CHALLENGE_HEADER, Challenges, JOIN, JoinKey, REQUEST_BYTES, Request, TAG_HEADER, VERSION,
@@ -37,16 +37,6 @@ const FOR: Duration = Duration::from_secs(60);
 /// How often a map is made again when another was decided meanwhile, and the rest between.
 const TRIES: u32 = 50;
 const REST: Duration = Duration::from_millis(100);
-
-/// A proposal failed, and may have been decided.
-#[derive(Debug)]
-struct Unsure;
-
-impl std::fmt::Display for Unsure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("start it again in the same way, as it may have joined or not")
-    }
-}
 
 /// What takes targets in.
 pub(crate) struct JoinDesk {
@@ -119,26 +109,42 @@ impl JoinDesk {
     /// Makes the map that has a target, and has it decided.
     fn take_in(&self, request: &Request) -> anyhow::Result<Answer> {
         for _ in 0..TRIES {
-            let present = self.authority.newest()?;
-            if let Some(id) = member(&present, request)? {
-                return answer(&present, id, "it had asked for that before".to_owned());
-            }
-            let target = newcomer(&present, request)?;
-            let status = self.cluster.status()?;
-            if status.epoch.max(status.newer_epoch.unwrap_or(0)) > present.epoch {
-                std::thread::sleep(REST);
-                continue;
-            }
-            let (next, says) = self.plan(&present, target.clone(), request, &status)?;
-            match self.authority.propose(&present, &next).context(Unsure)? {
-                Verdict::Decided => {
-                    tracing::info!("target {} at {} joins: {says}", target.id, target.address);
-                    return answer(&next, target.id, says);
+            let mut joins = None;
+            let make = |present: &ClusterConfig| self.with_newcomer(present, request, &mut joins);
+            let decided = authority::decide(&*self.authority, 1, make);
+            match (decided.map_err(may_have_joined)?, joins) {
+                (Decided::Changed, Some(answer)) => {
+                    tracing::info!("target {} at {} joins: {}", answer.id, request.listen, answer.says);
+                    return Ok(answer);
                 }
-                Verdict::Conflict => std::thread::sleep(REST),
+                (Decided::Nothing, Some(answer)) => return Ok(answer),
+                // Another map was decided meanwhile, or is on its way to this gateway.
+                _ => std::thread::sleep(REST),
             }
         }
         bail!("the cluster map was changed by others all the time: try again, or see `reservoir status`")
+    }
+
+    /// The map that has a target, and what it is answered then. No map where the present one has it; neither where there is a newer one.
+    fn with_newcomer(
+        &self,
+        present: &ClusterConfig,
+        request: &Request,
+        joins: &mut Option<Answer>,
+    ) -> anyhow::Result<Option<ClusterConfig>> {
+        if let Some(id) = member(present, request)? {
+            *joins = Some(answer(present, id, "it had asked for that before".to_owned())?);
+            return Ok(None);
+        }
+        let target = newcomer(present, request)?;
+        let status = self.cluster.status()?;
+        if status.epoch.max(status.newer_epoch.unwrap_or(0)) > present.epoch {
+            return Ok(None);
+        }
+        let id = target.id;
+        let (next, says) = self.plan(present, target, request, &status)?;
+        *joins = Some(answer(&next, id, says)?);
+        Ok(Some(next))
     }
 
     fn plan(
@@ -164,6 +170,14 @@ impl JoinDesk {
         let (stored, moved) = (units::size(stored.bytes), units::size(plan.moves.bytes()));
         Ok((next, format!("epoch {}: of {stored} stored, {moved} would have to move", plan.map.epoch.0)))
     }
+}
+
+/// With what to do where nobody says what became of the proposal.
+fn may_have_joined(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unsure>() {
+        return error.context("start it again in the same way, as it may have joined or not");
+    }
+    error
 }
 
 /// The target that asks, if it is in the map already, as it may not have heard that.

@@ -135,19 +135,20 @@ impl Initiator {
         self
     }
 
-    /// Has the port outwards together with somebody else, whose windows are in `outward`: each learns of those of the other.
-    pub(crate) fn share_port(&mut self, now: Instant, outward: &mut Calendar) {
-        if self.active.is_empty() {
-            return;
-        }
-        let (mine, others) = (&self.active, &mut self.context.uplink);
-        let is_mine = |txn: &TxnId| mine.contains_key(txn);
-        let of_mine: Vec<Window> = others.windows().filter(|w| is_mine(&w.txn) && w.end > now).copied().collect();
-        let foreign: Vec<TxnId> = others.windows().map(|w| w.txn).filter(|txn| !is_mine(txn)).collect();
-        foreign.iter().for_each(|txn| others.remove(*txn));
+    /// Has the port outwards together with somebody else, whose windows are in `outward`: learns of those, and takes its own out of
+    /// there, until [`Initiator::share_port`] says which of them are left.
+    pub(crate) fn take_port(&mut self, now: Instant, outward: &mut Calendar) {
+        let (mine, uplink) = (&self.active, &mut self.context.uplink);
+        let foreign: Vec<TxnId> = uplink.windows().map(|w| w.txn).filter(|txn| !mine.contains_key(txn)).collect();
+        foreign.iter().for_each(|txn| uplink.remove(*txn));
         mine.keys().for_each(|txn| outward.remove(*txn));
-        outward.windows().filter(|w| w.end > now).for_each(|w| others.insert_free(*w));
-        of_mine.into_iter().for_each(|w| outward.insert_free(w));
+        outward.windows().filter(|w| w.end > now).for_each(|w| uplink.insert_free(*w));
+    }
+
+    /// Puts the windows of what is under way into `outward`.
+    pub(crate) fn share_port(&self, now: Instant, outward: &mut Calendar) {
+        let is_mine = |w: &&Window| w.end > now && self.active.contains_key(&w.txn);
+        self.context.uplink.windows().filter(is_mine).for_each(|w| outward.insert_free(*w));
     }
 
     /// Puts, gets, lists and pings that are not answered yet.

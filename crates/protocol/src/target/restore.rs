@@ -209,7 +209,7 @@ impl Target {
     pub(super) fn initiate(&mut self, input: Input<initiator::Request>) -> bool {
         let Some(restoring) = self.restoring.as_mut() else { return false };
         // One port: what it sends to those who read, and what it puts.
-        restoring.initiator.share_port(self.now, &mut self.outward);
+        restoring.initiator.take_port(self.now, &mut self.outward);
         restoring.initiator.handle_input(self.now, input);
         restoring.initiator.share_port(self.now, &mut self.outward);
         let mut ended = Vec::new();
