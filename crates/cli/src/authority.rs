@@ -44,7 +44,7 @@ pub(crate) fn decide(
     mut make: impl FnMut(&ClusterConfig) -> anyhow::Result<Option<ClusterConfig>>,
 ) -> anyhow::Result<Decided> {
     let mut proposer = Proposer::new(tries);
-    let mut failed = None;
+    let mut failed: Option<anyhow::Error> = None;
     loop {
         match proposer.step() {
             Step::Read => {

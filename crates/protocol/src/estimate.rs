@@ -3,21 +3,27 @@
 use crate::flat_map::FlatMap;
 use crate::time::{Instant, Span};
 
-/// Write rate assumed of a disk that was not measured yet, or not for long: higher than any disk's, so that disks without
-/// measurements are tried, and measured ones are not preferred to them.
-pub const FIRST_WRITES: u64 = 16_000_000_000;
+/// What is thought of a disk as long as nothing is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Assumption {
+    /// Bytes per second.
+    pub rate: u64,
+    /// Over how much time what was measured drifts back to that: otherwise a target that was slow once would never be asked to show
+    /// that it is well again.
+    pub drift: Span,
+}
 
-/// The same of reads. A get has fewer holders to choose from, and one whose bid promises too much occupies the reader's port with a
-/// late transfer: so this is modest.
-pub const FIRST_READS: u64 = 400_000_000;
+/// Of writes: a higher rate than any disk's, so that disks without measurements are tried, and measured ones are not preferred to
+/// them. A slow disk is tried once in the time of the drift, which costs one chunk; a quick one that was unlucky once gets nothing for so
+/// long, while others do its work.
+pub const WRITES: Assumption = Assumption { rate: 16_000_000_000, drift: Span::from_secs(2) };
 
-/// What is not measured again drifts back to what was assumed over this time: otherwise a target that was slow once would
-/// never be asked to show that it is well again.
+/// Of reads. A get has fewer holders to choose from, and one whose bid promises too much occupies the reader's port with a
+/// late transfer: so this is modest, and what was measured lasts.
+pub const READS: Assumption = Assumption { rate: 400_000_000, drift: Span::from_secs(10) };
+
+/// Over how much time a port's rate that is not measured again drifts back to what was assumed.
 const DRIFT: Span = Span::from_secs(10);
-
-/// The same of disks. A slow one is tried once in so long, which costs one chunk its time; a quick one that was unlucky once gets
-/// nothing for so long, while others do its work.
-const DISK_DRIFT: Span = Span::from_secs(2);
 
 /// Each sample extends the memory by this much, up to all of it: one stall is soon forgotten.
 const DRIFT_FOR_EACH: Span = Span::from_millis(50);
@@ -159,7 +165,7 @@ impl LatencyEstimate {
 /// How long a disk takes for one operation, by size class (powers of two), learned from completions.
 #[derive(Clone, Debug)]
 struct DiskTime {
-    assumed: u64,
+    assumed: Assumption,
     classes: FlatMap<u32, Learned, 1>,
 }
 
@@ -185,7 +191,7 @@ impl Learned {
     /// With one more measurement. Those that are done together share what the first seems to take: each by itself would look
     /// slow or free. Who was unlucky, is half forgotten and does well when it is tried again is not judged by that any more; who is
     /// slow again is known for it at once.
-    fn and(this: Option<Self>, now: Instant, seen: u64, assumed: u64) -> Self {
+    fn and(this: Option<Self>, now: Instant, seen: u64, (assumed, drift): (u64, Span)) -> Self {
         let Some(last) = this else {
             return Self { nanos: seen, at: now, times: 1, batch: (seen, 1), before: None };
         };
@@ -194,7 +200,7 @@ impl Learned {
         let (batch, before) = if follows && count < BATCH {
             ((took + seen, count + 1), last.before)
         } else {
-            ((seen, 1), Some(last.confirmed(now, seen, assumed)))
+            ((seen, 1), Some(last.confirmed(now, seen, (assumed, drift))))
         };
         let mean = batch.0 / batch.1;
         let nanos = before.map_or(mean, |before| before - before / 8 + mean / 8);
@@ -202,21 +208,21 @@ impl Learned {
     }
 
     /// What was known before one that took `seen`: what was learned, or what is left of it, whichever is nearer.
-    fn confirmed(&self, now: Instant, seen: u64, assumed: u64) -> u64 {
-        let left = self.expect(now, assumed);
+    fn confirmed(&self, now: Instant, seen: u64, (assumed, drift): (u64, Span)) -> u64 {
+        let left = self.expect(now, (assumed, drift));
         if seen.abs_diff(self.nanos) < seen.abs_diff(left) { self.nanos } else { left }
     }
 
     /// What one should take now: what was learned, as far as it is not forgotten.
-    fn expect(&self, now: Instant, assumed: u64) -> u64 {
-        let over = DRIFT_FOR_EACH.times(self.times).min(DISK_DRIFT);
+    fn expect(&self, now: Instant, (assumed, drift): (u64, Span)) -> u64 {
+        let over = DRIFT_FOR_EACH.times(self.times).min(drift);
         drifted(self.nanos, assumed, now.since(self.at), over)
     }
 }
 
 impl DiskTime {
-    /// Begins with an assumed rate in bytes per second.
-    fn new(assumed: u64) -> Self {
+    /// Begins with an assumption.
+    fn new(assumed: Assumption) -> Self {
         Self { assumed, classes: FlatMap::new() }
     }
 
@@ -224,13 +230,13 @@ impl DiskTime {
     fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
         let class = bytes.max(1).ilog2();
         let last = self.classes.get(&class).copied();
-        let learned = Learned::and(last, now, took.as_nanos().max(1), self.assume(bytes).as_nanos());
+        let learned = Learned::and(last, now, took.as_nanos().max(1), self.assume(bytes));
         self.classes.insert(class, learned);
     }
 
     /// How long one of `bytes` took when it was measured last.
     fn known(&self, bytes: u32) -> Span {
-        let assumed = Span::of_transfer(u64::from(bytes), FIRST_READS);
+        let assumed = Span::of_transfer(u64::from(bytes), READS.rate);
         self.classes.get(&bytes.max(1).ilog2()).map_or(assumed, |learned| Span::from_nanos(learned.nanos))
     }
 
@@ -238,12 +244,12 @@ impl DiskTime {
     fn expect(&self, now: Instant, bytes: u32) -> Span {
         let assumed = self.assume(bytes);
         let learned = self.classes.get(&bytes.max(1).ilog2());
-        learned.map_or(assumed, |learned| Span::from_nanos(learned.expect(now, assumed.as_nanos())))
+        Span::from_nanos(learned.map_or(assumed.0, |learned| learned.expect(now, assumed)))
     }
 
-    /// How long one of `bytes` takes, as long as none was measured.
-    fn assume(&self, bytes: u32) -> Span {
-        Span::of_transfer(u64::from(bytes), self.assumed.max(1))
+    /// How many nanoseconds one of `bytes` takes as long as none was measured, and over how much time that is thought again.
+    fn assume(&self, bytes: u32) -> (u64, Span) {
+        (Span::of_transfer(u64::from(bytes), self.assumed.rate.max(1)).as_nanos(), self.assumed.drift)
     }
 }
 
@@ -261,14 +267,15 @@ pub struct DiskQueue {
 impl DiskQueue {
     pub(crate) fn prefetch(&self) -> u64 {
         let of = |time: &DiskTime| {
-            time.assumed ^ time.classes.values().fold(0, |sum, class| sum ^ class.nanos ^ class.before.unwrap_or(0))
+            time.assumed.rate
+                ^ time.classes.values().fold(0, |sum, class| sum ^ class.nanos ^ class.before.unwrap_or(0))
         };
         of(&self.each) ^ of(&self.whole) ^ self.last_done.as_nanos()
     }
 
-    /// Begins with an assumed rate in bytes per second.
+    /// Begins with an assumption.
     #[must_use]
-    pub fn new(assumed: u64) -> Self {
+    pub fn new(assumed: Assumption) -> Self {
         Self { each: DiskTime::new(assumed), whole: DiskTime::new(assumed), last_done: Instant::ZERO }
     }
 
@@ -342,9 +349,13 @@ impl Default for AcceptRate {
 mod tests {
     use super::*;
 
+    fn assumed() -> Assumption {
+        Assumption { rate: 1_000_000_000, ..WRITES }
+    }
+
     #[test]
     fn what_is_not_measured_again_is_forgotten() {
-        let (mut disk, mut link) = (DiskTime::new(1_000_000_000), Rate::new(1_000_000_000));
+        let (mut disk, mut link) = (DiskTime::new(assumed()), Rate::new(1_000_000_000));
         let at = |seconds| Instant::ZERO + Span::from_secs(seconds);
         for _ in 0..100 {
             disk.sample(at(1), 4_096, Span::from_millis(20));
@@ -398,7 +409,7 @@ mod tests {
     /// A write that takes 100 us, and 20 that come meanwhile, which the disk takes in two groups of ten.
     #[test]
     fn a_disk_that_was_busy_looks_idle_when_it_is() {
-        let mut disk = DiskQueue::new(1_000_000_000);
+        let mut disk = DiskQueue::new(assumed());
         let at = |micros| Instant::ZERO + Span::from_micros(micros);
         disk.sample(at(1_100), 4_096, at(1_000));
         for group in [2_100, 3_100] {
@@ -411,7 +422,7 @@ mod tests {
 
     #[test]
     fn what_is_done_together_took_the_disk_a_share_of_it_each() {
-        let mut time = DiskTime::new(1_000_000_000);
+        let mut time = DiskTime::new(assumed());
         let sample = |time: &mut DiskTime, micros| time.sample(Instant::ZERO, 4_096, Span::from_micros(micros));
         for _ in 0..30 {
             sample(&mut time, 991);

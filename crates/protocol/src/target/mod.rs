@@ -39,7 +39,7 @@ use witness::Watch;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::estimate::{AcceptRate, DiskQueue, FIRST_READS, FIRST_WRITES, LatencyEstimate, Rate};
+use crate::estimate::{AcceptRate, DiskQueue, LatencyEstimate, READS, Rate, WRITES};
 use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
@@ -120,9 +120,9 @@ impl Target {
         Self {
             link: Rate::new(config.link_rate),
             port: Port::new(config.link_rate),
-            writes: DiskQueue::new(FIRST_WRITES),
-            reads: DiskQueue::new(FIRST_READS),
-            scrub_took: Span::of_transfer(config.scrub_bytes, FIRST_READS),
+            writes: DiskQueue::new(WRITES),
+            reads: DiskQueue::new(READS),
+            scrub_took: Span::of_transfer(config.scrub_bytes, READS.rate),
             busy: None,
             accept_rate: AcceptRate::default(),
             setup,
