@@ -51,8 +51,10 @@ impl Cluster {
             place: std::env::temp_dir(),
             targets,
             gateways: 1,
+            spares: 0,
             shape: Shape { rate_mbit: Some(rate_mbit), ipv6, ..Shape::default() },
             capacity: "512MiB".to_owned(),
+            out_after_seconds: 600,
             log: "node=trace".to_owned(),
         });
         Some(Self { inner: inner.unwrap(), targets, _alone: alone })

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::fs::Permissions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,13 +14,15 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::postgres::Postgres;
 use crate::process::Process;
 use crate::rack::{Rack, Shape, is_own, is_stale};
 
 /// How long a cluster may take to do what it is waited for.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The ports of gateways, on their own hosts' loopback interface.
+/// The port where gateways are asked for their status, and for a place in the cluster.
 const HTTP: u16 = 8_080;
+/// The port of S3, on a gateway's own loopback interface: no client's bytes go over its cable.
 const S3: u16 = 8_081;
 /// The port of the targets.
 const TARGET: u16 = 7_000;
@@ -38,10 +42,14 @@ pub struct Plan {
     pub targets: usize,
     /// Hosts for gateways and other initiators; nothing runs on them before [`Cluster::serve`].
     pub gateways: usize,
+    /// Hosts of targets that may join later, with [`Cluster::join`].
+    pub spares: usize,
     /// The rack's cables and switch; its number of hosts follows from the above.
     pub shape: Shape,
     /// Bytes that each target may fill, as `cluster.toml` writes it.
     pub capacity: String,
+    /// For how long a target is down before it is taken out of the map, seconds; 0 is never.
+    pub out_after_seconds: u32,
     /// What targets log, as `RUST_LOG`.
     pub log: String,
 }
@@ -52,6 +60,7 @@ pub struct Cluster {
     // Dropped in this order: processes before their hosts, hosts before their directories.
     gateways: Vec<Option<Process>>,
     targets: Vec<Option<Process>>,
+    database: Option<Postgres>,
     rack: Rack,
     place: TempDir,
     plan: Plan,
@@ -63,7 +72,7 @@ impl Cluster {
     /// # Errors
     /// The rack cannot be built, or a target does not start: with its words.
     pub fn start(plan: Plan) -> anyhow::Result<Self> {
-        let hosts = plan.targets + plan.gateways;
+        let hosts = plan.gateways + plan.targets + plan.spares;
         let rack = Rack::build(&Shape { hosts, ..plan.shape })?;
         remove_stale_places(&plan.place);
         let place = tempfile::Builder::new()
@@ -71,8 +80,8 @@ impl Cluster {
             .tempdir_in(&plan.place)
             .with_context(|| format!("no directory can be made in {}", plan.place.display()))?;
         let (gateways, targets) =
-            ((0..plan.gateways).map(|_| None).collect(), (0..plan.targets).map(|_| None).collect());
-        let mut cluster = Self { gateways, targets, rack, place, plan };
+            ((0..plan.gateways).map(|_| None).collect(), (0..plan.targets + plan.spares).map(|_| None).collect());
+        let mut cluster = Self { gateways, targets, database: None, rack, place, plan };
         cluster.configure()?;
         cluster.make_stores()?;
         cluster.start_targets()?;
@@ -83,8 +92,9 @@ impl Cluster {
     fn configure(&self) -> anyhow::Result<()> {
         let rate = self.plan.shape.rate_mbit.unwrap_or(10_000);
         let mut text = format!(
-            "cluster = \"rack\"\nepoch = 1\nkey_file = \"cluster.key\"\n[network]\nmulticast_port = 7400\n\
-             [protocol]\nlink_mbps = {rate}\n"
+            "cluster = \"rack\"\nepoch = 1\nout_after_seconds = {}\nkey_file = \"cluster.key\"\n\
+             [network]\nmulticast_port = 7400\n[protocol]\nlink_mbps = {rate}\n",
+            self.plan.out_after_seconds
         );
         for id in 1..=self.plan.targets {
             let (host, capacity) = (self.rack.address(self.host_of(id)), &self.plan.capacity);
@@ -100,8 +110,39 @@ impl Cluster {
         let (access, secret) = KEYS;
         let user = format!("[[user]]\nname = \"rack\"\naccess_key = \"{access}\"\nsecret_key = \"{secret}\"\n");
         fs::write(self.file("users.toml"), user).context("users.toml cannot be written")?;
-        let gateway = format!("http = \"{}\"\n[s3]\nlisten = \"{}\"\n", self.address(HTTP), self.address(S3));
-        fs::write(self.file("gateway.toml"), gateway).context("gateway.toml cannot be written")
+        self.write_settings(None)
+    }
+
+    /// The settings of each gateway, with the catalog that all share, if they do.
+    fn write_settings(&self, catalog: Option<&str>) -> anyhow::Result<()> {
+        for gateway in 0..self.plan.gateways {
+            let http = SocketAddr::new(self.rack.address(gateway), HTTP);
+            let mut text = format!("http = \"{http}\"\n[s3]\nlisten = \"{}\"\n", self.s3_address());
+            catalog.iter().for_each(|url| text += &format!("catalog = \"{url}\"\n"));
+            let path = self.settings(gateway);
+            fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn settings(&self, gateway: usize) -> PathBuf {
+        if gateway == 0 { self.file("gateway.toml") } else { self.file(&format!("gateway-{gateway}.toml")) }
+    }
+
+    /// Has the gateways that are served from now on share a catalog, in a server of PostgreSQL of their own. They reach it without a
+    /// cable.
+    ///
+    /// # Errors
+    /// The server does not start.
+    pub fn share_catalog(&mut self) -> anyhow::Result<()> {
+        let place = self.place.path();
+        // The server runs as another user, in a directory of its own in this one.
+        fs::set_permissions(place, Permissions::from_mode(0o711)).context("the directory cannot be opened")?;
+        // What runs in a host ends with the rack, however that ends.
+        let database = self.rack.visit(0, || Postgres::start_in(place))??;
+        self.write_settings(Some(&database.local_database()?))?;
+        self.database = Some(database);
+        Ok(())
     }
 
     fn make_stores(&self) -> anyhow::Result<()> {
@@ -129,20 +170,57 @@ impl Cluster {
             command.env("RUST_LOG", &self.plan.log);
             self.targets[id - 1] = Some(self.rack.start(command, &self.file(&format!("target-{id}.log")))?);
         }
-        for id in &missing {
-            let target = self.target(*id)?;
-            wait_until("targets are ready", || {
-                ensure!(target.is_running(), "target {id} ended: {}", target.output());
-                Ok(target.output().contains("is ready on"))
-            })?;
-        }
+        missing.iter().try_for_each(|id| self.wait_ready(*id))?;
         if !self.plan.shape.snooping {
             return Ok(());
         }
+        let hosts: Vec<usize> = missing.iter().map(|id| self.host_of(*id)).collect();
         wait_until("the switch knows every target's groups", || {
-            let hosts = missing.iter().map(|id| self.host_of(*id));
-            Ok(hosts.map(|host| self.groups_of(host)).all(|groups| groups.is_ok_and(|n| n == self.groups_each())))
+            let known = self.rack.groups()?;
+            let all = |host: &usize| {
+                Ok(self
+                    .rack
+                    .joined(*host)?
+                    .iter()
+                    .all(|group| known.get(group).is_some_and(|hosts| hosts.contains(host))))
+            };
+            hosts.iter().map(all).try_fold(true, |before, all: anyhow::Result<bool>| Ok(before && all?))
         })
+    }
+
+    /// Has a target join, on one of the hosts that were spared for that, and waits until it is ready.
+    ///
+    /// # Errors
+    /// There is no such host, or it may not join: with its words.
+    pub fn join(&mut self, id: usize) -> anyhow::Result<()> {
+        let spares = self.plan.targets + 1..=self.plan.targets + self.plan.spares;
+        ensure!(spares.contains(&id), "there is no host for target {id}");
+        let (host, gateway) = (self.rack.address(self.host_of(id)), SocketAddr::new(self.rack.address(0), HTTP));
+        let (listen, metrics) = (SocketAddr::new(host, TARGET), SocketAddr::new(host, METRICS));
+        let mut command = self.rack.command(self.host_of(id), &self.plan.program);
+        command.args(["target", "--with-parent", "--join", &gateway.to_string(), "--id", &id.to_string()]);
+        command.args(["--domain", &format!("server-{id}"), "--capacity", &self.plan.capacity]);
+        command.args(["--listen", &listen.to_string(), "--metrics", &metrics.to_string()]);
+        command.arg("--key-file").arg(self.file("cluster.key")).arg("--data").arg(self.file(&format!("target-{id}")));
+        command.env("RUST_LOG", &self.plan.log);
+        self.targets[id - 1] = Some(self.rack.start(command, &self.file(&format!("target-{id}.log")))?);
+        self.wait_ready(id)
+    }
+
+    fn wait_ready(&mut self, id: usize) -> anyhow::Result<()> {
+        let target = self.target(id)?;
+        wait_until("targets are ready", || {
+            ensure!(target.is_running(), "target {id} ended: {}", target.output());
+            Ok(target.output().contains("is ready on"))
+        })
+    }
+
+    /// Removes what a target has on its disk, which was killed.
+    ///
+    /// # Errors
+    /// The directory cannot be removed.
+    pub fn lose_data(&self, id: usize) -> anyhow::Result<()> {
+        fs::remove_dir_all(self.file(&format!("target-{id}"))).context("a target's directory cannot be removed")
     }
 
     /// Kills the targets, empties their disks, and starts them again.
@@ -157,9 +235,19 @@ impl Cluster {
         }
         for id in 1..=self.plan.targets {
             self.targets[id - 1] = None;
-            fs::remove_dir_all(self.file(&format!("target-{id}"))).context("a target's directory cannot be removed")?;
+            self.lose_data(id)?;
         }
         self.make_stores()?;
+        self.start_targets()
+    }
+
+    /// Kills everything and starts the targets again: what they learned of their cables is forgotten.
+    ///
+    /// # Errors
+    /// A target does not start.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.gateways.iter_mut().for_each(|gateway| *gateway = None);
+        self.targets.iter_mut().for_each(|target| *target = None);
         self.start_targets()
     }
 
@@ -221,6 +309,7 @@ impl Cluster {
     pub fn serve(&mut self, gateway: usize, transport: &str) -> anyhow::Result<()> {
         self.gateways[gateway] = None;
         let mut command = self.command(gateway, &["gateway", "--with-parent", "--transport", transport]);
+        command.arg("--settings").arg(self.settings(gateway));
         command.env("RUST_LOG", "info");
         let mut process = self.rack.start(command, &self.file(&format!("gateway-{gateway}.log")))?;
         wait_until("the gateway is up", || {
@@ -234,7 +323,7 @@ impl Cluster {
     /// The address of a gateway's S3 endpoint, on its own host.
     #[must_use]
     pub fn s3(&self) -> String {
-        format!("http://{}", self.address(S3))
+        format!("http://{}", self.s3_address())
     }
 
     /// The access key and the secret key of its user.
@@ -243,10 +332,9 @@ impl Cluster {
         KEYS
     }
 
-    /// A port of a gateway, on its own host.
-    fn address(&self, port: u16) -> SocketAddr {
+    fn s3_address(&self) -> SocketAddr {
         let loopback = if self.rack.is_ipv6() { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { Ipv4Addr::LOCALHOST.into() };
-        SocketAddr::new(loopback, port)
+        SocketAddr::new(loopback, S3)
     }
 
     /// The configuration.

@@ -47,7 +47,15 @@ impl Postgres {
     /// # Errors
     /// When the programs are not there and cannot be installed, or the server does not start.
     pub fn start() -> anyhow::Result<Self> {
-        Self::start_with(None)
+        Self::start_with(None, &std::env::temp_dir())
+    }
+
+    /// Starts one whose data are in a directory, which others than its owner may enter.
+    ///
+    /// # Errors
+    /// As [`Postgres::start`].
+    pub fn start_in(place: &Path) -> anyhow::Result<Self> {
+        Self::start_with(None, place)
     }
 
     /// Starts one that has a certificate and its key (PEM), and takes other connections too.
@@ -55,12 +63,13 @@ impl Postgres {
     /// # Errors
     /// As [`Postgres::start`].
     pub fn start_encrypted(certificate: &str, key: &str) -> anyhow::Result<Self> {
-        Self::start_with(Some((certificate, key)))
+        Self::start_with(Some((certificate, key)), &std::env::temp_dir())
     }
 
-    fn start_with(certificate: Option<(&str, &str)>) -> anyhow::Result<Self> {
+    fn start_with(certificate: Option<(&str, &str)>, parent: &Path) -> anyhow::Result<Self> {
         let programs = programs()?;
-        let place = tempfile::Builder::new().prefix("postgres-").tempdir().context("no temporary directory")?;
+        let place =
+            tempfile::Builder::new().prefix("postgres-").tempdir_in(parent).context("no temporary directory")?;
         let password = place.path().join("password");
         fs::write(&password, Self::PASSWORD).context("the password cannot be written")?;
         if geteuid().is_root() {
@@ -102,13 +111,26 @@ impl Postgres {
     /// # Errors
     /// When it cannot be made.
     pub fn database(&self) -> anyhow::Result<String> {
+        Ok(self.url(&self.new_database()?))
+    }
+
+    fn new_database(&self) -> anyhow::Result<String> {
         let name = format!("catalog_{}", self.databases.fetch_add(1, Ordering::SeqCst));
         let mut client = self.connect()?;
         let english = format!("CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'");
         if client.batch_execute(&english).is_err() {
             client.batch_execute(&format!("CREATE DATABASE {name}")).context("a database cannot be made")?;
         }
-        Ok(self.url(&name))
+        Ok(name)
+    }
+
+    /// The address of a new database that is reached without a network, by its directory.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn local_database(&self) -> anyhow::Result<String> {
+        let (name, place) = (self.new_database()?, self.place.path().display());
+        Ok(format!("postgres:///{name}?host={place}&port={}&user=reservoir&password={}", self.port, Self::PASSWORD))
     }
 
     /// Its connections of this program, as it names itself: those that are encrypted, and those that are not.

@@ -294,6 +294,22 @@ impl Rack {
         Ok(groups)
     }
 
+    /// The multicast groups that a host has joined on its interface, but for those of its link itself.
+    ///
+    /// # Errors
+    /// The host cannot be asked.
+    pub fn joined(&self, host: usize) -> anyhow::Result<BTreeSet<IpAddr>> {
+        let text = ip(&format!("-n {} -j maddr show dev eth0", self.host(host)))?;
+        let value: Value = serde_json::from_str(&text).context("ip answers with JSON")?;
+        let entries = value.pointer("/0/maddr").and_then(Value::as_array).into_iter().flatten();
+        let groups = entries.filter_map(|entry| entry.get("address")?.as_str()?.parse().ok());
+        let is_ours = |group: &IpAddr| match group {
+            IpAddr::V4(group) => group.octets()[0] == 239,
+            IpAddr::V6(group) => !matches!(group.segments()[0], 0xff01 | 0xff02),
+        };
+        Ok(groups.filter(is_ours).collect())
+    }
+
     /// IP fragments that a host has made or put together.
     ///
     /// # Errors

@@ -1,7 +1,5 @@
 //! `rack faults`: what breaks while clients put and get, and how long it takes to be as before.
 
-mod clients;
-
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -10,14 +8,18 @@ use serde::Serialize;
 use testkit::Cluster;
 
 use crate::RackArgs;
+use crate::clients::{Clients, Kind, Op, Work};
 use crate::figures::{machine_load, median, table};
-use clients::{Clients, Kind, Op};
 
 /// The target that things happen to; the leader of a group is the lowest target in it.
 const VICTIM: usize = 5;
 const LEADER: usize = 1;
 /// Datagrams of a thousand that the victim loses.
 const LOSS_PERMILLE: u32 = 10;
+/// Bytes of an object.
+const SIZE: usize = 1 << 20;
+/// What clients do.
+const WORK: [Work; 2] = [Work::without_pause(Kind::Put, 1), Work::without_pause(Kind::Get, 1)];
 /// So many operations in a row that take no more than twice as long as usual are a sign that all is as before.
 const USUAL: usize = 5;
 
@@ -140,23 +142,23 @@ impl Course {
     fn of(ops: &[Op], kind: Kind, fault: Instant, mended: Instant) -> Self {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let ours: Vec<&Op> = ops.iter().filter(|op| op.kind == kind).collect();
-        let usual_ms = median(ours.iter().filter(|op| op.ended < fault && op.good).map(|op| ms(op.took())));
+        let usual_ms = median(ours.iter().filter(|op| op.ended < fault && op.is_good()).map(|op| ms(op.took())));
         let during: Vec<&Op> = ours.iter().copied().filter(|op| op.ended >= fault && op.begun < mended).collect();
         let mut last = fault;
         let mut gap = Duration::ZERO;
-        for op in during.iter().filter(|op| op.good) {
+        for op in during.iter().filter(|op| op.is_good()) {
             gap = gap.max(op.ended - last);
             last = op.ended;
         }
         gap = gap.max(mended.saturating_duration_since(last));
-        let usual = |op: &&Op| op.good && ms(op.took()) <= 2.0 * usual_ms;
+        let usual = |op: &&Op| op.is_good() && ms(op.took()) <= 2.0 * usual_ms;
         let recovered = during.windows(USUAL).find(|row| row.iter().all(usual)).map(|row| row[0]);
         Self {
             usual_ms,
             gap_ms: ms(gap),
             recovered_ms: recovered.map(|op| ms(op.begun.saturating_duration_since(fault))),
-            done: during.iter().filter(|op| op.good).count(),
-            failed: ours.iter().filter(|op| !op.good).count(),
+            done: during.iter().filter(|op| op.is_good()).count(),
+            failed: ours.iter().filter(|op| !op.is_good()).count(),
         }
     }
 }
@@ -166,7 +168,7 @@ pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
     ensure!(usize::from(args.rack.targets) >= VICTIM, "--targets {}: faults need {VICTIM} or more", args.rack.targets);
     let mut cluster = args.rack.start(1)?;
     cluster.serve(0, &args.transport)?;
-    let mut clients = Clients::new(&cluster)?;
+    let mut clients = Clients::new(&cluster, 1, SIZE)?;
     let mut rows = Vec::new();
     for fault in &args.faults {
         eprintln!("{}", fault.name());
@@ -202,7 +204,7 @@ pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
 }
 
 fn one(cluster: &mut Cluster, clients: &mut Clients, fault: Fault, time: Duration) -> anyhow::Result<Row> {
-    clients.start()?;
+    clients.start(&WORK)?;
     std::thread::sleep(time);
     let begun = Instant::now();
     fault.begin(cluster)?;
@@ -234,10 +236,10 @@ fn used_again(cluster: &Cluster, id: u32, mended: Instant, time: Duration) -> an
 fn without_multicast(cluster: &mut Cluster, clients: &mut Clients, transport: &str) -> anyhow::Result<bool> {
     cluster.rack().set_multicast(false)?;
     cluster.serve(0, transport)?;
-    clients.start()?;
+    clients.start(&WORK)?;
     std::thread::sleep(Duration::from_secs(1));
     let ops = clients.stop();
-    let done = |kind| ops.iter().any(|op| op.kind == kind && op.good);
+    let done = |kind| ops.iter().any(|op| op.kind == kind && op.is_good());
     ensure!(done(Kind::Put) && done(Kind::Get), "nothing is put and got where there is no multicast");
     let status = cluster.ask(&["status", "--json"])?;
     cluster.rack().set_multicast(true)?;

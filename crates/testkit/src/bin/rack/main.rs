@@ -1,10 +1,12 @@
 //! `rack`: a cluster of the real binary on a rack of network namespaces, to measure it and to break things in it.
 
 mod bench;
+mod clients;
 mod compare;
 mod faults;
 mod figures;
 mod load;
+mod maintain;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +33,10 @@ enum Task {
     /// Break things while clients put and get, mend them, and show how long everything took to be as before; at the end
     /// every acknowledged file is read back.
     Faults(faults::FaultArgs),
+    /// Lose a target for good, add targets and take them out again, while clients put, get, list and remove: how fast all is whole
+    /// again, what moves, and what the clients notice.
+    #[command(mut_arg("targets", |arg| arg.default_value("12")), mut_arg("rate", |arg| arg.default_value("50")))]
+    Maintain(maintain::MaintainArgs),
     /// Run the scenario of this rack in the simulator, and show its puts beside those of the rack.
     Compare(compare::CompareArgs),
     /// Remove what earlier runs left behind that are no more.
@@ -81,16 +87,16 @@ impl RackArgs {
 
     /// Builds the rack and starts the targets.
     fn start(&self, gateways: usize) -> anyhow::Result<Cluster> {
-        if let Some(reason) = Rack::obstacle(self.ipv6) {
-            anyhow::bail!("no rack can be built: {reason}");
-        }
-        ensure!(!self.ipv6 || self.mtu >= 1_280, "IPv6 has no MTU of {}: choose 1280 or more", self.mtu);
-        stop_in_order(self.data.clone())?;
-        Cluster::start(Plan {
+        self.start_as(self.plan(gateways)?)
+    }
+
+    fn plan(&self, gateways: usize) -> anyhow::Result<Plan> {
+        Ok(Plan {
             program: self.program()?,
             place: self.data.clone(),
             targets: self.targets.into(),
             gateways,
+            spares: 0,
             shape: Shape {
                 mtu: self.mtu,
                 rate_mbit: Some(self.rate),
@@ -99,8 +105,18 @@ impl RackArgs {
                 ..Shape::default()
             },
             capacity: "2GiB".to_owned(),
+            out_after_seconds: 600,
             log: "warn,node=info".to_owned(),
         })
+    }
+
+    fn start_as(&self, plan: Plan) -> anyhow::Result<Cluster> {
+        if let Some(reason) = Rack::obstacle(self.ipv6) {
+            anyhow::bail!("no rack can be built: {reason}");
+        }
+        ensure!(!self.ipv6 || self.mtu >= 1_280, "IPv6 has no MTU of {}: choose 1280 or more", self.mtu);
+        stop_in_order(self.data.clone())?;
+        Cluster::start(plan)
     }
 }
 
@@ -142,6 +158,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match Arguments::parse().command {
         Task::Bench(args) => bench::run(&args),
         Task::Faults(args) => faults::run(&args),
+        Task::Maintain(args) => maintain::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Clean { data } => clean(&data),
     };
