@@ -19,7 +19,6 @@ use crate::transfer::{Incoming, at_once};
 use crate::wire::{Grant, GrantedWindow};
 
 pub(super) use maintenance::Maintenance;
-use maintenance::NEAR;
 pub(super) use port::Busy;
 use stage::Claim;
 pub(super) use stage::Stage;
@@ -186,7 +185,7 @@ impl Target {
         let mut earliest = (self.now + request.earliest).max(self.behind());
         earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
         let yields = self.yields(request);
-        let most = if yields { NEAR } else { self.config.max_wait };
+        let most = if yields { maintenance::near(transfer) } else { self.config.max_wait };
         if yields {
             earliest = self.left_over(earliest, request.size)?;
         } else {

@@ -43,8 +43,15 @@ impl Floor {
     }
 }
 
-/// A window for maintenance begins within this time. One that is farther away is mostly wanted by a client before it begins.
-pub(super) const NEAR: Span = Span::from_millis(6);
+/// A window for maintenance begins within this time, or within that of two transfers if this is longer. One that is farther away is
+/// mostly wanted by a client before it begins.
+const NEAR: Span = Span::from_millis(6);
+
+/// Within which time a window for such a transfer begins. On slow links less than two transfers would mean that whoever sends one cannot
+/// ask for the next before that is over, so that its port stands still in between.
+pub(super) fn near(transfer: Span) -> Span {
+    NEAR.max(transfer.times(2))
+}
 
 /// Before this it is not looked again whether the disk is idle.
 const SOON: Span = Span::from_micros(100);

@@ -35,7 +35,12 @@ enum Task {
     Faults(faults::FaultArgs),
     /// Lose a target for good, add targets and take them out again, while clients put, get, list and remove: how fast all is whole
     /// again, what moves, and what the clients notice.
-    #[command(mut_arg("targets", |arg| arg.default_value("12")), mut_arg("rate", |arg| arg.default_value("50")))]
+    #[command(
+        mut_arg("targets", |arg| arg.default_value("12")),
+        mut_arg("rate", |arg| arg.default_value("100")),
+        // A port is handed 256 KiB at once, which have to wait somewhere.
+        mut_arg("queue", |arg| arg.default_value("150")),
+    )]
     Maintain(maintain::MaintainArgs),
     /// Run the scenario of this rack in the simulator, and show its puts beside those of the rack.
     Compare(compare::CompareArgs),

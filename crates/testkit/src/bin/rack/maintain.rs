@@ -47,10 +47,10 @@ pub(crate) struct MaintainArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.4)]
     load: f64,
     /// Bytes of an object.
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10, value_parser = clap::value_parser!(u64).range(8..=64 << 20))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u64).range(8..=64 << 20))]
     object: u64,
     /// What is stored on each target before, in 10^6 bytes.
-    #[arg(long, value_name = "MB", default_value_t = 600, value_parser = clap::value_parser!(u64).range(10..=100_000))]
+    #[arg(long, value_name = "MB", default_value_t = 800, value_parser = clap::value_parser!(u64).range(10..=100_000))]
     fill: u64,
     /// Targets that join, and are taken out again.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -131,7 +131,7 @@ impl MaintainArgs {
         let objects = (bytes / self.object as f64) as usize;
         eprintln!("filling: {objects} objects");
         clients.start(&[Work::without_pause(Kind::Put, FILLERS)])?;
-        let (mut said, mut before) = (0, 0);
+        let mut said = 0;
         while clients.present() < objects {
             std::thread::sleep(Duration::from_millis(100));
             let present = clients.present();
@@ -139,7 +139,6 @@ impl MaintainArgs {
                 said = present * 10 / objects;
                 eprintln!("  {present} objects");
             }
-            before = before.max(present);
         }
         let failed = clients.stop().iter().filter(|op| !op.is_good()).count();
         ensure!(failed == 0, "{failed} puts failed while the cluster was filled");

@@ -9,9 +9,12 @@ use super::watch::{Look, Phase, Watch};
 use super::{MaintainArgs, ReadBack, WARM_UP, times};
 use crate::clients::Kind;
 
-/// Who is lost: the last, so that those who are left are in one row.
-const fn victim(targets: u8) -> usize {
-    targets as usize
+/// Who is lost: of all targets the one that holds the median of what they hold.
+fn victim(look: &Look) -> anyhow::Result<usize> {
+    let mut held: Vec<(u64, u64)> = look.live.iter().map(|(id, bytes)| (*bytes, *id)).collect();
+    held.sort_unstable();
+    let (_, id) = held.get(held.len() / 2).context("a cluster has targets")?;
+    Ok(*id as usize)
 }
 
 /// What clients wait for a target that does not answer is no matter of repair.
@@ -49,30 +52,32 @@ pub(super) struct Healed {
 /// Runs it.
 pub(super) fn run(args: &MaintainArgs) -> anyhow::Result<Healed> {
     let (mut cluster, mut clients) = args.filled(0)?;
-    let (watch, victim) = (Watch::new(), victim(args.rack.targets));
-    let (all, left) = (1..victim + 1, 1..victim);
+    let watch = Watch::new();
+    let all: Vec<usize> = (1..=args.rack.targets.into()).collect();
+    let victim = victim(&watch.look(&cluster)?)?;
+    let left: Vec<usize> = all.iter().copied().filter(|id| *id != victim).collect();
     clients.start(&args.work())?;
     std::thread::sleep(WARM_UP);
-    let begun = watch.begin(&cluster, "usual", all)?;
+    let begun = watch.begin(&cluster, "usual", &all)?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let usual = watch.end(&cluster, begun)?;
 
     let killed = Instant::now();
-    let begun = watch.begin(&cluster, "lost", left.clone())?;
+    let begun = watch.begin(&cluster, "lost", &left)?;
     cluster.kill_target(victim)?;
     cluster.lose_data(victim)?;
     std::thread::sleep(PAUSE);
     let at_once = watch.end(&cluster, begun)?;
-    let begun = watch.begin(&cluster, "down", left.clone())?;
+    let begun = watch.begin(&cluster, "down", &left)?;
     let is_out = |look: &Look| !look.live.contains_key(&(victim as u64));
     watch.wait(&cluster, LIMIT, is_out)?;
     let down = watch.end(&cluster, begun)?;
     let out = Instant::now();
-    let begun = watch.begin(&cluster, "repair", left.clone())?;
+    let begun = watch.begin(&cluster, "repair", &left)?;
     let looks = watch.wait(&cluster, LIMIT, |look| look.whole)?;
     let repair = watch.end(&cluster, begun)?;
     let whole = Instant::now();
-    let begun = watch.begin(&cluster, "after", left)?;
+    let begun = watch.begin(&cluster, "after", &left)?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = watch.end(&cluster, begun)?;
     let ops = clients.stop();
@@ -81,7 +86,7 @@ pub(super) fn run(args: &MaintainArgs) -> anyhow::Result<Healed> {
     let read_back = args.read_back(&cluster, &clients)?;
 
     let (usual, down, repair) = (&phases[0], &phases[2], &phases[3]);
-    let most = args.link() * (victim - 1) as f64;
+    let most = args.link() * left.len() as f64;
     let (left_sent, left_received) = (most - down.sent / down.seconds, most - down.received / down.seconds);
     let bound = left_sent.min(left_received);
     let restored_bytes = looks.last().map_or(0, |look| look.restored);

@@ -48,23 +48,24 @@ pub(super) fn run(args: &MaintainArgs) -> anyhow::Result<Resized> {
     let (watch, few) = (Watch::new(), usize::from(args.rack.targets));
     let many = few + usize::from(args.add);
     let come = few + 1..many + 1;
+    let (at_first, all): (Vec<usize>, Vec<usize>) = ((1..=few).collect(), (1..=many).collect());
     clients.start(&args.work())?;
     std::thread::sleep(WARM_UP);
-    let begun = watch.begin(&cluster, "usual", 1..few + 1)?;
+    let begun = watch.begin(&cluster, "usual", &at_first)?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let usual = watch.end(&cluster, begun)?;
 
-    let before = watch.wait(&cluster, LIMIT, |_| true)?;
-    let begun = watch.begin(&cluster, "growing", 1..many + 1)?;
+    let before = vec![watch.look(&cluster)?];
+    let begun = watch.begin(&cluster, "growing", &all)?;
     come.clone().try_for_each(|id| cluster.join(id))?;
     let looks = watch.settle(&cluster, QUIET, LIMIT)?;
     let growing = watch.end(&cluster, begun)?;
     let grown = [before, looks].concat();
 
-    let begun = watch.begin(&cluster, "grown", 1..many + 1)?;
+    let begun = watch.begin(&cluster, "grown", &all)?;
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = watch.end(&cluster, begun)?;
-    let begun = watch.begin(&cluster, "shrinking", 1..many + 1)?;
+    let begun = watch.begin(&cluster, "shrinking", &all)?;
     let looks = shrink(&watch, &mut cluster, come.clone())?;
     let shrinking = watch.end(&cluster, begun)?;
     let ops = clients.stop();
@@ -84,7 +85,7 @@ fn shrink(watch: &Watch, cluster: &mut Cluster, ids: Range<usize>) -> anyhow::Re
     let words: Vec<String> = ids.clone().map(|id| id.to_string()).collect();
     let all =
         |command| -> Vec<&str> { ["cluster", command].into_iter().chain(words.iter().map(String::as_str)).collect() };
-    let mut looks = watch.wait(cluster, LIMIT, |_| true)?;
+    let mut looks = vec![watch.look(cluster)?];
     let epoch = looks.last().map_or(0, |look| look.epoch);
     cluster.run(&all("drain"))?;
     watch.wait(cluster, LIMIT, |look| look.epoch > epoch)?;

@@ -1,7 +1,6 @@
 //! Looking at a cluster while something happens to it: what its status says, what its cables carry, how late timers are.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +16,8 @@ use crate::clients::{Kind, Op, Problem};
 const EACH: Duration = Duration::from_millis(500);
 /// From one line about how far something is to the next.
 const SAID: Duration = Duration::from_secs(10);
+/// See [`Watch::settle`].
+const QUIET: f64 = 0.01;
 /// What a timer is set to, to see how late it is.
 const TIMER: Duration = Duration::from_micros(500);
 /// Problems of clients that are printed.
@@ -78,11 +79,11 @@ struct Meters {
 }
 
 impl Meters {
-    fn of(cluster: &Cluster, ids: Range<usize>) -> anyhow::Result<Self> {
+    fn of(cluster: &Cluster, ids: &[usize]) -> anyhow::Result<Self> {
         let (mut sent, mut received) = (0, 0);
         let at = Instant::now();
         for id in ids {
-            let (out, into) = cluster.rack().traffic(cluster.host_of(id))?;
+            let (out, into) = cluster.rack().traffic(cluster.host_of(*id))?;
             (sent, received) = (sent + out, received + into);
         }
         Ok(Self { at, sent, received, ticks: ticks() })
@@ -158,7 +159,7 @@ impl Phase {
 #[derive(Debug)]
 pub(super) struct Begun {
     name: &'static str,
-    ids: Range<usize>,
+    ids: Vec<usize>,
     meters: Meters,
 }
 
@@ -210,15 +211,19 @@ impl Watch {
         Self { timers: Timers::start() }
     }
 
+    pub(super) fn look(&self, cluster: &Cluster) -> anyhow::Result<Look> {
+        Look::at(cluster)
+    }
+
     /// Begins a phase, in which the cables of these targets count.
-    pub(super) fn begin(&self, cluster: &Cluster, name: &'static str, ids: Range<usize>) -> anyhow::Result<Begun> {
+    pub(super) fn begin(&self, cluster: &Cluster, name: &'static str, ids: &[usize]) -> anyhow::Result<Begun> {
         eprintln!("{name}");
-        Ok(Begun { name, meters: Meters::of(cluster, ids.clone())?, ids })
+        Ok(Begun { name, meters: Meters::of(cluster, ids)?, ids: ids.to_vec() })
     }
 
     /// Ends it; what clients did in it is filled in by [`Watch::judge`].
     pub(super) fn end(&self, cluster: &Cluster, begun: Begun) -> anyhow::Result<Phase> {
-        let (from, to) = (begun.meters, Meters::of(cluster, begun.ids)?);
+        let (from, to) = (begun.meters, Meters::of(cluster, &begun.ids)?);
         let ticks = |of: fn((u64, u64)) -> u64| of(to.ticks).saturating_sub(of(from.ticks)) as f64;
         let span = (from.at, to.at);
         Ok(Phase {
@@ -238,7 +243,7 @@ impl Watch {
         &self,
         cluster: &Cluster,
         limit: Duration,
-        is_so: impl Fn(&Look) -> bool,
+        mut is_so: impl FnMut(&Look) -> bool,
     ) -> anyhow::Result<Vec<Look>> {
         let (begun, mut said, mut looks) = (Instant::now(), Instant::now(), Vec::new());
         loop {
@@ -266,27 +271,26 @@ impl Watch {
         }
     }
 
-    /// Looks at the status until nothing has moved, and all was whole, for so long; the looks until then.
+    /// Looks at the status until all was whole, and next to nothing moved, for so long; the looks until then. Next to nothing is
+    /// [`QUIET`] of what all hold: what clients put meanwhile may have to be levelled as well.
     pub(super) fn settle(&self, cluster: &Cluster, quiet: Duration, limit: Duration) -> anyhow::Result<Vec<Look>> {
         let mut looks: Vec<Look> = Vec::new();
+        let is_over = |looks: &[Look]| {
+            let last = looks.last()?;
+            let recent = looks.iter().rev().take_while(|look| last.at - look.at < quiet).count();
+            let since = looks.len().checked_sub(recent + 1)?;
+            let held: u64 = last.live.values().sum();
+            (last.whole && moved(&looks[since..]) as f64 <= QUIET * held as f64).then_some(since)
+        };
         let begun = Instant::now();
-        loop {
-            let more = self.wait(cluster, limit.saturating_sub(begun.elapsed()), |look| look.whole)?;
-            looks.extend(more);
-            let Some(last) = looks.last() else { continue };
-            let same = |look: &&Look| {
-                look.whole && look.under_way == 0 && look.restored + look.moved == last.restored + last.moved
-            };
-            let since = looks.iter().rev().take_while(same).last();
-            if let Some(since) = since
-                && last.at - since.at >= quiet
-            {
-                let at = since.at;
-                looks.retain(|look| look.at <= at);
-                return Ok(looks);
-            }
-            std::thread::sleep(EACH);
-        }
+        self.wait(cluster, limit, |look| {
+            looks.push(look.clone());
+            is_over(&looks).is_some()
+        })?;
+        eprintln!("  settled after {:.0} s", begun.elapsed().saturating_sub(quiet).as_secs_f64());
+        let since = is_over(&looks).context("nothing settled")?;
+        looks.truncate(since + 1);
+        Ok(looks)
     }
 
     /// Fills in what clients did, and prints the first problems.
