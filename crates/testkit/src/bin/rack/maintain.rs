@@ -61,6 +61,9 @@ pub(crate) struct MaintainArgs {
     /// Seconds before anything happens, and after all is over.
     #[arg(long, value_name = "S", default_value_t = 25, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
+    /// For how long it is waited at most until all has settled after targets joined, were drained, or were removed, seconds.
+    #[arg(long, value_name = "S", default_value_t = 900, value_parser = clap::value_parser!(u64).range(60..=7_200))]
+    limit: u64,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -79,6 +82,10 @@ impl MaintainArgs {
     /// What a cable carries in a second, bytes.
     fn link(&self) -> f64 {
         f64::from(self.rack.rate) * 125_000.0
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit)
     }
 
     /// What clients do on each gateway's host.

@@ -11,8 +11,8 @@ use super::watch::{Look, Phase, Watch, moved};
 use super::{MaintainArgs, ReadBack, WARM_UP, times};
 use crate::clients::Kind;
 
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(1_800);
+/// How long it may take until a map is in use.
+const LIMIT: Duration = Duration::from_secs(60);
 /// For so long nothing moves when it is over: three sweeps of a steward.
 const QUIET: Duration = Duration::from_secs(30);
 
@@ -36,6 +36,8 @@ struct Change {
     moved_bytes: u64,
     /// `moved_bytes` over the least.
     times_least: f64,
+    /// Whether all was whole at the end.
+    whole: bool,
     /// What those that came have at the end, over their share of what all have.
     of_share: f64,
     put_times_usual: f64,
@@ -58,7 +60,7 @@ pub(super) fn run(args: &MaintainArgs) -> anyhow::Result<Resized> {
     let before = vec![watch.look(&cluster)?];
     let begun = watch.begin(&cluster, "growing", &all)?;
     come.clone().try_for_each(|id| cluster.join(id))?;
-    let looks = watch.settle(&cluster, QUIET, LIMIT)?;
+    let looks = watch.settle(&cluster, QUIET, args.limit())?;
     let growing = watch.end(&cluster, begun)?;
     let grown = [before, looks].concat();
 
@@ -66,7 +68,7 @@ pub(super) fn run(args: &MaintainArgs) -> anyhow::Result<Resized> {
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = watch.end(&cluster, begun)?;
     let begun = watch.begin(&cluster, "shrinking", &all)?;
-    let looks = shrink(&watch, &mut cluster, come.clone())?;
+    let looks = shrink(&watch, &mut cluster, come.clone(), args.limit())?;
     let shrinking = watch.end(&cluster, begun)?;
     let ops = clients.stop();
     let mut phases = vec![usual, growing, after, shrinking];
@@ -81,7 +83,7 @@ pub(super) fn run(args: &MaintainArgs) -> anyhow::Result<Resized> {
 }
 
 /// Takes those out again.
-fn shrink(watch: &Watch, cluster: &mut Cluster, ids: Range<usize>) -> anyhow::Result<Vec<Look>> {
+fn shrink(watch: &Watch, cluster: &mut Cluster, ids: Range<usize>, limit: Duration) -> anyhow::Result<Vec<Look>> {
     let words: Vec<String> = ids.clone().map(|id| id.to_string()).collect();
     let all =
         |command| -> Vec<&str> { ["cluster", command].into_iter().chain(words.iter().map(String::as_str)).collect() };
@@ -89,12 +91,13 @@ fn shrink(watch: &Watch, cluster: &mut Cluster, ids: Range<usize>) -> anyhow::Re
     let epoch = looks.last().map_or(0, |look| look.epoch);
     cluster.run(&all("drain"))?;
     watch.wait(cluster, LIMIT, |look| look.epoch > epoch)?;
-    looks.extend(watch.settle(cluster, QUIET, LIMIT)?);
-    let epoch = looks.last().map_or(0, |look| look.epoch);
+    looks.extend(watch.settle(cluster, QUIET, limit)?);
+    let Some(last) = looks.last().filter(|look| look.whole) else { return Ok(looks) };
+    let epoch = last.epoch;
     cluster.run(&all("remove"))?;
     looks.extend(watch.wait(cluster, LIMIT, |look| look.epoch > epoch)?);
     ids.into_iter().try_for_each(|id| cluster.kill_target(id))?;
-    looks.extend(watch.settle(cluster, QUIET, LIMIT)?);
+    looks.extend(watch.settle(cluster, QUIET, limit)?);
     Ok(looks)
 }
 
@@ -117,6 +120,7 @@ impl Change {
             least_bytes,
             moved_bytes,
             times_least: moved_bytes as f64 / least_bytes,
+            whole: last.whole,
             of_share: last.held(came) as f64 / sum(last) as f64,
             put_times_usual: times(usual, phase, Kind::Put),
             get_times_usual: times(usual, phase, Kind::Get),
@@ -125,7 +129,7 @@ impl Change {
 
     fn print(&self) {
         println!(
-            "{} to {} targets: {:.1} s, {:.1} MB stored, {:.1} MB moved, {:.2} times the least ({:.1} MB); p99 over the usual one: \
+            "{} to {} targets: {:.1} s, {:.1} MB stored, {:.1} MB moved, {:.2} times the least ({:.1} MB){}; p99 over the usual one: \
              puts {:.2}, gets {:.2}",
             self.targets.0,
             self.targets.1,
@@ -134,6 +138,7 @@ impl Change {
             self.moved_bytes as f64 / 1e6,
             self.times_least,
             self.least_bytes / 1e6,
+            if self.whole { "" } else { ", and not whole in the end" },
             self.put_times_usual,
             self.get_times_usual
         );

@@ -30,6 +30,8 @@ pub(super) struct Look {
     pub(super) epoch: u64,
     pub(super) whole: bool,
     pub(super) at_risk: u64,
+    /// Chunks of which copies are where the layout before had them.
+    pub(super) strayed: u64,
     /// Chunks that are put again, or elsewhere, at the moment.
     pub(super) under_way: u64,
     pub(super) restored: u64,
@@ -48,7 +50,8 @@ impl Look {
             at: Instant::now(),
             epoch: number("epoch")?,
             whole: status["whole"] == true,
-            at_risk: number("at_risk")? + number("strayed")?,
+            at_risk: number("at_risk")?,
+            strayed: number("strayed")?,
             under_way: number("restoring")? + number("moving")?,
             restored: number("restored_bytes")?,
             moved: number("moved_bytes")?,
@@ -252,9 +255,10 @@ impl Watch {
             if said.elapsed() > SAID && !done {
                 said = Instant::now();
                 eprintln!(
-                    "  {:.0} s: {} chunks lack copies, {} on their way, {} MB made again, {} MB moved",
+                    "  {:.0} s: {} chunks lack copies, {} strayed, {} on their way, {} MB made again, {} MB moved",
                     begun.elapsed().as_secs_f64(),
                     look.at_risk,
+                    look.strayed,
                     look.under_way,
                     look.restored / 1_000_000,
                     look.moved / 1_000_000
@@ -273,6 +277,7 @@ impl Watch {
 
     /// Looks at the status until all was whole, and next to nothing moved, for so long; the looks until then. Next to nothing is
     /// [`QUIET`] of what all hold: what clients put meanwhile may have to be levelled as well.
+    /// When the limit is over before that, it is said, and they are all looks.
     pub(super) fn settle(&self, cluster: &Cluster, quiet: Duration, limit: Duration) -> anyhow::Result<Vec<Look>> {
         let mut looks: Vec<Look> = Vec::new();
         let is_over = |looks: &[Look]| {
@@ -283,13 +288,14 @@ impl Watch {
             (last.whole && moved(&looks[since..]) as f64 <= QUIET * held as f64).then_some(since)
         };
         let begun = Instant::now();
-        self.wait(cluster, limit, |look| {
+        self.wait(cluster, limit + quiet, |look| {
             looks.push(look.clone());
-            is_over(&looks).is_some()
+            is_over(&looks).is_some() || begun.elapsed() > limit
         })?;
-        eprintln!("  settled after {:.0} s", begun.elapsed().saturating_sub(quiet).as_secs_f64());
-        let since = is_over(&looks).context("nothing settled")?;
-        looks.truncate(since + 1);
+        match is_over(&looks) {
+            Some(since) => looks.truncate(since + 1),
+            None => eprintln!("rack: it has not settled in {} s: {:?}", limit.as_secs(), looks.last()),
+        }
         Ok(looks)
     }
 
