@@ -48,10 +48,12 @@ pub(crate) fn decide(
     loop {
         match proposer.step() {
             Step::Read => {
-                let newest = match failed.take() {
-                    None => authority.newest()?,
-                    // Where nobody answers now either, what went wrong first says most.
-                    Some(error) => authority.newest().map_err(|_| error.context(Unsure))?,
+                let newest = match (authority.newest(), failed.take()) {
+                    (Err(_), Some(error)) => return Err(error.context(Unsure)),
+                    (newest, error) => {
+                        failed = error;
+                        newest?
+                    }
                 };
                 proposer.newest(newest);
             }
@@ -60,7 +62,10 @@ pub(crate) fn decide(
                 proposer.made(next);
             }
             Step::Propose { from, next } => match authority.propose(from, next) {
-                Ok(verdict) => proposer.heard(Some(verdict)),
+                Ok(verdict) => {
+                    failed = None;
+                    proposer.heard(Some(verdict));
+                }
                 Err(error) => {
                     failed = Some(error);
                     proposer.heard(None);
@@ -68,7 +73,8 @@ pub(crate) fn decide(
             },
             Step::Use(_) => return Ok(Decided::Changed),
             Step::Nothing => return Ok(Decided::Nothing),
-            Step::Outrun => return Ok(Decided::Outrun),
+            // A proposal that was refused, and not outrun: why says most.
+            Step::Outrun => return failed.map_or(Ok(Decided::Outrun), Err),
         }
     }
 }
