@@ -7,15 +7,14 @@ use std::path::{Component, Path, PathBuf};
 mod document;
 mod file;
 mod layout;
+mod machine;
 
 pub use layout::{CellConfig, LayoutConfig};
 
-use protocol::config::Config;
 use protocol::limits;
 use protocol::map::MapError;
-use protocol::time::Span;
 use protocol::transport::Transport;
-use protocol::wire::{DATA_HEADER, KEY_LEN};
+use protocol::wire::KEY_LEN;
 use serde::{Deserialize, Serialize};
 
 /// Headers of IPv4 and UDP, and of IPv6 and UDP.
@@ -128,13 +127,6 @@ fn interface_mtu(address: IpAddr) -> Option<u32> {
     let interfaces = if_addrs::get_if_addrs().ok()?;
     let interface = interfaces.into_iter().find(|i| i.ip() == address)?;
     std::fs::read_to_string(Path::new("/sys/class/net").join(interface.name).join("mtu")).ok()?.trim().parse().ok()
-}
-
-/// Payload bytes in a datagram for an MTU. Hashing goes fastest over whole blocks of 16 KiB, then over whole KiB: where
-/// little of the datagram is lost by it, payload is cut there.
-fn payload_per_datagram(mtu: u32, is_ipv6: bool) -> usize {
-    let most = (mtu - of_family(is_ipv6, IP_UDP)) as usize - DATA_HEADER;
-    [16 << 10, 1 << 10].into_iter().map(|block| most / block * block).find(|cut| *cut * 4 >= most * 3).unwrap_or(most)
 }
 
 /// Whether multicast is used. Where it reaches nobody any more, all is sent by unicast until it works again.
@@ -322,10 +314,6 @@ pub fn read_key(path: &Path) -> Result<[u8; KEY_LEN], ConfigError> {
     })
 }
 
-/// How often targets look whether all chunks have their copies.
-const CENSUS_INTERVAL: Span = Span::from_secs(10);
-/// How often targets ask each other whether they are there.
-const WATCH_INTERVAL: Span = Span::from_secs(1);
 /// After how many seconds a target that is down is taken out, when nothing else is said.
 const OUT_AFTER: u32 = 600;
 
@@ -457,29 +445,6 @@ impl ClusterConfig {
     pub fn key(&self) -> Result<[u8; KEY_LEN], ConfigError> {
         read_key(&self.base().join(&self.key_file))
     }
-
-    /// The configuration of the machine of the node at `address`.
-    #[must_use]
-    pub fn protocol(&self, address: IpAddr) -> Config {
-        let usual = Config::default();
-        let link_rate = self.protocol.link_mbps.saturating_mul(125_000);
-        // An offer and its answer may wait behind what was handed to a port at once, at four ports. That takes no time on a fast link; on
-        // one of 100 Mb/s offers would be over before they could be taken.
-        let behind = Span::of_transfer(4 * usual.quantum as u64, link_rate);
-        Config {
-            transport: self.protocol.transport,
-            lead_gets: self.protocol.lead_gets,
-            multicast: self.network.multicast != MulticastChoice::Off,
-            depth: self.protocol.depth,
-            link_rate,
-            tentative: usual.tentative + behind,
-            choosy: self.protocol.choosy,
-            per_datagram: payload_per_datagram(self.network.mtu(address), address.is_ipv6()),
-            census_interval: CENSUS_INTERVAL,
-            watch_interval: WATCH_INTERVAL,
-            ..usual
-        }
-    }
 }
 
 #[cfg(test)]
@@ -487,13 +452,6 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-
-    #[test]
-    fn payload_is_cut_where_hashing_is_fast() {
-        let sizes = |is_ipv6| [1_500, 9_000, 65_535].map(|mtu| payload_per_datagram(mtu, is_ipv6));
-        assert_eq!(sizes(false), [1_500 - 28 - DATA_HEADER, 8_192, 49_152]);
-        assert_eq!(sizes(true), [1_500 - 48 - DATA_HEADER, 8_192, 49_152]);
-    }
 
     #[test]
     fn the_loopback_interface_tells_its_mtu() {
