@@ -26,16 +26,6 @@ pub(crate) trait MapAuthority: Send + Sync {
     fn place(&self) -> String;
 }
 
-/// A proposal may have been decided: nobody says what became of it, nor which map is the newest.
-#[derive(Debug)]
-pub(crate) struct Unsure;
-
-impl std::fmt::Display for Unsure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("whether the map was changed is not known")
-    }
-}
-
 /// Has a change decided, with so many proposals at most: `make` says which map follows the newest one, or that there is nothing to
 /// change. The map that has it. A proposal of which nobody says what became of it is looked for in the newest map.
 pub(crate) fn decide(
@@ -44,17 +34,12 @@ pub(crate) fn decide(
     mut make: impl FnMut(&ClusterConfig) -> anyhow::Result<Option<ClusterConfig>>,
 ) -> anyhow::Result<Decided> {
     let mut proposer = Proposer::new(tries);
-    let mut failed: Option<anyhow::Error> = None;
+    let mut failed = None;
     loop {
         match proposer.step() {
             Step::Read => {
-                let newest = match (authority.newest(), failed.take()) {
-                    (Err(_), Some(error)) => return Err(error.context(Unsure)),
-                    (newest, error) => {
-                        failed = error;
-                        newest?
-                    }
-                };
+                // Where nobody answers now either, what went wrong first says most.
+                let newest = authority.newest().map_err(|error| failed.take().unwrap_or(error))?;
                 proposer.newest(newest);
             }
             Step::Make(present) => {

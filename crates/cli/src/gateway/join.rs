@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use super::{Cluster, Failure, blocking};
 use crate::api::{Refusal, Status};
-use crate::authority::{self, Decided, MapAuthority, Unsure};
+use crate::authority::{self, Decided, MapAuthority};
 use crate::change::{self, Change, Rules, Stored};
 use crate::join::{
     Answer, CHALLENGE, CHALLENGE_HEADER, Challenges, JOIN, JoinKey, REQUEST_BYTES, Request, TAG_HEADER, VERSION,
@@ -37,6 +37,16 @@ const FOR: Duration = Duration::from_secs(60);
 /// How often a map is made again when another was decided meanwhile, and the rest between.
 const TRIES: u32 = 50;
 const REST: Duration = Duration::from_millis(100);
+
+/// A proposal failed, and may have been decided.
+#[derive(Debug)]
+struct Unsure;
+
+impl std::fmt::Display for Unsure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("start it again in the same way, as it may have joined or not")
+    }
+}
 
 /// What takes targets in.
 pub(crate) struct JoinDesk {
@@ -111,13 +121,15 @@ impl JoinDesk {
         for _ in 0..TRIES {
             let mut joins = None;
             let make = |present: &ClusterConfig| self.with_newcomer(present, request, &mut joins);
-            let decided = authority::decide(&*self.authority, 1, make);
-            match (decided.map_err(may_have_joined)?, joins) {
-                (Decided::Changed, Some(answer)) => {
+            match (authority::decide(&*self.authority, 1, make), joins) {
+                (Ok(Decided::Changed), Some(answer)) => {
                     tracing::info!("target {} at {} joins: {}", answer.id, request.listen, answer.says);
                     return Ok(answer);
                 }
-                (Decided::Nothing, Some(answer)) => return Ok(answer),
+                (Ok(Decided::Nothing), Some(answer)) => return Ok(answer),
+                // The map was made, and proposed.
+                (Err(error), Some(_)) => return Err(error.context(Unsure)),
+                (Err(error), None) => return Err(error),
                 // Another map was decided meanwhile, or is on its way to this gateway.
                 _ => std::thread::sleep(REST),
             }
@@ -170,14 +182,6 @@ impl JoinDesk {
         let (stored, moved) = (units::size(stored.bytes), units::size(plan.moves.bytes()));
         Ok((next, format!("epoch {}: of {stored} stored, {moved} would have to move", plan.map.epoch.0)))
     }
-}
-
-/// With what to do where nobody says what became of the proposal.
-fn may_have_joined(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Unsure>() {
-        return error.context("start it again in the same way, as it may have joined or not");
-    }
-    error
 }
 
 /// The target that asks, if it is in the map already, as it may not have heard that.
