@@ -321,16 +321,21 @@ fn decide(
     present: &ClusterConfig,
     next: &ClusterConfig,
 ) -> anyhow::Result<()> {
-    // Where nobody answers, nobody says that there is a newer one.
-    let known = status(args).ok().map(|status| status.epoch.max(status.newer_epoch.unwrap_or(0)));
-    ensure!(
-        known <= Some(present.epoch),
-        "the map of epoch {} {} is not the newest, as others use {}: nothing is written; wait until it is here, and plan again",
-        present.epoch,
-        authority.place(),
-        known.unwrap_or(0)
-    );
-    let make = |newest: &ClusterConfig| Ok(newest.is_same(present).then(|| next.clone()));
+    let make = |newest: &ClusterConfig| {
+        if !newest.is_same(present) {
+            return Ok(None);
+        }
+        // Where nobody answers, nobody says that there is a newer one.
+        let known = status(args).ok().map(|status| status.epoch.max(status.newer_epoch.unwrap_or(0)));
+        ensure!(
+            known <= Some(present.epoch),
+            "the map of epoch {} {} is not the newest, as others use {}: nothing is written; wait until it is here, and plan again",
+            present.epoch,
+            authority.place(),
+            known.unwrap_or(0)
+        );
+        Ok(Some(next.clone()))
+    };
     ensure!(
         authority::decide(authority, 1, make)? == Decided::Changed,
         "the map of epoch {} {} was changed meanwhile: nothing is written; plan again, from what `reservoir cluster show` says now",
