@@ -63,6 +63,17 @@ fn files_objects_status_and_metrics_are_had_over_ipv6() {
     let cluster = Cluster::start(&data, &[]);
     assert!(cluster.run(&["get", "file", "--output", "-"]) == bytes);
     assert!(S3::of(&cluster).get("bucket", "key").is(200).body == bytes);
+
+    // With a certificate for the address, and no name, the commands speak TLS to it.
+    assert!(cluster.stop());
+    let made = rcgen::generate_simple_self_signed([Ipv6Addr::LOCALHOST.to_string()]).unwrap();
+    fs::write(data.join("s3.pem"), made.cert.pem()).unwrap();
+    fs::write(data.join("s3.key"), made.signing_key.serialize_pem()).unwrap();
+    fs::write(data.join("gateway.toml"), format!("{gateway}certificate = \"s3.pem\"\nkey = \"s3.key\"\n")).unwrap();
+    let cluster = Cluster::start(&data, &[]);
+    assert!(cluster.output().contains("endpoint: https://[::1]:"), "{}", cluster.output());
+    assert!(cluster.run(&["get", "file", "--output", "-"]) == bytes);
+    assert!(cluster.stop());
 }
 
 #[test]

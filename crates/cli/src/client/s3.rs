@@ -111,9 +111,10 @@ impl S3 {
             Some(files) => {
                 let agent = agent.tls_config(trusting(&files.chain)?).build();
                 // A certificate is for a name; whoever has it listens at the address.
-                let host = s3.domain.clone().unwrap_or_else(|| s3.listen.ip().to_string());
+                let port = s3.listen.port();
+                let place = s3.domain.as_ref().map_or_else(|| s3.listen.to_string(), |name| format!("{name}:{port}"));
                 let agent = Agent::with_parts(agent, DefaultConnector::default(), At(reachable(s3.listen)));
-                (agent, format!("https://{host}:{}", s3.listen.port()))
+                (agent, format!("https://{place}"))
             }
         };
         Ok(Self { agent, endpoint, access_key, secret_key, advice, patience })
