@@ -49,11 +49,11 @@ pub(crate) fn decide(
             Step::Propose { from, next } => match authority.propose(from, next) {
                 Ok(verdict) => {
                     failed = None;
-                    proposer.heard(Some(verdict));
+                    proposer.answered(Some(verdict));
                 }
                 Err(error) => {
                     failed = Some(error);
-                    proposer.heard(None);
+                    proposer.answered(None);
                 }
             },
             Step::Use(_) => return Ok(Decided::Changed),

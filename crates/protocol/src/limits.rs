@@ -21,19 +21,12 @@ pub const RESERVATIONS: usize = 256;
 pub const SERVINGS: usize = 64;
 /// Effects a target has under way when it answers further requests and lists with `Busy`, and probes with `Pending`.
 pub const LOOKUPS: usize = 1_024;
-/// Attempts to find a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
-/// for longer than the interval.
-pub const SCRUB_ATTEMPTS: u8 = 8;
 /// Finished transactions that a target remembers, to repeat how they failed when asked.
 pub const FINISHED: usize = 1_024;
 /// Puts, gets and finds that wait at an initiator for a free place; further ones are refused with `Busy`.
 pub const WAITING: usize = 4_096;
-/// Times a put negotiates before it fails, those not counted in which targets were only busy.
-pub const ROUNDS: u8 = 200;
 /// Missing ranges named in one repair message; the rest follow in the next.
 pub const RANGES: usize = 8;
-/// Chunks whose holders an initiator remembers; the oldest is forgotten first.
-pub const REMEMBERED: usize = 16_384;
 /// Chunk ids in one list answer, or in one discard.
 pub const LISTED: usize = 30;
 /// Copies in one answer to a census; of more the sums are told.
@@ -44,10 +37,6 @@ pub const WATCHED: usize = 32;
 pub const STEWARDED: usize = 32;
 /// Chunks whose lost copies a target makes at the same time.
 pub const RESTORES: usize = 16;
-/// Of these, chunks that a target puts on emptier ones, of which there are enough copies.
-pub const MOVES: usize = 4;
-/// Copies of which a target remembers that they are about to go, as it has put others elsewhere.
-pub const LEAVING: usize = 16_384;
 /// Marks of cleaners that a target remembers; the oldest is forgotten first, and what refers to it is refused.
 pub const MARKS: usize = 16;
 /// Senders whose replay window is remembered; the one that was silent for longest is forgotten first.
@@ -59,8 +48,6 @@ pub const UNPROVEN: usize = 1_024;
 pub const UNPROVEN_OF_A_SENDER: usize = 4;
 /// Messages of an unproven session that its sender is asked to send again; others are lost.
 pub const MISSED: usize = 8;
-/// Messages that a session can send again: its last.
-pub const RECENT_MESSAGES: usize = 64;
 /// Nodes to which a session sends again what they dropped before its proof; others miss it.
 pub const ANSWERED: usize = 16_384;
 /// Times a choosy initiator gives windows back for one put because they begin too late; then it takes what it gets.

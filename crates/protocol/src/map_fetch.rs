@@ -21,7 +21,7 @@ pub(crate) enum Step {
     /// Nothing is to be done.
     Nothing,
     /// Say this to this node.
-    Ask(NodeId, Message),
+    Send(NodeId, Message),
     /// The whole document is here.
     Whole(Epoch, MapDocument),
     /// Who was asked does not give it.
@@ -60,14 +60,14 @@ impl Open {
         self.until = first + WINDOW;
         self.again = now + late.times(1 << self.attempts);
         let request = MapRequest { offset: (first * MapDocument::PART) as u32, parts: WINDOW as u8 };
-        Step::Ask(self.from, Message::MapRequest(request))
+        Step::Send(self.from, Message::MapRequest(request))
     }
 }
 
 impl MapFetch {
     /// A node that uses a map of this epoch, newer than the one in use here, said something. `late` is after what silence something
     /// is asked for again.
-    pub(crate) fn heard(&mut self, now: Instant, from: NodeId, epoch: Epoch, late: Span) -> Step {
+    pub(crate) fn note_epoch(&mut self, now: Instant, from: NodeId, epoch: Epoch, late: Span) -> Step {
         let is_newer = self.open.as_ref().is_none_or(|open| epoch > open.epoch);
         if !is_newer || now < self.pause_until {
             return Step::Nothing;

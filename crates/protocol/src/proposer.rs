@@ -33,7 +33,7 @@ pub enum Step<'p, M> {
     Read,
     /// Make the map that follows this one, then give it to [`Proposer::made`].
     Make(&'p M),
-    /// Propose `next`, then say what was heard of it by [`Proposer::heard`].
+    /// Propose `next`, then say what was heard of it by [`Proposer::answered`].
     Propose {
         /// What it was made from.
         from: &'p M,
@@ -124,7 +124,7 @@ impl<M: Proposed> Proposer<M> {
     }
 
     /// What the authority said of the proposal; `None` when no answer came.
-    pub fn heard(&mut self, verdict: Option<Verdict>) {
+    pub fn answered(&mut self, verdict: Option<Verdict>) {
         self.state = match core::mem::replace(&mut self.state, State::Reading) {
             State::Proposing { next, .. } if self.bug == Some(Bug::UseUndecided) => State::Decided(next),
             State::Proposing { next, .. } => match verdict {
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn what_was_decided_is_used_and_nothing_else() {
         let mut proposer = proposed(3);
-        proposer.heard(Some(Verdict::Decided));
+        proposer.answered(Some(Verdict::Decided));
         assert_eq!(proposer.step(), Step::Use(&Map(2, 7)));
         let mut proposer = proposed(3);
-        proposer.heard(Some(Verdict::Conflict));
+        proposer.answered(Some(Verdict::Conflict));
         assert_eq!(proposer.step(), Step::Read);
         proposer.newest(Map(2, 9));
         assert_eq!(proposer.step(), Step::Make(&Map(2, 9)));
@@ -182,19 +182,19 @@ mod tests {
     #[test]
     fn a_lost_answer_says_nothing_and_the_newest_map_does() {
         let mut proposer = proposed(1);
-        proposer.heard(None);
+        proposer.answered(None);
         assert!(proposer.is_unsure());
         assert_eq!(proposer.step(), Step::Read);
         proposer.newest(Map(2, 7));
         assert_eq!(proposer.step(), Step::Use(&Map(2, 7)));
         // Another's map of that epoch.
         let mut proposer = proposed(2);
-        proposer.heard(None);
+        proposer.answered(None);
         proposer.newest(Map(2, 9));
         assert_eq!(proposer.step(), Step::Make(&Map(2, 9)));
         // Not decided, or not yet.
         let mut proposer = proposed(1);
-        proposer.heard(None);
+        proposer.answered(None);
         proposer.newest(Map(1, 0));
         assert_eq!(proposer.step(), Step::Outrun);
     }
@@ -205,7 +205,7 @@ mod tests {
         for epoch in 1..3 {
             proposer.newest(Map(epoch, 0));
             proposer.made(Some(Map(epoch + 1, 7)));
-            proposer.heard(Some(Verdict::Conflict));
+            proposer.answered(Some(Verdict::Conflict));
         }
         proposer.newest(Map(3, 0));
         assert_eq!(proposer.step(), Step::Outrun);
@@ -216,8 +216,8 @@ mod tests {
         let mut proposer = proposed(1);
         proposer.newest(Map(5, 0));
         assert!(matches!(proposer.step(), Step::Propose { .. }));
-        proposer.heard(Some(Verdict::Decided));
-        proposer.heard(Some(Verdict::Conflict));
+        proposer.answered(Some(Verdict::Decided));
+        proposer.answered(Some(Verdict::Conflict));
         assert_eq!(proposer.step(), Step::Use(&Map(2, 7)));
     }
 }

@@ -19,7 +19,7 @@ use crate::health::{Health, Lacks};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
-use crate::rng::mix;
+use crate::rng::{Unguessable, mix};
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, CensusRequest, Fill, Message};
 use copies::Copies;
@@ -75,7 +75,7 @@ pub enum Bug {
 }
 
 /// What the steward needs of the node that it is on.
-pub(crate) struct Turn<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) map: &'a ClusterMap,
     pub(crate) config: &'a Config,
@@ -149,7 +149,7 @@ pub(crate) struct Steward {
     /// Members, and others that may hold chunks of the group.
     keepers: Vec<NodeId>,
     salt: u64,
-    next_txn: u64,
+    txns: Unguessable,
     settled: BTreeMap<IdRange, Box<[Settled; PARTS]>>,
     sweep: Option<Sweep>,
     next_sweep: Instant,
@@ -164,13 +164,15 @@ pub(crate) struct Steward {
 }
 
 impl Steward {
+    /// Nobody else may know `seed`.
     pub(crate) fn new(group: GroupId, map: &ClusterMap, seed: u64, now: Instant) -> Self {
+        let mut txns = Unguessable::new(seed);
         Self {
             group,
             members: map.members(group).map(|target| target.id).collect(),
             keepers: map.keepers(group),
-            salt: mix(seed),
-            next_txn: seed,
+            salt: txns.next_u64(),
+            txns,
             settled: BTreeMap::new(),
             sweep: None,
             next_sweep: now,
@@ -204,49 +206,50 @@ impl Steward {
     }
 
     /// Whether nothing is known to lack copies. What was seen a moment ago may just be being put, and where much is put there is always some.
-    fn is_calm(&self, turn: &Turn<'_>) -> bool {
-        let is_new = |since: &Instant| turn.now.since(*since) < settling(turn.config);
+    fn is_calm(&self, context: &Context<'_>) -> bool {
+        let is_new = |since: &Instant| context.now.since(*since) < settling(context.config);
         let has_none = self.lacking.is_empty() && self.orders.is_empty() && self.health.lacks.strayed == 0;
         has_none && self.suspects.values().all(is_new)
     }
 
     fn new_txn(&mut self) -> TxnId {
-        txn_after(&mut self.next_txn)
+        TxnId(self.txns.next_u64())
     }
 
-    pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
-        if self.sweep.is_none() && turn.now >= self.next_sweep {
-            let (txn, may) = (self.new_txn(), self.is_calm(turn));
-            self.levelling.begin(turn, &self.members, txn, may);
-            let mut sweep = Sweep { began: turn.now, txn: self.new_txn(), silent: BTreeSet::new(), path: Vec::new() };
+    pub(crate) fn wake(&mut self, context: &mut Context<'_>) {
+        if self.sweep.is_none() && context.now >= self.next_sweep {
+            let (txn, may) = (self.new_txn(), self.is_calm(context));
+            self.levelling.begin(context, &self.members, txn, may);
+            let mut sweep =
+                Sweep { began: context.now, txn: self.new_txn(), silent: BTreeSet::new(), path: Vec::new() };
             let nothing = self.keepers.iter().map(|keeper| (*keeper, None)).collect();
-            sweep.path.push(Visit::new(IdRange::ALL, 0, 0, nothing, turn.now));
+            sweep.path.push(Visit::new(IdRange::ALL, 0, 0, nothing, context.now));
             self.sweep = Some(sweep);
         }
         if let Some(sweep) = &mut self.sweep {
-            sweep.give_up_silent(turn.now);
+            sweep.give_up_silent(context.now);
         }
-        self.go_on(turn);
-        self.order(turn);
-        let Self { surplus, next_txn, .. } = self;
-        surplus.wake(turn, || txn_after(next_txn));
+        self.go_on(context);
+        self.order(context);
+        let Self { surplus, txns, .. } = self;
+        surplus.wake(context, || TxnId(txns.next_u64()));
     }
 
     /// A target says what it holds of the range that is looked at. Whether this steward asked for it.
-    pub(crate) fn counted(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, holding: &Holding) -> bool {
+    pub(crate) fn counted(&mut self, context: &mut Context<'_>, from: NodeId, txn: TxnId, holding: &Holding) -> bool {
         let Some(sweep) = self.sweep.as_mut().filter(|sweep| sweep.txn == txn) else { return false };
         if let Some(visit) = sweep.path.last_mut() {
-            visit.answered(turn.now, from, holding);
+            visit.answered(context.now, from, holding);
         }
-        self.go_on(turn);
-        self.order(turn);
+        self.go_on(context);
+        self.order(context);
         true
     }
 
     /// A holder of a copy that is one too many noted a moment. Whether this steward told it to.
-    pub(crate) fn noted(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, note: u64) -> bool {
+    pub(crate) fn noted(&mut self, context: &mut Context<'_>, from: NodeId, txn: TxnId, note: u64) -> bool {
         let next = self.new_txn();
-        self.surplus.noted(turn, from, txn, note, next)
+        self.surplus.noted(context, from, txn, note, next)
     }
 
     /// A member says how full it is. Whether this steward asked.
@@ -255,46 +258,46 @@ impl Steward {
     }
 
     /// What a holder says of a chunk that it was to put, or of a copy that is to stay or to go. Whether this steward told it to.
-    pub(crate) fn acked(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
+    pub(crate) fn acked(&mut self, context: &mut Context<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
         let next = self.new_txn();
-        if self.surplus.acked(turn, from, txn, ack, next) {
-            let Self { surplus, next_txn, .. } = self;
-            surplus.begin(turn, || txn_after(next_txn));
+        if self.surplus.acked(context, from, txn, ack, next) {
+            let Self { surplus, txns, .. } = self;
+            surplus.begin(context, || TxnId(txns.next_u64()));
             return true;
         }
-        if self.levelling.acked(turn, from, txn, ack) {
-            self.order(turn);
+        if self.levelling.acked(context, from, txn, ack) {
+            self.order(context);
             return true;
         }
         let Some(order) = self.orders.get_mut(&txn).filter(|order| order.to == from) else { return false };
         if ack == Ack::Pending {
             order.asked = 0;
-            order.again = turn.now + turn.config.late.times(8);
+            order.again = context.now + context.config.late.times(8);
         } else {
             let order = self.orders.remove(&txn);
             // What is not done is found again. Where there was no room for it, there is none in a moment either.
             if let Some(order) = order.filter(|_| ack == Ack::NoSpace && self.suspects.len() < REMEMBERED) {
-                self.suspects.insert(order.id, turn.now + turn.config.census_interval);
+                self.suspects.insert(order.id, context.now + context.config.census_interval);
             }
-            self.order(turn);
+            self.order(context);
         }
         true
     }
 
     /// Goes on with the sweep as far as is known what everybody has.
-    fn go_on(&mut self, turn: &mut Turn<'_>) {
+    fn go_on(&mut self, context: &mut Context<'_>) {
         loop {
             let Some(sweep) = &mut self.sweep else { return };
-            let Some(visit) = sweep.path.last_mut() else { return self.finish(turn) };
+            let Some(visit) = sweep.path.last_mut() else { return self.finish(context) };
             if !visit.owed.is_empty() {
                 let silent = &sweep.silent;
                 visit.owed.retain(|keeper, _| !silent.contains(keeper));
                 if !visit.owed.is_empty() {
-                    return self.ask(turn);
+                    return self.ask(context);
                 }
             }
             if visit.sums.is_empty() {
-                self.judge(turn);
+                self.judge(context);
                 self.leave();
                 continue;
             }
@@ -302,7 +305,7 @@ impl Steward {
                 visit.prints = visit.print_parts(self.salt, &sweep.silent);
                 visit.silent = sweep.silent.len();
             }
-            let Some(next) = self.next_part(turn) else {
+            let Some(next) = self.next_part(context) else {
                 self.leave();
                 continue;
             };
@@ -316,23 +319,23 @@ impl Steward {
     }
 
     /// Asks whoever was not asked yet, or is late.
-    fn ask(&mut self, turn: &mut Turn<'_>) {
+    fn ask(&mut self, context: &mut Context<'_>) {
         let Some(sweep) = &mut self.sweep else { return };
         let Some(visit) = sweep.path.last_mut() else { return };
         for (keeper, owed) in &mut visit.owed {
-            if owed.again <= turn.now && owed.asked < ASKED {
-                owed.again = turn.now + turn.config.bid_timeout.times(1 << owed.asked);
+            if owed.again <= context.now && owed.asked < ASKED {
+                owed.again = context.now + context.config.bid_timeout.times(1 << owed.asked);
                 owed.asked += 1;
                 let (txn, range) = (sweep.txn, visit.range);
                 let request = CensusRequest { txn, group: self.group, range, salt: self.salt, after: owed.after };
-                turn.out.push((*keeper, Message::Census(request)));
+                context.out.push((*keeper, Message::Census(request)));
             }
         }
     }
 
     /// The next part of the range that has to be looked at.
-    fn next_part(&mut self, turn: &Turn<'_>) -> Option<Visit> {
-        let now = turn.now;
+    fn next_part(&mut self, context: &Context<'_>) -> Option<Visit> {
+        let now = context.now;
         let visit = self.sweep.as_mut()?.path.last_mut()?;
         let settled =
             self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::NOTHING)));
@@ -340,7 +343,7 @@ impl Steward {
             visit.next_part += 1;
             let print = visit.prints[part];
             let is_settled = print == settled[part].print && now < settled[part].again;
-            if print != 0 && is_settled && !self.levelling.wants(turn, &self.members, range) {
+            if print != 0 && is_settled && !self.levelling.wants(context, &self.members, range) {
                 settled[part].lacks.iter().for_each(|lacks| visit.lacks.add(lacks));
                 visit.again = visit.again.min(settled[part].again);
             } else if print != 0 {
@@ -377,22 +380,22 @@ impl Steward {
     }
 
     /// The sweep is over.
-    fn finish(&mut self, turn: &Turn<'_>) {
+    fn finish(&mut self, context: &Context<'_>) {
         let Some(sweep) = self.sweep.take() else { return };
         // Who was not suspected again has its copies meanwhile.
-        self.suspects.retain(|_, since| *since >= sweep.began || turn.now.since(*since) < settling(turn.config));
-        let is_due = |since: &Instant| *since <= turn.now;
+        self.suspects.retain(|_, since| *since >= sweep.began || context.now.since(*since) < settling(context.config));
+        let is_due = |since: &Instant| *since <= context.now;
         let open = !self.lacking.is_empty() || !self.orders.is_empty();
         let soon = open || self.suspects.values().any(is_due);
-        let interval = turn.config.census_interval;
-        let moves = self.levelling.finish(turn);
-        let pause = if soon || moves { settling(turn.config).min(interval) } else { interval };
+        let interval = context.config.census_interval;
+        let moves = self.levelling.finish(context);
+        let pause = if soon || moves { settling(context.config).min(interval) } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
-        self.next_sweep = turn.now + pause;
+        self.next_sweep = context.now + pause;
     }
 
     /// Everything that is held of a small range is known.
-    fn judge(&mut self, turn: &Turn<'_>) {
+    fn judge(&mut self, context: &Context<'_>) {
         let Some(mut visit) = self.sweep.as_mut().and_then(|sweep| sweep.path.pop()) else { return };
         let members = self.members.clone();
         let mut chunks: BTreeMap<ChunkId, Vec<(NodeId, Wanted)>> = BTreeMap::new();
@@ -400,9 +403,9 @@ impl Steward {
             copies.iter().for_each(|copy| chunks.entry(copy.id).or_default().push((*keeper, copy.wanted)));
         }
         for (id, copies) in chunks {
-            if turn.bug != Some(Bug::ForgetRange) || id.bytes()[0] < 0xc0 {
-                let copies = Copies { id, map: turn.map, members: &members, all: copies };
-                self.judge_chunk(turn, &mut visit, &copies);
+            if context.bug != Some(Bug::ForgetRange) || id.bytes()[0] < 0xc0 {
+                let copies = Copies { id, map: context.map, members: &members, all: copies };
+                self.judge_chunk(context, &mut visit, &copies);
             }
         }
         if let Some(sweep) = &mut self.sweep {
@@ -414,37 +417,37 @@ impl Steward {
     }
 
     /// All copies of a chunk are known, but for those of who is silent.
-    fn judge_chunk(&mut self, turn: &Turn<'_>, visit: &mut Visit, copies: &Copies<'_>) {
+    fn judge_chunk(&mut self, context: &Context<'_>, visit: &mut Visit, copies: &Copies<'_>) {
         let Some(sweep) = &self.sweep else { return };
         let (id, all_silent) = (copies.id, sweep.silent.iter().copied().filter(|silent| self.members.contains(silent)));
-        let silent: Vec<u16> = all_silent.filter_map(|silent| turn.map.domain(silent)).collect();
-        let surplus = Surplus::of(copies, turn.bug, |holder| self.levelling.goes(&id, holder));
-        let Some((wanted, goal)) = copies.lacking(turn.bug) else {
+        let silent: Vec<u16> = all_silent.filter_map(|silent| context.map.domain(silent)).collect();
+        let surplus = Surplus::of(copies, context.bug, |holder| self.levelling.goes(&id, holder));
+        let Some((wanted, goal)) = copies.lacking(context.bug) else {
             self.suspects.remove(&id);
             visit.lacks.strayed += u32::from(copies.stray());
             // Who is silent may be the only one that knows that more are wanted.
             let is_known = sweep.silent.is_empty();
             match surplus {
-                Some(surplus) if is_known => visit.again = visit.again.min(self.surplus.found(turn, id, surplus)),
+                Some(surplus) if is_known => visit.again = visit.again.min(self.surplus.found(context, id, surplus)),
                 Some(_) => self.surplus.forget(&id),
                 None => {
                     self.surplus.forget(&id);
                     if is_known {
-                        self.levelling.consider(turn, copies);
+                        self.levelling.consider(context, copies);
                     }
                 }
             }
             return;
         };
         let holders = copies.kept_for(wanted);
-        let domains = turn.map.count_domains(&holders);
+        let domains = context.map.count_domains(&holders);
         if goal.redundancy().is_met(domains) {
             visit.lacks.strayed += 1;
         } else {
             visit.lacks.count(domains);
         }
-        match surplus.filter(|_| turn.bug == Some(Bug::LetGoEarly)) {
-            Some(surplus) => visit.again = visit.again.min(self.surplus.found(turn, id, surplus)),
+        match surplus.filter(|_| context.bug == Some(Bug::LetGoEarly)) {
+            Some(surplus) => visit.again = visit.again.min(self.surplus.found(context, id, surplus)),
             None => self.surplus.forget(&id),
         }
         // Those that are silent may have it.
@@ -453,8 +456,8 @@ impl Steward {
         }
         visit.busy = true;
         let is_full = self.suspects.len() >= REMEMBERED;
-        let since = *self.suspects.entry(id).or_insert(turn.now);
-        if is_full || turn.now.since(since) >= settling(turn.config) {
+        let since = *self.suspects.entry(id).or_insert(context.now);
+        if is_full || context.now.since(since) >= settling(context.config) {
             self.suspects.remove(&id);
             let is_ordered = self.orders.values().any(|order| order.id == id);
             if !is_ordered && self.lacking.len() < REMEMBERED {
@@ -464,9 +467,9 @@ impl Steward {
     }
 
     /// Has chunks put, those with the fewest copies first.
-    fn order(&mut self, turn: &mut Turn<'_>) {
+    fn order(&mut self, context: &mut Context<'_>) {
         let late: Vec<TxnId> =
-            self.orders.iter().filter(|(_, order)| order.again <= turn.now).map(|(txn, _)| *txn).collect();
+            self.orders.iter().filter(|(_, order)| order.again <= context.now).map(|(txn, _)| *txn).collect();
         for txn in late {
             let Some(order) = self.orders.get_mut(&txn) else { continue };
             if order.asked >= ASKED {
@@ -474,8 +477,8 @@ impl Steward {
                 continue;
             }
             order.asked += 1;
-            order.again = turn.now + turn.config.bid_timeout;
-            turn.out.push((order.to, Message::Restore { txn, id: order.id, wanted: order.wanted }));
+            order.again = context.now + context.config.bid_timeout;
+            context.out.push((order.to, Message::Restore { txn, id: order.id, wanted: order.wanted }));
         }
         while self.orders.len() < AT_ONCE {
             let Some(((_, id), lacking)) = self.lacking.pop_first() else { break };
@@ -485,19 +488,13 @@ impl Steward {
             let weight = |holder| if txn.0.is_multiple_of(2) { 0 } else { open(holder) };
             let rank = |holder: &NodeId| (weight(*holder), mix(txn.0 ^ u64::from(holder.0)));
             let Some(to) = lacking.holders.iter().copied().min_by_key(rank) else { continue };
-            let again = turn.now + turn.config.bid_timeout;
-            turn.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
+            let again = context.now + context.config.bid_timeout;
+            context.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
             self.orders.insert(txn, Order { id, to, wanted: lacking.wanted, asked: 1, again });
         }
-        let Self { levelling, next_txn, .. } = self;
-        levelling.order(turn, self.orders.is_empty(), || txn_after(next_txn));
+        let Self { levelling, txns, .. } = self;
+        levelling.order(context, self.orders.is_empty(), || TxnId(txns.next_u64()));
     }
-}
-
-/// The transaction after the last.
-fn txn_after(last: &mut u64) -> TxnId {
-    *last = last.wrapping_add(1);
-    TxnId(mix(*last))
 }
 
 /// For how long a chunk may have too few copies before they are made: it may just be being put.

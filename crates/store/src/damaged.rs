@@ -22,7 +22,7 @@ pub(crate) struct Damaged {
     /// Those of them whose tombstone could not be written: the next start would find them here.
     unburied: BTreeSet<ChunkId>,
     /// Copies that the disk did not read when that was tried last: no proof of damage, and nothing to count on.
-    unread: BTreeSet<ChunkId>,
+    unreadable: BTreeSet<ChunkId>,
 }
 
 impl Damaged {
@@ -36,7 +36,7 @@ impl Damaged {
 
     /// A copy is here again, or nothing refers to the chunk any more.
     pub(crate) fn settle(&mut self, id: &ChunkId) -> bool {
-        self.unread.remove(id);
+        self.unreadable.remove(id);
         self.unburied.remove(id);
         self.ids.remove(id)
     }
@@ -51,14 +51,14 @@ impl Damaged {
     /// Whether the disk read a copy just now.
     pub(crate) fn note_read(&mut self, id: &ChunkId, well: bool) {
         if well {
-            self.unread.remove(id);
-        } else if self.unread.len() < REMEMBERED {
-            self.unread.insert(*id);
+            self.unreadable.remove(id);
+        } else if self.unreadable.len() < REMEMBERED {
+            self.unreadable.insert(*id);
         }
     }
 
     pub(crate) fn is_unread(&self, id: &ChunkId) -> bool {
-        self.unread.contains(id)
+        self.unreadable.contains(id)
     }
 
     pub(crate) fn contains(&self, id: &ChunkId) -> bool {

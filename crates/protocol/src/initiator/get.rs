@@ -495,6 +495,8 @@ impl Get {
         }
         if incoming.insert(header.offset, payload) > 0 {
             *repairs = 0;
+        } else {
+            context.event(Event::Ignored(IgnoredReason::Late));
         }
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
         let patience = context.lateness.patience(*repairs, context.config.late);

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::id::{ChunkId, NodeId};
-use crate::limits;
+
+/// Chunks whose holders an initiator remembers; the oldest is forgotten first.
+const REMEMBERED: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -19,7 +21,7 @@ impl Memory {
     pub(super) fn remember(&mut self, id: ChunkId, holders: Vec<NodeId>) {
         if self.holders.insert(id, holders.into_iter().collect()).is_none() {
             self.order.push_back(id);
-            if self.order.len() > limits::REMEMBERED {
+            if self.order.len() > REMEMBERED {
                 self.order.pop_front().map(|oldest| self.holders.remove(&oldest));
             }
         }
@@ -38,7 +40,7 @@ mod tests {
     fn the_oldest_is_forgotten() {
         let mut memory = Memory::default();
         let id = |n: usize| ChunkId::of_payload(&n.to_le_bytes());
-        for n in 0..=limits::REMEMBERED {
+        for n in 0..=REMEMBERED {
             memory.remember(id(n), vec![NodeId(n as u32)]);
             memory.remember(id(n), vec![NodeId(7)]);
         }

@@ -259,7 +259,7 @@ impl Initiator {
         let from = head.from;
         self.context.mark_reachable(from);
         if head.epoch > self.context.map.epoch && self.context.id.is_initiator() {
-            self.heard_of_map(from, head.epoch);
+            self.learn_of_map(from, head.epoch);
         }
         let txn = match &message {
             Message::MapRequest(request) => return self.send_map(from, head.epoch, *request),
@@ -314,7 +314,10 @@ impl Initiator {
 
     /// A target stops on purpose, or has been started: nobody waits for one that stops. That it is there is known from any message.
     fn presence(&mut self, from: NodeId, here: bool) {
-        if here || self.context.map.target(from).is_none() {
+        if self.context.map.target(from).is_none() {
+            return self.context.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
+        if here {
             return;
         }
         self.context.mark_down(from);

@@ -39,9 +39,9 @@ impl Initiator {
     }
 
     /// Another node uses a newer map.
-    pub(super) fn heard_of_map(&mut self, from: NodeId, epoch: Epoch) {
+    pub(super) fn learn_of_map(&mut self, from: NodeId, epoch: Epoch) {
         let context = &self.context;
-        let step = self.map_fetch.heard(context.now, from, epoch, context.config.late);
+        let step = self.map_fetch.note_epoch(context.now, from, epoch, context.config.late);
         self.fetch_map(step);
     }
 
@@ -59,7 +59,7 @@ impl Initiator {
     fn fetch_map(&mut self, step: Step) {
         match step {
             Step::Nothing => {}
-            Step::Ask(node, request) => self.context.send(Destination::Node(node), &request),
+            Step::Send(node, request) => self.context.send(Destination::Node(node), &request),
             Step::Whole(epoch, document) => self.context.event(Event::NewMap { epoch, document }),
             Step::InVain(epoch) => self.context.event(Event::NeedMap { epoch }),
             Step::Unsolicited => self.context.event(Event::Ignored(IgnoredReason::Late)),

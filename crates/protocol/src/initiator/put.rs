@@ -26,11 +26,13 @@ use crate::wire::{Ack, Answer, Bid, BusyWindows, ByteRange, Granted, Grants, Mes
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
+/// Times a put negotiates before it fails, those not counted in which targets were only busy.
+const ROUNDS: u8 = 200;
 /// Rounds of a put before it counts without those who are down: a target that is back answers by then.
 const ASKED: u8 = 3;
 /// Rounds that ask the leader of the group before the group itself is asked. What a member refused, its leader knows better
 /// the next time.
-const LED: u8 = 3;
+const LEADER_ROUNDS: u8 = 3;
 
 #[derive(Debug)]
 pub(super) struct Put {
@@ -92,7 +94,7 @@ struct Progress {
     /// Targets that have no room: not asked again by this put.
     full: Vec<NodeId>,
     rounds: u32,
-    /// Rounds that count against [`limits::ROUNDS`]: not those in which targets only had no window free yet.
+    /// Rounds that count against [`ROUNDS`]: not those in which targets only had no window free yet.
     counted: u8,
     /// Whether payload was sent.
     sent: bool,
@@ -144,7 +146,7 @@ impl Put {
     /// Begins to put a chunk.
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
-        let left = if job.removal { 0 } else { LED };
+        let left = if job.removal { 0 } else { LEADER_ROUNDS };
         let goal = job.goal(context);
         let mut put = Self {
             txn,
@@ -266,7 +268,7 @@ impl Put {
             context.config.transport.is_common() && context.multicast() && pieces <= context.map.most_addressed();
         // For one transfer: several need not follow each other at once.
         let length = Span::of_transfer(u64::from(self.size()), context.config.link_rate);
-        let stretch = if once { context.stretch(length) } else { context.config.stretch_h * pieces as u16 };
+        let stretch = if once { context.config.stretch_m } else { context.config.stretch_h * pieces as u16 };
         let earliest = context.uplink.place(context.now, length).0.since(context.now).max(context.lead());
         PutRequest {
             txn: self.txn,
@@ -528,7 +530,7 @@ impl Put {
             if self.finish_if_enough(context) == Step::Over {
                 return Step::Over;
             }
-            if self.progress.counted >= limits::ROUNDS || self.lacks_space(context) || self.lacks_domains(context) {
+            if self.progress.counted >= ROUNDS || self.lacks_space(context) || self.lacks_domains(context) {
                 return self.give_up(context);
             }
             context.uplink.remove(self.txn);
@@ -551,7 +553,7 @@ impl Put {
         match &self.phase {
             Phase::Asking { .. } => self.choose(context, true),
             Phase::Resting { until } if context.now >= *until => {
-                if self.progress.counted >= limits::ROUNDS || self.lacks_domains(context) {
+                if self.progress.counted >= ROUNDS || self.lacks_domains(context) {
                     return self.give_up(context);
                 }
                 self.ask(context);

@@ -9,7 +9,7 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies::Copies;
-use super::{ASKED, Bug, REMEMBERED, Turn};
+use super::{ASKED, Bug, Context, REMEMBERED};
 use crate::census::IdRange;
 use crate::id::{ChunkId, NodeId, TxnId};
 use crate::redundancy::Wanted;
@@ -71,18 +71,18 @@ pub(super) struct Levelling {
 
 impl Levelling {
     /// A sweep begins: members say how full they are. `may` says whether nothing else is to be done in the group.
-    pub(super) fn begin(&mut self, turn: &mut Turn<'_>, members: &[NodeId], txn: TxnId, may: bool) {
+    pub(super) fn begin(&mut self, context: &mut Context<'_>, members: &[NodeId], txn: TxnId, may: bool) {
         if self.fills.len() == members.len() {
             self.last = core::mem::take(&mut self.fills);
         }
         self.fills.clear();
         // Of what the first sweep will find nothing is known.
         let may = may && self.question.is_some();
-        (self.question, self.began, self.plan, self.may) = (Some(txn), turn.now, None, may);
-        let longest = turn.config.give_up.times(4);
-        self.moved.retain(|_, (_, at)| turn.now.since(*at) < longest);
-        self.full.retain(|_, until| *until > turn.now);
-        turn.out.extend(members.iter().map(|member| (*member, Message::Fill { txn })));
+        (self.question, self.began, self.plan, self.may) = (Some(txn), context.now, None, may);
+        let longest = context.config.give_up.times(4);
+        self.moved.retain(|_, (_, at)| context.now.since(*at) < longest);
+        self.full.retain(|_, until| *until > context.now);
+        context.out.extend(members.iter().map(|member| (*member, Message::Fill { txn })));
     }
 
     /// A member says how full it is. Whether it was asked.
@@ -96,18 +96,18 @@ impl Levelling {
 
     /// What may move in this sweep: asked first when all that is held of the range of all ids is known. Who has not said by then how
     /// full it is does so in the next sweep.
-    fn prepare(&mut self, turn: &Turn<'_>, members: &[NodeId]) {
+    fn prepare(&mut self, context: &Context<'_>, members: &[NodeId]) {
         if self.plan.is_some() {
             return;
         }
         let is_idle = self.planned.is_empty() && self.orders.is_empty() && self.moved.len() < REMEMBERED;
         let known = self.fills.len() == members.len();
-        if !self.may || !is_idle || !known || turn.now < self.rest_until {
+        if !self.may || !is_idle || !known || context.now < self.rest_until {
             self.plan = Some(None);
             return;
         }
         let full: Vec<NodeId> = self.full.keys().copied().collect();
-        let plan = Plan::new(turn, members, &self.fills, &full, &mut self.outliers);
+        let plan = Plan::new(context, members, &self.fills, &full, &mut self.outliers);
         self.plan = Some(plan.is_open().then_some(plan));
     }
 
@@ -117,14 +117,14 @@ impl Levelling {
     }
 
     /// Whether the chunks in this range are to be looked at.
-    pub(super) fn wants(&mut self, turn: &Turn<'_>, members: &[NodeId], range: IdRange) -> bool {
-        self.prepare(turn, members);
+    pub(super) fn wants(&mut self, context: &Context<'_>, members: &[NodeId], range: IdRange) -> bool {
+        self.prepare(context, members);
         range.end() > self.seen && self.is_looking()
     }
 
     /// A chunk has its copies, and no others: whether one is to move.
-    pub(super) fn consider(&mut self, turn: &Turn<'_>, copies: &Copies<'_>) {
-        self.prepare(turn, copies.members);
+    pub(super) fn consider(&mut self, context: &Context<'_>, copies: &Copies<'_>) {
+        self.prepare(context, copies.members);
         if let Some((_, at)) = self.moved.get(&copies.id) {
             // Otherwise who has copies may have been asked before it was moved.
             if *at >= self.began {
@@ -136,7 +136,7 @@ impl Levelling {
             return;
         }
         let Some(plan) = self.plan.as_mut().and_then(Option::as_mut) else { return };
-        if let Some((from, to, wanted)) = plan.choose(copies, turn.bug) {
+        if let Some((from, to, wanted)) = plan.choose(copies, context.bug) {
             self.planned.insert(copies.id, Moving { from, to, wanted });
             self.chosen = true;
         }
@@ -154,13 +154,13 @@ impl Levelling {
     }
 
     /// The sweep is over. Whether the next is to follow soon.
-    pub(super) fn finish(&mut self, turn: &Turn<'_>) -> bool {
+    pub(super) fn finish(&mut self, context: &Context<'_>) -> bool {
         if self.is_looking() {
             // All ids behind those that were seen before were looked at.
             self.seen = 0;
             if !core::mem::take(&mut self.chosen) {
                 self.rests = (self.rests + 1).min(RESTS);
-                self.rest_until = turn.now + turn.config.census_interval.times(1 << self.rests);
+                self.rest_until = context.now + context.config.census_interval.times(1 << self.rests);
                 return false;
             }
         }
@@ -171,11 +171,11 @@ impl Levelling {
     }
 
     /// Has chunks put, while nothing has too few copies.
-    pub(super) fn order(&mut self, turn: &mut Turn<'_>, may: bool, mut new_txn: impl FnMut() -> TxnId) {
-        let now = turn.now;
+    pub(super) fn order(&mut self, context: &mut Context<'_>, may: bool, mut new_txn: impl FnMut() -> TxnId) {
+        let now = context.now;
         for (txn, order) in self.orders.iter_mut().filter(|(_, order)| order.again <= now) {
             if order.asked < ASKED {
-                order.ask(turn, *txn);
+                order.ask(context, *txn);
             } else {
                 order.asked += 1;
             }
@@ -183,8 +183,8 @@ impl Levelling {
         self.orders.retain(|_, order| order.asked <= ASKED);
         while may && self.orders.len() < AT_ONCE {
             let Some((id, moving)) = self.planned.pop_first() else { return };
-            let (txn, mut order) = (new_txn(), Order { id, moving, asked: 0, again: turn.now });
-            order.ask(turn, txn);
+            let (txn, mut order) = (new_txn(), Order { id, moving, asked: 0, again: context.now });
+            order.ask(context, txn);
             self.orders.insert(txn, order);
         }
     }
@@ -194,18 +194,18 @@ impl Levelling {
     }
 
     /// What a holder says of a chunk that it was to put. Whether this is an answer to that.
-    pub(super) fn acked(&mut self, turn: &Turn<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
+    pub(super) fn acked(&mut self, context: &Context<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
         let Some(order) = self.orders.get_mut(&txn).filter(|order| order.moving.from == from) else { return false };
         if ack == Ack::Pending {
             order.asked = 0;
-            order.again = turn.now + turn.config.late.times(8);
+            order.again = context.now + context.config.late.times(8);
             return true;
         }
         let (id, moving) = (order.id, order.moving);
         self.orders.remove(&txn);
         match ack {
-            Ack::Durable => drop(self.moved.insert(id, (moving.from, turn.now))),
-            Ack::NoSpace => drop(self.full.insert(moving.to, turn.now + again(turn.config.census_interval))),
+            Ack::Durable => drop(self.moved.insert(id, (moving.from, context.now))),
+            Ack::NoSpace => drop(self.full.insert(moving.to, context.now + again(context.config.census_interval))),
             _ => {}
         }
         true
@@ -227,10 +227,10 @@ fn again(interval: Span) -> Span {
 }
 
 impl Order {
-    fn ask(&mut self, turn: &mut Turn<'_>, txn: TxnId) {
+    fn ask(&mut self, context: &mut Context<'_>, txn: TxnId) {
         self.asked += 1;
-        self.again = turn.now + turn.config.bid_timeout;
+        self.again = context.now + context.config.bid_timeout;
         let Moving { from, to, wanted } = self.moving;
-        turn.out.push((from, Message::Move { txn, id: self.id, wanted, to }));
+        context.out.push((from, Message::Move { txn, id: self.id, wanted, to }));
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies::Copies;
-use super::{ASKED, AT_ONCE, Bug, REMEMBERED, Turn};
+use super::{ASKED, AT_ONCE, Bug, Context, REMEMBERED};
 use crate::id::{ChunkId, NodeId, TxnId};
 use crate::redundancy::Wanted;
 use crate::time::{Instant, Span};
@@ -73,30 +73,30 @@ pub(super) struct AllSurplus {
 
 /// How long all copies that stay have to be known before another goes. Whoever reads or lists meanwhile asks one target after the
 /// other: he might ask one before its copy was made, and the other after its copy went. None of that takes longer than this.
-fn patience(turn: &Turn<'_>) -> Span {
-    let longest = turn.config.give_up;
-    if turn.bug == Some(Bug::LetGoAtOnce) { Span::ZERO } else { longest + longest.div(8) }
+fn patience(context: &Context<'_>) -> Span {
+    let longest = context.config.give_up;
+    if context.bug == Some(Bug::LetGoAtOnce) { Span::ZERO } else { longest + longest.div(8) }
 }
 
 impl AllSurplus {
     /// A chunk has these copies, of which some may go. When it is to be looked at again.
-    pub(super) fn found(&mut self, turn: &Turn<'_>, id: ChunkId, surplus: Surplus) -> Instant {
+    pub(super) fn found(&mut self, context: &Context<'_>, id: ChunkId, surplus: Surplus) -> Instant {
         if self.open.values().any(|open| open.id == id) || self.due.contains_key(&id) {
-            return turn.now + turn.config.census_interval;
+            return context.now + context.config.census_interval;
         }
         let is_full = self.since.len() >= REMEMBERED || self.due.len() >= REMEMBERED;
-        let patience = patience(turn);
+        let patience = patience(context);
         if is_full && !self.since.contains_key(&id) {
             // What is not looked at any more may be remembered.
-            self.since.retain(|_, since| turn.now.since(*since) < patience.times(4));
-            return turn.now + patience;
+            self.since.retain(|_, since| context.now.since(*since) < patience.times(4));
+            return context.now + patience;
         }
-        let due = *self.since.entry(id).or_insert(turn.now) + patience;
-        if due > turn.now {
+        let due = *self.since.entry(id).or_insert(context.now) + patience;
+        if due > context.now {
             return due;
         }
         self.due.insert(id, surplus);
-        turn.now + turn.config.census_interval
+        context.now + context.config.census_interval
     }
 
     /// A chunk has no copies that may go.
@@ -110,48 +110,55 @@ impl AllSurplus {
     }
 
     /// Asks again whoever is late, and begins with those that are due.
-    pub(super) fn wake(&mut self, turn: &mut Turn<'_>, new_txn: impl FnMut() -> TxnId) {
-        let now = turn.now;
+    pub(super) fn wake(&mut self, context: &mut Context<'_>, new_txn: impl FnMut() -> TxnId) {
+        let now = context.now;
         for (txn, open) in self.open.iter_mut().filter(|(_, open)| open.again <= now) {
-            open.ask(turn, *txn);
+            open.ask(context, *txn);
         }
         self.open.retain(|_, open| open.asked <= ASKED);
-        self.begin(turn, new_txn);
+        self.begin(context, new_txn);
     }
 
     /// Begins with those that are due.
-    pub(super) fn begin(&mut self, turn: &mut Turn<'_>, mut new_txn: impl FnMut() -> TxnId) {
+    pub(super) fn begin(&mut self, context: &mut Context<'_>, mut new_txn: impl FnMut() -> TxnId) {
         while self.open.len() < AT_ONCE {
             let Some((id, surplus)) = self.due.pop_first() else { return };
             self.since.remove(&id);
             let (step, noted, owed) = (Step::Note, BTreeMap::new(), surplus.go.iter().copied().collect());
-            let mut open = Open { id, surplus, step, noted, owed, asked: 0, again: turn.now };
+            let mut open = Open { id, surplus, step, noted, owed, asked: 0, again: context.now };
             let txn = new_txn();
-            open.ask(turn, txn);
+            open.ask(context, txn);
             self.open.insert(txn, open);
         }
     }
 
     /// Somebody who has one too many noted a moment. Whether he was asked to.
-    pub(super) fn noted(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, note: u64, next: TxnId) -> bool {
+    pub(super) fn noted(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        txn: TxnId,
+        note: u64,
+        next: TxnId,
+    ) -> bool {
         let Some(open) = self.open.get_mut(&txn) else { return false };
         if !open.owed.remove(&from) {
             return false;
         }
         open.noted.insert(from, note);
-        self.go_on(turn, txn, next);
+        self.go_on(context, txn, next);
         true
     }
 
     /// An answer that is none of the chunks that are to be put. Whether it was asked for.
-    pub(super) fn acked(&mut self, turn: &mut Turn<'_>, from: NodeId, txn: TxnId, ack: Ack, next: TxnId) -> bool {
+    pub(super) fn acked(&mut self, context: &mut Context<'_>, from: NodeId, txn: TxnId, ack: Ack, next: TxnId) -> bool {
         let Some(open) = self.open.get_mut(&txn).filter(|open| open.owed.contains(&from)) else { return false };
         match (&open.step, ack) {
             // It is asked again.
             (_, Ack::Pending) => {}
             (Step::Promise, Ack::Durable) | (Step::LetGo, _) => {
                 open.owed.remove(&from);
-                self.go_on(turn, txn, next);
+                self.go_on(context, txn, next);
             }
             // What was to stay is not there.
             (Step::Promise | Step::Note, _) => drop(self.open.remove(&txn)),
@@ -159,11 +166,11 @@ impl AllSurplus {
         true
     }
 
-    fn go_on(&mut self, turn: &mut Turn<'_>, txn: TxnId, next: TxnId) {
+    fn go_on(&mut self, context: &mut Context<'_>, txn: TxnId, next: TxnId) {
         let Some(mut open) = self.open.remove(&txn) else { return };
         if open.owed.is_empty() {
             (open.step, open.owed) = match open.step {
-                Step::Note if turn.bug == Some(Bug::TrustCount) => {
+                Step::Note if context.bug == Some(Bug::TrustCount) => {
                     (Step::LetGo, open.surplus.go.iter().copied().collect())
                 }
                 Step::Note => (Step::Promise, open.surplus.stay.keys().copied().collect()),
@@ -171,7 +178,7 @@ impl AllSurplus {
                 Step::LetGo => return,
             };
             open.asked = 0;
-            open.ask(turn, next);
+            open.ask(context, next);
             self.open.insert(next, open);
         } else {
             self.open.insert(txn, open);
@@ -181,9 +188,9 @@ impl AllSurplus {
 
 impl Open {
     /// Asks whoever owes an answer, if that was not done too often.
-    fn ask(&mut self, turn: &mut Turn<'_>, txn: TxnId) {
+    fn ask(&mut self, context: &mut Context<'_>, txn: TxnId) {
         self.asked += 1;
-        self.again = turn.now + turn.config.bid_timeout.times(self.asked.into());
+        self.again = context.now + context.config.bid_timeout.times(self.asked.into());
         if self.asked > ASKED {
             return;
         }
@@ -197,7 +204,7 @@ impl Open {
                 }
                 Step::LetGo => Message::Surplus { txn, id, wanted, note: self.noted.get(to).copied() },
             };
-            turn.out.push((*to, message));
+            context.out.push((*to, message));
         }
     }
 }

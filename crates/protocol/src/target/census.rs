@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::health::Health;
 use crate::id::{Epoch, GroupId};
 use crate::rng::mix;
-use crate::steward::{Steward, Turn};
+use crate::steward::{Context, Steward};
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, CensusRequest, Fill};
 
@@ -25,7 +25,7 @@ struct Stewardship {
     /// Members that are to be the steward rather than this one.
     before: Vec<NodeId>,
     /// When one of these asked last what is held.
-    heard: Instant,
+    asked_at: Instant,
     steward: Option<Box<Steward>>,
 }
 
@@ -33,12 +33,12 @@ impl Stewardship {
     fn new(group: GroupId, own: NodeId, members: impl Iterator<Item = NodeId>, now: Instant) -> Self {
         let rank = |node: NodeId| mix(u64::from(group.0) << 32 ^ u64::from(node.0));
         let before = members.filter(|member| rank(*member) < rank(own)).collect();
-        Self { group, before, heard: now, steward: None }
+        Self { group, before, asked_at: now, steward: None }
     }
 
     /// When this target becomes the steward, if nobody does who is to be it rather. Whoever is, asks at least once in an interval.
     fn due(&self, config: &Config) -> Instant {
-        self.heard + config.census_interval.times(u64::from(config.steward_after) * self.before.len() as u64)
+        self.asked_at + config.census_interval.times(u64::from(config.steward_after) * self.before.len() as u64)
     }
 
     fn next_deadline(&self, config: &Config) -> Instant {
@@ -77,10 +77,10 @@ impl Target {
                 continue;
             }
             if group.steward.is_none() {
-                let seed = self.setup.seed ^ mix(self.now.as_nanos() ^ u64::from(group.group.0));
+                let seed = self.secrets.next_u64();
                 group.steward = Some(Box::new(Steward::new(group.group, &self.setup.map, seed, self.now)));
             }
-            self.with_steward(nth, |steward, turn| steward.wake(turn));
+            self.with_steward(nth, |steward, context| steward.wake(context));
         }
     }
 
@@ -92,22 +92,22 @@ impl Target {
         self.census = Census { epoch: Some(map.epoch), groups };
     }
 
-    fn with_steward<R>(&mut self, nth: usize, act: impl FnOnce(&mut Steward, &mut Turn<'_>) -> R) -> Option<R> {
+    fn with_steward<R>(&mut self, nth: usize, act: impl FnOnce(&mut Steward, &mut Context<'_>) -> R) -> Option<R> {
         let steward = self.census.groups.get_mut(nth)?.steward.as_mut()?;
         let bug = match self.setup.bug {
             Some(Bug::Steward(bug)) => Some(bug),
             _ => None,
         };
-        let mut turn = Turn { now: self.now, map: &self.setup.map, config: &self.config, bug, out: Vec::new() };
-        let result = act(steward, &mut turn);
-        for (to, message) in turn.out {
+        let mut context = Context { now: self.now, map: &self.setup.map, config: &self.config, bug, out: Vec::new() };
+        let result = act(steward, &mut context);
+        for (to, message) in context.out {
             self.tell(to, &message);
         }
         Some(result)
     }
 
     /// Offers an answer to the stewards of this target, one after the other, until one of them has asked for it.
-    fn a_steward_takes(&mut self, take: impl Fn(&mut Steward, &mut Turn<'_>) -> bool) -> bool {
+    fn a_steward_takes(&mut self, take: impl Fn(&mut Steward, &mut Context<'_>) -> bool) -> bool {
         (0..self.census.groups.len()).any(|nth| self.with_steward(nth, &take).unwrap_or(false))
     }
 
@@ -139,7 +139,7 @@ impl Target {
         if let Some(group) = self.census.groups.iter_mut().find(|group| group.group == request.group)
             && group.before.contains(&from)
         {
-            group.heard = self.now;
+            group.asked_at = self.now;
             group.steward = None;
         }
         let CensusRequest { txn, group, range, salt, after } = request;
@@ -158,7 +158,7 @@ impl Target {
     /// Somebody says what he holds.
     pub(super) fn counted(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, holding: &Holding) {
         let is_current = epoch == self.setup.map.epoch;
-        let taken = is_current && self.a_steward_takes(|steward, turn| steward.counted(turn, from, txn, holding));
+        let taken = is_current && self.a_steward_takes(|steward, context| steward.counted(context, from, txn, holding));
         if !taken {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
@@ -166,7 +166,7 @@ impl Target {
 
     /// Somebody noted a moment, of whose copies one is to go.
     pub(super) fn noted(&mut self, from: NodeId, txn: TxnId, note: u64) {
-        if !self.a_steward_takes(|steward, turn| steward.noted(turn, from, txn, note)) {
+        if !self.a_steward_takes(|steward, context| steward.noted(context, from, txn, note)) {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
     }
@@ -180,6 +180,6 @@ impl Target {
 
     /// Whether it is a steward of this target for whom an answer is.
     pub(super) fn order_acked(&mut self, from: NodeId, txn: TxnId, ack: Ack) -> bool {
-        self.a_steward_takes(|steward, turn| steward.acked(turn, from, txn, ack))
+        self.a_steward_takes(|steward, context| steward.acked(context, from, txn, ack))
     }
 }

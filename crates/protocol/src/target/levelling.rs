@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use super::{ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId};
 use crate::id::Epoch;
-use crate::limits;
 use crate::redundancy::Wanted;
 use crate::time::Instant;
 use crate::wire::{Fill, Usage};
+
+/// Copies of which a target remembers that they are about to go, as it has put others elsewhere.
+const LEAVING: usize = 16_384;
 
 /// The copies that are about to go, as others were put elsewhere instead: stewards count them no more, or they would have more moved
 /// than is needed until these are gone.
@@ -20,7 +22,7 @@ pub(super) struct Leaving {
 impl Leaving {
     pub(super) fn leave(&mut self, id: ChunkId, bytes: u64, now: Instant) {
         self.stay(&id);
-        if self.copies.len() < limits::LEAVING {
+        if self.copies.len() < LEAVING {
             self.copies.insert(id, (bytes, now));
             self.bytes += bytes;
         }

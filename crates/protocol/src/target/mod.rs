@@ -48,12 +48,17 @@ use crate::machine::{
     WriteFailure,
 };
 use crate::map_fetch::MapFetch;
+use crate::rng::Unguessable;
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
 use crate::wire::{
     Ack, Answer, Bid, DataHeader, Granted, Head, Leading, Message, OfferedWindow, PutRequest, Repair, Seek,
     decode_message, encode_message, is_data,
 };
+
+/// Attempts to find a quiet moment, at eighths of the interval, before a scrub takes its turn on a busy target: none is put off
+/// for longer than the interval.
+const SCRUB_ATTEMPTS: u8 = 8;
 
 /// The target machine. What every input needs comes first, then what a copy on its way in needs: where there are many thousands,
 /// as in a simulation, none is in a cache, and each line of memory that is touched is waited for.
@@ -70,6 +75,10 @@ pub struct Target {
     lead_due: Option<Instant>,
     next_op: u64,
     setup: Setup,
+    /// Where all that nobody may guess comes from: transactions of its own, and the seeds of machines that it makes.
+    secrets: Unguessable,
+    /// Says which of its lives this is, to those who got a note in an earlier one.
+    life: u32,
     /// Whether a write failed: then the disk takes no more, but what it can still read is served.
     disk_failed: bool,
     marks: Marks,
@@ -116,6 +125,8 @@ impl Target {
     #[must_use]
     pub fn new(setup: Setup, config: impl Into<Arc<Config>>) -> Self {
         let config = config.into();
+        let mut secrets = Unguessable::new(setup.seed);
+        let life = secrets.next_u64() as u32;
         let scrub_at = if config.scrub_interval == Span::ZERO { Instant::FAR } else { Instant::ZERO };
         Self {
             link: Rate::new(config.link_rate),
@@ -126,6 +137,8 @@ impl Target {
             busy: None,
             accept_rate: AcceptRate::default(),
             setup,
+            secrets,
+            life,
             config,
             out: VecDeque::new(),
             now: Instant::ZERO,
@@ -342,6 +355,7 @@ impl Target {
             // The window expired before it was accepted: say so at once, rather than let the transfer run late.
             self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
         }
+        // What else comes here was sent to all who were asked, and names others.
     }
 
     fn done(&mut self, op: OpId, completion: Completion) {
@@ -448,9 +462,9 @@ impl Target {
     /// Verifies a stretch of what is on disk when nothing else goes on; on a target that is always busy, after some looks
     /// for such a moment, in its turn with what is. It is short, and bids say what it takes.
     fn scrub(&mut self) {
-        if self.in_progress() > 0 && self.scrub_attempts < limits::SCRUB_ATTEMPTS {
+        if self.in_progress() > 0 && self.scrub_attempts < SCRUB_ATTEMPTS {
             self.scrub_attempts += 1;
-            let pause = self.config.scrub_interval.div(u64::from(limits::SCRUB_ATTEMPTS));
+            let pause = self.config.scrub_interval.div(u64::from(SCRUB_ATTEMPTS));
             self.scrub_at = self.now + pause.max(Span::from_nanos(1));
             return;
         }

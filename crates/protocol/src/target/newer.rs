@@ -20,8 +20,8 @@ impl Target {
     }
 
     /// Another node uses a newer map.
-    pub(super) fn heard_of_map(&mut self, from: NodeId, epoch: Epoch) {
-        let step = self.map_fetch.heard(self.now, from, epoch, self.config.late);
+    pub(super) fn learn_of_map(&mut self, from: NodeId, epoch: Epoch) {
+        let step = self.map_fetch.note_epoch(self.now, from, epoch, self.config.late);
         self.fetch_map(step);
     }
 
@@ -38,7 +38,7 @@ impl Target {
     fn fetch_map(&mut self, step: Step) {
         match step {
             Step::Nothing => {}
-            Step::Ask(node, request) => self.send(node, &request),
+            Step::Send(node, request) => self.send(node, &request),
             Step::Whole(epoch, document) => self.event(Event::NewMap { epoch, document }),
             Step::InVain(epoch) => self.event(Event::NeedMap { epoch }),
             Step::Unsolicited => self.event(Event::Ignored(IgnoredReason::Late)),

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::witness::witnesses_of;
-use super::{Head, Input, Message, NodeId, Target};
+use super::{Event, Head, IgnoredReason, Input, Message, NodeId, Target};
 use crate::time::Instant;
 
 /// Places for initiators that are told; each has the one that its id says. Who is not told finds out by itself.
 const TOLD: usize = 64;
 
-/// Who was heard, and who has left.
+/// Which initiators were heard, and which targets have left.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    heard: Vec<Option<NodeId>>,
+    initiators: Vec<Option<NodeId>>,
     left: BTreeMap<NodeId, Instant>,
 }
 
@@ -22,8 +22,8 @@ impl Presence {
     /// Something came from a node.
     pub(super) fn hear(&mut self, from: NodeId) {
         if from.is_initiator() {
-            self.heard.resize(TOLD, None);
-            self.heard[from.0 as usize % TOLD] = Some(from);
+            self.initiators.resize(TOLD, None);
+            self.initiators[from.0 as usize % TOLD] = Some(from);
         } else if !self.left.is_empty() {
             self.left.remove(&from);
         }
@@ -42,7 +42,7 @@ impl Target {
         let groups = map.group_ids().map(|group| map.members(group).map(|member| member.id).collect::<Vec<NodeId>>());
         let mut neighbours: BTreeSet<NodeId> = groups.filter(|members| members.contains(&own)).flatten().collect();
         neighbours.extend(witnesses_of(own, map));
-        let initiators: Vec<NodeId> = self.presence.heard.iter().copied().flatten().collect();
+        let initiators: Vec<NodeId> = self.presence.initiators.iter().copied().flatten().collect();
         let message = Message::Presence { here };
         let told = neighbours.into_iter().filter(|node| *node != own).chain(initiators);
         told.for_each(|node| self.send(node, &message));
@@ -51,7 +51,7 @@ impl Target {
     /// What is known from any message: that its sender is there, and how new its map is.
     pub(super) fn hear(&mut self, head: &Head) {
         if head.epoch > self.setup.map.epoch {
-            self.heard_of_map(head.from, head.epoch);
+            self.learn_of_map(head.from, head.epoch);
         }
         self.marks.note_epoch(head.epoch);
         self.presence.hear(head.from);
@@ -59,7 +59,10 @@ impl Target {
 
     /// Another target stops, or has been started.
     pub(super) fn presence(&mut self, from: NodeId, here: bool, datagram: &Bytes) {
-        if !here && self.setup.map.target(from).is_some() {
+        if self.setup.map.target(from).is_none() {
+            return self.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
+        if !here {
             self.presence.left.insert(from, self.now);
             // What is put again from here does not wait for it either.
             let arrived = self.arrived;

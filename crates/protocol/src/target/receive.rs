@@ -399,6 +399,9 @@ impl Target {
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.claim.is_reserved());
         let size = r.incoming.size();
+        if !news {
+            self.event(Event::Ignored(IgnoredReason::Late));
+        }
         // Before the next quantum the sender waits, as its rate wants it. Its datagrams may be smaller than ours.
         let per_datagram = payload.len().min(self.config.per_datagram);
         let step = at_once(self.config.quantum, per_datagram);

@@ -18,6 +18,9 @@ use crate::time::{Instant, Span};
 use crate::transport::{Selection, Transport};
 use crate::wire::HealthReport;
 
+/// Of the [chunks that it puts](limits::RESTORES), those that only move to emptier targets, as there are enough copies.
+const MOVES: usize = 4;
+
 /// The initiator that puts what this target has, and what it was told to put.
 #[derive(Debug)]
 pub(super) struct Restoring {
@@ -72,7 +75,7 @@ impl Restoring {
 
     /// Whether there is room for another one. What has too few copies goes before what only moves.
     fn has_place(&self, moves: bool) -> bool {
-        self.jobs.len() < limits::RESTORES && (!moves || self.moving() < limits::MOVES)
+        self.jobs.len() < limits::RESTORES && (!moves || self.moving() < MOVES)
     }
 }
 
@@ -87,7 +90,7 @@ impl Target {
     pub(super) fn restore(&mut self, from: NodeId, txn: TxnId, id: ChunkId, wanted: Wanted, to: Option<NodeId>) {
         let restoring = match &mut self.restoring {
             Some(restoring) => restoring,
-            none => none.insert(Box::new(Restoring::new(&self.setup, &self.config))),
+            none => none.insert(Box::new(Restoring::new(&self.setup, &self.config, self.secrets.next_u64()))),
         };
         let is_new = match restoring.job_of(&id) {
             Some(job) => {
@@ -272,7 +275,7 @@ impl Target {
 }
 
 impl Restoring {
-    fn new(setup: &super::Setup, config: &Arc<Config>) -> Self {
+    fn new(setup: &super::Setup, config: &Arc<Config>, seed: u64) -> Self {
         // It asks the group itself: the leader may be this target.
         let transport = config.transport;
         let selection = if transport.selection == Selection::Leader { Selection::Bids } else { transport.selection };
@@ -282,7 +285,7 @@ impl Restoring {
             ..Config::clone(config)
         };
         let multicast = config.multicast;
-        let initiator = Initiator::new(setup.id, setup.map.clone(), config, setup.seed).with_multicast(multicast);
+        let initiator = Initiator::new(setup.id, setup.map.clone(), config, seed).with_multicast(multicast);
         Self { initiator, jobs: BTreeMap::new(), next: 1, to_read: VecDeque::new(), reading: None }
     }
 }

@@ -3,7 +3,6 @@
 use super::{Ack, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId, WriteFailure};
 use crate::id::Epoch;
 use crate::redundancy::Wanted;
-use crate::rng::mix;
 
 impl Target {
     /// A steward says that the copy here is one too many: from now on it is noted who is promised it, and with such a `note` it goes,
@@ -19,7 +18,7 @@ impl Target {
             // Others may be in the group.
             return self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
-        let life = mix(self.setup.seed) as u32;
+        let life = self.life;
         let Some(note) = note else {
             if let Some(mark) = self.marks.next() {
                 let note = u64::from(life) << 32 | u64::from(mark);

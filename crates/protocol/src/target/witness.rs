@@ -22,7 +22,6 @@ pub(super) struct Watch {
     epoch: Option<Epoch>,
     watched: BTreeMap<NodeId, Watched>,
     next: Instant,
-    asked: u64,
 }
 
 #[derive(Debug)]
@@ -115,15 +114,14 @@ impl Target {
             self.look_up_watched();
         }
         self.watch.next = self.now + interval;
-        let (now, seed) = (self.now, self.setup.seed);
+        let now = self.now;
         let mut questions = Vec::with_capacity(self.watch.watched.len());
         for (id, watched) in &mut self.watch.watched {
             if watched.missed == 0 {
                 watched.since = now;
             }
             watched.missed = watched.missed.saturating_add(1);
-            self.watch.asked += 1;
-            watched.txn = TxnId(mix(seed ^ mix(self.watch.asked ^ 0x7769_746e)));
+            watched.txn = TxnId(self.secrets.next_u64());
             questions.push((*id, watched.txn));
         }
         for (id, txn) in questions {

@@ -25,6 +25,8 @@ const CHALLENGE: u8 = 0x40;
 const PROOF: u8 = 0x41;
 const REFUSAL: u8 = 0x42;
 const AGAIN: u8 = 0x43;
+/// Messages that a session can send again: its last.
+const RECENT_MESSAGES: usize = 64;
 
 /// What an arrived datagram is good for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +78,7 @@ impl Session {
     pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64) -> Self {
         let rng = Rng::new(seed);
         let (id, peers) = (rng.fork(1).next_u64(), Peers::new(rng.fork(2)));
-        let (recent, answered) = (VecDeque::with_capacity(limits::RECENT_MESSAGES), BTreeMap::new());
+        let (recent, answered) = (VecDeque::with_capacity(RECENT_MESSAGES), BTreeMap::new());
         Self { key, cluster, node, id, sequence: 0, recent, answered, peers }
     }
 
@@ -91,7 +93,7 @@ impl Session {
     #[must_use]
     pub fn seal(&mut self, message: &[u8]) -> Bytes {
         let sealed = self.seal_unrepeated(message);
-        if self.recent.len() >= limits::RECENT_MESSAGES {
+        if self.recent.len() >= RECENT_MESSAGES {
             self.recent.pop_front();
         }
         self.recent.push_back(sealed.slice(..message.len()));

@@ -474,7 +474,7 @@ impl World<'_> {
         let Some((id, change)) = self.waiting(asker) else { return };
         match answer {
             Answer::Newest(newest) => change.proposer.newest(*newest),
-            Answer::Verdict(verdict) => change.proposer.heard(Some(verdict)),
+            Answer::Verdict(verdict) => change.proposer.answered(Some(verdict)),
         }
         self.go_on_with(asker.gateway, id);
     }
@@ -482,7 +482,7 @@ impl World<'_> {
     fn late(&mut self, asker: Asker) {
         let Some((id, change)) = self.waiting(asker) else { return };
         if matches!(change.proposer.step(), Step::Propose { .. }) {
-            change.proposer.heard(None);
+            change.proposer.answered(None);
         }
         self.go_on_with(asker.gateway, id);
     }

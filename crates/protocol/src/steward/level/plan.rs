@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::copies::Copies;
-use super::{Bug, Turn};
+use super::{Bug, Context};
 use crate::id::NodeId;
 use crate::redundancy::Wanted;
 use crate::wire::Fill;
@@ -73,7 +73,7 @@ impl Member {
 
 impl Plan {
     pub(super) fn new(
-        turn: &Turn<'_>,
+        context: &Context<'_>,
         members: &[NodeId],
         fills: &BTreeMap<NodeId, Fill>,
         full: &[NodeId],
@@ -81,17 +81,17 @@ impl Plan {
     ) -> Self {
         let member = |id: &NodeId| {
             let fill = fills.get(id).copied().filter(|fill| fill.room > 0)?;
-            let domain = turn.map.domain(*id)?;
+            let domain = context.map.domain(*id)?;
             Some(Member { id: *id, domain, fill, gives: 0, takes: 0, is_outlier: false })
         };
         let members: Vec<Member> = members.iter().filter_map(member).collect();
-        let domains = turn.map.count_domains(&members.iter().map(|member| member.id).collect::<Vec<_>>());
-        let may_cross = domains > turn.map.redundancy().pieces();
-        let restless = turn.bug == Some(Bug::MoveToAndFro);
+        let domains = context.map.count_domains(&members.iter().map(|member| member.id).collect::<Vec<_>>());
+        let may_cross = domains > context.map.redundancy().pieces();
+        let restless = context.bug == Some(Bug::MoveToAndFro);
         let mut plan = Self { members, may_cross, restless };
         plan.find_outliers(outliers);
         if plan.members.iter().any(|member| member.is_outlier) {
-            plan.allow(turn, full);
+            plan.allow(context, full);
         }
         plan
     }
@@ -121,10 +121,10 @@ impl Plan {
 
     /// How much may move until members are asked again. All groups that a member is in may move as much: half of what it differs by is for
     /// all of them.
-    fn allow(&mut self, turn: &Turn<'_>, full: &[NodeId]) {
+    fn allow(&mut self, context: &Context<'_>, full: &[NodeId]) {
         let mut groups: BTreeMap<NodeId, u64> = BTreeMap::new();
-        for group in turn.map.group_ids() {
-            turn.map.members(group).for_each(|member| *groups.entry(member.id).or_default() += 1);
+        for group in context.map.group_ids() {
+            context.map.members(group).for_each(|member| *groups.entry(member.id).or_default() += 1);
         }
         for (from, to) in self.pairs() {
             let differ = self.members[from].full() - self.members[to].full();
