@@ -39,7 +39,8 @@ pub struct Config {
     pub tentative: Span,
     /// A bid that could not begin within this is answered with `Busy`.
     pub max_wait: Span,
-    /// Window length asked of a bid in percent of the transfer, Replicast-M; what bids differ by comes on top.
+    /// Window length asked of a bid in percent of the transfer, Replicast-M: ports become free at different times, and the windows
+    /// have to have a transfer's length in common. Longer ones would block ports, and leave gaps too short for others.
     pub stretch_m: u16,
     /// The same for Replicast-H, whose transfers follow each other: per copy.
     pub stretch_h: u16,
@@ -76,6 +77,25 @@ pub struct Config {
     pub restart_within: Span,
 }
 
+/// What is handed to a port at once takes no longer than this, as far as the quantum may be smaller: what is asked and answered waits
+/// behind it.
+const AT_ONCE: Span = Span::from_millis(1);
+/// No smaller quantum: each is a wake-up, and how fast a port is shows only between the datagrams of one. Four large frames.
+const LEAST_QUANTUM: usize = 36 << 10;
+
+impl Config {
+    /// The defaults for ports that carry so many bytes of payload in a second.
+    #[must_use]
+    pub fn of_link(link_rate: u64) -> Self {
+        let usual = Self::default();
+        let at_once = usize::try_from(link_rate / (1_000_000_000 / AT_ONCE.as_nanos())).unwrap_or(usize::MAX);
+        let quantum = at_once.clamp(LEAST_QUANTUM, usual.quantum);
+        // An offer and its answer may wait behind what was handed to a port at once, at four ports.
+        let behind = Span::of_transfer(4 * quantum as u64, link_rate);
+        Self { link_rate, quantum, tentative: usual.tentative + behind, ..usual }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -90,7 +110,7 @@ impl Default for Config {
             guard: Span::from_micros(2),
             tentative: Span::from_millis(20),
             max_wait: Span::from_secs(2),
-            stretch_m: 105,
+            stretch_m: 140,
             stretch_h: 110,
             choosy: false,
             bid_timeout: Span::from_millis(50),

@@ -24,23 +24,16 @@ impl ClusterConfig {
     /// The configuration of the machine of the node at `address`.
     #[must_use]
     pub fn protocol(&self, address: IpAddr) -> Config {
-        let usual = Config::default();
-        let link_rate = self.protocol.link_mbps.saturating_mul(125_000);
-        // An offer and its answer may wait behind what was handed to a port at once, at four ports. That takes no time on a fast link; on
-        // one of 100 Mb/s offers would be over before they could be taken.
-        let behind = Span::of_transfer(4 * usual.quantum as u64, link_rate);
         Config {
             transport: self.protocol.transport,
             lead_gets: self.protocol.lead_gets,
             multicast: self.network.multicast != MulticastChoice::Off,
             depth: self.protocol.depth,
-            link_rate,
-            tentative: usual.tentative + behind,
             choosy: self.protocol.choosy,
             per_datagram: payload_per_datagram(self.network.mtu(address), address.is_ipv6()),
             census_interval: CENSUS_INTERVAL,
             watch_interval: WATCH_INTERVAL,
-            ..usual
+            ..Config::of_link(self.protocol.link_mbps.saturating_mul(125_000))
         }
     }
 }

@@ -24,9 +24,6 @@ use crate::transfer::Port;
 use crate::transport::Selection;
 use crate::wire::{BusyWindows, DataHeader, Grant, Grants, Head, Message, encode_message};
 
-/// Most that a window is longer for what bids differ by, in percent of the transfer.
-const MEET: u16 = 35;
-
 /// What all transactions of one initiator share.
 #[derive(Debug)]
 pub(super) struct Context {
@@ -166,14 +163,6 @@ impl Context {
     /// By how much a grant is usually later than others.
     pub(super) fn grant_lateness(&self) -> Span {
         self.grants.deviation().min(self.config.late)
-    }
-
-    /// The window length to ask for, in percent of a transfer of `length` to several targets: longer than the transfer by what bids
-    /// usually differ by, so that the windows have a transfer's length in common. Longer windows would block ports, and leave gaps
-    /// too short for others.
-    pub(super) fn stretch(&self, length: Span) -> u16 {
-        let differ = self.bids.deviation().as_nanos() * 100 / length.as_nanos().max(1);
-        self.config.stretch_m + u16::try_from(differ).unwrap_or(u16::MAX).min(MEET)
     }
 
     /// A bid has arrived for what was asked at `since`.

@@ -132,14 +132,13 @@ impl File {
         })?;
         let mtu = within("frame", self.frame.unwrap_or(9_000), 576, 65_000)?;
         let percent = within("data_percent", self.data_percent.unwrap_or(100), 1, 100)?;
-        let plain = Config::default();
         let rate = Profile::payload_rate(link, per_datagram(mtu));
+        let plain = Config::of_link(rate / 100 * percent);
         let stretch = |given: u16| -> Result<u16, Wrong> {
             within("stretch_percent", self.stretch_percent.unwrap_or(u64::from(given)), 100, 2_000).map(|s| s as u16)
         };
         Ok(Config {
             transport,
-            link_rate: rate / 100 * percent,
             per_datagram: per_datagram(mtu),
             receive_buffer: self.receive_buffer.map_or(plain.receive_buffer, |size| size.0),
             guard: self.guard.map_or(plain.guard, |time| time.0),
