@@ -4,6 +4,9 @@
 
 # What is installed for a build or a test is said; NO_INSTALL=1 forbids it.
 export NO_INSTALL
+ifneq ($(NO_INSTALL),)
+export RUSTUP_AUTO_INSTALL := 0
+endif
 # Where the installer of Rust puts it, also before the shell that runs make knows.
 CARGO_HOME := $(or $(CARGO_HOME),$(HOME)/.cargo)
 export PATH := $(PATH):$(CARGO_HOME)/bin
@@ -19,6 +22,7 @@ run: rust
 # The gate: format, lints, docs and every test. It reads, and never writes sources. In release, because the simulator's seeds
 # are most of the work.
 test: rust
+	@[ -n "$$NO_INSTALL" ] || echo "What tests lack they install: S3 clients into target/clients and, as root, Debian's Chromium and PostgreSQL; NO_INSTALL=1 forbids it" >&2
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --release -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --locked --workspace --no-deps --document-private-items --release

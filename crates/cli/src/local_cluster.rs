@@ -272,7 +272,7 @@ pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
         let failed = || format!("{} cannot be written: choose another directory with --data", path.display());
         atomic_file::write(path, text).with_context(failed)
     };
-    write(&directory.join(&config.key_file), &format!("{}\n", random_hex()?))?;
+    write(&directory.join(&config.key_file), &format!("{}\n", random_hex::<32>()?))?;
     let gateway = gateway.local_addr().context("the gateway's socket has no address")?;
     gateway_file::write(
         &directory.join("gateway.toml"),
@@ -344,7 +344,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
     }
     let transport = shape.transport.unwrap_or(Protocol::default().transport);
     let config = ClusterConfig {
-        cluster: format!("local-{}", &random_hex()?[..8]),
+        cluster: format!("local-{}", random_hex::<4>()?),
         epoch: 1,
         copies: 3,
         min_copies: None,
@@ -383,9 +383,9 @@ fn capacity(directory: &Path, targets: u32) -> anyhow::Result<u64> {
     Ok(share.min(CAPACITY.1))
 }
 
-/// 32 bytes that nobody knows, in hex.
-fn random_hex() -> anyhow::Result<String> {
-    let mut bytes = [0; 32];
+/// So many bytes that nobody knows, in hex.
+pub(crate) fn random_hex<const BYTES: usize>() -> anyhow::Result<String> {
+    let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
     Ok(hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower))
 }

@@ -24,7 +24,7 @@ mod process;
 mod rack;
 
 pub use cluster::{Cluster, Plan, remove_own_places, remove_stale_places, wait_until};
-pub use package::{find_or_install, in_path};
+pub use package::{find_or_install, in_path, may_install};
 pub use postgres::Postgres;
 pub use process::Process;
 pub use rack::{Namespace, Rack, Shape, remove_own, remove_stale};

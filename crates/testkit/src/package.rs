@@ -13,9 +13,7 @@ pub fn find_or_install(package: &str, find: impl Fn() -> Option<PathBuf>) -> Res
     if let Some(found) = find() {
         return Ok(found);
     }
-    if std::env::var_os("NO_INSTALL").is_some_and(|set| !set.is_empty()) {
-        return Err(format!("Debian's package {package} is missing, and NO_INSTALL forbids to install it"));
-    }
+    may_install(&format!("Debian's package {package}"))?;
     if !rustix::process::geteuid().is_root() {
         return Err(format!("Debian's package {package} is missing, and only root can install it"));
     }
@@ -28,6 +26,7 @@ pub fn find_or_install(package: &str, find: impl Fn() -> Option<PathBuf>) -> Res
             return Ok(found);
         }
         let mut command = Command::new("apt-get");
+        eprintln!("{package} is missing: apt-get {} now; NO_INSTALL=1 would forbid it", words.join(" "));
         command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).stdout(Stdio::null());
         let status = command.status().map_err(|error| format!("{package} is missing, and apt-get too: {error}"))?;
         if !status.success() {
@@ -35,6 +34,15 @@ pub fn find_or_install(package: &str, find: impl Fn() -> Option<PathBuf>) -> Res
         }
     }
     find().ok_or_else(|| format!("{package} was installed, but what is wanted of it is not where it should be"))
+}
+
+/// Whether a test may install what is missing.
+///
+/// # Errors
+/// `NO_INSTALL` forbids it.
+pub fn may_install(what: &str) -> Result<(), String> {
+    let forbidden = std::env::var_os("NO_INSTALL").is_some_and(|set| !set.is_empty());
+    if forbidden { Err(format!("{what} is missing, and NO_INSTALL forbids to install it")) } else { Ok(()) }
 }
 
 /// A program in the search path.

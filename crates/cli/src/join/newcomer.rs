@@ -20,6 +20,7 @@ use super::{
 };
 use crate::api::Refusal;
 use crate::args::JoinArgs;
+use crate::local_cluster::random_hex;
 use crate::output::{printable, program};
 use crate::process::host;
 
@@ -149,7 +150,7 @@ fn join(directory: &Path, gateway: &str, key_file: &Path, wanted: Option<u32>, a
     let store = directory.join(STORE);
     let request = Request {
         version: VERSION,
-        nonce: random_hex()?,
+        nonce: random_hex::<16>()?,
         again,
         id: wanted,
         replace: args.replace,
@@ -227,12 +228,6 @@ fn free_capacity(directory: &Path) -> anyhow::Result<String> {
         LEAST >> 20
     );
     Ok(format!("{}MiB", free >> 20))
-}
-
-fn random_hex() -> anyhow::Result<String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
-    Ok(hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower))
 }
 
 /// It has no place in the cluster, for sure.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use clap::Args;
+use protocol::transport::{Carriage, Transport};
 use serde::Serialize;
 use testkit::Cluster;
 
@@ -24,7 +25,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     rack: RackArgs,
     /// Transports to compare.
-    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values = ["hash", "replicast-h", "replicast-m", "leader"])]
+    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.name.to_owned()))]
     pub(crate) transports: Vec<String>,
     /// Numbers of gateways to load it from.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]
@@ -139,7 +140,7 @@ fn bounds(args: &RackArgs, gateways: u8, condition: Condition, transport: &str) 
     let link = f64::from(args.rate) / 8.0;
     let lost = if condition == Condition::Slow { 1.0 - 1.0 / f64::from(SLOW) } else { 0.0 };
     let (initiators, targets) = (f64::from(gateways) * link, (f64::from(args.targets) - lost) * link);
-    let unicast = ["hash", "replicast-h"].contains(&transport);
+    let unicast = transport.parse::<Transport>().is_ok_and(|transport| transport.carriage == Carriage::Consecutive);
     (f64::min(initiators / if unicast { COPIES } else { 1.0 }, targets / COPIES), f64::min(initiators, targets))
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use protocol::transport::Transport;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE", default_value = "scenarios/rack.toml")]
     scenario: PathBuf,
     /// Transports to compare.
-    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values = ["hash", "replicast-h", "replicast-m", "leader"])]
+    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.name.to_owned()))]
     transports: Vec<String>,
     /// Seconds of each run on the rack.
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
