@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use clap::Args;
-use protocol::transport::{Carriage, Transport};
+use protocol::transport::Transport;
 use serde::Serialize;
 use testkit::Cluster;
 
@@ -25,8 +25,8 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     rack: RackArgs,
     /// Transports to compare.
-    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.name.to_owned()))]
-    pub(crate) transports: Vec<String>,
+    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.transport))]
+    transports: Vec<Transport>,
     /// Numbers of gateways to load it from.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]
     gateways: Vec<u8>,
@@ -136,12 +136,12 @@ struct Row {
 /// What the cables can carry, payload in MB/s (10^6 bytes): every byte that is put leaves a gateway once (by multicast) or
 /// once for each copy, and reaches as many targets as there are copies; every byte that is got leaves one target and
 /// reaches one gateway. Where one server is slow, it takes part as far as it can. Headers are not taken off.
-fn bounds(args: &RackArgs, gateways: u8, condition: Condition, transport: &str) -> (f64, f64) {
+fn bounds(args: &RackArgs, gateways: u8, condition: Condition, transport: Transport) -> (f64, f64) {
     let link = f64::from(args.rate) / 8.0;
     let lost = if condition == Condition::Slow { 1.0 - 1.0 / f64::from(SLOW) } else { 0.0 };
     let (initiators, targets) = (f64::from(gateways) * link, (f64::from(args.targets) - lost) * link);
-    let unicast = transport.parse::<Transport>().is_ok_and(|transport| transport.carriage == Carriage::Consecutive);
-    (f64::min(initiators / if unicast { COPIES } else { 1.0 }, targets / COPIES), f64::min(initiators, targets))
+    let sent = if transport.is_common() { 1.0 } else { COPIES };
+    (f64::min(initiators / sent, targets / COPIES), f64::min(initiators, targets))
 }
 
 /// Runs `rack bench`.
@@ -153,7 +153,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut runs: BTreeMap<(u8, Condition, usize), Vec<Outcome>> = BTreeMap::new();
     for round in 1..=args.repeat {
         for gateways in &args.gateways {
-            for (n, transport) in args.transports.iter().enumerate() {
+            for (n, transport) in args.transports.iter().copied().enumerate() {
                 cluster.start_anew()?;
                 for condition in &args.conditions {
                     eprintln!("round {round}: {gateways} gateways, {}, {transport}", condition.name());
@@ -191,7 +191,7 @@ fn one(
     args: &BenchArgs,
     gateways: u8,
     condition: Condition,
-    transport: &str,
+    transport: Transport,
 ) -> anyhow::Result<Outcome> {
     let targets = usize::from(args.rack.targets);
     let host = cluster.host_of(targets);
@@ -205,7 +205,7 @@ fn one(
 
 fn row(args: &BenchArgs, case: (u8, Condition, usize), runs: &[Outcome], even: Option<&Vec<Outcome>>) -> Row {
     let (gateways, condition, n) = case;
-    let transport = &args.transports[n];
+    let transport = args.transports[n];
     let (put_bound, get_bound) = bounds(&args.rack, gateways, condition, transport);
     let of = |figure: fn(&Outcome) -> f64| median(runs.iter().map(figure));
     // Round by round, so that what the machine did meanwhile counts for both.
@@ -221,7 +221,7 @@ fn row(args: &BenchArgs, case: (u8, Condition, usize), runs: &[Outcome], even: O
     Row {
         gateways,
         condition,
-        transport: transport.clone(),
+        transport: transport.to_string(),
         put_mb_per_s: put,
         put_of_bound: put / put_bound,
         put_of_links: put / (f64::from(gateways) * f64::from(args.rack.rate) / 8.0),

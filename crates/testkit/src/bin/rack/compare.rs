@@ -22,8 +22,8 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE", default_value = "scenarios/rack.toml")]
     scenario: PathBuf,
     /// Transports to compare.
-    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.name.to_owned()))]
-    transports: Vec<String>,
+    #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.transport))]
+    transports: Vec<Transport>,
     /// Seconds of each run on the rack.
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
@@ -67,7 +67,7 @@ const CHUNK: u64 = 1 << 20;
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let mut cluster = args.rack.start(1)?;
     let mut rows = Vec::new();
-    for transport in &args.transports {
+    for transport in args.transports.iter().copied() {
         eprintln!("{transport}");
         let (chunks_per_s, p50_ms, p99_ms) = simulated(args, transport)?;
         let mut runs = Vec::new();
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             runs.push(load::run(&cluster, args.rack.targets.into(), load)?.put);
         }
         rows.push(Row {
-            transport: transport.clone(),
+            transport: transport.to_string(),
             put_mb_per_s: Pair {
                 rack: median(runs.iter().map(|put| put.mb_per_s)),
                 simulated: chunks_per_s * CHUNK as f64 / 1e6,
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
 }
 
 /// Chunks a second, median and p99 in milliseconds.
-fn simulated(args: &CompareArgs, transport: &str) -> anyhow::Result<(f64, f64, f64)> {
+fn simulated(args: &CompareArgs, transport: Transport) -> anyhow::Result<(f64, f64, f64)> {
     let mut command = Command::new(args.rack.program()?);
     command.args(["sim", "run", "--json"]).arg(&args.scenario);
     let sets = [

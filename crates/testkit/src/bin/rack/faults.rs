@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
+use protocol::transport::Transport;
 use serde::Serialize;
 use testkit::Cluster;
 
@@ -29,8 +30,8 @@ pub(crate) struct FaultArgs {
     #[command(flatten)]
     rack: RackArgs,
     /// The gateway's transport.
-    #[arg(long, default_value = "replicast-m")]
-    transport: String,
+    #[arg(long, default_value_t = Transport::REPLICAST_M)]
+    transport: Transport,
     /// What breaks.
     #[arg(long, value_enum, value_name = "FAULT,FAULT", value_delimiter = ',', default_values = ["cut", "freeze", "kill-leader", "no-multicast", "loss"])]
     faults: Vec<Fault>,
@@ -167,7 +168,7 @@ impl Course {
 pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
     ensure!(usize::from(args.rack.targets) >= VICTIM, "--targets {}: faults need {VICTIM} or more", args.rack.targets);
     let mut cluster = args.rack.start(1)?;
-    cluster.serve(0, &args.transport)?;
+    cluster.serve(0, &args.transport.to_string())?;
     let mut clients = Clients::new(&cluster, 1, SIZE)?;
     let mut rows = Vec::new();
     for fault in &args.faults {
@@ -177,14 +178,14 @@ pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
         testkit::wait_until("every target answers again", || Ok(cluster.alive()? == all))?;
     }
     let multicast_without_it = if args.faults.contains(&Fault::NoMulticast) {
-        Some(without_multicast(&mut cluster, &mut clients, &args.transport)?)
+        Some(without_multicast(&mut cluster, &mut clients, args.transport)?)
     } else {
         None
     };
     eprintln!("reading everything back");
     let (acknowledged, read_back) = clients.read_back()?;
     let report = Report {
-        transport: args.transport.clone(),
+        transport: args.transport.to_string(),
         targets: args.rack.targets,
         rate_mbit: args.rack.rate,
         seconds: args.seconds,
@@ -233,9 +234,9 @@ fn used_again(cluster: &Cluster, id: u32, mended: Instant, time: Duration) -> an
 }
 
 /// A gateway that is started where there is no multicast: what its status says. It must put and get.
-fn without_multicast(cluster: &mut Cluster, clients: &mut Clients, transport: &str) -> anyhow::Result<bool> {
+fn without_multicast(cluster: &mut Cluster, clients: &mut Clients, transport: Transport) -> anyhow::Result<bool> {
     cluster.rack().set_multicast(false)?;
-    cluster.serve(0, transport)?;
+    cluster.serve(0, &transport.to_string())?;
     clients.start(&WORK)?;
     std::thread::sleep(Duration::from_secs(1));
     let ops = clients.stop();

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
+use protocol::transport::Transport;
 use serde::Deserialize;
 use testkit::Cluster;
 
@@ -10,8 +11,8 @@ use crate::figures::Counters;
 
 /// What to put and get.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load<'a> {
-    pub(crate) transport: &'a str,
+pub(crate) struct Load {
+    pub(crate) transport: Transport,
     /// Hosts that put and get at the same time.
     pub(crate) gateways: usize,
     pub(crate) seconds: u64,
@@ -59,20 +60,20 @@ struct BenchRow {
 }
 
 /// Puts for a while from some gateways at once, then gets.
-pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load<'_>) -> anyhow::Result<Outcome> {
+pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load) -> anyhow::Result<Outcome> {
     let sent = || -> anyhow::Result<u64> {
         (0..load.gateways).map(|host| cluster.rack().traffic(host).map(|(sent, _)| sent)).sum()
     };
     let before = (sent()?, Counters::of(cluster, 1..=targets)?);
-    let numbers = [load.seconds.to_string(), load.depth.to_string(), load.chunk.to_string()];
-    let [seconds, depth, chunk] = numbers.each_ref().map(String::as_str);
+    let values = [load.transport.to_string(), load.seconds.to_string(), load.depth.to_string(), load.chunk.to_string()];
+    let [transport, seconds, depth, chunk] = values.each_ref().map(String::as_str);
     let words = [
         "bench",
         "--json",
         "--ceiling",
         "1",
         "--transports",
-        load.transport,
+        transport,
         "--sizes",
         chunk,
         "--seconds",
@@ -86,7 +87,7 @@ pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load<'_>) -> anyhow::
     let (mut put, mut get) = (Reached::default(), Reached::default());
     for load_of_one in begun {
         let output = load_of_one.wait_with_output().context("a load cannot be waited for")?;
-        ensure!(output.status.success(), "{}: {}", load.transport, String::from_utf8_lossy(&output.stderr).trim());
+        ensure!(output.status.success(), "{transport}: {}", String::from_utf8_lossy(&output.stderr).trim());
         let report: BenchReport = serde_json::from_slice(&output.stdout).context("a bench prints JSON")?;
         for row in report.results {
             ensure!(row.multicast, "multicast was not found on the rack: see the switch's groups");

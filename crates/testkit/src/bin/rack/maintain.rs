@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
+use protocol::transport::Transport;
 use serde::Serialize;
 use testkit::{Cluster, Plan};
 
@@ -38,8 +39,8 @@ pub(crate) struct MaintainArgs {
     #[arg(long, value_enum, value_name = "WHAT,WHAT", value_delimiter = ',', default_values = ["heal", "resize"])]
     what: Vec<What>,
     /// The gateways' transport.
-    #[arg(long, default_value = "replicast-m")]
-    transport: String,
+    #[arg(long, default_value_t = Transport::REPLICAST_M)]
+    transport: Transport,
     /// Gateways, each on a host of its own, with clients of its own.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
     gateways: u8,
@@ -126,7 +127,8 @@ impl MaintainArgs {
     }
 
     fn serve(&self, cluster: &mut Cluster) -> anyhow::Result<()> {
-        (0..self.gateways.into()).try_for_each(|gateway| cluster.serve(gateway, &self.transport))
+        let transport = self.transport.to_string();
+        (0..self.gateways.into()).try_for_each(|gateway| cluster.serve(gateway, &transport))
     }
 
     fn set_rate(&self, cluster: &Cluster, rate: u32) -> anyhow::Result<()> {
@@ -192,7 +194,7 @@ pub(crate) fn run(args: &MaintainArgs) -> anyhow::Result<()> {
         }
     }
     let report = Report {
-        transport: args.transport.clone(),
+        transport: args.transport.to_string(),
         targets: args.rack.targets,
         gateways: args.gateways,
         rate_mbit: args.rack.rate,
