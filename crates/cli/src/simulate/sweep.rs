@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
-use sim::perf::Estimate;
+use sim::perf::{Estimate, SIZE_UNITS, TIME_UNITS};
 
 use super::plot::{Axis, Drawn, Series, Words, lines};
 use super::report::Report;
@@ -10,12 +10,8 @@ use super::scenarios::{changes_by, interval, perform, read, written};
 use crate::args::SweepArgs;
 use crate::output::{json, line, table};
 
-/// Units of times and of sizes, each with its worth in the first.
-const UNITS: [&[(&str, f64)]; 3] = [
-    &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)],
-    &[("B", 1.0), ("KiB", 1_024.0), ("MiB", 1_048_576.0)],
-    &[("", 1.0)],
-];
+/// Units of what a scenario's keys hold, kind by kind, each with its worth in the first.
+const UNITS: [&[(&str, u64)]; 3] = [&TIME_UNITS, &SIZE_UNITS, &[("", 1)]];
 
 /// A key and its values in a sweep.
 struct Range {
@@ -31,19 +27,19 @@ impl Range {
 
     /// The values as numbers in the least of their units, and that; `None` where one is a word.
     fn numbers(&self) -> Option<(Vec<f64>, &'static str)> {
-        let parse = |value: &String| -> Option<(usize, f64, f64, &'static str)> {
+        let parse = |value: &String| -> Option<(usize, f64, u64, &'static str)> {
             let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
             let number: f64 = digits.parse().ok()?;
             let mut kinds = UNITS.iter().enumerate();
             kinds.find_map(|(kind, units)| {
                 let (unit, worth) = units.iter().find(|(unit, _)| *unit == &value[digits.len()..])?;
-                Some((kind, number * worth, *worth, *unit))
+                Some((kind, number * *worth as f64, *worth, *unit))
             })
         };
         let all: Vec<_> = self.values.iter().map(parse).collect::<Option<_>>()?;
-        let (kind, _, worth, unit) = *all.iter().min_by(|a, b| a.2.total_cmp(&b.2))?;
+        let (kind, _, worth, unit) = *all.iter().min_by_key(|value| value.2)?;
         let is_one_kind = all.iter().all(|value| value.0 == kind);
-        is_one_kind.then(|| (all.iter().map(|value| value.1 / worth).collect(), unit))
+        is_one_kind.then(|| (all.iter().map(|value| value.1 / worth as f64).collect(), unit))
     }
 
     /// Where the values lie, what the axis is called, and the axis.

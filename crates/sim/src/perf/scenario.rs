@@ -147,6 +147,11 @@ pub const LATE_FRAMES: Span = Span::from_nanos(500);
 /// How late an initiator may begin when the quirk is switched on without saying.
 pub const STAGGERED_START: Span = Span::from_micros(20);
 
+/// Units of sizes, each with its bytes.
+pub const SIZE_UNITS: [(&str, u64); 3] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)];
+/// Units of times, each with its nanoseconds.
+pub const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+
 /// Reads a whole number with one of these units behind it.
 struct Measure {
     units: &'static [(&'static str, u64)],
@@ -174,15 +179,13 @@ impl Visitor<'_> for Measure {
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let units = &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)];
-        from.deserialize_any(Measure { units, example: "128KiB" }).map(Self)
+        from.deserialize_any(Measure { units: &SIZE_UNITS, example: "128KiB" }).map(Self)
     }
 }
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let units = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-        from.deserialize_any(Measure { units, example: "10ms" }).map(|nanos| Self(Span::from_nanos(nanos)))
+        from.deserialize_any(Measure { units: &TIME_UNITS, example: "10ms" }).map(|nanos| Self(Span::from_nanos(nanos)))
     }
 }
 
