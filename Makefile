@@ -4,6 +4,7 @@
 
 # What is installed for a build or a test is said; NO_INSTALL=1 forbids it.
 export NO_INSTALL
+# With the first command of cargo, rustup would fetch the toolchain if it is missing.
 ifneq ($(NO_INSTALL),)
 export RUSTUP_AUTO_INSTALL := 0
 endif
@@ -22,7 +23,8 @@ run: rust
 # The gate: format, lints, docs and every test. It reads, and never writes sources. In release, because the simulator's seeds
 # are most of the work.
 test: rust
-	@[ -n "$$NO_INSTALL" ] || echo "What tests lack they install: S3 clients into target/clients and, as root, Debian's Chromium and PostgreSQL; NO_INSTALL=1 forbids it" >&2
+	@[ -n "$$NO_INSTALL" ] || echo "What tests lack they install: S3 clients into target/clients and, as root, Debian's" \
+	  "chromium, postgresql and python3-venv; NO_INSTALL=1 forbids it" >&2
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --release -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --locked --workspace --no-deps --document-private-items --release
