@@ -77,22 +77,15 @@ pub struct Config {
     pub restart_within: Span,
 }
 
-/// What is handed to a port at once takes no longer than this, as far as the quantum may be smaller: what is asked and answered waits
-/// behind it.
-const AT_ONCE: Span = Span::from_millis(1);
-/// No smaller quantum: each is a wake-up, and how fast a port is shows only between the datagrams of one. Four large frames.
-const LEAST_QUANTUM: usize = 36 << 10;
-
 impl Config {
     /// The defaults for ports that carry so many bytes of payload in a second.
     #[must_use]
     pub fn of_link(link_rate: u64) -> Self {
         let usual = Self::default();
-        let at_once = usize::try_from(link_rate / (1_000_000_000 / AT_ONCE.as_nanos())).unwrap_or(usize::MAX);
-        let quantum = at_once.clamp(LEAST_QUANTUM, usual.quantum);
-        // An offer and its answer may wait behind what was handed to a port at once, at four ports.
-        let behind = Span::of_transfer(4 * quantum as u64, link_rate);
-        Self { link_rate, quantum, tentative: usual.tentative + behind, ..usual }
+        // An offer and its answer may wait behind what was handed to a port at once, at four ports. That takes no time on a fast link; on
+        // one of 100 Mb/s offers would be over before they could be taken.
+        let behind = Span::of_transfer(4 * usual.quantum as u64, link_rate);
+        Self { link_rate, tentative: usual.tentative + behind, ..usual }
     }
 }
 

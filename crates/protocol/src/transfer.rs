@@ -12,6 +12,10 @@ use crate::wire::{ByteRange, DataHeader};
 /// What is missing of a transfer is sent again at no less than this part of the transfer's rate, whatever is asked for.
 pub const SLOWEST: u64 = 128;
 
+/// Most that the next quantum is handed over sooner than it is due: a node is woken within that time, mostly. What waits in a port
+/// longer is in the way of questions and answers.
+const AHEAD: Span = Span::from_millis(1);
+
 /// The sending end: hands out its ranges in quanta, at its rate.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -79,10 +83,11 @@ impl Outgoing {
         self
     }
 
-    /// What to send now, if it is time and the port is nearly through with what it was handed before: a quantum may still wait in it.
+    /// What to send now, if it is time and the port is nearly through with what it was handed before: half of a quantum may still wait
+    /// in it, but no more than a [moment](AHEAD).
     pub fn poll(&mut self, now: Instant, quantum: usize, per_datagram: usize, port: &mut Port) -> Option<Transmit> {
         let step = at_once(quantum, per_datagram);
-        self.ahead = Span::of_transfer(step as u64, port.rate.max(self.rate));
+        self.ahead = Span::of_transfer(step as u64 / 2, port.rate.max(self.rate)).min(AHEAD);
         if now < self.due() {
             return None;
         }
@@ -275,9 +280,9 @@ mod tests {
             }
         }
         let times: Vec<u64> = sent.iter().map(|(_, now)| *now).collect();
-        // One waits in the port while the one before leaves it.
-        let one_ahead: Vec<u64> = [0].into_iter().chain((0..7_000).step_by(1_000)).collect();
-        assert_eq!(times, one_ahead, "{sent:?}");
+        // Half of one waits in the port while the one before leaves it.
+        let ahead: Vec<u64> = [0].into_iter().chain((500..7_000).step_by(1_000)).collect();
+        assert_eq!(times, ahead, "{sent:?}");
         // Who is late catches up: the port was idle.
         let mut late = one();
         let mut count = 0;
