@@ -28,9 +28,9 @@ pub struct Outgoing {
     next: Instant,
     /// Until when others have the port.
     others: Instant,
-    /// By how much it is handed over sooner, so that the port does not stand still until this node is woken.
+    /// By how much it is handed over sooner, so that the port does not stand still until this node is woken. Nothing until it was due
+    /// once: no transfer begins before its window.
     ahead: Span,
-    begun: bool,
 }
 
 /// A port outwards, as far as its own node knows: what waits in it would only come later than those who wait for it think,
@@ -60,18 +60,8 @@ impl Outgoing {
     #[must_use]
     pub fn whole(to: Destination, header: DataHeader, payload: Bytes, start: Instant, rate: u64) -> Self {
         let all = ByteRange { offset: 0, len: payload.len() as u32 };
-        let ranges = VecDeque::from([all]);
-        Self {
-            to,
-            header,
-            payload,
-            ranges,
-            rate: rate.max(1),
-            next: start,
-            others: start,
-            ahead: Span::ZERO,
-            begun: false,
-        }
+        let (ranges, ahead) = (VecDeque::from([all]), Span::ZERO);
+        Self { to, header, payload, ranges, rate: rate.max(1), next: start, others: start, ahead }
     }
 
     /// Only `ranges` of it. Ranges that are empty or outside the payload are left out.
@@ -86,11 +76,11 @@ impl Outgoing {
     /// What to send now, if it is time and the port is nearly through with what it was handed before: half of a quantum may still wait
     /// in it, but no more than a [moment](AHEAD).
     pub fn poll(&mut self, now: Instant, quantum: usize, per_datagram: usize, port: &mut Port) -> Option<Transmit> {
-        let step = at_once(quantum, per_datagram);
-        self.ahead = Span::of_transfer(step as u64 / 2, port.rate.max(self.rate)).min(AHEAD);
         if now < self.due() {
             return None;
         }
+        let step = at_once(quantum, per_datagram);
+        self.ahead = Span::of_transfer(step as u64 / 2, port.rate.max(self.rate)).min(AHEAD);
         if now + self.ahead < port.free {
             self.others = port.free;
             return None;
@@ -107,7 +97,6 @@ impl Outgoing {
         // Counted from when this was due, so that a late wake-up does not slow the rest.
         port.free = port.free.max(self.next) + Span::of_transfer(u64::from(take), port.rate.max(self.rate));
         self.next = self.next.max(self.others) + Span::of_transfer(u64::from(take), self.rate);
-        self.begun = true;
         let run = DataRun { header, payload: self.payload.slice(from..to), per_datagram };
         Some(Transmit { to: self.to, body: Body::Data(run) })
     }
@@ -118,10 +107,9 @@ impl Outgoing {
         (!self.ranges.is_empty()).then_some(self.due())
     }
 
-    /// When the next is handed over. The first not before it begins: nothing is known of the path yet.
+    /// When the next is handed over.
     fn due(&self) -> Instant {
-        let next = if self.begun { self.next - self.ahead } else { self.next };
-        next.max(self.others - self.ahead)
+        self.next.max(self.others) - self.ahead
     }
 
     /// Bytes that are not sent yet.
