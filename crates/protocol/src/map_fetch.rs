@@ -8,8 +8,8 @@ use crate::map::{ClusterMap, MapDocument};
 use crate::time::{Instant, Span};
 use crate::wire::{MapPart, MapRequest, Message};
 
-/// Parts that are asked for at once.
-const WINDOW: usize = 16;
+/// Parts that are asked for at once: few, as all nodes ask at once whoever has a new map, and what they negotiate waits behind these.
+const WINDOW: usize = 4;
 /// Times that parts are asked for without one coming, before somebody else is asked.
 const ATTEMPTS: u8 = 5;
 /// After a document came, or nobody gave one, none is asked for so long: this node may not be able to use it.
@@ -100,7 +100,8 @@ impl MapFetch {
         }
         // A copy: the datagram has room for more than this.
         open.parts[place] = Some(Bytes::copy_from_slice(&part.bytes));
-        open.attempts = 0;
+        // Others are on their way: to ask for them once more would only make them later.
+        (open.attempts, open.again) = (0, now + late);
         let missing = open.first_missing();
         if missing == open.parts.len() {
             let whole: Vec<u8> = open.parts.iter().flatten().flat_map(|part| part.iter().copied()).collect();

@@ -54,6 +54,8 @@ impl Settled {
 pub enum Bug {
     /// A quarter of the ids is never looked at.
     ForgetRange,
+    /// A range is settled by the sums that were told of it, whatever was listed then.
+    TrustSums,
     /// Copies are counted, and not the failure domains that they are in.
     CountCopies,
     /// A copy where the layout before had it counts as one in the group, beside the one that is made of it there.
@@ -111,6 +113,9 @@ struct Visit {
     lacks: Lacks,
     /// Whether there is something to do in it.
     busy: bool,
+    /// Whether it was not looked at as its print says: somebody held other copies when he listed them than when he told their sum. What
+    /// he does not hold for a moment, as when his disk does not read it, he may hold again later.
+    changed: bool,
     /// When something is to be done in it.
     again: Instant,
 }
@@ -296,14 +301,16 @@ impl Steward {
                     return self.ask(context);
                 }
             }
+            if visit.prints.is_empty() {
+                let (all, parts) = visit.prints(self.salt, &sweep.silent);
+                visit.changed = all != visit.print && context.bug != Some(Bug::TrustSums);
+                visit.prints = parts;
+                visit.silent = sweep.silent.len();
+            }
             if visit.sums.is_empty() {
                 self.judge(context);
                 self.leave();
                 continue;
-            }
-            if visit.prints.is_empty() {
-                visit.prints = visit.print_parts(self.salt, &sweep.silent);
-                visit.silent = sweep.silent.len();
             }
             let Some(next) = self.next_part(context) else {
                 self.leave();
@@ -369,10 +376,11 @@ impl Steward {
         };
         visit.lacks.add(&left.lacks);
         visit.busy |= left.busy;
+        visit.changed |= left.changed;
         visit.again = visit.again.min(left.again);
         if let Some(parts) = self.settled.get_mut(&visit.range) {
             // What those held who fell silent since is in the print, and was not looked at.
-            let is_known = !left.busy && sweep.silent.len() == visit.silent;
+            let is_known = !left.busy && !left.changed && sweep.silent.len() == visit.silent;
             let print = if is_known { left.print } else { 0 };
             let lacks = (print != 0 && !left.lacks.is_none()).then(|| Box::new(left.lacks));
             parts[left.part] = Settled { print, lacks, again: left.again };
@@ -533,8 +541,8 @@ impl Visit {
             }
         }
         let (sums, prints, lacks) = (BTreeMap::new(), Vec::new(), Lacks::default());
-        let (silent, next_part, busy, again) = (0, 0, false, Instant::FAR);
-        Self { range, part, print, owed, copies, sums, prints, silent, next_part, lacks, busy, again }
+        let (silent, next_part, busy, changed, again) = (0, 0, false, false, Instant::FAR);
+        Self { range, part, print, owed, copies, sums, prints, silent, next_part, lacks, busy, changed, again }
     }
 
     fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {
@@ -555,29 +563,21 @@ impl Visit {
         }
     }
 
-    /// What stands for all that is held of each part: it is another one when that is. 0 when nothing is held.
-    fn print_parts(&self, salt: u64, silent: &BTreeSet<NodeId>) -> Vec<u64> {
-        let mut prints = vec![0; PARTS];
-        let mut add = |keeper: &NodeId, part: usize, sum: u64| {
-            let print: &mut u64 = &mut prints[part];
-            *print = print.wrapping_add(mix(sum ^ mix(keeper.0.into()))) | 1;
-        };
-        for (keeper, sums) in &self.sums {
-            (0..PARTS).filter(|part| sums[*part] != 0).for_each(|part| add(keeper, part, sums[part]));
-        }
+    /// What stands for all that is held of the range, and of each of its parts.
+    fn prints(&self, salt: u64, silent: &BTreeSet<NodeId>) -> (u64, Vec<u64>) {
+        let mut sums: BTreeMap<NodeId, [u64; PARTS]> =
+            self.sums.iter().map(|(keeper, sums)| (*keeper, **sums)).collect();
         for (keeper, copies) in &self.copies {
-            let mut sums = BTreeMap::new();
+            let sums = sums.entry(*keeper).or_insert([0; PARTS]);
             for copy in copies {
-                let sum: &mut u64 = sums.entry(self.range.part_of(&copy.id)).or_default();
+                let sum = &mut sums[self.range.part_of(&copy.id)];
                 *sum = sum.wrapping_add(copy.summand(salt));
             }
-            sums.into_iter().for_each(|(part, sum)| add(keeper, part, sum));
         }
-        for keeper in silent {
-            let held = (0..PARTS).filter(|part| prints[*part] != 0).collect::<Vec<_>>();
-            held.into_iter().for_each(|part| prints[part] = mix(prints[part] ^ u64::from(keeper.0)) | 1);
-        }
-        prints
+        let all =
+            print(sums.iter().map(|(keeper, sums)| (*keeper, sums.iter().copied().fold(0, u64::wrapping_add))), silent);
+        let part = |part: usize| print(sums.iter().map(|(keeper, sums)| (*keeper, sums[part])), silent);
+        (all, (0..PARTS).map(part).collect())
     }
 
     /// What is known of the copies in a part: of those who told sums, that there are none where their sum is 0.
@@ -587,4 +587,11 @@ impl Visit {
         let summed = self.sums.iter().map(|(keeper, sums)| (*keeper, (sums[part] == 0).then(Vec::new)));
         listed.chain(summed).collect()
     }
+}
+
+/// What stands for all that keepers hold, by the sums of it: it is another one when that is. 0 when nothing is held.
+fn print(held: impl Iterator<Item = (NodeId, u64)>, silent: &BTreeSet<NodeId>) -> u64 {
+    let held = held.filter(|(_, sum)| *sum != 0).map(|(keeper, sum)| mix(sum ^ mix(keeper.0.into())));
+    let all = held.reduce(u64::wrapping_add);
+    all.map_or(0, |all| silent.iter().fold(all | 1, |print, keeper| mix(print ^ u64::from(keeper.0)) | 1))
 }

@@ -41,7 +41,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 70] = [
+    pub const ALL: [Self; 71] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -96,6 +96,7 @@ impl Planted {
         Self::Cleaner(cleaner::Bug::IgnoreSilence),
         Self::Target(Bug::ObeyUnknown),
         Self::Target(Bug::Steward(steward::Bug::ForgetRange)),
+        Self::Target(Bug::Steward(steward::Bug::TrustSums)),
         Self::Target(Bug::Steward(steward::Bug::CountCopies)),
         Self::Target(Bug::Steward(steward::Bug::ForgetWanted)),
         Self::Target(Bug::Steward(steward::Bug::LetGoEarly)),
@@ -173,6 +174,7 @@ impl Planted {
             Self::Object(object::Bug::SkipUploads) => "skip-uploads",
             Self::Object(object::Bug::TrustEnded) => "trust-ended",
             Self::Target(Bug::Steward(steward::Bug::ForgetRange)) => "forget-range",
+            Self::Target(Bug::Steward(steward::Bug::TrustSums)) => "trust-sums",
             Self::Target(Bug::Steward(steward::Bug::CountCopies)) => "count-copies",
             Self::Target(Bug::Steward(steward::Bug::ForgetWanted)) => "restore-by-map",
             Self::Target(Bug::Steward(steward::Bug::LetGoEarly)) => "let-go-early",
