@@ -91,7 +91,8 @@ rust:
 	  fi; \
 	  echo "Rust is missing: its installer ($(INSTALLER)) puts it into $(CARGO_HOME) now; NO_INSTALL=1 would forbid it" >&2; \
 	  script=$$(mktemp) && curl --proto '=https' --tlsv1.2 --fail --silent --show-error --output "$$script" $(INSTALLER) && \
-	  sh "$$script" -y --no-modify-path --profile minimal --default-toolchain none && rm "$$script" || { \
+	  sh "$$script" -y --no-modify-path --profile minimal --default-toolchain none; done=$$?; rm -f "$$script"; \
+	  [ $$done = 0 ] || { \
 	    echo "Rust could not be installed: see the line above, or https://rustup.rs" >&2; exit 1; \
 	  }; \
 	}

@@ -1,6 +1,7 @@
 //! The commands that speak to a gateway: its status over HTTP, objects over S3.
 
 mod download;
+mod partial;
 mod s3;
 mod upload;
 
@@ -15,7 +16,7 @@ use crate::args::TableArgs;
 use crate::gateway_file;
 use crate::output::{self, program};
 pub(crate) use download::{WITH_CHECKSUMS, header};
-pub(crate) use s3::{Listed, S3, is_refused};
+pub(crate) use s3::{Listed, S3, concerns_all, is_refused};
 
 /// How long a gateway may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);

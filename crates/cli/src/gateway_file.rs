@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -99,7 +100,7 @@ pub(crate) struct S3File {
     pub(crate) storage_class: BTreeMap<String, StorageClass>,
     /// Seconds for which a client may be idle.
     #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
-    pub(crate) patience_seconds: u64,
+    pub(crate) patience_seconds: NonZero<u64>,
     /// Bytes of chunks that all puts, and as many that all gets, may have on their way ahead, with a unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ahead: Option<String>,
@@ -109,11 +110,12 @@ pub(crate) struct S3File {
 }
 
 impl S3File {
-    const fn patience() -> u64 {
-        60
+    const fn patience() -> NonZero<u64> {
+        const PATIENCE: NonZero<u64> = NonZero::new(60).unwrap();
+        PATIENCE
     }
 
-    const fn is_patience(seconds: &u64) -> bool {
+    fn is_patience(seconds: &NonZero<u64>) -> bool {
         *seconds == Self::patience()
     }
 
@@ -217,12 +219,14 @@ pub(crate) fn load_if_there(config: &Path) -> anyhow::Result<Option<GatewayFile>
 /// What the gateway does whose file is `path`.
 pub(crate) fn load_from(config: &Path, path: &Path) -> anyhow::Result<GatewayFile> {
     let text = fs::read_to_string(path).map_err(|error| {
-        let advice = if config.exists() {
-            "write http = \"ADDRESS:PORT\" into it: where the gateway listens".to_owned()
-        } else {
+        if !config.exists() {
             let config = config.display();
-            format!("there is no {config}: start a cluster with `{} up`, or name one with --config", program())
-        };
+            return anyhow::anyhow!(
+                "there is no {config}: start a cluster with `{} up`, or name one with --config",
+                program()
+            );
+        }
+        let advice = "write http = \"ADDRESS:PORT\" into it: where the gateway listens";
         anyhow::anyhow!("cannot read {}: {error}; {advice}", path.display())
     })?;
     toml::from_str(&text).map_err(|error| {

@@ -127,10 +127,10 @@ fn destination(args: &PutArgs) -> anyhow::Result<Location> {
         _ if args.recursive => args.file.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned())),
         _ => args.file.file_name().map(ToOwned::to_owned),
     };
-    let last = last
-        .as_ref()
-        .and_then(|name| name.to_str())
-        .context("what is read has no name: say where to, s3://BUCKET/KEY")?;
+    let last = last.context("what is read has no name: say where to, s3://BUCKET/KEY")?;
+    let last = last.to_str().with_context(|| {
+        format!("{} has a name that is not UTF-8, as keys are: say where to, s3://BUCKET/KEY", args.file.display())
+    })?;
     let at = to.join(last);
     at.check().map_err(anyhow::Error::msg)?;
     Ok(at)

@@ -78,7 +78,7 @@ fn one_server_is_not_enough(cluster: &Cluster, s3: &S3, targets: &[u32], kept: &
         assert!(
             error.contains("copies are needed in 3 failure domains, or 2 while others are down, durable in")
                 && error.contains("possible in 1")
-                && error.contains("silent targets: 1, 2, 3, 4, 5, 6"),
+                && error.contains("silent targets: target-1, target-2, target-3, target-4, target-5, target-6;"),
             "{error}"
         );
         assert!(took < Duration::from_secs(15), "{took:?}: {error}");

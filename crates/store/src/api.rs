@@ -75,7 +75,10 @@ pub enum StoreError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The capacity is used up.
-    #[error("its `capacity` is used up: raise it, or add a target")]
+    #[error(
+        "its `capacity` is used up: raise it, add a target, or have what was deleted, and what failed puts left, dropped sooner \
+         (`reservoir clean --grace S`)"
+    )]
     NoSpace,
     /// There is no room in the file system, whatever the capacity.
     #[error("its file system is full: free space on it, or move the target to a larger one")]

@@ -12,6 +12,7 @@ use serde::Serialize;
 use ureq::Body;
 use ureq::http::Response;
 
+use super::partial::Partial;
 use super::s3::S3;
 use super::upload::CRC64;
 use crate::location::Location;
@@ -124,14 +125,10 @@ impl S3 {
             _ => PathBuf::from("."),
         };
         ensure!(!path.is_dir(), "{} is a directory: name a file with -o", path.display());
-        // As any program that writes a file: the umask decides who may read it.
-        let mut partial = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-            .tempfile_in(&directory)
+        let mut partial = Partial::in_directory(&directory)
             .with_context(|| format!("no file can be made in {}: choose another place with -o", directory.display()))?;
-        let got = self.get(at, partial.as_file_mut(), bar)?;
-        partial.as_file().sync_all().with_context(|| format!("{} could not be made durable", path.display()))?;
-        partial.persist(path).with_context(|| format!("{} could not be replaced", path.display()))?;
+        let got = self.get(at, partial.file(), bar)?;
+        partial.appear(&directory, path).with_context(|| format!("{} could not be written", path.display()))?;
         Ok(got)
     }
 }

@@ -55,6 +55,27 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// Nobody who is trusted answers at the endpoint.
+#[derive(Debug)]
+struct Unreached(String);
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreached {}
+
+/// Why nothing else in this bucket can be done either.
+const OF_BUCKET: [&str; 5] =
+    ["NoSuchBucket", "InvalidBucketName", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"];
+
+/// Whether what failed for one object fails for all others in its bucket.
+pub(crate) fn concerns_all(error: &anyhow::Error) -> bool {
+    error.is::<Unreached>() || OF_BUCKET.iter().any(|code| is_refused(error, code))
+}
+
 /// Longer bodies are sent when the gateway wants them: it breaks off those of requests that it refuses, and then nobody would hear
 /// why.
 const ASKED_FIRST: usize = 64 << 10;
@@ -166,7 +187,15 @@ impl S3 {
             Method::Get | Method::Head | Method::Delete => self.agent.run(request),
         };
         let answer = answer.map_err(|error| self.failed(&error))?;
-        if answer.status().is_success() { Ok(answer) } else { Err(self.refused(at, answer).into()) }
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let refused = self.refused(at, answer);
+        if method == Method::Head && refused.code == "NoSuchKey" {
+            // The answer does not say whether it is the object or its bucket that is missing.
+            self.ask(Method::Head, (at.0, ""), &[], &[], b"")?;
+        }
+        Err(refused.into())
     }
 
     /// Asks for a document.
@@ -196,7 +225,14 @@ impl S3 {
                 "the gateway at {endpoint} kept silent for {} s: see its log; if it is only slow, wait longer with --timeout",
                 self.patience.as_secs()
             ),
-            _ => anyhow::anyhow!("the gateway at {endpoint} does not answer ({error}): {}", self.advice),
+            _ => match untrusted(error) {
+                Some(why) => {
+                    Unreached(format!("the certificate of the gateway at {endpoint} is not trusted: {why}")).into()
+                }
+                None => {
+                    Unreached(format!("the gateway at {endpoint} does not answer ({error}): {}", self.advice)).into()
+                }
+            },
         }
     }
 
@@ -216,6 +252,10 @@ impl S3 {
                 "there is no bucket {bucket:?}: `{program} ls s3://` shows the buckets, and an S3 client makes one (`aws s3 mb s3://{bucket}`)"
             ),
             "NoSuchKey" => format!("there is no object {what}: `{program} ls s3://{bucket}` shows what there is"),
+            "InvalidBucketName" => format!(
+                "there can be no bucket {bucket:?}: names of buckets have 3 to 63 small letters, digits, dots and hyphens, and begin and \
+                 end with a letter or digit"
+            ),
             _ => {
                 let message = element(&text, "Message").unwrap_or_default();
                 format!("the gateway at {} refused {what}: {code}: {message}", self.endpoint)
@@ -299,7 +339,12 @@ fn trusting(chain: &Path) -> anyhow::Result<TlsConfig> {
     let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
     let mut trusted: Vec<Certificate<'static>> = Vec::new();
     for path in [Some(chain.to_owned()), bundle.map(Into::into)].into_iter().flatten() {
-        let pem = fs::read(&path).with_context(|| format!("the certificate {} cannot be read", path.display()))?;
+        let pem = fs::read(&path).with_context(|| {
+            format!(
+                "the certificate {} cannot be read: correct `certificate` in gateway.toml, or AWS_CA_BUNDLE",
+                path.display()
+            )
+        })?;
         for item in parse_pem(&pem) {
             if let PemItem::Certificate(certificate) = item.with_context(|| format!("{} is no PEM", path.display()))? {
                 trusted.push(certificate);
@@ -309,6 +354,35 @@ fn trusting(chain: &Path) -> anyhow::Result<TlsConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = RootCerts::Specific(Arc::new(trusted));
     Ok(TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build())
+}
+
+/// Why a server's certificate is not taken for its own, and what to do, if that is what failed.
+fn untrusted(error: &ureq::Error) -> Option<String> {
+    let error = match error {
+        ureq::Error::Rustls(error) => error,
+        ureq::Error::Io(io) => io.get_ref()?.downcast_ref()?,
+        _ => return None,
+    };
+    let rustls::Error::InvalidCertificate(why) = error else { return None };
+    let why = match why {
+        // Its type is that of another crate.
+        rustls::CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "it says that it is an authority's: make it with `openssl req -addext basicConstraints=critical,CA:FALSE …`"
+                .to_owned()
+        }
+        rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. } => {
+            format!(
+                "{why}: it has to name the `domain` or the address of [s3] in gateway.toml (`-addext subjectAltName=…`)"
+            )
+        }
+        rustls::CertificateError::UnknownIssuer => {
+            format!(
+                "{why}: copy the `certificate` of its gateway.toml here, or name its authority's with AWS_CA_BUNDLE"
+            )
+        }
+        why => format!("{why}: give the gateway another `certificate` in its gateway.toml"),
+    };
+    Some(why)
 }
 
 /// The address to ask a server that listens there: one that listens everywhere also does so on this machine.

@@ -2,14 +2,14 @@
 
 use std::fs::{self, ReadDir};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::client::{Listed, S3};
+use crate::client::{Listed, S3, concerns_all};
 use crate::location::Location;
 use crate::output::{byte_bar, json, line, say};
 use crate::units;
@@ -26,8 +26,8 @@ pub(super) struct Done {
     pub(super) bytes: Option<u64>,
 }
 
-/// Does `work` with each thing, a few at a time. What fails is reported and does not keep the others from being done; in the end
-/// it is an error. What `work` returns is added up.
+/// Does `work` with each thing, a few at a time. What fails is reported and does not keep the others from being done, unless they
+/// would fail as well; in the end it is an error. What `work` returns is added up.
 fn each<T: Send>(
     what: &str,
     things: impl Iterator<Item = anyhow::Result<T>> + Send,
@@ -35,10 +35,11 @@ fn each<T: Send>(
 ) -> anyhow::Result<(u64, u64)> {
     let things = Mutex::new(things.fuse());
     let [done, failed, sum] = [const { AtomicU64::new(0) }; 3];
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..HANDS {
             scope.spawn(|| {
-                loop {
+                while !is_over.load(Ordering::Relaxed) {
                     let next = things.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some(thing) = next else { break };
                     match thing.and_then(&work) {
@@ -48,7 +49,10 @@ fn each<T: Send>(
                         }
                         Err(error) => {
                             failed.fetch_add(1, Ordering::Relaxed);
-                            say!("reservoir: {error:#}");
+                            // Others who have found the same meanwhile need not say it again.
+                            if !(concerns_all(&error) && is_over.swap(true, Ordering::Relaxed)) {
+                                say!("reservoir: {error:#}");
+                            }
                         }
                     }
                 }
@@ -56,6 +60,7 @@ fn each<T: Send>(
         }
     });
     let (done, failed, sum) = (done.into_inner(), failed.into_inner(), sum.into_inner());
+    ensure!(!is_over.into_inner(), "{done} objects were {what}, and the rest cannot be: see the lines above");
     ensure!(failed == 0, "{done} objects were {what}, {failed} were not: see the lines above");
     Ok((done, sum))
 }

@@ -354,11 +354,11 @@ pub enum GetError {
 }
 
 fn names(nodes: &[NodeId]) -> String {
-    let nodes: std::collections::BTreeSet<u32> = nodes.iter().map(|n| n.0).collect();
+    let nodes: std::collections::BTreeSet<NodeId> = nodes.iter().copied().collect();
     if nodes.is_empty() {
         return "none".to_owned();
     }
-    nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What to do when there were too few targets.
@@ -367,7 +367,7 @@ fn advice(silent: &[NodeId], full: &[NodeId]) -> String {
         (!silent.is_empty(), "start the silent ones"),
         (
             !full.is_empty(),
-            "free space or replace the failed disk where the full ones are (their logs say which it is)",
+            "free space or replace the failed disk where the full ones are (their logs soon say which it is)",
         ),
         (true, "add targets in other domains"),
     ];

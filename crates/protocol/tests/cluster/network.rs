@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use protocol::census::{Count, Counted};
+use protocol::census::{Count, Counted, IdRange};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
@@ -13,7 +13,7 @@ use protocol::machine::{
 use protocol::map::{ClusterMap, MemberSet, TargetEntry};
 use protocol::promise::{Stamps, Verdict};
 use protocol::redundancy::Wanted;
-use protocol::target::{Setup, Target};
+use protocol::target::{Bug, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::datagrams;
 
@@ -50,6 +50,8 @@ pub(super) struct Cluster {
     pub(super) fetched: Vec<TxnId>,
     /// What has become of every copy.
     pub(super) rot: Option<Rot>,
+    /// Copies that are in what a census sums, and no more when it lists them.
+    pub(super) unlisted: BTreeSet<(NodeId, ChunkId)>,
     /// The multicast sets that each target listens to.
     pub(super) listens: BTreeMap<NodeId, Vec<MemberSet>>,
 }
@@ -74,9 +76,14 @@ impl Cluster {
     }
 
     pub(super) fn of(map: ClusterMap, config: &Config) -> Self {
+        Self::with(map, config, None)
+    }
+
+    /// Of targets that have this defect.
+    pub(super) fn with(map: ClusterMap, config: &Config, bug: Option<Bug>) -> Self {
         let initiator = Initiator::new(INITIATOR, map.clone(), config.clone(), 42);
         let setup =
-            |id: NodeId| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, seed: u64::from(id.0), bug: None };
+            |id: NodeId| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, seed: u64::from(id.0), bug };
         let targets = map.targets().map(|t| (t.id, Target::new(setup(t.id), config.clone()))).collect();
         let disks = map.targets().map(|t| (t.id, BTreeMap::new())).collect();
         let listens = map.targets().map(|t| (t.id, map.memberships(t.id))).collect();
@@ -98,6 +105,7 @@ impl Cluster {
             sent: BTreeMap::new(),
             fetched: Vec::new(),
             rot: None,
+            unlisted: BTreeSet::new(),
             listens,
         }
     }
@@ -181,7 +189,8 @@ impl Cluster {
             }
             Effect::Census { map, group, range, salt, after } => {
                 let mut count = Count::new(range, salt, after);
-                let held = disk.keys().filter(|id| range.contains(id) && map.group_of(id) == group);
+                let unlisted = |id: &ChunkId| range != IdRange::ALL && self.unlisted.contains(&(node, *id));
+                let held = disk.keys().filter(|id| range.contains(id) && map.group_of(id) == group && !unlisted(id));
                 let _ = held.map(|id| Counted { id: *id, wanted: Wanted::BY_MAP }).all(|copy| count.add(copy));
                 (DISK, Completion::Counted(count.finish()))
             }

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::Event;
+use protocol::steward;
+use protocol::target::Bug;
 use protocol::time::Span;
 
 use super::network::*;
@@ -13,7 +15,12 @@ const INTERVAL: Span = Span::from_secs(1);
 
 /// A cluster with so many chunks, in which every group has a steward.
 fn filled(config: &Config, chunks: u64) -> (Cluster, Vec<ChunkId>) {
-    let mut cluster = Cluster::of(map(18, 3), &Config { census_interval: INTERVAL, ..config.clone() });
+    filled_with(config, chunks, None)
+}
+
+/// The same, of targets that have this defect.
+fn filled_with(config: &Config, chunks: u64, bug: Option<Bug>) -> (Cluster, Vec<ChunkId>) {
+    let mut cluster = Cluster::with(map(18, 3), &Config { census_interval: INTERVAL, ..config.clone() }, bug);
     // The first wake of each.
     for target in cluster.map.targets().map(|target| target.id).collect::<Vec<_>>() {
         cluster.handle(target, None);
@@ -87,6 +94,28 @@ fn what_a_silent_target_has_is_not_made_again() {
     assert_eq!((at_risk(&cluster), is_whole(&cluster), cluster.sent.get("restore")), (0, true, None));
     assert!(ids.iter().all(|id| cluster.holders(id).len() == 3));
     assert_eq!(stewards(&cluster), cluster.map.groups() as usize, "those that stood in have stepped back");
+}
+
+/// Whoever told a sum with a copy, and lists none of it a moment later, as his disk does not read it, may hold it again: that there was
+/// nothing to do without it is not remembered of the range with it. The simulator finds the defect in one seed of 2,000.
+#[test]
+fn a_copy_that_is_not_there_for_a_moment_is_counted_later() {
+    for (bug, copies) in [(None, 3), (Some(Bug::Steward(steward::Bug::TrustSums)), 1)] {
+        let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
+        let (mut cluster, ids) = filled_with(&config, 1_500, bug);
+        cluster.run_for(INTERVAL.times(3));
+        let [first, others @ ..] = &cluster.holders(&ids[7])[..] else { panic!("it was put") };
+        let (first, others) = (*first, others.to_vec());
+        for other in others {
+            let _ = cluster.disks.get_mut(&other).expect("it is there").remove(&ids[7]);
+        }
+        let _ = cluster.unlisted.insert((first, ids[7]));
+        cluster.run_for(INTERVAL.times(3));
+        assert_eq!(cluster.holders(&ids[7]), [first], "{bug:?}");
+        cluster.unlisted.clear();
+        cluster.run_for(INTERVAL.times(8));
+        assert_eq!(cluster.holders(&ids[7]).len(), copies, "{bug:?}");
+    }
 }
 
 /// Of a chunk with one copy left another is made before one of a chunk with two, and the copies that there are count.
