@@ -82,8 +82,7 @@ impl Cluster {
     /// Of targets that have this defect.
     pub(super) fn with(map: ClusterMap, config: &Config, bug: Option<Bug>) -> Self {
         let initiator = Initiator::new(INITIATOR, map.clone(), config.clone(), 42);
-        let setup =
-            |id: NodeId| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, seed: u64::from(id.0), bug };
+        let setup = |id: NodeId| Setup { id, map: map.clone(), free: 1 << 30, chunks: 0, seed: u64::from(id.0), bug };
         let targets = map.targets().map(|t| (t.id, Target::new(setup(t.id), config.clone()))).collect();
         let disks = map.targets().map(|t| (t.id, BTreeMap::new())).collect();
         let listens = map.targets().map(|t| (t.id, map.memberships(t.id))).collect();
