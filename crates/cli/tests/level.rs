@@ -79,7 +79,9 @@ fn a_target_that_is_added_gets_its_share_and_no_more() {
     });
     let now = live(&after);
     for (id, (before, after)) in (1..).zip(old.iter().zip(&now)) {
-        assert!(*after < *before && *after > share * 3 / 4, "target {id}: {before}, then {after}, of {stored}");
+        // Who had little, as it was slow then, may have got some, too.
+        let most = (*before).max(share * 11 / 10);
+        assert!(*after < most && *after > share * 3 / 4, "target {id}: {before}, then {after}, of {stored}");
     }
     // And it stops by itself.
     std::thread::sleep(Duration::from_secs(25));
