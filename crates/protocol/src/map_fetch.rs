@@ -10,6 +10,8 @@ use crate::wire::{MapPart, MapRequest, Message};
 
 /// Parts that are asked for at once: few, as all nodes ask at once whoever has a new map, and what they negotiate waits behind these.
 const WINDOW: usize = 4;
+/// Parts that are given at once, to whoever asks for so many.
+const MOST: usize = 16;
 /// Times that parts are asked for without one coming, before somebody else is asked.
 const ATTEMPTS: u8 = 5;
 /// After a document came, or nobody gave one, none is asked for so long: this node may not be able to use it.
@@ -147,7 +149,7 @@ pub(crate) fn parts(map: &ClusterMap, theirs: Epoch, request: MapRequest) -> imp
     let first = request.offset as usize / MapDocument::PART;
     document.into_iter().flat_map(move |document| {
         let parts = document.bytes().chunks(MapDocument::PART).enumerate().skip(first);
-        parts.take(usize::from(request.parts).min(WINDOW)).map(|(place, part)| {
+        parts.take(usize::from(request.parts).min(MOST)).map(|(place, part)| {
             Message::MapPart(MapPart {
                 digest: *document.digest(),
                 size: document.bytes().len() as u32,

@@ -12,7 +12,9 @@ use protocol::map::{ClusterMap, MapDocument};
 use protocol::target::{self, Setup, Target};
 use protocol::wire::{Head, MapPart, MapRequest, Message, encode_message};
 
-/// More parts than are asked for at once.
+/// Parts that are asked for at once.
+const ASKED: usize = 4;
+/// More than that.
 const SIZE: usize = 40 * MapDocument::PART + 7;
 
 fn document(seed: u8) -> MapDocument {
@@ -118,7 +120,7 @@ fn a_target_fetches_as_an_initiator_does() {
     let (mut machine, mut from) = (target(), ahead(2, document(0)));
     let mut said = hear(&mut machine, at(1), arriving(says(INITIATOR, 2, &Message::Ping { txn: TxnId(1) })));
     let mut document = None;
-    for _ in 0..3 {
+    for _ in 0..SIZE.div_ceil(ASKED * MapDocument::PART) {
         let request = said.messages.iter().find_map(|message| match message {
             Message::MapRequest(request) => Some(*request),
             _ => None,
@@ -149,8 +151,8 @@ fn a_node_that_is_restarted_with_a_newer_map_begins_again() {
     }
     // From here on it is another document: none of what came belongs to it.
     let mut request = last.expect("it asks for more");
-    assert_eq!(request.offset as usize, 16 * MapDocument::PART);
-    for _ in 0..6 {
+    assert_eq!(request.offset as usize, ASKED * MapDocument::PART);
+    for _ in 0..2 * SIZE.div_ceil(ASKED * MapDocument::PART) {
         let mut next = None;
         for part in parts(&mut third, 1, request) {
             let answer = hears(&mut machine, 3, 3, &part);
