@@ -118,7 +118,9 @@ impl Moving<'_> {
     fn is_there(&self, file: &File, at: &Location) -> anyhow::Result<bool> {
         let ask = |method| self.s3.ask(method, (&at.bucket, &at.key), &[], &[], b"");
         let object = match ask(Method::Head) {
-            Err(error) if is_refused(&error, "NoSuchKey") => return Ok(false),
+            Err(error) if ["NoSuchKey", "NoSuchBucket"].iter().any(|code| is_refused(&error, code)) => {
+                return Ok(false);
+            }
             answer => answer?,
         };
         let is_as_long = header(&object, "content-length").parse() == Ok(file.manifest.size);

@@ -274,7 +274,13 @@ fn any_bucket_and_any_user_may_be_given() {
     };
     assert!(error(&["get", "s3://photos/cat.jpg", "-o", "-", "--user", "ann"]).contains("AccessDenied"));
     assert!(error(&["get", "x", "--user", "bob"]).contains("bob"));
-    assert!(error(&["put", "-", "s3://nowhere/x"]).contains("there is no bucket \"nowhere\""));
+    for nowhere in [&["put", "-", "s3://nowhere/x"][..], &["stat", "s3://nowhere/x"], &["rm", "s3://nowhere/x"]] {
+        assert!(error(nowhere).contains("there is no bucket \"nowhere\""), "{nowhere:?}");
+    }
+    assert!(error(&["put", "-", "s3://No_Where/x"]).contains("3 to 63"));
+    // Of a tree one file is enough to see that.
+    let all = error(&["put", "-r", env!("CARGO_MANIFEST_DIR"), "s3://nowhere/"]);
+    assert!(all.contains("the rest cannot be") && all.matches("there is no bucket").count() == 1, "{all}");
     assert!(error(&["put", "-", "a/../b"]).contains("no URL can carry"));
     assert!(error(&["put", "-"]).contains("has no name"));
     // What is there stays as it was when a get breaks.
@@ -315,6 +321,15 @@ fn old_content(length: usize, number: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length.div_ceil(4_096)).flat_map(block).collect();
     bytes.truncate(length);
     bytes
+}
+
+#[test]
+fn files_of_earlier_versions_make_their_bucket() {
+    let place = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&unpacked(place.path()), &["--no-multicast"]);
+    cluster.run(&["migrate"]);
+    assert_eq!(cluster.keys("s3://files").len(), 7);
+    assert!(cluster.stop());
 }
 
 #[test]
@@ -536,8 +551,21 @@ fn an_endpoint_with_a_certificate_is_spoken_to_in_tls() {
     // A certificate that is not the gateway's.
     let other = rcgen::generate_simple_self_signed(["s3.example.org".to_owned()]).unwrap();
     fs::write(data.join("s3.pem"), other.cert.pem()).unwrap();
-    let output = cluster.try_run(&["get", "f", "-o", "-"], b"");
-    assert!(!output.status.success() && output.stdout.is_empty());
+    let refused = || {
+        let output = cluster.try_run(&["get", "f", "-o", "-"], b"");
+        assert!(!output.status.success() && output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = refused();
+    assert!(error.contains("is not trusted") && error.contains("`certificate`"), "{error}");
+    // One as plain openssl makes it.
+    let mut of_authority = rcgen::CertificateParams::new(["s3.example.org".to_owned()]).unwrap();
+    of_authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    fs::write(data.join("s3.pem"), of_authority.self_signed(&key).unwrap().pem()).unwrap();
+    fs::write(data.join("s3.key"), key.serialize_pem()).unwrap();
+    let error = refused();
+    assert!(error.contains("is not trusted") && error.contains("CA:FALSE"), "{error}");
     assert!(cluster.stop());
 }
 

@@ -37,7 +37,7 @@ const REMEMBERED: usize = 16_384;
 /// A part of a range as it was when there was nothing to do in it.
 #[derive(Clone, Debug)]
 struct Settled {
-    /// Of what everybody held of it; 0: there was something to do.
+    /// Of what everybody held of it; 0: there was something to do, or it was not looked at as it was then.
     print: u64,
     /// What has too few copies as far as is known, since some are silent; seldom anything.
     lacks: Option<Box<Lacks>>,
@@ -105,7 +105,7 @@ struct Visit {
     owed: BTreeMap<NodeId, Owed>,
     copies: BTreeMap<NodeId, Vec<Counted>>,
     sums: BTreeMap<NodeId, Box<[u64; PARTS]>>,
-    /// Of each part, when all have answered and the range is divided.
+    /// Of each part, when all have answered.
     prints: Vec<u64>,
     /// How many were silent then.
     silent: usize,
@@ -113,8 +113,8 @@ struct Visit {
     lacks: Lacks,
     /// Whether there is something to do in it.
     busy: bool,
-    /// Whether it was not looked at as its print says: somebody held other copies when he listed them than when he told their sum. What
-    /// he does not hold for a moment, as when his disk does not read it, he may hold again later.
+    /// Whether it was not looked at as its print says: what somebody does not hold for a moment, as when his disk does not read it, was in
+    /// the sum that he told, and not in his list.
     changed: bool,
     /// When something is to be done in it.
     again: Instant,
@@ -553,6 +553,10 @@ impl Visit {
                 self.owed.remove(&from);
             }
             Holding::Copies { copies, more } => {
+                // A page that is here already, as it was asked for twice, would be counted twice.
+                if copies.first().is_some_and(|first| owed.after.is_some_and(|after| first.id <= after)) {
+                    return;
+                }
                 let within = copies.iter().filter(|copy| self.range.contains(&copy.id));
                 self.copies.entry(from).or_default().extend(within);
                 match copies.last() {

@@ -108,6 +108,25 @@ fn a_document_of_many_parts_comes_whole() {
     assert_eq!((fetched, sent), (document(0), SIZE.div_ceil(MapDocument::PART)));
 }
 
+/// While parts come, those behind them are on their way.
+#[test]
+fn parts_that_come_slowly_are_not_asked_for_again() {
+    let (mut machine, mut from) = (initiator(), ahead(2, document(0)));
+    let late = Config::default().late.as_nanos();
+    let said = hears(&mut machine, 1, 2, &Message::Pong { txn: TxnId(9), free: 1, chunks: 0 });
+    let mut slow = parts(&mut from, 1, asks(&said).expect("it asks"));
+    let _ = slow.pop();
+    let mut now = 1;
+    for part in slow {
+        now += late * 3 / 4;
+        assert_eq!(asks(&hear(&mut machine, at(now), Input::Wake)), None);
+        assert_eq!(asks(&hears(&mut machine, now, 2, &part)), None);
+    }
+    // The last of them is lost.
+    let again = asks(&hear(&mut machine, at(now + late), Input::Wake)).expect("it asks again");
+    assert_eq!(again.offset as usize, (ASKED - 1) * MapDocument::PART);
+}
+
 #[test]
 fn lost_parts_are_asked_for_again() {
     let (mut machine, mut from) = (initiator(), ahead(2, document(0)));

@@ -77,7 +77,7 @@ pub enum WriteError {
     /// The capacity is used up.
     #[error(
         "its `capacity` is used up: raise it, add a target, or have what was deleted, and what failed puts left, dropped sooner \
-         (`reservoir clean --grace S`)"
+         (`reservoir clean --grace S`, with S more than twice what any put takes)"
     )]
     NoSpace,
     /// There is no room in the file system, whatever the capacity.

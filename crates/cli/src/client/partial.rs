@@ -1,5 +1,5 @@
 //! A file that appears under its name only when all of it is there: until then it has no name, where the file system can do that, so
-//! that nothing is left of it however the process ends.
+//! that nothing of a part is left however the process ends.
 
 use std::fs::File;
 use std::io;
@@ -21,6 +21,10 @@ pub(crate) enum Partial {
 impl Partial {
     /// An empty one that is to appear in this directory.
     pub(crate) fn in_directory(directory: &Path) -> io::Result<Self> {
+        // Through it a file gets its name.
+        if !Path::new("/proc/self/fd").exists() {
+            return hidden().tempfile_in(directory).map(Self::Hidden);
+        }
         match rustix::fs::open(directory, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(MODE))
         {
             Ok(file) => Ok(Self::Nameless(file.into())),
@@ -38,15 +42,21 @@ impl Partial {
         }
     }
 
-    /// Gives it its name, durable, in place of what has that name.
+    /// Gives it its name, in place of what has that name, and makes both durable.
     pub(crate) fn appear(mut self, directory: &Path, path: &Path) -> io::Result<()> {
         self.file().sync_all()?;
-        let hidden = match self {
-            Self::Hidden(hidden) => hidden.into_temp_path(),
+        match self {
+            Self::Hidden(hidden) => hidden.into_temp_path().persist(path).map_err(|failed| failed.error)?,
             // A link does not replace a file, as a renaming does.
-            Self::Nameless(file) => hidden().make_in(directory, |path| link(&file, path))?.into_temp_path(),
-        };
-        hidden.persist(path).map_err(|failed| failed.error)
+            Self::Nameless(file) => match link(&file, path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    let hidden = hidden().make_in(directory, |path| link(&file, path))?.into_temp_path();
+                    hidden.persist(path).map_err(|failed| failed.error)?;
+                }
+                linked => linked?,
+            },
+        }
+        File::open(directory)?.sync_all()
     }
 }
 
@@ -73,16 +83,20 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("whole");
         std::fs::write(&path, "before").unwrap();
-        let hidden = Partial::Hidden(hidden().tempfile_in(place.path()).unwrap());
-        for (mut partial, text) in [(Partial::in_directory(place.path()).unwrap(), "nameless"), (hidden, "hidden")] {
-            let is_nameless = matches!(partial, Partial::Nameless(_));
+        let count = || std::fs::read_dir(place.path()).unwrap().count();
+        for text in ["new", "nameless", "hidden"] {
+            let mut partial = match text {
+                "hidden" => Partial::Hidden(hidden().tempfile_in(place.path()).unwrap()),
+                _ => Partial::in_directory(place.path()).unwrap(),
+            };
             partial.file().write_all(text.as_bytes()).unwrap();
-            if is_nameless {
-                assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "the file before, and the hidden one");
+            if text == "new" {
+                std::fs::remove_file(&path).unwrap();
             }
+            let is_nameless = matches!(partial, Partial::Nameless(_));
+            assert_eq!(count(), usize::from(text != "new") + usize::from(!is_nameless), "{text}");
             partial.appear(place.path(), &path).unwrap();
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!((std::fs::read_to_string(&path).unwrap(), count()), (text.to_owned(), 1));
         }
-        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
     }
 }

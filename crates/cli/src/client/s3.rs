@@ -22,7 +22,7 @@ use ureq::{Agent, Body, Timeout};
 
 use super::CONNECT;
 use crate::gateway_file;
-use crate::location::Location;
+use crate::location::{BUCKET, Location};
 use crate::output::program;
 
 const REGION: &str = "us-east-1";
@@ -248,6 +248,7 @@ impl S3 {
         let what = Location { bucket: bucket.to_owned(), key: key.to_owned() };
         let program = program();
         let text = match code.as_str() {
+            "NoSuchBucket" if bucket == BUCKET => format!("there is no bucket {bucket:?} yet: the first put makes it"),
             "NoSuchBucket" => format!(
                 "there is no bucket {bucket:?}: `{program} ls s3://` shows the buckets, and an S3 client makes one (`aws s3 mb s3://{bucket}`)"
             ),

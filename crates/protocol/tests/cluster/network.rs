@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use protocol::census::{Count, Counted, IdRange};
+use protocol::census::{Count, Counted};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
@@ -50,7 +50,9 @@ pub(super) struct Cluster {
     pub(super) fetched: Vec<TxnId>,
     /// What has become of every copy.
     pub(super) rot: Option<Rot>,
-    /// Copies that are in what a census sums, and no more when it lists them.
+    /// How long a disk takes for a census.
+    pub(super) counting: Span,
+    /// Copies that are in what a census sums of large ranges, and no more when it lists small ones.
     pub(super) unlisted: BTreeSet<(NodeId, ChunkId)>,
     /// The multicast sets that each target listens to.
     pub(super) listens: BTreeMap<NodeId, Vec<MemberSet>>,
@@ -104,6 +106,7 @@ impl Cluster {
             sent: BTreeMap::new(),
             fetched: Vec::new(),
             rot: None,
+            counting: DISK,
             unlisted: BTreeSet::new(),
             listens,
         }
@@ -188,10 +191,10 @@ impl Cluster {
             }
             Effect::Census { map, group, range, salt, after } => {
                 let mut count = Count::new(range, salt, after);
-                let unlisted = |id: &ChunkId| range != IdRange::ALL && self.unlisted.contains(&(node, *id));
+                let unlisted = |id: &ChunkId| range.depth() > 1 && self.unlisted.contains(&(node, *id));
                 let held = disk.keys().filter(|id| range.contains(id) && map.group_of(id) == group && !unlisted(id));
                 let _ = held.map(|id| Counted { id: *id, wanted: Wanted::BY_MAP }).all(|copy| count.add(copy));
-                (DISK, Completion::Counted(count.finish()))
+                (self.counting, Completion::Counted(count.finish()))
             }
             Effect::Usage => {
                 // What is dead is won back at once.
