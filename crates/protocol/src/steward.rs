@@ -569,8 +569,7 @@ impl Visit {
 
     /// What stands for all that is held of the range, and of each of its parts.
     fn prints(&self, salt: u64, silent: &BTreeSet<NodeId>) -> (u64, Vec<u64>) {
-        let mut sums: BTreeMap<NodeId, [u64; PARTS]> =
-            self.sums.iter().map(|(keeper, sums)| (*keeper, **sums)).collect();
+        let mut sums: BTreeMap<_, [u64; PARTS]> = self.sums.iter().map(|(keeper, sums)| (*keeper, **sums)).collect();
         for (keeper, copies) in &self.copies {
             let sums = sums.entry(*keeper).or_insert([0; PARTS]);
             for copy in copies {
@@ -578,8 +577,8 @@ impl Visit {
                 *sum = sum.wrapping_add(copy.summand(salt));
             }
         }
-        let all =
-            print(sums.iter().map(|(keeper, sums)| (*keeper, sums.iter().copied().fold(0, u64::wrapping_add))), silent);
+        let whole = |sums: &[u64; PARTS]| sums.iter().copied().fold(0, u64::wrapping_add);
+        let all = print(sums.iter().map(|(keeper, sums)| (*keeper, whole(sums))), silent);
         let part = |part: usize| print(sums.iter().map(|(keeper, sums)| (*keeper, sums[part])), silent);
         (all, (0..PARTS).map(part).collect())
     }
