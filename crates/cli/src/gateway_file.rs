@@ -111,8 +111,10 @@ pub(crate) struct S3File {
 
 impl S3File {
     const fn patience() -> NonZero<u64> {
-        const PATIENCE: NonZero<u64> = NonZero::new(60).unwrap();
-        PATIENCE
+        match NonZero::new(60) {
+            Some(seconds) => seconds,
+            None => NonZero::<u64>::MIN,
+        }
     }
 
     fn is_patience(seconds: &NonZero<u64>) -> bool {

@@ -105,7 +105,7 @@ struct Visit {
     owed: BTreeMap<NodeId, Owed>,
     copies: BTreeMap<NodeId, Vec<Counted>>,
     sums: BTreeMap<NodeId, Box<[u64; PARTS]>>,
-    /// Of each part, when all have answered.
+    /// Of each part, when all have answered and the range is divided.
     prints: Vec<u64>,
     /// How many were silent then.
     silent: usize,
@@ -567,7 +567,7 @@ impl Visit {
         }
     }
 
-    /// What stands for all that is held of the range, and of each of its parts.
+    /// What stands for all that is held of the range, and of each of its parts if it is divided.
     fn prints(&self, salt: u64, silent: &BTreeSet<NodeId>) -> (u64, Vec<u64>) {
         let mut sums: BTreeMap<_, [u64; PARTS]> = self.sums.iter().map(|(keeper, sums)| (*keeper, **sums)).collect();
         for (keeper, copies) in &self.copies {
@@ -580,7 +580,7 @@ impl Visit {
         let whole = |sums: &[u64; PARTS]| sums.iter().copied().fold(0, u64::wrapping_add);
         let all = print(sums.iter().map(|(keeper, sums)| (*keeper, whole(sums))), silent);
         let part = |part: usize| print(sums.iter().map(|(keeper, sums)| (*keeper, sums[part])), silent);
-        (all, (0..PARTS).map(part).collect())
+        (all, (0..PARTS).filter(|_| !self.sums.is_empty()).map(part).collect())
     }
 
     /// What is known of the copies in a part: of those who told sums, that there are none where their sum is 0.

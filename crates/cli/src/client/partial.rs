@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
 /// As any program that writes a file: the umask decides who may read it.
@@ -21,17 +22,13 @@ pub(crate) enum Partial {
 impl Partial {
     /// An empty one that is to appear in this directory.
     pub(crate) fn in_directory(directory: &Path) -> io::Result<Self> {
-        // Through it a file gets its name.
-        if !Path::new("/proc/self/fd").exists() {
-            return hidden().tempfile_in(directory).map(Self::Hidden);
-        }
-        match rustix::fs::open(directory, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(MODE))
-        {
-            Ok(file) => Ok(Self::Nameless(file.into())),
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
-                hidden().tempfile_in(directory).map(Self::Hidden)
-            }
-            Err(error) => Err(error.into()),
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(directory, flags, Mode::from_raw_mode(MODE));
+        // Through it such a file gets its name.
+        match Path::new("/proc/self/fd").exists().then(open) {
+            Some(Ok(file)) => Ok(Self::Nameless(file.into())),
+            None | Some(Err(Errno::OPNOTSUPP | Errno::ISDIR)) => hidden().tempfile_in(directory).map(Self::Hidden),
+            Some(Err(error)) => Err(error.into()),
         }
     }
 
@@ -42,21 +39,20 @@ impl Partial {
         }
     }
 
-    /// Gives it its name, in place of what has that name, and makes both durable.
+    /// Gives it its name, in place of what has that name, when its bytes are durable.
     pub(crate) fn appear(mut self, directory: &Path, path: &Path) -> io::Result<()> {
         self.file().sync_all()?;
-        match self {
-            Self::Hidden(hidden) => hidden.into_temp_path().persist(path).map_err(|failed| failed.error)?,
+        let hidden = match self {
+            Self::Hidden(hidden) => hidden.into_temp_path(),
             // A link does not replace a file, as a renaming does.
             Self::Nameless(file) => match link(&file, path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    let hidden = hidden().make_in(directory, |path| link(&file, path))?.into_temp_path();
-                    hidden.persist(path).map_err(|failed| failed.error)?;
+                    hidden().make_in(directory, |path| link(&file, path))?.into_temp_path()
                 }
-                linked => linked?,
+                linked => return linked,
             },
-        }
-        File::open(directory)?.sync_all()
+        };
+        hidden.persist(path).map_err(|failed| failed.error)
     }
 }
 

@@ -225,14 +225,11 @@ impl S3 {
                 "the gateway at {endpoint} kept silent for {} s: see its log; if it is only slow, wait longer with --timeout",
                 self.patience.as_secs()
             ),
-            _ => match untrusted(error) {
-                Some(why) => {
-                    Unreached(format!("the certificate of the gateway at {endpoint} is not trusted: {why}")).into()
-                }
-                None => {
-                    Unreached(format!("the gateway at {endpoint} does not answer ({error}): {}", self.advice)).into()
-                }
-            },
+            _ => Unreached(match untrusted(error) {
+                Some(why) => format!("the certificate of the gateway at {endpoint} is not trusted: {why}"),
+                None => format!("the gateway at {endpoint} does not answer ({error}): {}", self.advice),
+            })
+            .into(),
         }
     }
 
