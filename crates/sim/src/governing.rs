@@ -178,7 +178,8 @@ impl Governing {
             let _ = write!(text, "\n{id} is lost for good after {at}");
         }
         if let Some((silent, (from, to))) = &self.switch {
-            let _ = write!(text, "\na switch cuts off {} targets from {from} to {to}", silent.len());
+            let silent: Vec<String> = silent.iter().map(ToString::to_string).collect();
+            let _ = write!(text, "\na switch cuts off {} from {from} to {to}", silent.join(", "));
         }
         text
     }

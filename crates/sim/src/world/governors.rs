@@ -109,7 +109,7 @@ struct Governor {
 }
 
 pub(super) struct State {
-    settings: Governing,
+    pub(super) settings: Governing,
     rng: Rng,
     pub(super) authority: Authority,
     governors: Vec<Governor>,
