@@ -192,25 +192,28 @@ fn overlapping(targets: &[TargetEntry], copies: u8, group_cells: usize) -> Resul
 
 /// Orders cells so that those of a group have as few failure domains in common as may be: when a target is lost, or a whole domain, what
 /// it had is made again on many others, and each group has domains left.
-fn spread(mut cells: Vec<Vec<NodeId>>, of: &BTreeMap<NodeId, u16>, group_cells: usize) -> Vec<Vec<NodeId>> {
-    let domain = |id: &NodeId| of.get(id).copied().unwrap_or(0);
-    let mut placed: Vec<Vec<NodeId>> = Vec::with_capacity(cells.len());
-    // Where each domain is last, from 1 on.
-    let mut last: BTreeMap<u16, usize> = BTreeMap::new();
-    while !cells.is_empty() {
+fn spread(cells: Vec<Vec<NodeId>>, of: &BTreeMap<NodeId, u16>, group_cells: usize) -> Vec<Vec<NodeId>> {
+    let count = cells.len();
+    let domains = |cell: &[NodeId]| -> Vec<u16> { cell.iter().map(|id| of.get(id).copied().unwrap_or(0)).collect() };
+    let with_domains = |cell: Vec<NodeId>| (domains(&cell), cell);
+    let mut left: Vec<(Vec<u16>, Vec<NodeId>)> = cells.into_iter().map(with_domains).collect();
+    let mut placed: Vec<(Vec<u16>, Vec<NodeId>)> = Vec::with_capacity(count);
+    // Where each domain is last, from 1 on; 0 is nowhere yet.
+    let mut last = vec![0; usize::from(u16::MAX) + 1];
+    while !left.is_empty() {
         // Those before it, and those after it where the ring closes.
         let before = placed.iter().rev().take(group_cells.saturating_sub(1));
-        let after = placed.iter().take(group_cells.saturating_sub(cells.len()));
-        let near: Vec<u16> = before.chain(after).flatten().map(domain).collect();
-        let common = |cell: &Vec<NodeId>| cell.iter().filter(|id| near.contains(&domain(id))).count();
-        let ago = |cell: &Vec<NodeId>| cell.iter().filter_map(|id| last.get(&domain(id))).max().copied().unwrap_or(0);
+        let after = placed.iter().take(group_cells.saturating_sub(left.len()));
+        let near: Vec<u16> = before.chain(after).flat_map(|(domains, _)| domains).copied().collect();
+        let common = |domains: &[u16]| domains.iter().filter(|domain| near.contains(domain)).count();
+        let ago = |domains: &[u16]| domains.iter().map(|domain| last[usize::from(*domain)]).max().unwrap_or(0);
         // The first of those with the fewest, whose domains were placed longest ago.
-        let keys = cells.iter().map(|cell| (common(cell), ago(cell))).enumerate();
-        let next = cells.remove(keys.min_by_key(|(_, key)| *key).map_or(0, |(at, _)| at));
-        last.extend(next.iter().map(|id| (domain(id), placed.len() + 1)));
+        let keys = left.iter().map(|(domains, _)| (common(domains), ago(domains))).enumerate();
+        let next = left.remove(keys.min_by_key(|(_, key)| *key).map_or(0, |(at, _)| at));
+        next.0.iter().for_each(|domain| last[usize::from(*domain)] = placed.len() + 1);
         placed.push(next);
     }
-    placed
+    placed.into_iter().map(|(_, cell)| cell).collect()
 }
 
 /// How many failure domains that group has that has the fewest, when these are the cells of the ring.
