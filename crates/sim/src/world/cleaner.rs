@@ -20,7 +20,8 @@ use crate::swarm::Scenario;
 use crate::trace;
 
 /// Passes without any work beside them, after which nothing may be left to clean: the first condemns, the second drops. One
-/// during which a target had no room to forget is not counted.
+/// during which a target had no room to forget is not counted, nor is one during which a copy was made: that stays until the next pass
+/// but one.
 const PASSES: u32 = 2;
 /// Chunks that were forgotten last.
 const FORGOTTEN: usize = 32;
@@ -240,7 +241,7 @@ impl World<'_> {
     /// When nothing is asked for any more, one cleaner goes on for a while.
     fn quiet_pass_over(&mut self, node: NodeId, began: Instant, finished: bool) {
         let working = !self.healed || !self.open.is_empty() || self.puts_left + self.gets_left > 0;
-        let finished = !self.was_cramped() && finished;
+        let finished = !self.was_cramped() && finished && self.whole.made.is_none_or(|made| began > made);
         let Some(cleaning) = &mut self.cleaning else { return };
         if working || cleaning.coming > 0 {
             return;

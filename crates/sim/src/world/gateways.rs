@@ -519,13 +519,13 @@ impl World<'_> {
     fn pass_over(&mut self, node: NodeId, report: &Report) {
         self.note(49, node, report.pass.copies as usize, || trace::objects::pass_over(report));
         let now = self.now;
-        let cramped = self.was_cramped();
+        let (cramped, made) = (self.was_cramped(), self.whole.made);
         let Some(gateways) = &mut self.gateways else { return };
         let began = gateways.pass_began.insert(node, now);
         // What is referred to cannot be read: nothing goes any more.
         let stuck = report.pass.unfinished == Some(Unfinished::Unread)
             && gateways.replies.unfound.is_some_and(|(by, at)| by == node && Some(at) >= began);
-        let over = report.pass.unfinished.is_none() && !cramped || stuck;
+        let over = report.pass.unfinished.is_none() && !cramped && began > made || stuck;
         if gateways.quiet.is_some_and(|quiet| began >= Some(quiet)) && over {
             gateways.quiet_passes += 1;
             gateways.replies.stuck |= stuck;

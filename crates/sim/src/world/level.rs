@@ -45,7 +45,7 @@ type Copies = BTreeMap<ChunkId, (Vec<NodeId>, usize)>;
 impl World<'_> {
     /// A copy was put on an emptier target.
     pub(super) fn moves(&mut self) {
-        self.whole.moved = Some(self.now);
+        (self.whole.moved, self.whole.made) = (Some(self.now), Some(self.now));
         self.outcome.moved += 1;
     }
 

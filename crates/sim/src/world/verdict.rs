@@ -104,6 +104,7 @@ impl World<'_> {
             }
             target::Event::Restored { id: chunk } => {
                 self.note(21, id, 0, || trace::target_event(&event));
+                self.whole.made = Some(self.now);
                 // A put does not know of the copies that a holder makes.
                 self.open.values_mut().for_each(|asked| asked.share(chunk));
             }

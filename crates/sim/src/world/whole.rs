@@ -18,6 +18,8 @@ pub(super) struct State {
     whole: bool,
     /// When a copy was put on an emptier target last.
     pub(super) moved: Option<Instant>,
+    /// When one was put on any.
+    pub(super) made: Option<Instant>,
 }
 
 impl World<'_> {
