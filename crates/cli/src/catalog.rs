@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use catalog::{Catalog, Postgres, Sqlite, Transient};
+use node::atomic_file;
 use object::rebuild::{Amendment, Authority, Comparison, Manifests};
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ impl CatalogLocation {
     /// As the command line has it, or the environment, or the file of the gateway.
     pub(crate) fn of(config: &Path, arg: &CatalogArg, file: Option<&S3File>) -> Self {
         let url = gateway_file::database(arg.url.as_deref(), file);
-        url.map_or_else(|| Self::File(gateway_file::directory(config).join("catalog.sqlite")), Self::Database)
+        url.map_or_else(|| Self::File(atomic_file::directory(config).join("catalog.sqlite")), Self::Database)
     }
 
     /// Opens it to be changed as long as this program runs.

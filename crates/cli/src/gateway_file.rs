@@ -258,15 +258,10 @@ pub(crate) fn write(path: &Path, file: &GatewayFile) -> anyhow::Result<()> {
     atomic_file::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// A cluster's directory: that of its configuration.
-pub(crate) fn directory(config: &Path) -> &Path {
-    config.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// The file of the users of S3.
 pub(crate) fn users_file(config: &Path, s3: Option<&S3File>) -> PathBuf {
     let file = s3.and_then(|s3| s3.users.as_deref()).unwrap_or(Path::new("users.toml"));
-    directory(config).join(file)
+    atomic_file::directory(config).join(file)
 }
 
 /// The users of S3.

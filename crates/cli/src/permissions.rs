@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use node::ClusterConfig;
 use node::permissions::PermissionFixes;
+use node::{ClusterConfig, atomic_file};
 
 use crate::gateway_file::{self, S3File};
 
@@ -27,7 +27,7 @@ pub(crate) fn tighten_gateway(config: &ClusterConfig, s3: Option<&S3File>) {
     let mut tightened = PermissionFixes::default();
     tightened.file(&config.base().join(&config.key_file));
     tightened.file(&gateway_file::users_file(&config.path, s3));
-    CATALOG.iter().for_each(|name| tightened.file(&gateway_file::directory(&config.path).join(name)));
+    CATALOG.iter().for_each(|name| tightened.file(&atomic_file::directory(&config.path).join(name)));
     tightened.log();
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use catalog::Catalog;
+use node::atomic_file;
 use object::ChunkService;
 use object::objects::Objects;
 
@@ -84,7 +85,7 @@ pub(crate) fn s3_endpoint(
     let objects = objects.with_ahead(file.ahead()?).with_inline(file.inline()?);
     let live = gateway::Cluster::live(&**cluster);
     let watch: s3::Watch = Arc::new(move |status| live.answered(Instant::now(), status.as_u16()));
-    let certificate = file.certificate(gateway_file::directory(&args.config))?;
+    let certificate = file.certificate(atomic_file::directory(&args.config))?;
     let patience = Duration::from_secs(file.patience_seconds.get());
     let classes = cluster.classes().clone();
     let settings = s3::Settings { domain: file.domain.clone(), certificate, patience, classes, watch: Some(watch) };

@@ -6,6 +6,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The directory that a file is in, also when its path is a name only.
+#[must_use]
+pub fn directory(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Puts a text into a file, durably. One that is there keeps its owner and its mode, for whoever reads it; a new one is its
 /// owner's alone.
 ///
@@ -26,7 +32,7 @@ pub fn write_if(path: &Path, was: &str, text: &str) -> io::Result<bool> {
 fn replace(path: &Path, was: Option<&str>, text: &str) -> io::Result<bool> {
     // What a link leads to is replaced, and not the link.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let directory = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // Threads of a process may write one file at once, too.
     static WRITTEN: AtomicU64 = AtomicU64::new(0);

@@ -18,6 +18,7 @@ pub use store::IDENTITY;
 use store::backend::FileBackend;
 use store::{GROUP, Gap, Options, Read, ReadError, Recovery, Report, Store, Trouble, Work, Write, WriteError};
 
+use crate::atomic_file;
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::TargetMetrics;
@@ -338,8 +339,7 @@ fn make_dir(dir: &Path, id: u32) -> Result<(), NodeError> {
     // The name is durable before anything in it is acknowledged.
     let make = || {
         std::fs::DirBuilder::new().mode(0o700).create(dir)?;
-        let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::File::open(above)?.sync_all()
+        std::fs::File::open(atomic_file::directory(dir))?.sync_all()
     };
     make().map_err(io(
         format!("target {id}: making its directory {}", dir.display()),

@@ -1,12 +1,13 @@
 //! Getting an object: as it comes, compared with the checksum that it was put with, and under its name only when it is whole.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 use crc_fast::{CrcAlgorithm, Digest};
 use indicatif::ProgressBar;
 use md5::{Digest as _, Md5};
+use node::atomic_file;
 use rusty_s3::Method;
 use serde::Serialize;
 use ureq::Body;
@@ -120,15 +121,12 @@ impl S3 {
 
     /// Writes an object to the file `path`, which appears only when all of it is there and was found good.
     pub(crate) fn get_to(&self, at: &Location, path: &Path, bar: &ProgressBar) -> anyhow::Result<Downloaded> {
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let directory = atomic_file::directory(path);
         ensure!(!path.is_dir(), "{} is a directory: name a file with -o", path.display());
-        let mut partial = Partial::in_directory(&directory)
+        let mut partial = Partial::in_directory(directory)
             .with_context(|| format!("no file can be made in {}: choose another place with -o", directory.display()))?;
         let got = self.get(at, partial.file(), bar)?;
-        partial.appear(&directory, path).with_context(|| format!("{} could not be written", path.display()))?;
+        partial.appear(directory, path).with_context(|| format!("{} could not be written", path.display()))?;
         Ok(got)
     }
 }

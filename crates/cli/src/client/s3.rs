@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
+use node::atomic_file;
 use rusty_s3::actions::ListObjectsV2;
 use rusty_s3::signing::sign;
 use rusty_s3::{Bucket, Method, UrlStyle};
@@ -127,7 +128,7 @@ impl S3 {
             .timeout_per_read(Some(patience))
             .timeout_per_write(Some(patience));
         let (access_key, secret_key) = (user.access_key, user.secret_key);
-        let (agent, endpoint) = match s3.certificate(gateway_file::directory(config))? {
+        let (agent, endpoint) = match s3.certificate(atomic_file::directory(config))? {
             None => (Agent::new_with_config(agent.build()), s3.endpoint()),
             Some(files) => {
                 let agent = agent.tls_config(trusting(&files.chain)?).build();

@@ -298,7 +298,7 @@ impl ClusterConfig {
     fn check_kept(&self) -> Result<(), ConfigError> {
         let placement = |config: &Self| config.map().map(|map| map.placement().clone());
         let own = placement(self)?;
-        let directory = self.path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = atomic_file::directory(&self.path);
         let name = format!("{}.", self.path.file_name().unwrap_or_default().to_string_lossy());
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let is_kept = |file: &str| file.strip_prefix(&name).is_some_and(|epoch| epoch.parse::<u32>().is_ok());
