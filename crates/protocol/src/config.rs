@@ -87,6 +87,12 @@ impl Config {
         let behind = Span::of_transfer(4 * usual.quantum as u64, link_rate);
         Self { link_rate, tentative: usual.tentative + behind, ..usual }
     }
+
+    /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
+    /// many, another that all others were known for long enough, and a target that restarts meanwhile may cost a few.
+    pub(crate) fn moved_for(&self) -> Span {
+        self.give_up.times(4) + self.census_interval.times(8)
+    }
 }
 
 impl Default for Config {

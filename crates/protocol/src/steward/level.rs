@@ -79,7 +79,7 @@ impl Levelling {
         // Of what the first sweep will find nothing is known.
         let may = may && self.question.is_some();
         (self.question, self.began, self.plan, self.may) = (Some(txn), context.now, None, may);
-        let longest = context.config.give_up.times(4);
+        let longest = context.config.moved_for();
         self.moved.retain(|_, (_, at)| context.now.since(*at) < longest);
         self.full.retain(|_, until| *until > context.now);
         context.out.extend(members.iter().map(|member| (*member, Message::Fill { txn })));

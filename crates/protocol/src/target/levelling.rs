@@ -49,7 +49,7 @@ impl Target {
     }
 
     pub(super) fn fill_known(&mut self, from: NodeId, txn: TxnId, usage: &Usage) {
-        let longest = self.config.give_up.times(4).as_nanos();
+        let longest = self.config.moved_for().as_nanos();
         self.leaving.forget_before(Instant::from_nanos(self.now.as_nanos().saturating_sub(longest)));
         let live = (usage.live + self.held()).saturating_sub(self.leaving.bytes);
         // Who takes nothing more, and serves what it has, is neither full nor empty.

@@ -29,14 +29,20 @@ fn filled_by(
     chunks: u64,
     holds: impl Fn(NodeId) -> bool,
 ) -> (Cluster, Vec<ChunkId>) {
-    let config = Config {
-        census_interval: INTERVAL,
-        scrub_interval: Span::ZERO,
-        give_up: Span::from_secs(5),
-        ..Config::default()
-    };
+    filled_with((Span::from_secs(5), ROOM), older, map, chunks, holds)
+}
+
+/// The same, when a put, get or list takes so long at most, and targets have room for so many chunks.
+fn filled_with(
+    (give_up, room): (Span, u64),
+    older: &ClusterMap,
+    map: ClusterMap,
+    chunks: u64,
+    holds: impl Fn(NodeId) -> bool,
+) -> (Cluster, Vec<ChunkId>) {
+    let config = Config { census_interval: INTERVAL, scrub_interval: Span::ZERO, give_up, ..Config::default() };
     let mut cluster = Cluster::of(map, &config);
-    let room = ROOM * CHUNK as u64;
+    let room = room * CHUNK as u64;
     cluster.room = room;
     let mut ids = Vec::new();
     for n in 0..chunks {
@@ -106,6 +112,22 @@ fn a_target_that_is_added_gets_its_share_and_no_more_moves() {
         let before = moves(&cluster);
         run(&mut cluster, 30);
         assert_eq!((moves(&cluster), cluster.written), (before, written), "it is over");
+    }
+}
+
+/// Sweeps are so seldom here that a steward which remembered moves for as long as patience lasts alone would let the new copy go, and move
+/// the chunk again.
+#[test]
+fn what_was_moved_goes_where_it_was_however_seldom_it_is_looked() {
+    for room in [60, 100, 150] {
+        let map = map(10, 3);
+        let (mut cluster, ids) = filled_with((Span::from_millis(100), room), &map.clone(), map, 100, |id| id.0 != 10);
+        run(&mut cluster, 60);
+        assert!(chunks_of(&cluster, 10) > 10, "{}", chunks_of(&cluster, 10));
+        assert_right(&cluster, &ids);
+        let before = moves(&cluster);
+        run(&mut cluster, 60);
+        assert_eq!(moves(&cluster), before, "it is over");
     }
 }
 
