@@ -199,7 +199,8 @@ fn spread(cells: Vec<Vec<NodeId>>, of: &BTreeMap<NodeId, u16>, group_cells: usiz
     let mut left: Vec<(Vec<u16>, Vec<NodeId>)> = cells.into_iter().map(with_domains).collect();
     let mut placed: Vec<(Vec<u16>, Vec<NodeId>)> = Vec::with_capacity(count);
     // Where each domain is last, from 1 on; 0 is nowhere yet.
-    let mut last = vec![0; usize::from(u16::MAX) + 1];
+    let most = left.iter().flat_map(|(domains, _)| domains).max().copied().unwrap_or(0);
+    let mut last = vec![0; usize::from(most) + 1];
     while !left.is_empty() {
         // Those before it, and those after it where the ring closes.
         let before = placed.iter().rev().take(group_cells.saturating_sub(1));

@@ -117,14 +117,16 @@ impl World<'_> {
     }
 
     /// Operators take out what may be lost; gateways by themselves only those that were lost for good when they looked. Who has another
-    /// disk since then may still go: a look and a decision take their time. So may those that a switch cuts off when the map has no
+    /// disk since then may still go: a look and a decision take their time. So may those that a switch cut off then, when the map has no
     /// others any more that it cuts off in another failure domain: nobody can tell them from a server that died.
     fn check_taken_out(&mut self, before: &ClusterMap, next: &Draft) {
         let targets = before.targets().map(|target| target.id);
         let gone: Vec<NodeId> = targets.filter(|id| next.map.target(*id).is_none()).collect();
         let Some(state) = &self.governing else { return };
         let was_dead = |id: &NodeId| state.replaced.get(id).is_some_and(|back| next.asked.is_some_and(|at| at < *back));
-        let cut_off = state.settings.switch.iter().flat_map(|(silent, _)| silent);
+        let (switch, (_, back)) = (&state.settings.switch, &state.settings.last);
+        let is_cut = |begins: Span| next.asked.is_some_and(|at| (begins..*back).contains(&at.since(Instant::ZERO)));
+        let cut_off = switch.iter().filter(|(_, (begins, _))| is_cut(*begins)).flat_map(|(silent, _)| silent);
         let cut_off: Vec<NodeId> = cut_off.copied().filter(|id| before.target(*id).is_some()).collect();
         let domains: BTreeSet<u16> = cut_off.iter().filter_map(|id| before.domain(*id)).collect();
         let is_alone = |id: &NodeId| domains.len() == 1 && cut_off.contains(id);

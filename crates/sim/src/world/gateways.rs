@@ -24,7 +24,7 @@ use crate::planted::Planted;
 use crate::trace;
 
 /// Passes without any work beside them, after which nothing may be left to clean: what was never answered goes in two, and in
-/// two more what only that referred to.
+/// two more what only that referred to. One is not counted for the reasons for which it is not where chunks are cleaned.
 pub(super) const PASSES: u32 = 4;
 /// Between one pass and the next.
 const PAUSE: Span = Span::from_millis(1);

@@ -18,7 +18,7 @@ pub(super) struct State {
     whole: bool,
     /// When a copy was put on an emptier target last.
     pub(super) moved: Option<Instant>,
-    /// When one was put on any.
+    /// When one was put on any target, for that or because there were too few.
     pub(super) made: Option<Instant>,
 }
 
