@@ -494,6 +494,25 @@ fn shares_follow_capacity_when_that_is_wished() {
 }
 
 #[test]
+fn no_failure_domain_is_said_to_get_more_than_one_copy_of_each_chunk() {
+    let targets = (0..6).map(|id| entry(id, (id / 2) as u16 + u16::from(id == 5), 1 << 40)).collect();
+    let map = ClusterMap::new(ClusterId(1), Epoch(1), 3, 3, targets).expect("a good map");
+    let mut wish = Wish::of(&map);
+    wish.weigh(NodeId(0), 40 << 40);
+    let plan = plan(&map, &wish, STORED).expect("a good map");
+    // The first domain had a third of all, half of it here, and still has that: 40 parts of 41 come here.
+    let arrives = plan.moves.targets[&NodeId(0)].arrives;
+    let had = STORED / 6;
+    let third = STORED.div_ceil(3);
+    assert!(arrives <= third * 40 / 41 - had + 6 && arrives + third / 100 >= third * 40 / 41 - had, "{arrives}");
+    assert!(
+        plan.moves.bytes() <= arrives + 6,
+        "what its neighbour has goes to it, and nothing else moves: {:?}",
+        plan.moves
+    );
+}
+
+#[test]
 fn a_map_that_is_not_what_its_layout_says_is_refused() {
     let targets: Vec<TargetEntry> = (0..12).map(|id| entry(id, id as u16, 1 << 40)).collect();
     let map = ClusterMap::new(ClusterId(1), Epoch(1), 3, 3, targets.clone()).expect("a good map");

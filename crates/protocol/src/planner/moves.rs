@@ -45,7 +45,9 @@ impl Moves {
                 fill.has += part;
                 fill.keeps += if stay.contains(&id) { part } else { 0 };
             }
-            spread(after, new.layout(), to, bytes).for_each(|(id, part)| fills.entry(id).or_default().wants += part);
+            for (id, part) in spread(after, new.layout(), to, bytes) {
+                fills.entry(id).or_default().wants += part;
+            }
         }
         let strays = fills.values().map(|fill| fill.has - fill.keeps).fold(0, u64::saturating_add);
         let moves = |fill: Fill| Move {
@@ -90,15 +92,25 @@ fn common(old: &Placement, new: &Placement, stored: u64) -> BTreeMap<(usize, usi
     counts.into_iter().map(|(groups, count)| (groups, bytes(count))).collect()
 }
 
-/// A group's bytes, divided among its targets by capacity.
-fn spread<'m>(
-    map: &'m ClusterMap,
-    layout: &'m Layout,
-    place: usize,
-    bytes: u64,
-) -> impl Iterator<Item = (NodeId, u64)> + 'm {
-    let weight = |id: NodeId| map.target(id).map_or(1, |target| (target.capacity >> 20).max(1));
-    let sum: u128 = layout.group(place).map(|id| u128::from(weight(id))).sum();
-    let part = move |id| (u128::from(bytes) * u128::from(weight(id)) / sum.max(1)) as u64;
-    layout.group(place).map(move |id| (id, part(id)))
+/// A group's bytes, divided among its targets by capacity, but that no failure domain gets more than one copy of every chunk.
+fn spread(map: &ClusterMap, layout: &Layout, place: usize, bytes: u64) -> Vec<(NodeId, u64)> {
+    let weight = |id: NodeId| u128::from(map.target(id).map_or(1, |target| (target.capacity >> 20).max(1)));
+    let mut domains: BTreeMap<Option<u16>, Vec<NodeId>> = BTreeMap::new();
+    for id in layout.group(place) {
+        domains.entry(map.target(id).map(|target| target.domain)).or_default().push(id);
+    }
+    let apart = domains.len() >= usize::from(map.copies);
+    let most = if apart { bytes.div_ceil(u64::from(map.copies.max(1))) } else { bytes };
+    let weighed = domains.into_values().map(|ids| (ids.iter().map(|id| weight(*id)).sum::<u128>(), ids));
+    let mut weighed: Vec<(u128, Vec<NodeId>)> = weighed.collect();
+    // The largest first: what it cannot have, the others share.
+    weighed.sort_unstable_by_key(|(sum, _)| core::cmp::Reverse(*sum));
+    let (mut left, mut sum) = (u128::from(bytes), weighed.iter().map(|(sum, _)| *sum).sum::<u128>());
+    let mut parts = Vec::new();
+    for (of_domain, ids) in weighed {
+        let part = (left * of_domain / sum.max(1)).min(u128::from(most));
+        parts.extend(ids.iter().map(|id| (*id, (part * weight(*id) / of_domain.max(1)) as u64)));
+        (left, sum) = (left - part, sum - of_domain);
+    }
+    parts
 }
