@@ -138,6 +138,8 @@ pub(crate) struct World<'a> {
     disk_lost: BTreeMap<NodeId, Instant>,
     /// Copies that went since there were enough others, and that were not written again since.
     let_go: BTreeSet<(ChunkId, NodeId)>,
+    /// Those that were to go when their target stopped.
+    going: BTreeMap<NodeId, Vec<ChunkId>>,
     /// When either was made good last.
     mended: BTreeMap<(ChunkId, NodeId), (Instant, Excuse)>,
     /// When a node could be reached again last.
@@ -189,6 +191,7 @@ impl<'a> World<'a> {
             lost: BTreeSet::new(),
             disk_lost: BTreeMap::new(),
             let_go: BTreeSet::new(),
+            going: BTreeMap::new(),
             mended: BTreeMap::new(),
             back: BTreeMap::new(),
             windows: Windows::default(),

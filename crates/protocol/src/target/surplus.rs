@@ -37,10 +37,12 @@ impl Target {
         self.begin_effect(effect, Pending::Surplus { from, txn, id });
     }
 
-    /// Whether the copy of a chunk goes just now, as there are enough others.
-    #[must_use]
-    pub fn is_letting_go(&self, chunk: &ChunkId) -> bool {
-        self.pending.values().any(|pending| matches!(pending, Pending::Surplus { id, .. } if id == chunk))
+    /// The chunks whose copies go just now, as there are enough others.
+    pub fn letting_go(&self) -> impl Iterator<Item = ChunkId> {
+        self.pending.values().filter_map(|pending| match pending {
+            Pending::Surplus { id, .. } => Some(*id),
+            _ => None,
+        })
     }
 
     pub(super) fn let_go(

@@ -106,7 +106,9 @@ impl World<'_> {
         for _ in 0..2 {
             at += Span::from_micros(1 + self.disks.rng.below(30_000));
             self.push(at, Scheduled::Crash(id));
-            let back = at + Span::from_micros(self.disks.rng.below(2_000));
+            // Never at the same moment: whichever of the two comes first is drawn then.
+            let down = Span::from_micros(self.disks.rng.below(2_000)).max(Span::from_nanos(1));
+            let back = at + down;
             self.push(back, Scheduled::Restart(id));
         }
     }

@@ -96,6 +96,7 @@ impl World<'_> {
     }
 
     pub(super) fn take_down(&mut self, id: NodeId, power: Option<u64>) {
+        self.stops_letting_go(id);
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if matches!(node.machine, NodeMachine::Down(_)) {
             return;
@@ -165,6 +166,7 @@ impl World<'_> {
             (node.map, node.offset, node.session) = (map, offset, session);
             node.machine = NodeMachine::Target(Box::new(target), disk);
         }
+        self.has_let_go(id);
         self.are_back([id]);
         if !self.healed {
             for (at, to, again) in self.recorder.restarted(self.now, id) {

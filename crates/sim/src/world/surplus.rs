@@ -15,12 +15,9 @@ const STEPS: u64 = 32;
 impl World<'_> {
     /// A target let its copy of a chunk go. Those that are left are enough for what was acknowledged, and count from now on.
     pub(super) fn lets_go(&mut self, by: NodeId, id: ChunkId) {
-        self.let_go.insert((id, by));
-        self.durable_at.entry(id).or_default().remove(&by);
-        let map = self.nodes.get(&by).map_or(0, |node| node.map);
-        let left = self.copies_left(map, &id);
+        let (map, left) = self.went(by, id);
         let domains = self.spread(map, &left);
-        let promise = self.promises.get(&id).cloned();
+        let promise = self.promises.get(&id);
         let gateways = self.gateways.iter().flat_map(|gateways| &gateways.replies.promised);
         let redundancies = gateways.filter(|((of, _), _)| *of == id).map(|((_, redundancy), _)| *redundancy);
         let goals = redundancies.chain(promise.iter().map(|promise| promise.redundancy)).map(|of| self.goal(map, of));
@@ -32,8 +29,33 @@ impl World<'_> {
                 goal.pieces()
             ));
         }
-        if let Some(promise) = promise {
-            self.promises.insert(id, Arc::new(Promise { map, holders: left, ..*promise }));
+    }
+
+    /// A target's copy is gone. By which map it went, and who still has one.
+    fn went(&mut self, by: NodeId, id: ChunkId) -> (usize, Vec<NodeId>) {
+        self.let_go.insert((id, by));
+        self.durable_at.entry(id).or_default().remove(&by);
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let left = self.copies_left(map, &id);
+        if let Some(promise) = self.promises.get_mut(&id) {
+            *promise = Arc::new(Promise { map, holders: left.clone(), ..**promise });
+        }
+        (map, left)
+    }
+
+    /// A target's machine stops. Copies that go just now may be gone from the disk before anybody heard of that.
+    pub(super) fn stops_letting_go(&mut self, by: NodeId) {
+        if let Some(NodeMachine::Target(target, _)) = self.nodes.get(&by).map(|node| &node.machine) {
+            self.going.entry(by).or_default().extend(target.letting_go());
+        }
+    }
+
+    /// It has started again: which of them went is seen now.
+    pub(super) fn has_let_go(&mut self, by: NodeId) {
+        for id in self.going.remove(&by).unwrap_or_default() {
+            if self.holds(by, &id).is_none() && self.had(by, &id) && !self.damaged.contains(&(id, by)) {
+                self.went(by, id);
+            }
         }
     }
 
@@ -105,7 +127,7 @@ impl World<'_> {
         let left = self.copies_left(map, &put.id);
         // It is gone from the disk before the target hears of that.
         let goes = match self.nodes.get(&holder).map(|node| &node.machine) {
-            Some(NodeMachine::Target(target, _)) => target.is_letting_go(&put.id),
+            Some(NodeMachine::Target(target, _)) => target.letting_go().any(|id| id == put.id),
             _ => false,
         };
         (goes || self.let_go.contains(&(put.id, holder)))
