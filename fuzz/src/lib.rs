@@ -118,6 +118,7 @@ pub enum Say {
         wanted: u8,
         restores: bool,
         urgent: bool,
+        sent: Option<u32>,
         busy: Vec<AnySpan>,
     },
     Bid {
@@ -242,6 +243,7 @@ pub enum AnyAnswer {
         rate: u32,
         size: Option<u32>,
         chunk: u8,
+        part: bool,
     },
     HaveIt,
     NotHere,
@@ -253,14 +255,17 @@ pub enum AnyAnswer {
 impl AnyAnswer {
     fn get(self) -> Answer {
         match self {
-            Self::Window { start, length, transfer, done, rate, size, chunk: n } => Answer::Window(OfferedWindow {
-                start: start.get(),
-                length: length.get(),
-                transfer: transfer.get(),
-                done: done.get(),
-                rate,
-                size: size.unwrap_or(chunk(n).1.len() as u32),
-            }),
+            Self::Window { start, length, transfer, done, rate, size, chunk: n, part } => {
+                let offered = OfferedWindow {
+                    start: start.get(),
+                    length: length.get(),
+                    transfer: transfer.get(),
+                    done: done.get(),
+                    rate,
+                    size: size.unwrap_or(chunk(n).1.len() as u32),
+                };
+                if part { Answer::Part(offered) } else { Answer::Window(offered) }
+            }
             Self::HaveIt => Answer::HaveIt,
             Self::NotHere => Answer::NotHere,
             Self::Busy(wait) => Answer::Busy(wait.get()),
@@ -282,7 +287,7 @@ impl Say {
     #[must_use]
     pub fn message(self, txn: TxnId) -> Message {
         match self {
-            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, wanted, restores, urgent, busy } => {
+            Self::Put { round, chunk: n, size, group, earliest, stretch, unreserved, removal, wanted, restores, urgent, sent, busy } => {
                 let (id, bytes) = chunk(n);
                 let size = size.unwrap_or(bytes.len() as u32);
                 let (group, earliest) = (GroupId(group.into()), earliest.get());
@@ -300,6 +305,7 @@ impl Say {
                     wanted: Wanted::from_code(wanted).unwrap_or(Wanted::BY_MAP),
                     restores,
                     urgent,
+                    sent: sent.map(|sent| sent % size.max(1)),
                     busy: busy.into(),
                 };
                 Message::PutRequest(put)

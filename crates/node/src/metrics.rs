@@ -182,6 +182,7 @@ fn histogram(registry: &mut Registry, name: &str, help: &str) -> Histogram {
 const fn answer_name(answer: &Answer) -> &'static str {
     match answer {
         Answer::Window(_) => "window",
+        Answer::Part(_) => "part",
         Answer::HaveIt => "have_it",
         Answer::NotHere => "not_here",
         Answer::Busy(_) => "busy",
@@ -327,7 +328,7 @@ impl TargetMetrics {
         match event {
             target::Event::Bid { answer } => {
                 count(&self.bids, "answer", answer_name(answer));
-                if let Answer::Window(slot) = answer {
+                if let Some(slot) = answer.window() {
                     self.arrivals(0).add(now + slot.start, slot.length, None);
                 }
             }

@@ -25,7 +25,7 @@ use crate::metrics::CarrierMetrics;
 use crate::reachability::{DropWarnings, Obstacle, Reachability};
 use crate::send_queue::{Outgoing, SendQueue};
 
-use socket::{OpenSocket, SOCKET_BUFFER, group_sockets, unicast_socket};
+use socket::{EXPEDITED, OpenSocket, SOCKET_BUFFER, group_sockets, unicast_socket};
 pub use socket::{group_address, has_addresses, initiator_interface};
 
 /// Initiators whose address is remembered.
@@ -276,8 +276,11 @@ impl Udp {
         count
     }
 
-    fn send_now(&self, outgoing: &Outgoing) -> std::io::Result<()> {
-        let OpenSocket { socket, offload } = &self.sockets[0];
+    fn send_now(&mut self, outgoing: &Outgoing) -> std::io::Result<()> {
+        if outgoing.segment.is_none() {
+            self.sockets[0].mark(if is_data(&outgoing.head) { 0 } else { EXPEDITED });
+        }
+        let OpenSocket { socket, offload, .. } = &self.sockets[0];
         match outgoing.segment {
             None => socket
                 .send_to_vectored(&[IoSlice::new(&outgoing.head), IoSlice::new(&outgoing.payload)], &outgoing.to.into())
@@ -386,7 +389,7 @@ impl Carrier for Udp {
     }
 
     fn receive(&mut self, token: u32) -> bool {
-        let Some(OpenSocket { socket, offload }) = self.sockets.get(token as usize) else { return false };
+        let Some(OpenSocket { socket, offload, .. }) = self.sockets.get(token as usize) else { return false };
         let mut buffers = self.buffers.chunks_mut(BUFFER);
         let mut slices: [IoSliceMut<'_>; BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap_or_default()));

@@ -25,6 +25,8 @@ pub(crate) struct Offer {
     pub(crate) rank: usize,
     /// How far beyond its end it may be used.
     pub(crate) slack: Span,
+    /// For how many bytes of the next part it is, if the copy comes in parts.
+    pub(crate) part: Option<u32>,
 }
 
 impl Offer {
@@ -215,6 +217,7 @@ mod tests {
             rate: 1_000,
             domain,
             rank: 0,
+            part: None,
             slack: Span::ZERO,
         }
     }

@@ -1,5 +1,6 @@
 //! What is configured, with the defaults.
 
+use crate::limits;
 use crate::time::Span;
 use crate::transport::Transport;
 
@@ -33,6 +34,9 @@ pub struct Config {
     pub quantum: usize,
     /// Bytes of chunks that a target holds in memory at once (reserved, arriving or being written).
     pub receive_buffer: u64,
+    /// Bytes of maintenance that are handed to a port at once, and that a window of it is for at least: what a port takes in half of a
+    /// millisecond, as what is under way stays in the way of a client who takes the window.
+    pub part: u32,
     /// Time kept free after each window.
     pub guard: Span,
     /// How long a tentative window is kept when nobody accepts it.
@@ -77,6 +81,9 @@ pub struct Config {
     pub restart_within: Span,
 }
 
+/// They are no fewer than this: each part of a copy is negotiated for.
+const SMALLEST_PART: u64 = 32 << 10;
+
 impl Config {
     /// The defaults for ports that carry so many bytes of payload in a second.
     #[must_use]
@@ -85,7 +92,13 @@ impl Config {
         // An offer and its answer may wait behind what was handed to a port at once, at four ports. That takes no time on a fast link; on
         // one of 100 Mb/s offers would be over before they could be taken.
         let behind = Span::of_transfer(4 * usual.quantum as u64, link_rate);
-        Self { link_rate, tentative: usual.tentative + behind, ..usual }
+        let part = (link_rate / 2_000).clamp(SMALLEST_PART, limits::CHUNK_BYTES.into()) as u32;
+        Self { link_rate, tentative: usual.tentative + behind, part, ..usual }
+    }
+
+    /// Bytes that are handed to a port at once.
+    pub(crate) fn quantum_of(&self, maintenance: bool) -> usize {
+        if maintenance { self.quantum.min(self.part as usize) } else { self.quantum }
     }
 
     /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
@@ -106,6 +119,7 @@ impl Default for Config {
             per_datagram: 8_192,
             quantum: 256 << 10,
             receive_buffer: 32 << 20,
+            part: 512 << 10,
             guard: Span::from_micros(2),
             tentative: Span::from_millis(20),
             max_wait: Span::from_secs(2),

@@ -30,7 +30,7 @@ use surplus::{AllSurplus, Surplus};
 /// do for a moment is not dead, and all that he has would be said to be at risk.
 const ASKED: u8 = 6;
 /// Chunks that are put at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 /// Chunks with too few copies that are remembered; others are found by the next sweep.
 const REMEMBERED: usize = 16_384;
 

@@ -47,6 +47,11 @@ impl Port {
     pub const fn new(rate: u64) -> Self {
         Self { rate, free: Instant::ZERO }
     }
+
+    /// When it is through with what it was handed.
+    pub(crate) const fn free(&self) -> Instant {
+        self.free
+    }
 }
 
 /// What is handed out at once, in bytes: the whole datagrams of a quantum.

@@ -4,6 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
+use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
 use protocol::machine::{Completion, Effect, Input};
 use protocol::redundancy::Wanted;
@@ -34,81 +35,157 @@ fn accept(target: &mut Target, now: Instant, txn: u64) -> Vec<Message> {
     common::step(target, now, arriving(from(INITIATOR, &message))).0
 }
 
-/// Two of maintenance are offered windows behind each other, from `earliest` on, and a client asks for the same time. What the first of
-/// them was offered, what the client is, and what is said besides.
-fn beside(target: &mut Target, now: Instant, txn: u64, urgent: bool) -> (OfferedWindow, OfferedWindow, Vec<Message>) {
-    let earliest = Span::from_millis(1);
-    let offered = window(&tell(target, now, &maintenance(txn, earliest, urgent), None).0);
-    window(&tell(target, now, &maintenance(txn + 1, earliest, urgent), None).0);
-    let (mut said, _) = tell(target, now, &client(txn + 2, offered.start), None);
-    let bid = said.pop().expect("it answers");
-    common::step(target, now, arriving(from(INITIATOR, &common::refused(txn, 1))));
-    common::step(target, now, arriving(from(INITIATOR, &common::refused(txn + 1, 1))));
-    common::step(target, now, arriving(from(INITIATOR, &common::refused(txn + 2, 1))));
-    (offered, window(&[bid]), said)
+/// One of maintenance is offered a window, from a millisecond on, and a client asks for the same time; neither accepts. What they are
+/// offered.
+fn beside(target: &mut Target, now: Instant, txn: u64, urgent: bool) -> (OfferedWindow, OfferedWindow) {
+    let offered = window(&tell(target, now, &maintenance(txn, Span::from_millis(1), urgent), None).0);
+    let (said, _) = tell(target, now, &client(txn + 1, offered.start), None);
+    for txn in [txn, txn + 1] {
+        common::step(target, now, arriving(from(INITIATOR, &common::refused(txn, 1))));
+    }
+    (offered, window(&said))
 }
 
-/// One that was just served like a client.
+/// One whose maintenance was just served like a client.
 fn after_the_floor() -> (Target, Instant) {
-    let (mut target, now) = (target(), at(1_000_000));
-    window(&tell(&mut target, now, &maintenance(1, Span::ZERO, false), None).0);
-    accept(&mut target, now, 1);
+    let mut target = target();
+    let now = served_like_a_client(&mut target);
     (target, now)
 }
 
-#[test]
-fn a_client_has_the_window_that_maintenance_was_offered() {
-    let (mut target, now) = after_the_floor();
-    let (maintenance, client, said) = beside(&mut target, now, 2, false);
-    assert_eq!(client.start, maintenance.start);
-    assert!(matches!(said[..], [Message::Bid(Bid { txn: TxnId(2), answer: Answer::Busy(_), .. })]), "{said:?}");
+fn served_like_a_client(target: &mut Target) -> Instant {
+    let now = at(1_000_000);
+    window(&tell(target, now, &maintenance(1, Span::ZERO, false), None).0);
+    accept(target, now, 1);
+    now
 }
 
 #[test]
-fn a_client_waits_for_less_than_half_of_one_of_maintenance() {
-    let said = |percent| {
-        let (mut target, now) = after_the_floor();
-        let offered = window(&tell(&mut target, now, &maintenance(2, Span::from_millis(1), false), None).0);
-        let earliest = offered.start + offered.transfer.percent(percent);
-        let (mut said, _) = tell(&mut target, now, &client(3, earliest), None);
-        let start = window(&[said.pop().expect("it answers")]).start;
-        let end = offered.start + offered.length.min(offered.transfer.percent(105));
-        assert_eq!(start, if said.is_empty() { end } else { earliest }, "{said:?}");
-        said
-    };
-    assert_eq!(said(60), []);
-    assert!(matches!(said(40)[..], [Message::Bid(Bid { txn: TxnId(2), answer: Answer::Busy(_), .. })]));
+fn a_client_is_offered_what_maintenance_has_and_takes_it_when_it_accepts() {
+    let (mut target, now) = after_the_floor();
+    let lead = Span::from_micros(100);
+    let first = window(&tell(&mut target, now, &maintenance(6, lead, false), None).0);
+    accept(&mut target, now, 6);
+    let second = window(&tell(&mut target, now, &maintenance(7, lead, false), None).0);
+    assert!(second.start >= first.start + first.transfer, "they have one after the other");
+    let (said, _) = tell(&mut target, now, &client(8, first.start), None);
+    assert_eq!((window(&said).start, said.len()), (first.start, 1), "nothing goes back for a question");
+    common::step(&mut target, now, arriving(from(INITIATOR, &common::refused(8, 1))));
+    let offered = window(&tell(&mut target, now, &client(9, first.start + first.transfer.div(2)), None).0);
+    assert_eq!(offered.start, first.start + first.transfer.div(2));
+    let said = accept(&mut target, now, 9);
+    assert!(said.contains(&Message::Ack { txn: TxnId(6), ack: Ack::Unknown }), "{said:?}");
+    let busy = |said: &Message| matches!(said, Message::Bid(Bid { txn: TxnId(7), answer: Answer::Busy(_), .. }));
+    assert!(said.iter().any(busy), "it may not choose it any more: {said:?}");
+    let third = window(&tell(&mut target, now, &maintenance(10, lead, false), None).0);
+    assert!(third.start >= offered.start + offered.transfer, "what a client has is no maintenance's");
 }
 
 #[test]
 fn the_last_copy_keeps_its_window() {
     let (mut target, now) = after_the_floor();
-    let (urgent, client, said) = beside(&mut target, now, 2, true);
-    assert!(said.is_empty(), "{said:?}");
+    let (urgent, client) = beside(&mut target, now, 2, true);
     assert!(client.start >= urgent.start + urgent.transfer, "{client:?}");
-}
-
-#[test]
-fn what_was_accepted_and_has_not_begun_goes_back_too() {
-    let (mut target, now) = after_the_floor();
-    let lead = Span::from_micros(100);
-    let first = window(&tell(&mut target, now, &maintenance(6, lead, false), None).0);
-    window(&tell(&mut target, now, &maintenance(7, lead, false), None).0);
-    accept(&mut target, now, 6);
-    accept(&mut target, now, 7);
-    let (said, _) = tell(&mut target, now, &client(8, first.start), None);
-    assert!(said.contains(&Message::Ack { txn: TxnId(6), ack: Ack::Unknown }), "{said:?}");
-    assert_eq!(window(&said[said.len() - 1..]).start, first.start);
 }
 
 #[test]
 fn a_share_is_kept_for_it() {
     let (mut target, now) = after_the_floor();
-    let goes_back = |target: &mut Target, at: Instant, txn: u64| !beside(target, at, txn, false).2.is_empty();
-    assert!(goes_back(&mut target, now, 10), "it had its share");
-    assert!(goes_back(&mut target, now + Span::from_millis(2), 20), "it had its share");
+    let yields = |target: &mut Target, at: Instant, txn: u64| {
+        let (maintenance, client) = beside(target, at, txn, false);
+        client.start < maintenance.start + maintenance.transfer
+    };
+    assert!(yields(&mut target, now, 10), "it had its share");
+    assert!(yields(&mut target, now + Span::from_millis(2), 20), "it had its share");
     // After fifty times what it took.
-    assert!(!goes_back(&mut target, now + Span::from_millis(150), 30));
+    let now = now + Span::from_millis(150);
+    assert!(!yields(&mut target, now, 30));
+    // A window that a client took before anything came is no use of it.
+    for txn in [31, 32] {
+        let offered = window(&tell(&mut target, now, &maintenance(txn, Span::ZERO, false), None).0);
+        assert!(offered.size == SIZE);
+        common::step(&mut target, now, arriving(from(INITIATOR, &common::refused(txn, 1))));
+    }
+    assert!(!yields(&mut target, now, 40));
+}
+
+/// A copy that may come in parts, of which so much was sent.
+fn part(txn: u64, round: u8, sent: u32) -> Message {
+    let Message::PutRequest(request) = maintenance(txn, Span::ZERO, false) else { unreachable!("it is a request") };
+    Message::PutRequest(PutRequest { round, sent: Some(sent), ..request })
+}
+
+/// What the answer is to such a request.
+fn answer(said: &[Message]) -> Answer {
+    match said {
+        [Message::Bid(bid)] => bid.answer,
+        other => panic!("{other:?} is no answer"),
+    }
+}
+
+/// Bytes of a chunk come, from `offset` on.
+fn comes(target: &mut Target, now: Instant, txn: u64, (offset, len): (u32, u32)) -> Vec<OpId> {
+    let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(txn), offset, size: SIZE };
+    let payload = Bytes::from(vec![0; len as usize]);
+    writes(step(target, now, Input::Payload { header, payload, arrived: now }).1)
+}
+
+#[test]
+fn what_came_is_kept_when_a_client_takes_the_window() {
+    let (mut target, now) = after_the_floor();
+    let now = now + Span::from_millis(1);
+    comes(&mut target, now, 1, (0, SIZE));
+    let Answer::Part(offered) = answer(&tell(&mut target, now, &part(2, 1, 0), None).0) else { panic!("no part") };
+    assert_eq!(offered.size, SIZE, "nobody is in the way");
+    accept(&mut target, now, 2);
+    let now = now + offered.start + offered.transfer.div(2);
+    let half = SIZE / 2;
+    assert_eq!(comes(&mut target, now, 2, (0, half - 1_000)), []);
+    let client_window = window(&tell(&mut target, now, &client(3, Span::ZERO), None).0);
+    assert_eq!(client_window.start, Span::ZERO, "also once payload comes");
+    let said = accept(&mut target, now, 3);
+    assert!(said.contains(&Message::Ack { txn: TxnId(2), ack: Ack::Unknown }), "{said:?}");
+    assert_eq!(target.in_progress(), 3);
+    // What was under way by then.
+    assert_eq!(comes(&mut target, now, 2, (half - 1_000, 1_000)), []);
+    let Answer::Part(rest) = answer(&tell(&mut target, now, &part(2, 2, half), None).0) else { panic!("no part") };
+    assert_eq!(rest.size, half);
+    assert!(rest.start >= client_window.transfer, "behind the client");
+    let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }].into();
+    step(&mut target, now, arriving(from(INITIATOR, &Message::Accept { txn: TxnId(2), round: 2, granted })));
+    let now = now + rest.start + rest.transfer;
+    let begun = comes(&mut target, now, 2, (half, half));
+    let soon = writes(step(&mut target, now + Span::from_millis(200), Input::Wake).1);
+    assert_eq!(begun.len() + soon.len(), 1, "all of it is here");
+}
+
+#[test]
+fn a_part_is_as_long_as_the_hole_before_a_client() {
+    let mut target = common::target_with(Config { scrub_interval: Span::ZERO, part: SIZE / 8, ..Config::default() });
+    let now = served_like_a_client(&mut target) + Span::from_millis(1);
+    comes(&mut target, now, 1, (0, SIZE));
+    let transfer = window(&tell(&mut target, now, &client(3, Span::from_micros(100)), None).0).transfer;
+    accept(&mut target, now, 3);
+    let Answer::Part(first) = answer(&tell(&mut target, now, &part(4, 1, 0), None).0) else { panic!("no part") };
+    assert!(first.start == Span::ZERO && first.transfer <= Span::from_micros(100), "{first:?}");
+    assert!(first.size >= SIZE / 4 && first.size < SIZE / 2, "the hole is of 0.47 transfers: {first:?} {transfer:?}");
+}
+
+#[test]
+fn what_is_forgotten_of_a_copy_begins_anew() {
+    let (mut target, now) = after_the_floor();
+    assert_eq!(answer(&tell(&mut target, now, &part(2, 1, 1_000), None).0), Answer::NotHere, "nothing came");
+    let Answer::Part(offered) = answer(&tell(&mut target, now, &part(2, 2, 0), None).0) else { panic!("no part") };
+    let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }].into();
+    step(&mut target, now, arriving(from(INITIATOR, &Message::Accept { txn: TxnId(2), round: 2, granted })));
+    let now = now + offered.start;
+    assert_eq!(comes(&mut target, now, 2, (0, 1_000)), []);
+    tell(&mut target, now, &client(3, Span::ZERO), None);
+    accept(&mut target, now, 3);
+    // Nobody asks for the rest.
+    let later = now + Span::from_secs(60);
+    hear(&mut target, later, Input::Wake);
+    assert_eq!(answer(&tell(&mut target, later, &part(2, 3, 1_000), None).0), Answer::NotHere);
 }
 
 /// The payload of a transaction comes in its window. The writes that come of it.

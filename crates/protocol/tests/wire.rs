@@ -78,8 +78,10 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         wanted: Wanted::of(Some(Redundancy::Copies(2))),
         restores: true,
         urgent: false,
+        sent: None,
         busy: BusyWindows::from_elem((span(1), span(2)), 1),
     };
+    let next_part = PutRequest { sent: Some(4_096), removal: false, ..request.clone() };
     let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();
     let get = Message::GetRequest { txn, round: 1, id, unreserved: true, earliest: span(9) };
     let discard = Discard { txn, page: 3, mark: TxnId(4), since: TxnId(5), ids: vec![id, id] };
@@ -120,7 +122,9 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     let report = Report { group, term, port, disk, size: 6, each, whole, rate: 5, free: 8 };
     vec![
         (Message::PutRequest(request.clone()), "put-request", 114),
+        (Message::PutRequest(next_part), "put-request-part", 118),
         (Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }), "bid", 82),
+        (Message::Bid(Bid { txn, round: 1, answer: Answer::Part(slot) }), "bid-part", 82),
         (Message::Bid(Bid { txn, round: 1, answer: Answer::Busy(span(7)) }), "busy", 62),
         (Message::Accept { txn, round: 1, granted }, "accept", 82),
         (get, "get-request", 95),

@@ -41,11 +41,12 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 71] = [
+    pub const ALL: [Self; 72] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
         Self::Target(Bug::OverlapWindows),
+        Self::Target(Bug::KeepLeftover),
         Self::Target(Bug::TrustGrants),
         Self::Target(Bug::KeepGrants),
         Self::Target(Bug::ClaimGranted),
@@ -141,6 +142,7 @@ impl Planted {
             Self::Target(Bug::DropAck) => "drop-ack",
             Self::Target(Bug::SkipHashCheck) => "skip-hash-check",
             Self::Target(Bug::OverlapWindows) => "overlap-windows",
+            Self::Target(Bug::KeepLeftover) => "keep-leftover",
             Self::Target(Bug::TrustGrants) => "trust-grants",
             Self::Target(Bug::KeepGrants) => "keep-grants",
             Self::Target(Bug::ClaimGranted) => "claim-granted",

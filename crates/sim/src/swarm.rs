@@ -3,6 +3,7 @@
 
 use protocol::config::{Config, GetChoice};
 use protocol::id::ClusterId;
+use protocol::limits;
 use protocol::redundancy::Redundancy;
 use protocol::rng::Rng;
 use protocol::time::Span;
@@ -122,6 +123,8 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
     let stewards = census.chance(2, 3);
     let often = |rng: &mut Rng| if stewards { Span::from_millis(20 + rng.below(200)) } else { Span::ZERO };
     let mut silence = Rng::new(seed).fork(17);
+    let mut parts = Rng::new(seed).fork(18);
+    let part = if parts.chance(1, 2) { 100 + parts.below(3_000) as u32 } else { limits::CHUNK_BYTES };
     let config = Config {
         transport: if led { Transport::LEADER } else { transport },
         lead_gets,
@@ -132,6 +135,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
         per_datagram,
         quantum: per_datagram * (1 + rng.below(16) as usize),
         receive_buffer: 64 << 10 << rng.below(3),
+        part,
         guard: Span::from_micros(5 + rng.below(30)),
         tentative: Span::from_millis(5 + rng.below(10)),
         max_wait: Span::from_millis(200),

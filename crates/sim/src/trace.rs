@@ -178,7 +178,8 @@ fn message(message: &Message) -> String {
         Message::PutRequest(r) => {
             let how = if r.unreserved { ", unreserved" } else { "" };
             let (txn, round, id, size) = (number(r.txn), r.round, r.id, r.size);
-            format!("put request {txn} round {round}: {id:?} of {size} bytes, not before {}{how}", r.earliest)
+            let part = r.sent.map_or_else(String::new, |sent| format!(", in parts after {sent}"));
+            format!("put request {txn} round {round}: {id:?} of {size} bytes{part}, not before {}{how}", r.earliest)
         }
         Message::GetRequest { txn, round, id, unreserved, earliest } => {
             let how = if *unreserved { ", unreserved" } else { "" };
@@ -279,6 +280,9 @@ fn answer(answer: &Answer) -> String {
             "window in {} for {}, the transfer takes {}, done in {}",
             slot.start, slot.length, slot.transfer, slot.done
         ),
+        Answer::Part(slot) => {
+            format!("window in {} for {}, for a part of {} bytes", slot.start, slot.length, slot.size)
+        }
         Answer::HaveIt => "have it".to_owned(),
         Answer::NotHere => "not here".to_owned(),
         Answer::Busy(wait) => format!("busy, ask again in {wait}"),

@@ -42,3 +42,8 @@ pub(crate) fn ip_batch(namespace: Option<&str>, lines: &[String]) -> anyhow::Res
     };
     run("ip", &[place, &["-batch", "-"]].concat(), &(lines.join("\n") + "\n")).map(drop)
 }
+
+/// One `tc` command of words without spaces.
+pub(crate) fn tc(words: &str) -> anyhow::Result<()> {
+    run("tc", &words.split_whitespace().collect::<Vec<_>>(), "").map(drop)
+}

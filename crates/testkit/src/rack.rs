@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use crate::command::{ip, ip_batch, run};
+use crate::command::{ip, ip_batch, run, tc};
 use crate::process::Process;
 
 /// Namespaces of all racks begin with this; then follow the process that owns it, the rack's number, and the place.
@@ -32,6 +32,8 @@ pub struct Shape {
     pub rate_mbit: Option<u32>,
     /// How long a datagram may wait at either end of a cable, milliseconds: what would wait longer is dropped.
     pub queue_ms: u32,
+    /// Whether datagrams of DSCP EF (control) go before all that waits at either end of a cable.
+    pub control_first: bool,
     /// Whether the switch learns which hosts listen to which multicast group. One that does not sends multicast to all.
     pub snooping: bool,
     /// Whether its network is IPv6. Else it is IPv4.
@@ -40,7 +42,15 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { hosts: 10, mtu: 9_000, rate_mbit: Some(1_000), queue_ms: 20, snooping: true, ipv6: false }
+        Self {
+            hosts: 10,
+            mtu: 9_000,
+            rate_mbit: Some(1_000),
+            queue_ms: 20,
+            control_first: false,
+            snooping: true,
+            ipv6: false,
+        }
     }
 }
 
@@ -66,6 +76,7 @@ pub struct Rack {
     name: String,
     hosts: usize,
     queue_ms: u32,
+    control_first: bool,
     ipv6: bool,
 }
 
@@ -80,7 +91,7 @@ impl Rack {
             return Some("network namespaces need root: run it with sudo".to_owned());
         }
         // A bare switch with a cable: what only the machine, and not this crate, can fail at.
-        let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20, ipv6 };
+        let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20, control_first: false, ipv6 };
         let switch = rack.switch();
         let attempt = ip(&format!("netns add {switch}"))
             .and_then(|_| ip(&format!("-n {switch} link add br0 type bridge mcast_snooping 1")))
@@ -101,8 +112,8 @@ impl Rack {
         ensure!((1..=HOSTS).contains(&shape.hosts), "a rack has 1 to {HOSTS} hosts, not {}", shape.hosts);
         remove_stale()?;
         // From here on dropping it removes what there is of it.
-        let Shape { hosts, queue_ms, ipv6, .. } = *shape;
-        let rack = Self { name: unique_name(), hosts, queue_ms, ipv6 };
+        let Shape { hosts, queue_ms, control_first, ipv6, .. } = *shape;
+        let rack = Self { name: unique_name(), hosts, queue_ms, control_first, ipv6 };
         let (switch, mtu) = (rack.switch(), shape.mtu);
         let mut lines = vec![format!("netns add {switch}")];
         for host in 0..rack.hosts {
@@ -178,9 +189,38 @@ impl Rack {
 
     fn limit(&self, namespace: &str, device: &str, rate: u32) -> anyhow::Result<()> {
         let queue = self.queue_ms;
-        let words =
-            format!("-n {namespace} qdisc replace dev {device} root tbf rate {rate}mbit burst 64kb latency {queue}ms");
-        run("tc", &words.split(' ').collect::<Vec<_>>(), "").map(drop)
+        if !self.control_first {
+            return tc(&format!(
+                "-n {namespace} qdisc replace dev {device} root tbf rate {rate}mbit burst 64kb latency {queue}ms"
+            ));
+        }
+        // A class for control that goes first, and one for all else; each may have the whole cable.
+        let (of, waits) = (format!("-n {namespace}"), u64::from(rate) * 125 * u64::from(queue));
+        let class = |id: u32, least: u32, first: u32| {
+            format!(
+                "{of} class replace dev {device} parent 1:1 classid 1:{id} htb rate {least}mbit ceil {rate}mbit prio {first} \
+                 burst 64kb cburst 64kb quantum 60000"
+            )
+        };
+        let control = (rate / 10).max(1);
+        let protocol = if self.ipv6 { "ipv6" } else { "ip" };
+        let (family, field) = if self.ipv6 { ("ip6", "priority") } else { ("ip", "dsfield") };
+        let _ = tc(&format!("{of} qdisc del dev {device} root"));
+        for line in [
+            format!("{of} qdisc replace dev {device} root handle 1: htb default 20"),
+            format!("{of} class replace dev {device} parent 1: classid 1:1 htb rate {rate}mbit burst 64kb cburst 64kb"),
+            class(10, control, 0),
+            class(20, (rate - control).max(1), 1),
+            format!("{of} qdisc replace dev {device} parent 1:10 handle 10: bfifo limit {waits}"),
+            format!("{of} qdisc replace dev {device} parent 1:20 handle 20: bfifo limit {waits}"),
+            format!(
+                "{of} filter replace dev {device} parent 1: protocol {protocol} prio 1 u32 match {family} {field} 0xb8 0xfc \
+                 flowid 1:10"
+            ),
+        ] {
+            tc(&line)?;
+        }
+        Ok(())
     }
 
     /// How many hosts there are.

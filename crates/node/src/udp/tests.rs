@@ -253,3 +253,19 @@ fn a_node_goes_on_when_its_cluster_moves_to_the_other_family() {
         assert_eq!((dropped(&udp, "send_failed"), dropped(&udp, "no_address")), (0, 0), "{id}");
     }
 }
+
+#[test]
+fn control_is_marked_and_payload_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), Ipv4Addr::LOCALHOST.into());
+    let target = config.targets[0].address;
+    let mut udp = Udp::open(&config, SocketAddr::new(target.ip(), 0), NodeId(NodeId::FIRST_INITIATOR)).unwrap();
+    let head = Head { cluster: udp.map.cluster, epoch: udp.map.epoch, from: udp.id };
+    let control = encode_message(head, &Message::Ping { txn: TxnId(1) });
+    let header = protocol::wire::DataHeader { cluster: head.cluster, from: udp.id, txn: TxnId(1), offset: 0, size: 9 };
+    let payload = Bytes::copy_from_slice(&header.encode());
+    for (head, class) in [(control.clone(), EXPEDITED), (payload, 0), (control, EXPEDITED)] {
+        udp.push(Outgoing { head, payload: Bytes::new(), segment: None, to: target });
+        assert_eq!(udp.sockets[0].socket.tos_v4().unwrap(), class);
+    }
+}

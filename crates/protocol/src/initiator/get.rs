@@ -347,7 +347,7 @@ impl Get {
             }
             // The newer map is on its way here.
             Answer::Stale => self.round.note_busy(Span::ZERO),
-            Answer::NoSpace | Answer::HaveIt => {}
+            Answer::NoSpace | Answer::HaveIt | Answer::Part(_) => {}
         }
         self.choose(context, false)
     }

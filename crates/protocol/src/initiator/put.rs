@@ -1,13 +1,15 @@
-//! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in
-//! [`by_leader`], how windows are given back that begin too late in [`choosy`], and when it is over, with how few copies, in [`fewer`].
+//! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in [`by_leader`], how
+//! windows are given back that begin too late in [`choosy`], when it is over in [`fewer`], how a copy goes in parts in [`parts`].
 
 mod by_leader;
 mod choosy;
 mod fewer;
+mod parts;
 mod transfer;
 
 use bytes::Bytes;
 
+use self::parts::Parts;
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{Bug, Context, Deadline, Destination, Event, Instant, NodeId, Span, Step, Stored, TxnId, members};
@@ -53,6 +55,8 @@ pub(super) struct Put {
     reachability: Rounds,
     /// How long windows may keep us waiting (if choosy).
     wait: MaxBidWait,
+    /// How far it is, if it goes in parts.
+    parts: Option<Parts>,
     phase: Phase,
 }
 
@@ -161,6 +165,7 @@ impl Put {
             multicast: true,
             reachability: Rounds::default(),
             wait: MaxBidWait::default(),
+            parts: None,
             phase: Phase::Resting { until: context.now },
         };
         // Of a target that puts what it has, the copy counts where the chunk is looked for.
@@ -229,6 +234,7 @@ impl Put {
         let transport = context.config.transport;
         let mut asked: Vec<NodeId> = if transport.is_ranked() { self.preferred(context) } else { all };
         asked.retain(|n| !self.progress.rules_out(*n) && *n != context.id);
+        self.keep_to_one(context, &mut asked);
         if !self.progress.failed.is_empty() && !context.would_meet(self.enough(context), asked.iter().copied()) {
             self.progress.failed.clear();
             return self.rest(context, context.config.late);
@@ -267,7 +273,9 @@ impl Put {
         let once =
             context.config.transport.is_common() && context.multicast() && pieces <= context.map.most_addressed();
         // For one transfer: several need not follow each other at once.
-        let length = Span::of_transfer(u64::from(self.size()), context.config.link_rate);
+        let sent = self.sent_before(context);
+        let bytes = self.size() - sent.unwrap_or(0);
+        let length = Span::of_transfer(u64::from(bytes), context.config.link_rate);
         let stretch = if once { context.config.stretch_m } else { context.config.stretch_h * pieces as u16 };
         let earliest = context.uplink.place(context.now, length).0.since(context.now).max(context.lead());
         PutRequest {
@@ -283,6 +291,7 @@ impl Put {
             wanted: self.job.wanted,
             restores: self.job.restores,
             urgent: self.is_urgent(),
+            sent,
             busy: context.busy_windows(length),
         }
     }
@@ -317,7 +326,7 @@ impl Put {
         }
         self.round.answered.push(from);
         self.reachability.answered(context, from);
-        if matches!(bid.answer, Answer::Window(_)) && !self.by_multicast(context) && context.config.transport.reserved {
+        if bid.answer.window().is_some() && !self.by_multicast(context) && context.config.transport.reserved {
             let refusal = Message::Accept { txn: self.txn, round: self.round.number, granted: Grants::new() };
             context.send(Destination::Node(from), &refusal);
         }
@@ -366,7 +375,7 @@ impl Put {
         }
         context.bid_arrived(since);
         match bid.answer {
-            Answer::Window(offered) => {
+            Answer::Window(offered) | Answer::Part(offered) => {
                 if let Some(domain) = context.domain(from) {
                     let start = context.window_start(offered.start, &context.bids);
                     let offer = Offer {
@@ -378,6 +387,7 @@ impl Put {
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
                         slack: context.slack(),
+                        part: matches!(bid.answer, Answer::Part(_)).then_some(offered.size),
                     };
                     self.offers.insert(from, offer);
                 }
@@ -399,7 +409,8 @@ impl Put {
             Answer::Busy(wait) => self.round.note_busy(wait),
             // The newer map is on its way here.
             Answer::Stale => self.round.note_busy(Span::ZERO),
-            Answer::NotHere => {}
+            // What was sent of it before is not there any more.
+            Answer::NotHere => self.parts = None,
         }
         self.choose(context, false)
     }
@@ -454,7 +465,7 @@ impl Put {
         if choices.is_empty() {
             // Offers that were over before they could be taken: soon again, with a longer lead.
             let span = if self.offers.is_empty() {
-                context.rest(self.round.busy)
+                self.rest_for(context)
             } else {
                 context.patience().min(context.config.late)
             };
@@ -466,6 +477,7 @@ impl Put {
         if !self.gives_back(context, &choices) {
             self.accept(context, &choices);
             self.send(context, choices);
+            self.ask_for_next(context);
         }
         Step::Continue
     }
@@ -562,6 +574,9 @@ impl Put {
             Phase::Resting { .. } => Step::Continue,
             Phase::Transferring { .. } => {
                 self.pump(context);
+                if self.ask_for_next(context) {
+                    return Step::Continue;
+                }
                 self.check_late(context);
                 self.go_on(context)
             }
@@ -575,7 +590,8 @@ impl Put {
             Phase::Transferring { outgoing, waiting } => {
                 let send = outgoing.iter().filter_map(Outgoing::next_deadline).min();
                 let late = waiting.values().map(|w| w.due).min();
-                let at = send.into_iter().chain(late).min().unwrap_or(Instant::ZERO);
+                let part = self.parts.and_then(Parts::until);
+                let at = send.into_iter().chain(late).chain(part).min().unwrap_or(Instant::ZERO);
                 Deadline { at, why: "transfer" }
             }
         };

@@ -151,6 +151,8 @@ pub enum Bug {
     SkipHashCheck,
     /// Offer and accept windows that overlap accepted ones.
     OverlapWindows,
+    /// Keep a window of maintenance that a client has accepted.
+    KeepLeftover,
     /// Take what a leader grants into the calendar, even if the port is reserved then.
     TrustGrants,
     /// Keep what a leader granted for ever, although no payload comes.

@@ -323,7 +323,8 @@ impl Target {
             let (domain, rank) = (self.setup.map.domain(*id)?, ranked.iter().position(|n| n == id)?);
             let done = view.durable(start + transfer, size);
             let rate = u64::from(view.rate);
-            offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack: Span::ZERO });
+            let slack = Span::ZERO;
+            offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack, part: None });
         }
         let mut uplink = Calendar::default();
         let (asked, txn) = (self.arrived, request.txn);

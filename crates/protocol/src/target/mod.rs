@@ -89,6 +89,8 @@ pub struct Target {
     reservations: FlatMap<TxnId, Reservation, 4>,
     /// The port inwards.
     inward: Calendar,
+    /// What maintenance has of it until others want it.
+    leftover: Calendar,
     lateness: LatencyEstimate,
     link: Rate,
     /// What arrives just now.
@@ -148,6 +150,7 @@ impl Target {
             reservations: FlatMap::new(),
             servings: FlatMap::new(),
             inward: Calendar::default(),
+            leftover: Calendar::default(),
             outward: Calendar::default(),
             lateness: LatencyEstimate::default(),
             finished: Finished::default(),
@@ -445,6 +448,7 @@ impl Target {
 
     fn wake(&mut self) {
         self.inward.prune(self.now);
+        self.leftover.prune(self.now);
         self.outward.prune(self.now);
         self.check_reservations();
         self.pump_servings();

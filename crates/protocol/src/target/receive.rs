@@ -1,7 +1,9 @@
 //! Copies on their way in: bid, window, payload, write, acknowledgement.
 
 mod disk;
+mod granted;
 mod maintenance;
+mod parts;
 mod port;
 mod stage;
 
@@ -16,7 +18,7 @@ use crate::machine::IgnoredReason;
 use crate::promise::Promise;
 use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
-use crate::wire::{Grant, GrantedWindow};
+use crate::wire::ByteRange;
 
 pub(super) use maintenance::Maintenance;
 pub(super) use port::Busy;
@@ -40,8 +42,10 @@ pub(super) struct Reservation {
     removal: bool,
     wanted: Wanted,
     restores: bool,
+    /// What of it the window is for, if it comes in parts.
+    part: Option<ByteRange>,
     /// Set while a client may have its window: how long before it begins that may be at the latest, since then payload may be on its way.
-    yields: Option<Span>,
+    yields: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
     /// When to expire (tentative) or to ask for what is missing; never without one.
@@ -58,11 +62,12 @@ impl Reservation {
     }
 
     /// What was offered, with its spans counted from `now`.
-    fn answer_at(&self, now: Instant) -> OfferedWindow {
+    fn answer_at(&self, now: Instant) -> Answer {
         let since = now.since(self.bid_at);
         let start = self.answer.start.less(since);
         let length = self.answer.length.less(since.less(self.answer.start));
-        OfferedWindow { start, length, done: self.answer.done.less(since), ..self.answer }
+        let offered = OfferedWindow { start, length, done: self.answer.done.less(since), ..self.answer };
+        if self.part.is_some() { Answer::Part(offered) } else { Answer::Window(offered) }
     }
 
     pub(super) fn prefetch(&self) -> u64 {
@@ -93,7 +98,8 @@ impl Target {
             }
             Some(r) if r.stage.is_here() => return self.bid(from, txn, round, Answer::Busy(self.config.late)),
             // The same request again: the same answer, as it stands now.
-            Some(r) if r.round == round => return self.bid(from, txn, round, Answer::Window(r.answer_at(self.now))),
+            Some(r) if r.round == round => return self.bid(from, txn, round, r.answer_at(self.now)),
+            Some(r) if r.goes_on(&request) => self.rest(txn, round),
             Some(_) => self.drop_reservation(request.txn),
             None => {}
         }
@@ -106,19 +112,26 @@ impl Target {
 
     pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, arrived: Instant, found: Option<u32>) {
         let (txn, round) = (request.txn, request.round);
+        let rests = self.reservations.get(&txn).map(|r| r.stage == Stage::Resting && r.round == round);
         // A new put does not count on a copy whose disk fails.
         if found.is_some() && !self.disk_failed {
+            if rests == Some(true) {
+                self.drop_reservation(txn);
+            }
             return self.bid(from, txn, round, Answer::HaveIt);
         }
-        if self.reservations.contains_key(&txn) {
-            return self.event(Event::Ignored(IgnoredReason::Late));
+        match rests {
+            Some(false) => return self.event(Event::Ignored(IgnoredReason::Late)),
+            // What was sent of it before is forgotten.
+            None if request.sent > Some(0) => return self.bid(from, txn, round, Answer::NotHere),
+            _ => {}
         }
         // Of the room for removals the disk knows.
         let removal = request.removal && request.id.kind() == ChunkKind::Manifest;
         if self.disk_failed || !removal && self.free() < u64::from(request.size) {
             return self.bid(from, txn, round, Answer::NoSpace);
         }
-        if self.reservations.len() >= limits::RESERVATIONS {
+        if rests.is_none() && self.reservations.len() >= limits::RESERVATIONS {
             return self.bid(from, txn, round, Answer::Busy(self.config.late));
         }
         let offer = if request.unreserved { self.offer_share(&request) } else { self.offer_window(&request, arrived) };
@@ -132,6 +145,8 @@ impl Target {
             let never = self.setup.bug == Some(Bug::NeverExpire);
             (Claim::Offer, Stage::Tentative, (!never).then_some(self.now + self.config.tentative))
         };
+        let part = self.part(&request, offered.size);
+        let came = self.reservations.remove(&txn).map(|r| r.incoming);
         self.reservations.insert(
             txn,
             Reservation {
@@ -145,15 +160,17 @@ impl Target {
                 removal,
                 wanted: request.wanted,
                 restores: request.restores,
-                yields: self.yields(&request).then(|| request.earliest.min(self.config.late)),
+                part,
+                yields: self.yields(&request),
                 stage,
-                incoming: Incoming::new(request.size),
+                incoming: came.unwrap_or(Incoming::new(request.size)),
                 timer,
                 stalled_since: Some(window.1),
                 repairs: 0,
             },
         );
-        self.bid(from, txn, round, Answer::Window(offered));
+        let answer = if part.is_some() { Answer::Part(offered) } else { Answer::Window(offered) };
+        self.bid(from, txn, round, answer);
     }
 
     /// The conventional answer: start when you can, with a share of the link.
@@ -180,22 +197,31 @@ impl Target {
         asked: Instant,
     ) -> Result<(OfferedWindow, (Instant, Instant)), Span> {
         let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
-        let transfer = self.link.span(self.now, u64::from(request.size)) + self.config.guard;
+        // Of what yields a part may be enough.
+        let (mut bytes, least) = self.asked_for(request);
+        let mut transfer = self.link.span(self.now, u64::from(bytes)) + self.config.guard;
         // From now, and not from when it was asked: the time that we take is part of what the initiator leads by.
         let mut earliest = (self.now + request.earliest).max(self.behind());
-        earliest = earliest.max(self.buffer_free(u64::from(request.size)).ok_or(self.config.late)?);
+        // There is room for a copy of which a part is here.
+        let more = if self.reservations.contains_key(&request.txn) { 0 } else { request.size };
+        earliest = earliest.max(self.buffer_free(more.into()).ok_or(self.config.late)?);
         let yields = self.yields(request);
         let most = if yields { maintenance::near(transfer) } else { self.config.max_wait };
         if yields {
-            earliest = self.left_over(earliest, request.size)?;
-        } else {
-            self.take_back(earliest, transfer, request, asked);
+            earliest = self.left_over(earliest, more)?;
         }
         let (start, hole_end) = if self.setup.bug == Some(Bug::OverlapWindows) {
             (earliest, Instant::FAR)
         } else {
-            Self::both_free(&self.inward, earliest, transfer, request, asked)
+            let shortest = self.link.span(self.now, u64::from(least)) + self.config.guard;
+            Self::both_free(&self.in_the_way_of(yields), earliest, shortest, request, asked)
         };
+        if least < bytes && hole_end < start + transfer {
+            let fits = hole_end.since(start).less(self.config.guard).as_nanos();
+            let fits = u128::from(fits) * u128::from(rate) / 1_000_000_000;
+            bytes = (fits.min(bytes.into()) as u32).max(least);
+            transfer = self.link.span(self.now, u64::from(bytes)) + self.config.guard;
+        }
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
         let done = self.disk_done(start + transfer, request.size, request.restores).since(self.now);
@@ -203,15 +229,15 @@ impl Target {
         let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
         if wait > most || !fits {
             // By then the window would be near enough.
-            return Err(wait.less(most).min(self.config.max_wait).max(self.config.late));
+            return Err(wait.less(most).min(self.config.max_wait).max(self.again_in(request.sent.is_some(), transfer)));
         }
         let window = Window { start, end, txn: request.txn };
         if self.setup.bug == Some(Bug::OverlapWindows) {
             self.inward.insert_overlapping(window);
         } else {
-            self.inward.insert(window);
+            self.calendar(yields).insert(window);
         }
-        Ok((OfferedWindow { start: wait, length, transfer, done, rate, size: request.size }, (start, end)))
+        Ok((OfferedWindow { start: wait, length, transfer, done, rate, size: bytes }, (start, end)))
     }
 
     /// From when on `size` bytes more fit into the receive buffer; `None` when they never do.
@@ -232,91 +258,6 @@ impl Target {
         })
     }
 
-    /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
-    pub(super) fn put_granted(&mut self, from: NodeId, grant: &Grant, granted: GrantedWindow) -> Result<(), Answer> {
-        let (txn, size) = (grant.txn, u64::from(grant.size));
-        match self.reservations.get(&txn) {
-            Some(r) if !Self::is_replaced(r.from, r.round, grant) || r.stage.is_here() => {
-                self.event(Event::Ignored(IgnoredReason::Late));
-                return Ok(());
-            }
-            Some(_) => self.drop_reservation(txn),
-            None => {}
-        }
-        if self.free() < size {
-            return Err(Answer::NoSpace);
-        }
-        let start = self.since_arrival(granted.start);
-        let busy = Answer::Busy(Span::ZERO);
-        if self.reservations.len() >= limits::RESERVATIONS || self.buffer_free(size).is_none_or(|at| at > start) {
-            return Err(busy);
-        }
-        let trusted = self.setup.bug == Some(Bug::TrustGrants);
-        let end = start + grant.transfer;
-        self.give_back(start, end);
-        if !trusted && self.promised_to_others(from, start, end) {
-            return Err(busy);
-        }
-        // What one leader grants is in order with itself: that grants were under way for different times makes their windows
-        // meet a little.
-        let (free, until) = if trusted { (start, Instant::FAR) } else { self.inward.hole(start, Span::from_nanos(1)) };
-        let window = (free.min(end), until.min(end).max(free.min(end)));
-        let reserved = Window { start: window.0, end: window.1, txn };
-        if trusted {
-            self.inward.insert_overlapping(reserved);
-        } else {
-            self.inward.insert(reserved);
-        }
-        let GrantedWindow { start, done, .. } = granted;
-        let answer = OfferedWindow {
-            start,
-            length: grant.transfer,
-            transfer: grant.transfer,
-            done,
-            rate: grant.rate,
-            size: grant.size,
-        };
-        let reservation = Reservation {
-            from: grant.initiator,
-            id: grant.id,
-            round: grant.round,
-            answer,
-            bid_at: self.arrived,
-            window,
-            claim: Claim::Grant { leader: from, group: grant.group, expected: self.arrived + done },
-            removal: false,
-            wanted: grant.wanted,
-            restores: false,
-            yields: None,
-            stage: Stage::Tentative,
-            incoming: Incoming::new(grant.size),
-            timer: Some(self.now),
-            stalled_since: Some(window.1),
-            repairs: 0,
-        };
-        self.reservations.insert(txn, reservation);
-        self.accepted(txn);
-        match (self.setup.bug, self.reservations.get_mut(&txn)) {
-            (Some(Bug::KeepGrants), Some(r)) => r.timer = None,
-            (Some(Bug::ClaimGranted), _) => self.bid(grant.initiator, txn, grant.round, Answer::HaveIt),
-            _ => {}
-        }
-        // It may be here already. The payload does not wait for the answer.
-        let promise = self.promise(grant.wanted, false);
-        let pending = Pending::Granted { from: grant.initiator, txn, round: grant.round };
-        self.begin_effect(Effect::Lookup { id: grant.id, promise }, pending);
-        Ok(())
-    }
-
-    /// The copy that was granted a window is here already.
-    pub(super) fn granted_and_held(&mut self, from: NodeId, txn: TxnId, round: u8) {
-        let expected = self.reservations.get(&txn).filter(|r| r.round == round && r.stage.is_open());
-        if expected.is_some() && !self.disk_failed {
-            self.drop_reservation(txn);
-            self.bid(from, txn, round, Answer::HaveIt);
-        }
-    }
-
     /// `offset` into the offered window the transfer begins; `None` when others were chosen.
     pub(super) fn put_accepted(&mut self, txn: TxnId, round: u8, offset: Option<Span>) {
         let Some(r) = self.reservations.get_mut(&txn) else {
@@ -330,15 +271,11 @@ impl Target {
         }
         self.accept_rate.sample(offset.is_some());
         let Some(offset) = offset else {
-            return self.drop_reservation(txn);
+            return self.free_window(txn);
         };
-        if r.restores {
-            let size = r.incoming.size();
-            self.maintenance.ports.used(
-                self.now,
-                self.link.span(self.now, size.into()).max(self.writes.ahead(size)),
-                &self.setup.map,
-            );
+        if r.restores && !r.yields {
+            let bytes = r.window_bytes();
+            self.has_port(bytes);
         }
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
@@ -347,11 +284,14 @@ impl Target {
         let end = start + r.answer.transfer;
         if end > r.window.1 {
             // More than was offered. What is free of it is kept.
-            let offered = r.window.1;
-            self.inward.remove(txn);
-            let (free, until) = self.inward.hole(start, Span::from_nanos(1));
-            r.window = if free == start { (start, end.min(until)) } else { (offered, offered) };
-            self.inward.insert(Window { start: r.window.0, end: r.window.1, txn });
+            let (offered, yields) = (r.window.1, r.yields);
+            self.free_port(txn);
+            let (free, until) = self.in_the_way_of(yields).hole(start, Span::from_nanos(1));
+            let window = if free == start { (start, end.min(until)) } else { (offered, offered) };
+            self.calendar(yields).insert(Window { start: window.0, end: window.1, txn });
+            if let Some(r) = self.reservations.get_mut(&txn) {
+                r.window = window;
+            }
         } else {
             r.window = (start, end);
         }
@@ -363,12 +303,15 @@ impl Target {
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
-        let (start, end) = r.window;
+        let ((start, end), yields) = (r.window, r.yields);
         let since = end.max(self.now);
         r.stage = Stage::Accepted;
         (r.stalled_since, r.timer) = (Some(since), Some(since + patience));
         let accepted = Event::Accepted { id: r.id, start, length: end.since(start) };
-        self.inward.trim(txn, start, end);
+        self.calendar(yields).trim(txn, start, end);
+        if !yields {
+            self.give_back(start, end);
+        }
         self.event(accepted);
     }
 
@@ -376,6 +319,7 @@ impl Target {
         let txn = header.txn;
         match self.reservations.get(&txn) {
             Some(r) if header.size != r.incoming.size() => return self.event(Event::Ignored(IgnoredReason::Invalid)),
+            Some(r) if r.came_late(header.offset) => return self.late_part(header, payload),
             // Payload that comes on an offer says that the acceptance was lost on the way.
             Some(r) if r.stage == Stage::Tentative => self.accepted(txn),
             Some(_) => {}
@@ -391,20 +335,21 @@ impl Target {
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
         if news {
             r.repairs = 0;
-            (r.stalled_since, r.timer) = if header.offset + payload.len() as u32 == header.size {
+            (r.stalled_since, r.timer) = if header.offset + payload.len() as u32 == r.end() {
                 (None, Some(self.now + self.lateness.patience(0, self.config.late).div(4)))
             } else {
                 (r.stalled_since.map(|since| since.max(self.now)), r.timer.map(|at| at.max(self.now + patience)))
             };
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.claim.is_reserved());
-        let size = r.incoming.size();
+        let (size, part) = (r.incoming.size(), r.part.filter(|_| r.owed() == 0));
+        let quantum = self.config.quantum_of(r.restores);
         if !news {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
         // Before the next quantum the sender waits, as its rate wants it. Its datagrams may be smaller than ours.
         let per_datagram = payload.len().min(self.config.per_datagram);
-        let step = at_once(self.config.quantum, per_datagram);
+        let step = at_once(quantum, per_datagram);
         let pauses = step > per_datagram && (header.offset as usize).is_multiple_of(step);
         let alone = (first || pauses) && !self.others_arrive(txn);
         match self.busy.as_mut().filter(|_| !(alone && first)) {
@@ -417,21 +362,34 @@ impl Target {
         }
         if complete {
             self.complete(txn, window, reserved, size);
+        } else if let Some(part) = part {
+            self.through(txn, reserved, part.len);
+            self.free_window(txn);
         }
     }
 
-    fn complete(&mut self, txn: TxnId, window: (Instant, Instant), reserved: bool, size: u32) {
-        self.learn_rate(reserved, size);
+    /// All that a window was for came.
+    fn through(&mut self, txn: TxnId, reserved: bool, bytes: u32) {
+        let (yields, restores) = self.reservations.get(&txn).map_or((false, false), |r| (r.yields, r.restores));
+        if yields {
+            self.has_port(bytes);
+        }
+        self.learn_rate(reserved && self.shows_rate(restores), bytes);
         self.busy = self.others_arrive(txn).then_some(Busy::first(self.arrived, self.now));
+    }
+
+    fn complete(&mut self, txn: TxnId, window: (Instant, Instant), reserved: bool, size: u32) {
+        let bytes = self.reservations.get(&txn).map_or(size, Reservation::window_bytes);
+        self.through(txn, reserved, bytes);
         if reserved && self.now > window.1 {
             self.event(Event::Overrun { by: self.now.since(window.1) });
         }
-        self.inward.remove(txn);
+        self.free_port(txn);
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
         };
         r.stage = Stage::Waiting;
-        if r.yields.is_none() {
+        if !r.yields {
             return self.begin_write(txn);
         }
         let id = r.id;
@@ -539,8 +497,9 @@ impl Target {
             return;
         };
         // What a slow port lost of a copy may be more than what came.
-        let (reserved, repairs, size) = (r.claim.is_reserved(), r.repairs, r.incoming.size());
-        let rate = self.repair_rate(reserved, size);
+        let shows_rate = r.claim.is_reserved() && self.shows_rate(r.restores);
+        let (repairs, size) = (r.repairs, r.incoming.size());
+        let rate = self.repair_rate(shows_rate, size);
         let patience = self.patience(repairs);
         let Some(r) = self.reservations.get_mut(&txn) else {
             return;
@@ -553,7 +512,7 @@ impl Target {
 
     pub(super) fn drop_reservation(&mut self, txn: TxnId) {
         let dropped = self.reservations.remove(&txn);
-        self.inward.remove(txn);
+        self.free_port(txn);
         if let Some(r) = dropped.filter(|r| r.stage.is_open()) {
             self.event(Event::Released { id: r.id });
         }
@@ -579,7 +538,12 @@ impl Target {
             } else if r.stage == Stage::Tentative {
                 self.event(Event::Expired);
                 self.accept_rate.sample(false);
+                self.free_window(txn);
+            } else if r.stage == Stage::Resting {
                 self.drop_reservation(txn);
+            } else if r.end() < r.incoming.size() {
+                // What lacks of a part is asked for with the last.
+                self.free_window(txn);
             } else if r.repairs >= REPAIRS {
                 self.drop_reservation(txn);
             } else {

@@ -292,20 +292,26 @@ fn put_part(part: &MapPart, out: &mut impl BufMut) {
     out.put_slice(&part.bytes);
 }
 
-/// In the field of a request that says how long a window should be.
+/// In the field of a request that says how long a window should be. Who does not know of parts offers a long one for all.
 const URGENT: u16 = 1 << 15;
+const IN_PARTS: u16 = 1 << 14;
+/// Of those: some were sent. It is asked only of those that offered a window for a part.
+const SENT: u16 = 1 << 13;
 
 fn put_request(request: &PutRequest, out: &mut impl BufMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
     let flags = u8::from(request.unreserved) | u8::from(request.removal) << 1 | u8::from(request.restores) << 7;
     out.put_u8(flags | request.wanted.code() << 2);
-    out.put_u16_le(request.stretch.min(URGENT - 1) | if request.urgent { URGENT } else { 0 });
+    let flags = [(request.urgent, URGENT), (request.sent.is_some(), IN_PARTS), (request.sent > Some(0), SENT)];
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag);
+    out.put_u16_le(request.stretch.min(SENT - 1) | flags);
     out.put_slice(&request.id.encode());
     out.put_u32_le(request.size);
     out.put_u32_le(request.group.0);
     out.put_u32_le(wire_span(request.earliest));
     put_windows(&request.busy, out);
+    request.sent.filter(|sent| *sent > 0).into_iter().for_each(|sent| out.put_u32_le(sent));
 }
 
 /// Windows in which a port is taken.
@@ -314,10 +320,13 @@ fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let (txn, round, flags, stretch) = (TxnId(r.u64()?), r.u8()?, r.u8()?, r.u16()?);
     let (unreserved, removal, restores) = (flags & 1 > 0, flags & 2 > 0, flags & 1 << 7 > 0);
     let wanted = Wanted::from_code((flags & !(1 << 7)) >> 2)?;
-    let (stretch, urgent) = (stretch & !URGENT, stretch & URGENT > 0);
+    let (urgent, in_parts, has_sent) = (stretch & URGENT > 0, stretch & IN_PARTS > 0, stretch & SENT > 0);
+    let stretch = stretch & (SENT - 1);
     let (id, size, group, earliest) = (r.chunk()?, r.u32()?, GroupId(r.u32()?), r.span()?);
     let busy = take_windows(r)?;
-    let valid = (1..=limits::CHUNK_BYTES).contains(&size);
+    let sent = if has_sent { r.u32()? } else { 0 };
+    let is_sent_right = sent < size && has_sent == (sent > 0) && (in_parts || !has_sent);
+    let valid = (1..=limits::CHUNK_BYTES).contains(&size) && is_sent_right;
     valid.then_some(PutRequest {
         txn,
         round,
@@ -331,8 +340,23 @@ fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
         wanted,
         restores,
         urgent,
+        sent: in_parts.then_some(sent),
         busy,
     })
+}
+
+fn put_offered(offered: &OfferedWindow, out: &mut impl BufMut) {
+    for span in [offered.start, offered.length, offered.transfer, offered.done] {
+        out.put_u32_le(wire_span(span));
+    }
+    out.put_u32_le(offered.rate);
+    out.put_u32_le(offered.size);
+}
+
+#[inline]
+fn take_offered(r: &mut Reader<'_>) -> Option<OfferedWindow> {
+    let (start, length, transfer, done) = (r.span()?, r.span()?, r.span()?, r.span()?);
+    Some(OfferedWindow { start, length, transfer, done, rate: r.u32()?, size: r.u32()? })
 }
 
 fn put_bid(bid: &Bid, out: &mut impl BufMut) {
@@ -341,11 +365,7 @@ fn put_bid(bid: &Bid, out: &mut impl BufMut) {
     match bid.answer {
         Answer::Window(offered) => {
             out.put_u8(0);
-            for span in [offered.start, offered.length, offered.transfer, offered.done] {
-                out.put_u32_le(wire_span(span));
-            }
-            out.put_u32_le(offered.rate);
-            out.put_u32_le(offered.size);
+            put_offered(&offered, out);
         }
         Answer::HaveIt => out.put_u8(1),
         Answer::NotHere => out.put_u8(2),
@@ -355,6 +375,10 @@ fn put_bid(bid: &Bid, out: &mut impl BufMut) {
         }
         Answer::NoSpace => out.put_u8(4),
         Answer::Stale => out.put_u8(5),
+        Answer::Part(offered) => {
+            out.put_u8(6);
+            put_offered(&offered, out);
+        }
     }
 }
 
@@ -362,19 +386,13 @@ fn put_bid(bid: &Bid, out: &mut impl BufMut) {
 fn take_bid(r: &mut Reader<'_>) -> Option<Bid> {
     let (txn, round) = (TxnId(r.u64()?), r.u8()?);
     let answer = match r.u8()? {
-        0 => Answer::Window(OfferedWindow {
-            start: r.span()?,
-            length: r.span()?,
-            transfer: r.span()?,
-            done: r.span()?,
-            rate: r.u32()?,
-            size: r.u32()?,
-        }),
+        0 => Answer::Window(take_offered(r)?),
         1 => Answer::HaveIt,
         2 => Answer::NotHere,
         3 => Answer::Busy(r.span()?),
         4 => Answer::NoSpace,
         5 => Answer::Stale,
+        6 => Answer::Part(take_offered(r).filter(|offered| offered.size > 0)?),
         _ => return None,
     };
     Some(Bid { txn, round, answer })

@@ -368,6 +368,9 @@ pub struct PutRequest {
     pub restores: bool,
     /// Of those: nobody else has a copy, so it is served like a client.
     pub urgent: bool,
+    /// Set where it may come in parts, each in a window of its own: how many bytes were sent in windows before. It is 0 for those that
+    /// did not offer one for a [part](Answer::Part).
+    pub sent: Option<u32>,
     /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
     /// [`RANGES`](crate::limits::RANGES), the first ones.
     pub busy: BusyWindows,
@@ -389,6 +392,8 @@ pub struct Bid {
 pub enum Answer {
     /// A window, tentatively reserved.
     Window(OfferedWindow),
+    /// The same for the next part of a copy. When a client takes the window, what came by then is kept.
+    Part(OfferedWindow),
     /// The copy is durable here already: it counts.
     HaveIt,
     /// (To a get.) Not here.
@@ -399,6 +404,17 @@ pub enum Answer {
     NoSpace,
     /// The request was made with an old cluster map; the head of this message has the epoch of the new one.
     Stale,
+}
+
+impl Answer {
+    /// The window that is offered, for all of a copy or for a part.
+    #[must_use]
+    pub const fn window(&self) -> Option<&OfferedWindow> {
+        match self {
+            Self::Window(offered) | Self::Part(offered) => Some(offered),
+            Self::HaveIt | Self::NotHere | Self::Busy(_) | Self::NoSpace | Self::Stale => None,
+        }
+    }
 }
 
 /// A window of time in which a target's port and disk are free for one transfer. All spans count from the moment at
@@ -415,7 +431,7 @@ pub struct OfferedWindow {
     pub done: Span,
     /// Bytes per second at which to send.
     pub rate: u32,
-    /// The chunk's size: for a get, the initiator does not know it.
+    /// The chunk's size: for a get, the initiator does not know it. Of a [part](Answer::Part) its bytes.
     pub size: u32,
 }
 

@@ -334,6 +334,7 @@ fn control_messages_of_a_put_stay_below_128_bytes() {
         wanted: Wanted::BY_MAP,
         restores: false,
         urgent: false,
+        sent: None,
         busy: protocol::wire::BusyWindows::new(),
     };
     for message in [

@@ -106,6 +106,7 @@ pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
         wanted: Wanted::BY_MAP,
         restores: false,
         urgent: false,
+        sent: None,
         busy: BusyWindows::new(),
     })
 }

@@ -71,6 +71,7 @@ struct File {
     objects: Option<u32>,
     zipf: Option<f64>,
     switch_queue: Option<Size>,
+    control_first: Option<bool>,
     loss_ppm: Option<u32>,
     drift_ppm: Option<u32>,
     wake_jitter: Option<Time>,

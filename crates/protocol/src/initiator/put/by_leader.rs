@@ -60,7 +60,8 @@ impl Put {
             let (start, rate) = (context.window_start(window.start, &context.grants), u64::from(grant.rate));
             let done = start + window.done.less(window.start);
             let end = start + grant.transfer;
-            let offer = Offer { start, end, transfer: grant.transfer, done, rate, domain, rank: 0, slack: Span::ZERO };
+            let (transfer, slack) = (grant.transfer, Span::ZERO);
+            let offer = Offer { start, end, transfer, done, rate, domain, rank: 0, slack, part: None };
             self.offers.insert(window.target, offer);
             let most = if self.by_multicast(context) { context.map.most_addressed() } else { 1 };
             match choices.iter_mut().find(|choice| choice.start == start && choice.targets.len() < most) {
@@ -112,7 +113,7 @@ impl Put {
                 }
             }
             Answer::NoSpace => self.progress.mark_full(from),
-            Answer::Busy(_) | Answer::Stale | Answer::NotHere | Answer::Window(_) => {}
+            Answer::Busy(_) | Answer::Stale | Answer::NotHere | Answer::Window(_) | Answer::Part(_) => {}
         }
         self.go_on(context)
     }

@@ -28,7 +28,11 @@ impl Put {
                 many => context.map.set_of(self.round.group, |n| many.contains(&n)).map(Destination::Members),
             };
             let Some(to) = set else { continue };
-            outgoing.push(Outgoing::whole(to, header, self.job.payload.clone(), choice.start, choice.rate));
+            let whole = Outgoing::whole(to, header, self.job.payload.clone(), choice.start, choice.rate);
+            outgoing.push(match self.begin_part(context, &choice.targets) {
+                Some(part) => whole.ranges(&[part]),
+                None => whole,
+            });
         }
         if self.leader.asked.is_some() && outgoing.iter().any(|sending| matches!(sending.to(), Destination::Members(_)))
         {
@@ -41,12 +45,13 @@ impl Put {
 
     /// Sends what is due.
     pub(super) fn pump(&mut self, context: &mut Context) {
+        let quantum = context.config.quantum_of(self.job.restores);
         let Phase::Transferring { outgoing, .. } = &mut self.phase else {
             return;
         };
         for sending in outgoing.iter_mut() {
             while let Some(transmit) =
-                sending.poll(context.now, context.config.quantum, context.config.per_datagram, &mut context.port)
+                sending.poll(context.now, quantum, context.config.per_datagram, &mut context.port)
             {
                 context.out.push_back(Output::Transmit(transmit));
             }
@@ -86,6 +91,13 @@ impl Put {
             }
             Ack::Unknown => {
                 waiting.remove(&from);
+                let unsent = outgoing
+                    .iter()
+                    .filter(|sending| sending.to() == Destination::Node(from))
+                    .map(Outgoing::unsent)
+                    .sum::<u64>();
+                let most = (self.job.payload.len() as u32).saturating_sub(context.config.per_datagram as u32);
+                self.parts.iter_mut().for_each(|parts| parts.again(unsent as u32, most));
                 outgoing.retain(|sending| sending.to() != Destination::Node(from));
                 // Maintenance gives its windows back to clients, however often these come.
                 self.progress.counted -= u8::from(self.job.restores && self.progress.counted > 0);

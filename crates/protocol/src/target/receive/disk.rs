@@ -10,8 +10,8 @@ impl Target {
         let (mut of, mut each) = (size, self.writes.ahead(size));
         let mut sure = self.scrub_until.since(self.now);
         let mut tentative = Span::ZERO;
-        let is_before =
-            |r: &&Reservation| r.stage == Stage::Writing || r.window.0 <= at && (yields || r.yields.is_none());
+        let comes = |r: &Reservation| r.stage != Stage::Resting && r.window.0 <= at && (yields || !r.yields);
+        let is_before = |r: &&Reservation| r.stage == Stage::Writing || comes(r);
         for r in self.reservations.values().filter(is_before) {
             let sum = if r.stage == Stage::Tentative { &mut tentative } else { &mut sure };
             let own = r.incoming.size();
@@ -33,7 +33,7 @@ impl Target {
 
     /// What the disk will be busy with: all that is sure to come, and goes before what yields.
     pub(in crate::target) fn disk_backlog(&self) -> Span {
-        self.backlog(|r| r.stage == Stage::Writing || r.stage != Stage::Tentative && r.yields.is_none())
+        self.backlog(|r| r.stage == Stage::Writing || (r.stage.is_open() || r.stage.is_here()) && !r.yields)
     }
 
     /// The part of it that is with the disk.

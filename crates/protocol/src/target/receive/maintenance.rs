@@ -3,9 +3,11 @@
 //! A share of the time is kept for it, the floor that the operator sets, so that it gets on whatever clients do. Within that, and
 //! when nobody else has a copy, it is served like a client.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::{Ack, Message, PutRequest, Reservation, Span, Stage, Target, TxnId};
+use super::{Ack, Bug, Message, PutRequest, Reservation, Span, Stage, Target, TxnId, Window};
+use crate::calendar::Calendar;
 use crate::map::ClusterMap;
 use crate::time::Instant;
 use crate::wire::Answer;
@@ -61,7 +63,7 @@ const SOON: Span = Span::from_micros(100);
 const AHEAD: u64 = 30;
 
 /// Of the room for what arrives, maintenance has so small a part, that clients do not wait for it.
-const BUFFER: u64 = 8;
+const BUFFER: u64 = 4;
 
 impl Target {
     /// Whether a request is content with what clients leave.
@@ -71,12 +73,18 @@ impl Target {
 
     /// From when on maintenance may have the port, if there is room for what it sends. `Err` says when to ask again.
     pub(super) fn left_over(&self, earliest: Instant, size: u32) -> Result<Instant, Span> {
-        let yields = self.reservations.values().filter(|r| r.yields.is_some() && r.stage != Stage::Writing);
+        let yields = self.reservations.values().filter(|r| r.yields && r.stage != Stage::Writing);
         let held: u64 = yields.map(|r| u64::from(r.incoming.size())).sum();
         if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
             return Err(self.config.late);
         }
         Ok(earliest)
+    }
+
+    /// Maintenance has the port for so many bytes.
+    pub(super) fn has_port(&mut self, bytes: u32) {
+        let took = self.link.span(self.now, bytes.into()).max(self.writes.ahead(bytes));
+        self.maintenance.ports.used(self.now, took, &self.setup.map);
     }
 
     /// Has the disk write, or read, the next of maintenance when it has nothing to do, or did not for long enough.
@@ -106,7 +114,7 @@ impl Target {
         let next = self.maintenance.waiting.front().and_then(|txn| self.reservations.get(txn));
         let Some(took) = next.map(|r| self.writes.ahead(r.incoming.size())) else { return Span::ZERO };
         let until = self.now + took.percent(AHEAD);
-        let comes = |r: &&Reservation| r.yields.is_none() && r.stage.is_open() && r.window.1 < until;
+        let comes = |r: &&Reservation| !r.yields && r.stage.is_open() && r.window.1 < until;
         let last = self.reservations.values().filter(comes).map(|r| r.window.1).max();
         last.map_or(Span::ZERO, |end| end.since(self.now).max(SOON))
     }
@@ -117,47 +125,50 @@ impl Target {
         waits.then_some(self.maintenance.idle_at)
     }
 
-    /// A client asks for a window: those of maintenance go back that would be in its way for longer than half of what one takes. When all went
-    /// back, those that were asked for most would be had least, and maintenance would only negotiate.
-    pub(super) fn take_back(&mut self, earliest: Instant, transfer: Span, request: &PutRequest, asked: Instant) {
-        let yielding: Vec<TxnId> = self.yielding().collect();
-        if yielding.is_empty() {
+    /// A client has the port from `start` to `end`: the windows of maintenance in between go back. What came of a copy is kept.
+    pub(super) fn give_back(&mut self, start: Instant, end: Instant) {
+        if self.setup.bug == Some(Bug::KeepLeftover) {
             return;
         }
-        let mut without = self.inward.clone();
-        yielding.iter().for_each(|txn| without.remove(*txn));
-        let start = |calendar| Self::both_free(calendar, earliest, transfer, request, asked).0;
-        let (sooner, later) = (start(&without), start(&self.inward));
-        if later > sooner + transfer.percent(50) {
-            self.give_back(sooner, sooner + transfer);
-        }
-    }
-
-    /// Those windows that may go back.
-    fn yielding(&self) -> impl Iterator<Item = TxnId> + '_ {
-        let may = |r: &Reservation| match r.stage {
-            Stage::Tentative => r.yields.is_some(),
-            Stage::Accepted => r.yields.is_some_and(|notice| r.window.0 > self.now + notice),
-            Stage::Arriving | Stage::Waiting | Stage::Writing => false,
-        };
-        self.reservations.iter().filter(move |(_, r)| may(r)).map(|(txn, _)| *txn)
-    }
-
-    /// A client has the port from `start` to `end`: of the windows of maintenance in between those go back of which nothing came yet.
-    pub(super) fn give_back(&mut self, start: Instant, end: Instant) {
-        let meets = |txn: &TxnId| self.reservations.get(txn).is_some_and(|r| r.window.0 < end && start < r.window.1);
-        let yielding: Vec<TxnId> = self.yielding().filter(meets).collect();
+        let meets = |w: &&Window| w.start < end && start < w.end;
+        let yielding: Vec<TxnId> = self.leftover.windows().filter(meets).map(|w| w.txn).collect();
         for txn in yielding {
-            let Some((from, stage, round)) = self.reservations.get(&txn).map(|r| (r.from, r.stage, r.round)) else {
-                continue;
-            };
-            self.drop_reservation(txn);
+            let Some(r) = self.reservations.get(&txn) else { continue };
+            let (from, stage, round, transfer, in_parts) =
+                (r.from, r.stage, r.round, r.answer.transfer, r.part.is_some());
+            self.free_window(txn);
             // Who accepted it hears at once; who did not may not choose it any more.
-            if stage == Stage::Accepted {
-                self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
+            if stage == Stage::Tentative {
+                self.bid(from, txn, round, Answer::Busy(self.again_in(in_parts, transfer)));
             } else {
-                self.bid(from, txn, round, Answer::Busy(self.config.late));
+                self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
             }
         }
+    }
+
+    /// What is in the way of who asks for the port: of maintenance that `yields` everything, of others what others have.
+    pub(super) fn in_the_way_of(&self, yields: bool) -> Cow<'_, Calendar> {
+        if !yields {
+            return Cow::Borrowed(&self.inward);
+        }
+        let mut both = self.inward.clone();
+        self.leftover.windows().for_each(|window| both.insert_overlapping(*window));
+        Cow::Owned(both)
+    }
+
+    /// The windows of maintenance that yields, or those of all others.
+    pub(super) fn calendar(&mut self, yields: bool) -> &mut Calendar {
+        if yields { &mut self.leftover } else { &mut self.inward }
+    }
+
+    /// A copy has no window any more.
+    pub(super) fn free_port(&mut self, txn: TxnId) {
+        self.inward.remove(txn);
+        self.leftover.remove(txn);
+    }
+
+    /// When to ask again for a window that is not to be had. Parts are asked for often.
+    pub(super) fn again_in(&self, in_parts: bool, transfer: Span) -> Span {
+        if in_parts { near(transfer).div(2).min(self.config.late) } else { self.config.late }
     }
 }

@@ -63,7 +63,7 @@ impl Target {
     /// When the port is through with what should be here by now, and with the windows that this delays.
     pub(in crate::target) fn behind(&self) -> Instant {
         let late = |r: &&Reservation| r.stage.is_open() && r.window.1 <= self.now && r.repairs < 2;
-        let owed = self.reservations.values().filter(late).map(|r| u64::from(r.incoming.outstanding())).sum();
+        let owed = self.reservations.values().filter(late).map(|r| u64::from(r.owed())).sum();
         if owed == 0 {
             return self.now;
         }
@@ -90,7 +90,7 @@ impl Target {
 
     /// When the port is through with what others than the leader `from` reserved.
     pub(in crate::target) fn others_end(&self, from: NodeId) -> Instant {
-        let others = self.reservations.values().filter(|r| r.claim.leader() != Some(from));
+        let others = self.reservations.values().filter(|r| r.claim.leader() != Some(from) && !r.yields);
         others.filter(|r| r.claim.is_reserved() && !r.stage.is_here()).map(|r| r.window.1).max().unwrap_or(self.now)
     }
 
@@ -122,6 +122,11 @@ impl Target {
         u32::try_from(rate / incomplete.max(1) as u64).unwrap_or(u32::MAX).max(1)
     }
 
+    /// Whether what comes at once of a copy is enough to tell a port's rate: what lies between may hold back nothing of a smaller piece.
+    pub(super) fn shows_rate(&self, restores: bool) -> bool {
+        self.config.quantum_of(restores) >= self.config.quantum
+    }
+
     /// Copies that arrive at once share the port: all that came of any of them, if it was enough, says how fast it is. The
     /// last of them is of `size`.
     pub(super) fn learn_rate(&mut self, reserved: bool, size: u32) {
@@ -144,7 +149,7 @@ impl Target {
             let expected = r.stage.is_open() && r.window.0 <= self.now && r.stalled_since.is_some();
             **other != txn && expected && r.repairs == 0
         });
-        let owed = others.map(|(_, r)| u64::from(r.incoming.outstanding())).sum();
+        let owed = others.map(|(_, r)| u64::from(r.owed())).sum();
         Some(r.stalled_since? + self.patience(r.repairs) + self.link.span(self.now, owed))
     }
 }

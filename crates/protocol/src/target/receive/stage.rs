@@ -43,6 +43,8 @@ pub(in crate::target) enum Stage {
     Accepted,
     /// Some of it is here.
     Arriving,
+    /// A part of it is here, and no window is kept for the next.
+    Resting,
     /// All of it is here, and waits until the disk has nothing to do for clients.
     Waiting,
     /// With the disk.

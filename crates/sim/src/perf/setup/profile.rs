@@ -39,6 +39,8 @@ pub struct Profile {
     pub skew: u32,
     /// Bytes that wait at a switch port before more is dropped.
     pub switch_queue: u64,
+    /// Whether control passes payload that waits there.
+    pub control_first: bool,
     /// Datagrams lost on the way to each receiver, in a million.
     pub loss_ppm: u32,
     /// Clocks are up to so many millionths too fast or too slow.

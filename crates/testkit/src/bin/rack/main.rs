@@ -64,6 +64,9 @@ struct RackArgs {
     /// How long a datagram may wait at either end of a cable, milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     queue: u32,
+    /// Have both ends of every cable put control (DSCP EF) before payload that waits, as switches can.
+    #[arg(long)]
+    control_first: bool,
     /// MTU of every interface, bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 9_000, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     mtu: u32,
@@ -106,6 +109,7 @@ impl RackArgs {
                 mtu: self.mtu,
                 rate_mbit: Some(self.rate),
                 queue_ms: self.queue,
+                control_first: self.control_first,
                 ipv6: self.ipv6,
                 ..Shape::default()
             },

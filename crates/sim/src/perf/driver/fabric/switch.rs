@@ -19,6 +19,7 @@ pub(in crate::perf) struct Switch {
     /// Nanoseconds that 2^20 bytes take on a link, how many fit into a queue, and from port to port.
     per_mib: u64,
     room: u64,
+    control_first: bool,
     trip: u64,
     mode: Mode,
     /// Datagrams lost on the way to each receiver, in a million.
@@ -63,6 +64,7 @@ impl Switch {
             trains: vec![None; (setup.targets + setup.initiators) as usize],
             per_mib,
             room: ((u128::from(profile.switch_queue) * u128::from(per_mib)) >> 20) as u64,
+            control_first: profile.control_first,
             trip: profile.trip.as_nanos(),
             mode: setup.mode,
             loss_ppm: u64::from(profile.loss_ppm),
@@ -217,7 +219,7 @@ impl<M: MachineSet> Driver<'_, M, Switch> {
             let (now, slot) = (driver.now, driver.slot(node));
             driver.fabric.advance(node, slot, now);
             let lost = driver.fabric.loses(slot);
-            match driver.fabric.links[slot].port.control(now, takes, driver.fabric.room) {
+            match driver.fabric.links[slot].port.control(now, takes, driver.fabric.room, driver.fabric.control_first) {
                 Some(at) if !lost => {
                     let Some(bytes) = (if is_for_one { bytes.take() } else { bytes.clone() }) else { return };
                     driver.measures.count.control_bytes += weight;

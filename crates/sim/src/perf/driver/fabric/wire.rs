@@ -2,7 +2,7 @@
 //!
 //! A run of payload travels as a train: it begins, it ends, and while it passes the queues grow and shrink steadily, so
 //! nothing has to happen for each of its datagrams. Control goes between two datagrams of its sender's trains, and
-//! queues behind everything at its receivers' ports.
+//! queues behind everything at its receivers' ports, or behind other control only, where switches put it first.
 
 use std::collections::VecDeque;
 
@@ -119,8 +119,9 @@ pub(super) struct Port {
     /// When the last of the trains began to arrive, and how long each of its datagrams takes.
     begun: u64,
     datagram: u64,
-    /// When the last of what came is through: nothing overtakes.
+    /// When the last of the payload that came is through, and the last control: neither overtakes its like.
     through: u64,
+    control: u64,
 }
 
 impl Port {
@@ -149,18 +150,23 @@ impl Port {
         &self.arriving
     }
 
-    /// Control that arrives and takes `takes`; when it is through, or `None` when there is no room for it.
-    pub(super) fn control(&mut self, now: u64, takes: u64, room: u64) -> Option<u64> {
+    /// Control that arrives and takes `takes`; when it is through, or `None` when there is no room for it. If it goes `first`, only the
+    /// datagram that is passing and other control are before it.
+    pub(super) fn control(&mut self, now: u64, takes: u64, room: u64, first: bool) -> Option<u64> {
         if self.backlog + takes > room {
             return None;
         }
-        let mut wait = self.backlog;
-        if !self.arriving.is_empty() {
-            // Behind the datagram that is passing.
-            let datagram = self.datagram.max(1);
-            wait = wait.max(datagram - (now - self.begun) % datagram);
-        }
+        let passing = match self.arriving.is_empty() {
+            true => self.backlog.min(self.datagram),
+            false => self.datagram.max(1) - (now - self.begun) % self.datagram.max(1),
+        };
+        let (backlog, arrives) = (self.backlog, !self.arriving.is_empty());
         self.backlog += takes;
+        if first {
+            self.control = (now + passing).max(self.control + takes);
+            return Some(self.control);
+        }
+        let wait = if arrives { backlog.max(passing) } else { backlog };
         self.through = self.through.max(now + wait);
         Some(self.through)
     }
@@ -241,11 +247,22 @@ mod tests {
         assert_eq!(port.advance(150, 1_000), 0);
         assert_eq!(port.end(150, 1), 200);
         assert_eq!(port.advance(190, 1_000), 0);
-        assert_eq!(port.control(190, 2, 1_000), Some(200));
-        assert_eq!(port.control(190, 2, 13), None);
+        assert_eq!(port.control(190, 2, 1_000, false), Some(200));
+        assert_eq!(port.control(190, 2, 13, false), None);
         port.begin(190, 2, 10, 10);
         port.begin(190, 3, 10, 10);
         assert_eq!(port.advance(290, 32), 40, "80 of 112 do not fit: 40 of each");
+    }
+
+    #[test]
+    fn control_that_goes_first_waits_for_one_datagram_and_for_control() {
+        let mut port = Port::default();
+        port.begin(0, 0, 10, 10);
+        port.begin(0, 1, 10, 10);
+        assert_eq!(port.advance(43, 1_000), 0);
+        assert_eq!(port.control(43, 2, 1_000, true), Some(50), "43 wait, and seven of a datagram pass");
+        assert_eq!(port.control(43, 2, 1_000, true), Some(52));
+        assert_eq!(port.control(43, 2, 1_000, false), Some(90), "behind all that waits");
     }
 
     #[test]

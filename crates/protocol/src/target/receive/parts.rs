@@ -1,0 +1,86 @@
+//! Copies of maintenance that come in parts. Between two parts no window is kept, and what came is.
+
+use bytes::Bytes;
+
+use super::{ByteRange, DataHeader, Event, PutRequest, Reservation, Stage, Target, TxnId};
+
+/// A copy of which a part came is forgotten when the next is not asked for in so many times of what is late.
+const RESTS: u64 = 50;
+
+impl Reservation {
+    /// Whether a request is for the next part of this copy.
+    pub(super) fn goes_on(&self, request: &PutRequest) -> bool {
+        let is_next = self.part.is_some() && request.sent > Some(0) && !self.incoming.is_empty();
+        is_next && self.id == request.id && self.incoming.size() == request.size
+    }
+
+    /// Bytes that the window is for.
+    pub(super) fn window_bytes(&self) -> u32 {
+        self.part.map_or(self.incoming.size(), |part| part.len)
+    }
+
+    /// Up to where it is here when the window is over.
+    pub(super) fn end(&self) -> u32 {
+        self.part.map_or(self.incoming.size(), |part| part.offset + part.len)
+    }
+
+    /// Bytes up to there that are not here.
+    pub(super) fn owed(&self) -> u32 {
+        self.incoming.outstanding().saturating_sub(self.incoming.size() - self.end())
+    }
+
+    /// Whether payload from `offset` on is of a part whose window is over.
+    pub(super) fn came_late(&self, offset: u32) -> bool {
+        let is_before = self.part.is_some_and(|part| offset < part.offset);
+        self.stage == Stage::Resting || self.stage == Stage::Tentative && is_before
+    }
+}
+
+impl Target {
+    /// How many bytes a window is asked for, and for how few it may be.
+    pub(super) fn asked_for(&self, request: &PutRequest) -> (u32, u32) {
+        let rest = request.size - request.sent.unwrap_or(0);
+        let may = request.sent.is_some() && self.yields(request);
+        (rest, if may { self.config.part.min(rest) } else { rest })
+    }
+
+    /// What of a copy a window for so many bytes is for, if it may come in parts.
+    pub(super) fn part(&self, request: &PutRequest, bytes: u32) -> Option<ByteRange> {
+        let sent = request.sent.filter(|_| request.restores && !request.unreserved)?;
+        Some(ByteRange { offset: sent, len: bytes })
+    }
+
+    /// A window is over, or goes to somebody else. What came of a copy that comes in parts is kept.
+    pub(super) fn free_window(&mut self, txn: TxnId) {
+        match self.reservations.get(&txn) {
+            Some(r) if r.part.is_some() && !r.incoming.is_empty() => {
+                let round = r.round;
+                self.rest(txn, round);
+            }
+            _ => self.drop_reservation(txn),
+        }
+    }
+
+    /// Keeps what came of a copy until its next part is asked for.
+    pub(super) fn rest(&mut self, txn: TxnId, round: u8) {
+        self.free_port(txn);
+        let until = self.now + self.config.late.times(RESTS);
+        let Some(r) = self.reservations.get_mut(&txn) else { return };
+        let had = r.stage.is_open().then_some(Event::Released { id: r.id });
+        (r.stage, r.round, r.repairs) = (Stage::Resting, round, 0);
+        (r.stalled_since, r.timer) = (None, Some(until));
+        had.into_iter().for_each(|event| self.event(event));
+    }
+
+    /// Payload of a part whose window is over.
+    pub(super) fn late_part(&mut self, header: &DataHeader, payload: &Bytes) {
+        let Some(r) = self.reservations.get_mut(&header.txn) else { return };
+        r.incoming.insert(header.offset, payload);
+        // The port had it, whoever has the window.
+        self.busy.iter_mut().for_each(|busy| busy.add(self.arrived, self.now, payload.len()));
+        if r.incoming.is_complete() {
+            let (window, reserved, size) = (r.window, r.claim.is_reserved(), r.incoming.size());
+            self.complete(header.txn, window, reserved, size);
+        }
+    }
+}
