@@ -49,7 +49,7 @@ pub struct Config {
     /// The same for Replicast-H, whose transfers follow each other: per copy.
     pub stretch_h: u16,
     /// Give windows back that begin much later than those before, and ask again, at most
-    /// [`limits::CANCELS`](crate::limits::CANCELS) times a put. (Negotiated puts.)
+    /// [`limits::CANCELS`] times a put. (Negotiated puts.)
     pub choosy: bool,
     /// The initiator never waits longer than this for bids before it asks again.
     pub bid_timeout: Span,
