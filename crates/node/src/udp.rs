@@ -278,7 +278,7 @@ impl Udp {
 
     fn send_now(&mut self, outgoing: &Outgoing) -> std::io::Result<()> {
         if outgoing.segment.is_none() {
-            self.sockets[0].mark(if is_data(&outgoing.head) { 0 } else { EXPEDITED });
+            self.sockets[0].mark(if is_data(&outgoing.head) { 0 } else { EXPEDITED }, self.is_ipv6);
         }
         let OpenSocket { socket, offload, .. } = &self.sockets[0];
         match outgoing.segment {

@@ -40,17 +40,22 @@ pub struct Shape {
     pub ipv6: bool,
 }
 
+impl Shape {
+    /// What a rack looks like if nothing else is said.
+    pub const USUAL: Self = Self {
+        hosts: 10,
+        mtu: 9_000,
+        rate_mbit: Some(1_000),
+        queue_ms: 20,
+        control_first: false,
+        snooping: true,
+        ipv6: false,
+    };
+}
+
 impl Default for Shape {
     fn default() -> Self {
-        Self {
-            hosts: 10,
-            mtu: 9_000,
-            rate_mbit: Some(1_000),
-            queue_ms: 20,
-            control_first: false,
-            snooping: true,
-            ipv6: false,
-        }
+        Self::USUAL
     }
 }
 

@@ -10,15 +10,7 @@ use std::time::Duration;
 
 use testkit::{Rack, Shape};
 
-const SHAPE: Shape = Shape {
-    hosts: 2,
-    mtu: 9_000,
-    rate_mbit: Some(1_000),
-    queue_ms: 20,
-    control_first: false,
-    snooping: true,
-    ipv6: false,
-};
+const SHAPE: Shape = Shape { hosts: 2, ..Shape::USUAL };
 
 /// Held by each test to its end: a rack that is built removes the stale ones, also one that another test has just begun to make.
 fn alone() -> MutexGuard<'static, ()> {

@@ -40,11 +40,10 @@ impl OpenSocket {
     }
 
     /// Has what is sent next marked, or not.
-    pub(super) fn mark(&mut self, class: u32) {
+    pub(super) fn mark(&mut self, class: u32, is_ipv6: bool) {
         if self.class == class {
             return;
         }
-        let is_ipv6 = self.socket.local_addr().is_ok_and(|address| address.is_ipv6());
         // A host that refuses this has unmarked datagrams, which go as well.
         let _ = if is_ipv6 { self.socket.set_tclass_v6(class) } else { self.socket.set_tos_v4(class) };
         self.class = class;

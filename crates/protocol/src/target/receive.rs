@@ -147,29 +147,27 @@ impl Target {
         };
         let part = self.part(&request, offered.size);
         let came = self.reservations.remove(&txn).map(|r| r.incoming);
-        self.reservations.insert(
-            txn,
-            Reservation {
-                from,
-                id: request.id,
-                round,
-                answer: offered,
-                bid_at: self.now,
-                window,
-                claim,
-                removal,
-                wanted: request.wanted,
-                restores: request.restores,
-                part,
-                yields: self.yields(&request),
-                stage,
-                incoming: came.unwrap_or(Incoming::new(request.size)),
-                timer,
-                stalled_since: Some(window.1),
-                repairs: 0,
-            },
-        );
-        let answer = if part.is_some() { Answer::Part(offered) } else { Answer::Window(offered) };
+        let reservation = Reservation {
+            from,
+            id: request.id,
+            round,
+            answer: offered,
+            bid_at: self.now,
+            window,
+            claim,
+            removal,
+            wanted: request.wanted,
+            restores: request.restores,
+            part,
+            yields: self.yields(&request),
+            stage,
+            incoming: came.unwrap_or(Incoming::new(request.size)),
+            timer,
+            stalled_since: Some(window.1),
+            repairs: 0,
+        };
+        let answer = reservation.answer_at(self.now);
+        self.reservations.insert(txn, reservation);
         self.bid(from, txn, round, answer);
     }
 

@@ -156,17 +156,17 @@ impl Port {
         if self.backlog + takes > room {
             return None;
         }
-        let passing = match self.arriving.is_empty() {
-            true => self.backlog.min(self.datagram),
-            false => self.datagram.max(1) - (now - self.begun) % self.datagram.max(1),
+        let passing = if self.arriving.is_empty() {
+            self.backlog.min(self.datagram)
+        } else {
+            self.datagram.max(1) - (now - self.begun) % self.datagram.max(1)
         };
-        let (backlog, arrives) = (self.backlog, !self.arriving.is_empty());
+        let wait = self.backlog.max(passing);
         self.backlog += takes;
         if first {
             self.control = (now + passing).max(self.control + takes);
             return Some(self.control);
         }
-        let wait = if arrives { backlog.max(passing) } else { backlog };
         self.through = self.through.max(now + wait);
         Some(self.through)
     }
