@@ -74,7 +74,7 @@ impl Calendar {
         self.windows.insert(at, window);
     }
 
-    /// Reserves a window that may overlap others. Only for planted bugs.
+    /// Reserves a window that may overlap others: where one must not get in the way of several that do not know of each other.
     pub fn insert_overlapping(&mut self, window: Window) {
         let at = self.windows.partition_point(|w| w.start < window.start);
         self.windows.insert(at, window);

@@ -2,7 +2,7 @@
 
 use crate::limits;
 
-/// What a steward knows of its group, as of its last sweep.
+/// What a steward knows of its group, as of its last sweep, less what was made since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// What has too few copies.
@@ -41,9 +41,22 @@ impl Lacks {
         self.strayed = self.strayed.saturating_add(other.strayed);
     }
 
-    /// One more, which has copies in so many failure domains.
-    pub(crate) fn count(&mut self, domains: usize) {
-        let place = self.at_risk.get_mut(domains.max(1) - 1);
-        place.into_iter().for_each(|chunks| *chunks += 1);
+    /// One more, which has copies in so many failure domains; `None`: in enough.
+    pub(crate) fn count(&mut self, domains: Option<usize>) {
+        let place = self.place(domains);
+        *place = place.saturating_add(1);
+    }
+
+    /// One of them has its copies now.
+    pub(crate) fn made(&mut self, domains: Option<usize>) {
+        let place = self.place(domains);
+        *place = place.saturating_sub(1);
+    }
+
+    fn place(&mut self, domains: Option<usize>) -> &mut u32 {
+        match domains.and_then(|domains| self.at_risk.get_mut(domains.max(1) - 1)) {
+            Some(place) => place,
+            None => &mut self.strayed,
+        }
     }
 }

@@ -10,12 +10,13 @@
 mod copies;
 mod level;
 mod surplus;
+mod sweep;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::census::{Counted, Holding, IdRange, PARTS};
+use crate::census::{Holding, IdRange, PARTS};
 use crate::config::Config;
-use crate::health::{Health, Lacks};
+use crate::health::Health;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
@@ -25,6 +26,7 @@ use crate::wire::{Ack, CensusRequest, Fill, Message};
 use copies::Copies;
 use level::Levelling;
 use surplus::{AllSurplus, Surplus};
+use sweep::{Listing, Settled, Sweep, Visit};
 
 /// Times that a member is asked before it counts as silent until the next sweep. It has twice as long each time: whoever has much to
 /// do for a moment is not dead, and all that he has would be said to be at risk.
@@ -33,21 +35,9 @@ const ASKED: u8 = 6;
 const AT_ONCE: usize = 32;
 /// Chunks with too few copies that are remembered; others are found by the next sweep.
 const REMEMBERED: usize = 16_384;
-
-/// A part of a range as it was when there was nothing to do in it.
-#[derive(Clone, Debug)]
-struct Settled {
-    /// Of what everybody held of it; 0: there was something to do, or it was not looked at as it was then.
-    print: u64,
-    /// What has too few copies as far as is known, since some are silent; seldom anything.
-    lacks: Option<Box<Lacks>>,
-    /// When it is to be looked at although nothing has changed.
-    again: Instant,
-}
-
-impl Settled {
-    const NOTHING: Self = Self { print: 0, lacks: None, again: Instant::FAR };
-}
+/// While it is known what has to be made, the pause after a sweep is so many times as long as that took: where much lacks copies
+/// everything has to be looked at again, and what is said for that would be most of what is said.
+const PAUSES: u64 = 8;
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,55 +76,14 @@ pub(crate) struct Context<'a> {
     pub(crate) out: Vec<(NodeId, Message)>,
 }
 
-/// An answer that is owed.
-#[derive(Clone, Copy, Debug)]
-struct Owed {
-    asked: u8,
-    again: Instant,
-    after: Option<ChunkId>,
-}
-
-/// A range that is looked at, and what is known of it.
-#[derive(Debug)]
-struct Visit {
-    range: IdRange,
-    /// Which part of the range before it in the path it is, and as what it is remembered there.
-    part: usize,
-    print: u64,
-    /// Who still owes an answer.
-    owed: BTreeMap<NodeId, Owed>,
-    copies: BTreeMap<NodeId, Vec<Counted>>,
-    sums: BTreeMap<NodeId, Box<[u64; PARTS]>>,
-    /// Of each part, when all have answered and the range is divided.
-    prints: Vec<u64>,
-    /// How many were silent then.
-    silent: usize,
-    next_part: usize,
-    lacks: Lacks,
-    /// Whether there is something to do in it.
-    busy: bool,
-    /// Whether it was not looked at as its print says: what somebody does not hold for a moment, as when his disk does not read it, was in
-    /// the sum that he told, and not in his list.
-    changed: bool,
-    /// When something is to be done in it.
-    again: Instant,
-}
-
-#[derive(Debug)]
-struct Sweep {
-    began: Instant,
-    txn: TxnId,
-    silent: BTreeSet<NodeId>,
-    /// From the range of all ids to the one that is looked at.
-    path: Vec<Visit>,
-}
-
 /// A chunk that a holder is to put.
 #[derive(Debug)]
 struct Order {
     id: ChunkId,
     to: NodeId,
     wanted: Wanted,
+    /// In how many failure domains it is; `None`: in enough, and some are where the layout before had it.
+    domains: Option<usize>,
     asked: u8,
     again: Instant,
 }
@@ -144,6 +93,7 @@ struct Order {
 struct Lacking {
     holders: Vec<NodeId>,
     wanted: Wanted,
+    domains: Option<usize>,
 }
 
 /// See the [module](self).
@@ -158,6 +108,8 @@ pub(crate) struct Steward {
     settled: BTreeMap<IdRange, Box<[Settled; PARTS]>>,
     sweep: Option<Sweep>,
     next_sweep: Instant,
+    /// The next sweep is not before this while it is known what has to be made.
+    rest_until: Instant,
     /// Since when a chunk has too few copies: it may just be being put.
     suspects: BTreeMap<ChunkId, Instant>,
     /// Those to be put, by the number of failure domains in which they are.
@@ -181,6 +133,7 @@ impl Steward {
             settled: BTreeMap::new(),
             sweep: None,
             next_sweep: now,
+            rest_until: now,
             suspects: BTreeMap::new(),
             lacking: BTreeMap::new(),
             orders: BTreeMap::new(),
@@ -200,7 +153,7 @@ impl Steward {
 
     pub(crate) fn next_deadline(&self) -> Instant {
         let sweep = match &self.sweep {
-            None => self.next_sweep,
+            None => self.sweep_at(),
             Some(sweep) => sweep.next_deadline(),
         };
         let orders = self.orders.values().map(|order| order.again).min();
@@ -210,11 +163,20 @@ impl Steward {
             .fold(sweep, Instant::min)
     }
 
+    /// Whether it is known what has to be made.
+    fn is_open(&self) -> bool {
+        !self.lacking.is_empty() || !self.orders.is_empty()
+    }
+
+    /// When the next sweep begins.
+    fn sweep_at(&self) -> Instant {
+        if self.is_open() { self.next_sweep.max(self.rest_until) } else { self.next_sweep }
+    }
+
     /// Whether nothing is known to lack copies. What was seen a moment ago may just be being put, and where much is put there is always some.
     fn is_calm(&self, context: &Context<'_>) -> bool {
         let is_new = |since: &Instant| context.now.since(*since) < settling(context.config);
-        let has_none = self.lacking.is_empty() && self.orders.is_empty() && self.health.lacks.strayed == 0;
-        has_none && self.suspects.values().all(is_new)
+        !self.is_open() && self.health.lacks.strayed == 0 && self.suspects.values().all(is_new)
     }
 
     fn new_txn(&mut self) -> TxnId {
@@ -222,14 +184,11 @@ impl Steward {
     }
 
     pub(crate) fn wake(&mut self, context: &mut Context<'_>) {
-        if self.sweep.is_none() && context.now >= self.next_sweep {
+        if self.sweep.is_none() && context.now >= self.sweep_at() {
             let (txn, may) = (self.new_txn(), self.is_calm(context));
             self.levelling.begin(context, &self.members, txn, may);
-            let mut sweep =
-                Sweep { began: context.now, txn: self.new_txn(), silent: BTreeSet::new(), path: Vec::new() };
-            let nothing = self.keepers.iter().map(|keeper| (*keeper, None)).collect();
-            sweep.path.push(Visit::new(IdRange::ALL, 0, 0, nothing, context.now));
-            self.sweep = Some(sweep);
+            let txn = self.new_txn();
+            self.sweep = Some(Sweep::new(context.now, txn, &self.keepers));
         }
         if let Some(sweep) = &mut self.sweep {
             sweep.give_up_silent(context.now);
@@ -280,6 +239,8 @@ impl Steward {
             order.again = context.now + context.config.late.times(8);
         } else {
             let order = self.orders.remove(&txn);
+            // Until the next sweep is over.
+            order.iter().filter(|_| ack == Ack::Durable).for_each(|order| self.health.lacks.made(order.domains));
             // What is not done is found again. Where there was no room for it, there is none in a moment either.
             if let Some(order) = order.filter(|_| ack == Ack::NoSpace && self.suspects.len() < REMEMBERED) {
                 self.suspects.insert(order.id, context.now + context.config.census_interval);
@@ -312,15 +273,18 @@ impl Steward {
                 self.leave();
                 continue;
             }
-            let Some(next) = self.next_part(context) else {
+            let open = self.open_parts(context.now);
+            let lists = self.sweep.as_mut().is_some_and(|sweep| sweep.lists(context.now, open));
+            let next = if lists { None } else { self.next_part(context) };
+            if next.is_none() && !lists {
                 self.leave();
                 continue;
-            };
+            }
             // Another question: what comes late is no answer to it.
             let txn = self.new_txn();
             if let Some(sweep) = &mut self.sweep {
                 sweep.txn = txn;
-                sweep.path.push(next);
+                sweep.path.extend(next);
             }
         }
     }
@@ -340,6 +304,15 @@ impl Steward {
         }
     }
 
+    /// How many parts of the range have to be looked at.
+    fn open_parts(&self, now: Instant) -> usize {
+        let visit = self.sweep.iter().find_map(|sweep| sweep.path.last());
+        let Some(visit) = visit.filter(|visit| visit.listing == Listing::Open) else { return 0 };
+        let settled = self.settled.get(&visit.range);
+        let is_settled = |part: usize| settled.is_some_and(|parts| parts[part].holds(visit.prints[part], now));
+        (0..PARTS).filter(|part| visit.prints[*part] != 0 && !is_settled(*part)).count()
+    }
+
     /// The next part of the range that has to be looked at.
     fn next_part(&mut self, context: &Context<'_>) -> Option<Visit> {
         let now = context.now;
@@ -349,7 +322,7 @@ impl Steward {
         for (part, range) in visit.range.parts().enumerate().skip(visit.next_part) {
             visit.next_part += 1;
             let print = visit.prints[part];
-            let is_settled = print == settled[part].print && now < settled[part].again;
+            let is_settled = settled[part].holds(print, now);
             if print != 0 && is_settled && !self.levelling.wants(context, &self.members, range) {
                 settled[part].lacks.iter().for_each(|lacks| visit.lacks.add(lacks));
                 visit.again = visit.again.min(settled[part].again);
@@ -393,13 +366,14 @@ impl Steward {
         // Who was not suspected again has its copies meanwhile.
         self.suspects.retain(|_, since| *since >= sweep.began || context.now.since(*since) < settling(context.config));
         let is_due = |since: &Instant| *since <= context.now;
-        let open = !self.lacking.is_empty() || !self.orders.is_empty();
-        let soon = open || self.suspects.values().any(is_due);
+        let soon = self.is_open() || self.suspects.values().any(is_due);
         let interval = context.config.census_interval;
         let moves = self.levelling.finish(context);
         let pause = if soon || moves { settling(context.config).min(interval) } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = context.now + pause;
+        let took = context.now.since(sweep.began);
+        self.rest_until = context.now + took.times(PAUSES).clamp(interval.div(4), interval.times(6).max(took));
     }
 
     /// Everything that is held of a small range is known.
@@ -449,11 +423,8 @@ impl Steward {
         };
         let holders = copies.kept_for(wanted);
         let domains = context.map.count_domains(&holders);
-        if goal.redundancy().is_met(domains) {
-            visit.lacks.strayed += 1;
-        } else {
-            visit.lacks.count(domains);
-        }
+        let at_risk = (!goal.redundancy().is_met(domains)).then_some(domains);
+        visit.lacks.count(at_risk);
         match surplus.filter(|_| context.bug == Some(Bug::LetGoEarly)) {
             Some(surplus) => visit.again = visit.again.min(self.surplus.found(context, id, surplus)),
             None => self.surplus.forget(&id),
@@ -469,7 +440,7 @@ impl Steward {
             self.suspects.remove(&id);
             let is_ordered = self.orders.values().any(|order| order.id == id);
             if !is_ordered && self.lacking.len() < REMEMBERED {
-                self.lacking.insert((domains as u8, id), Lacking { holders, wanted });
+                self.lacking.insert((domains as u8, id), Lacking { holders, wanted, domains: at_risk });
             }
         }
     }
@@ -498,7 +469,8 @@ impl Steward {
             let Some(to) = lacking.holders.iter().copied().min_by_key(rank) else { continue };
             let again = context.now + context.config.bid_timeout;
             context.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
-            self.orders.insert(txn, Order { id, to, wanted: lacking.wanted, asked: 1, again });
+            let Lacking { wanted, domains, .. } = lacking;
+            self.orders.insert(txn, Order { id, to, wanted, domains, asked: 1, again });
         }
         let Self { levelling, txns, .. } = self;
         levelling.order(context, self.orders.is_empty(), || TxnId(txns.next_u64()));
@@ -508,93 +480,4 @@ impl Steward {
 /// For how long a chunk may have too few copies before they are made: it may just be being put.
 fn settling(config: &Config) -> Span {
     config.late.times(20)
-}
-
-impl Sweep {
-    fn next_deadline(&self) -> Instant {
-        let owed = self.path.last().into_iter().flat_map(|visit| visit.owed.values());
-        owed.map(|owed| owed.again).min().unwrap_or(Instant::ZERO)
-    }
-
-    /// Who has been asked often enough is silent until the next sweep.
-    fn give_up_silent(&mut self, now: Instant) {
-        let Some(visit) = self.path.last_mut() else { return };
-        let given_up = visit.owed.iter().filter(|(_, owed)| owed.again <= now && owed.asked >= ASKED);
-        self.silent.extend(given_up.map(|(keeper, _)| *keeper));
-    }
-}
-
-impl Visit {
-    /// A range of which the copies of some are known, and others are to be asked.
-    fn new(
-        range: IdRange,
-        part: usize,
-        print: u64,
-        known: BTreeMap<NodeId, Option<Vec<Counted>>>,
-        now: Instant,
-    ) -> Self {
-        let (mut owed, mut copies) = (BTreeMap::new(), BTreeMap::new());
-        for (keeper, known) in known {
-            match known {
-                Some(known) => drop(copies.insert(keeper, known)),
-                None => drop(owed.insert(keeper, Owed { asked: 0, again: now, after: None })),
-            }
-        }
-        let (sums, prints, lacks) = (BTreeMap::new(), Vec::new(), Lacks::default());
-        let (silent, next_part, busy, changed, again) = (0, 0, false, false, Instant::FAR);
-        Self { range, part, print, owed, copies, sums, prints, silent, next_part, lacks, busy, changed, again }
-    }
-
-    fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {
-        let Some(owed) = self.owed.get_mut(&from) else { return };
-        match holding {
-            Holding::Sums(sums) => {
-                self.sums.insert(from, sums.clone());
-                self.owed.remove(&from);
-            }
-            Holding::Copies { copies, more } => {
-                // A page that is here already, as it was asked for twice, would be counted twice.
-                if copies.first().is_some_and(|first| owed.after.is_some_and(|after| first.id <= after)) {
-                    return;
-                }
-                let within = copies.iter().filter(|copy| self.range.contains(&copy.id));
-                self.copies.entry(from).or_default().extend(within);
-                match copies.last() {
-                    Some(last) if *more => *owed = Owed { asked: 0, again: now, after: Some(last.id) },
-                    _ => drop(self.owed.remove(&from)),
-                }
-            }
-        }
-    }
-
-    /// What stands for all that is held of the range, and of each of its parts if it is divided.
-    fn prints(&self, salt: u64, silent: &BTreeSet<NodeId>) -> (u64, Vec<u64>) {
-        let mut sums: BTreeMap<_, [u64; PARTS]> = self.sums.iter().map(|(keeper, sums)| (*keeper, **sums)).collect();
-        for (keeper, copies) in &self.copies {
-            let sums = sums.entry(*keeper).or_insert([0; PARTS]);
-            for copy in copies {
-                let sum = &mut sums[self.range.part_of(&copy.id)];
-                *sum = sum.wrapping_add(copy.summand(salt));
-            }
-        }
-        let whole = |sums: &[u64; PARTS]| sums.iter().copied().fold(0, u64::wrapping_add);
-        let all = print(sums.iter().map(|(keeper, sums)| (*keeper, whole(sums))), silent);
-        let part = |part: usize| print(sums.iter().map(|(keeper, sums)| (*keeper, sums[part])), silent);
-        (all, (0..PARTS).filter(|_| !self.sums.is_empty()).map(part).collect())
-    }
-
-    /// What is known of the copies in a part: of those who told sums, that there are none where their sum is 0.
-    fn known_of(&self, range: IdRange, part: usize) -> BTreeMap<NodeId, Option<Vec<Counted>>> {
-        let within = |copies: &Vec<Counted>| copies.iter().copied().filter(|copy| range.contains(&copy.id)).collect();
-        let listed = self.copies.iter().map(|(keeper, copies)| (*keeper, Some(within(copies))));
-        let summed = self.sums.iter().map(|(keeper, sums)| (*keeper, (sums[part] == 0).then(Vec::new)));
-        listed.chain(summed).collect()
-    }
-}
-
-/// What stands for all that keepers hold, by the sums of it: it is another one when that is. 0 when nothing is held.
-fn print(held: impl Iterator<Item = (NodeId, u64)>, silent: &BTreeSet<NodeId>) -> u64 {
-    let held = held.filter(|(_, sum)| *sum != 0).map(|(keeper, sum)| mix(sum ^ mix(keeper.0.into())));
-    let all = held.reduce(u64::wrapping_add);
-    all.map_or(0, |all| silent.iter().fold(all | 1, |print, keeper| mix(print ^ u64::from(keeper.0)) | 1))
 }

@@ -180,7 +180,8 @@ impl Postgres {
         let errors = log.try_clone().context("its log cannot be shared")?;
         let mut start = self.command("postgres");
         start.arg("-D").arg(self.data()).arg("-p").arg(self.port.to_string()).arg("-k").arg(self.place.path());
-        start.args(["-c", "listen_addresses=127.0.0.1"]);
+        // In its directory, and not in what all of the machine share, where it would be left when a test is killed.
+        start.args(["-c", "listen_addresses=127.0.0.1", "-c", "dynamic_shared_memory_type=mmap"]);
         if self.encrypts {
             start.args(["-c", "ssl=on"]);
         }

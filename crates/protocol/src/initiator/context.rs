@@ -77,7 +77,7 @@ impl Context {
             }
             let full = busy.len() == limits::RANGES;
             match busy.last_mut() {
-                Some(last) if start < last.1 + least(length) => last.1 = end,
+                Some(last) if start < last.1 + least(length) => last.1 = end.max(last.1),
                 _ if full => break,
                 _ => busy.push((start, end)),
             }

@@ -27,7 +27,7 @@ use multicast::Multicast;
 use put::Put;
 use query::OpenQuery;
 
-use crate::calendar::{Calendar, Window};
+use crate::calendar::Calendar;
 use crate::config::Config;
 use crate::estimate::LatencyEstimate;
 use crate::flat_map::FlatMap;
@@ -136,19 +136,36 @@ impl Initiator {
     }
 
     /// Has the port outwards together with somebody else, whose windows are in `outward`: learns of those, and takes its own out of
-    /// there, until [`Initiator::share_port`] says which of them are left.
-    pub(crate) fn take_port(&mut self, now: Instant, outward: &mut Calendar) {
+    /// there and of `leftover`, until [`Initiator::share_port`] says which of them are left.
+    pub(crate) fn take_port(&mut self, now: Instant, outward: &mut Calendar, leftover: &mut Calendar) {
         let (mine, uplink) = (&self.active, &mut self.context.uplink);
         let foreign: Vec<TxnId> = uplink.windows().map(|w| w.txn).filter(|txn| !mine.contains_key(txn)).collect();
         foreign.iter().for_each(|txn| uplink.remove(*txn));
         mine.keys().for_each(|txn| outward.remove(*txn));
-        outward.windows().filter(|w| w.end > now).for_each(|w| uplink.insert_free(*w));
+        *leftover = Calendar::default();
+        outward.windows().filter(|w| w.end > now).for_each(|w| uplink.insert_overlapping(*w));
     }
 
-    /// Puts the windows of what is under way into `outward`.
-    pub(crate) fn share_port(&self, now: Instant, outward: &mut Calendar) {
-        let is_mine = |w: &&Window| w.end > now && self.active.contains_key(&w.txn);
-        self.context.uplink.windows().filter(is_mine).for_each(|w| outward.insert_free(*w));
+    /// Puts the windows of what is under way into `outward`, and of what gives way to others into `leftover`.
+    pub(crate) fn share_port(&self, now: Instant, outward: &mut Calendar, leftover: &mut Calendar) {
+        for window in self.context.uplink.windows().filter(|w| w.end > now) {
+            match self.active.get(&window.txn).map(|active| &active.txn) {
+                Some(Txn::Put(put)) if put.gives_way() => leftover.insert_free(*window),
+                Some(_) => outward.insert_free(*window),
+                None => {}
+            }
+        }
+    }
+
+    /// Others have the port when these would have sent: each asks for another window.
+    pub(crate) fn give_way(&mut self, now: Instant, puts: &[TxnId]) {
+        (self.context.now, self.context.arrived) = (now, now);
+        for txn in puts {
+            self.step(*txn, |active, context| match active {
+                Txn::Put(put) => put.give_way(context),
+                Txn::Get(_) | Txn::Query(_) => Step::Continue,
+            });
+        }
     }
 
     /// Puts, gets, lists and pings that are not answered yet.

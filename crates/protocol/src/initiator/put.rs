@@ -461,6 +461,13 @@ impl Put {
             context.choices.sample(context.now.since(since));
         }
         self.round.outstanding().for_each(|n| context.miss(n, since));
+        if self.job.restores && self.progress.rounds == 1 && self.need() > 1 {
+            // What was offered may be for parts, and several get all of it at once.
+            self.progress.counted = self.progress.counted.saturating_sub(1);
+            self.cancel(context);
+            self.ask(context);
+            return Step::Continue;
+        }
         let choices = self.pick(context);
         if choices.is_empty() {
             // Offers that were over before they could be taken: soon again, with a longer lead.

@@ -101,8 +101,9 @@ pub struct Target {
     writes: DiskQueue,
     /// How recent transactions ended.
     finished: Finished,
-    /// The port outwards, and what it is sending.
+    /// The port outwards, in windows that maintenance has of it until somebody reads and in those of all others, and what it is sending.
     outward: Calendar,
+    outward_leftover: Calendar,
     port: Port,
     reads: DiskQueue,
     lead: Lead,
@@ -152,6 +153,7 @@ impl Target {
             inward: Calendar::default(),
             leftover: Calendar::default(),
             outward: Calendar::default(),
+            outward_leftover: Calendar::default(),
             lateness: LatencyEstimate::default(),
             finished: Finished::default(),
             marks: Marks::default(),
@@ -450,6 +452,7 @@ impl Target {
         self.inward.prune(self.now);
         self.leftover.prune(self.now);
         self.outward.prune(self.now);
+        self.outward_leftover.prune(self.now);
         self.check_reservations();
         self.pump_servings();
         self.wake_leader();

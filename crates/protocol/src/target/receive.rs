@@ -222,12 +222,13 @@ impl Target {
         }
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
+        let whole = self.link.span(self.now, u64::from(request.size - request.sent.unwrap_or(0)));
         let done = self.disk_done(start + transfer, request.size, request.restores).since(self.now);
         let length = end.since(start);
         let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
         if wait > most || !fits {
             // By then the window would be near enough.
-            return Err(wait.less(most).min(self.config.max_wait).max(self.again_in(request.sent.is_some(), transfer)));
+            return Err(wait.less(most).min(self.config.max_wait).max(self.again_in(request.sent.is_some(), whole)));
         }
         let window = Window { start, end, txn: request.txn };
         if self.setup.bug == Some(Bug::OverlapWindows) {

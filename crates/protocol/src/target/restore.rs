@@ -7,11 +7,12 @@ use bytes::Bytes;
 
 use super::{
     Ack, Bug, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId,
+    Window,
 };
 use crate::config::Config;
 use crate::initiator::{self, Initiator, PutError};
 use crate::limits;
-use crate::machine::{Input, Machine};
+use crate::machine::{Body, Input, Machine};
 use crate::redundancy::Wanted;
 use crate::steward;
 use crate::time::{Instant, Span};
@@ -210,19 +211,41 @@ impl Target {
 
     /// Gives the initiator of this target something to do. Whether there is one.
     pub(super) fn initiate(&mut self, input: Input<initiator::Request>) -> bool {
+        self.with_initiator(|initiator, now| initiator.handle_input(now, input))
+    }
+
+    /// Who reads has the port from `start` to `end`: what is put then, and can, gives way.
+    pub(super) fn make_way(&mut self, start: Instant, end: Instant) {
+        let meets = |w: &&Window| w.start < end && start < w.end;
+        let puts: Vec<TxnId> = self.outward_leftover.windows().filter(meets).map(|w| w.txn).collect();
+        if !puts.is_empty() {
+            self.with_initiator(|initiator, now| initiator.give_way(now, &puts));
+        }
+    }
+
+    fn with_initiator(&mut self, act: impl FnOnce(&mut Initiator, Instant)) -> bool {
         let Some(restoring) = self.restoring.as_mut() else { return false };
         // One port: what it sends to those who read, and what it puts.
-        restoring.initiator.take_port(self.now, &mut self.outward);
-        restoring.initiator.handle_input(self.now, input);
-        restoring.initiator.share_port(self.now, &mut self.outward);
-        let mut ended = Vec::new();
+        let (outward, leftover) = (&mut self.outward, &mut self.outward_leftover);
+        restoring.initiator.take_port(self.now, outward, leftover);
+        act(&mut restoring.initiator, self.now);
+        restoring.initiator.share_port(self.now, outward, leftover);
+        let (mut ended, mut sent) = (Vec::new(), 0);
         for output in restoring.initiator.outputs().drain(..) {
             match output {
-                Output::Transmit(transmit) => self.out.push_back(Output::Transmit(transmit)),
+                Output::Transmit(transmit) => {
+                    if let Body::Data(run) = &transmit.body {
+                        sent += run.payload.len() as u64;
+                    }
+                    self.out.push_back(Output::Transmit(transmit));
+                }
                 Output::Event(initiator::Event::Put { handle, result }) => ended.push((handle, result)),
                 // What an initiator reports besides is for its own metrics; a put asks nothing of a disk.
                 Output::Event(_) | Output::Effect { .. } | Output::Idle(_) => {}
             }
+        }
+        if sent > 0 {
+            self.has_sent(sent);
         }
         for (handle, result) in ended {
             self.restore_ended(handle, result.err());

@@ -107,7 +107,7 @@ impl Target {
             // out in one piece fits into any queue, and need not wait for a guess.
             let is_long = size as usize > self.config.quantum;
             let read = if is_long { self.read_times(size).0.min(self.config.max_wait) } else { Span::ZERO };
-            let (start, hole_end) = self.outward.hole(self.now + earliest.max(read), transfer);
+            let (start, hole_end) = self.in_the_way_of_reads().hole(self.now + earliest.max(read), transfer);
             (start, hole_end, self.link.get(self.now))
         };
         let end = hole_end.min(start + transfer.times(2));
@@ -201,6 +201,7 @@ impl Target {
         serving.state = State::Reading;
         let (id, (start, end)) = (serving.id, serving.window);
         self.outward.trim(txn, start, end);
+        self.make_way(start, end);
         self.start(Effect::Read { id }, Pending::Read { txn, begun: self.now });
     }
 
@@ -220,6 +221,7 @@ impl Target {
         let (start, _) = self.outward.hole(self.since_arrival(granted.start), grant.transfer);
         let window = (start, start + grant.transfer);
         self.outward.insert(Window { start, end: window.1, txn });
+        self.make_way(start, window.1);
         let serving = Serving {
             from: grant.initiator,
             id: grant.id,
@@ -247,7 +249,8 @@ impl Target {
         let (start, _) = self.outward.hole((serving.window.0 + by).max(now), serving.transfer);
         serving.window = (start, start + serving.transfer);
         serving.until = serving.until.max(start + serving.transfer.times(2) + self.config.late.times(4));
-        self.outward.insert(Window { start, end: serving.window.1, txn });
+        let end = serving.window.1;
+        self.outward.insert(Window { start, end, txn });
         if let State::Sending { payload, outgoing } = &mut serving.state {
             let header = DataHeader { cluster, from: own, txn, offset: 0, size: serving.size };
             *outgoing = Outgoing::whole(outgoing.to(), header, payload.clone(), start, serving.rate);

@@ -120,7 +120,8 @@ fn a_copy_that_is_not_there_for_a_moment_is_counted_later() {
     }
 }
 
-/// Where nothing changes, a sweep is one question to each of a group.
+/// What nobody has looked at is listed in a few pages, and not part by part, which would be more than twenty questions. Where nothing changes,
+/// a sweep is one question to each of a group.
 #[test]
 fn what_is_whole_is_not_listed_again() {
     let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
@@ -131,7 +132,10 @@ fn what_is_whole_is_not_listed_again() {
     cluster.run_for(INTERVAL.times(10));
     let keepers: usize = cluster.map.group_ids().map(|group| cluster.map.keepers(group).len()).sum();
     let swept = asked(&cluster) - before;
-    assert!(before > keepers * 20 && swept <= keepers * 11, "{before} questions, then {swept} to {keepers} keepers");
+    assert!(
+        (keepers * 7..keepers * 12).contains(&before) && swept <= keepers * 11,
+        "{before} questions, then {swept} to {keepers} keepers"
+    );
 }
 
 /// Who counts slowly is asked for each page more than once, and answers as often.

@@ -30,6 +30,16 @@ impl Parts {
         self.until
     }
 
+    /// Who has what came of it.
+    pub(super) const fn to(self) -> NodeId {
+        self.to
+    }
+
+    /// Whether a window is for a part of it.
+    pub(super) const fn is_under_way(self) -> bool {
+        self.part > 0
+    }
+
     /// The window of this part was given back before all of it was sent.
     pub(super) fn again(&mut self, unsent: u32, most: u32) {
         let sent = (self.before + self.part.saturating_sub(unsent)).min(most.max(self.before));
@@ -40,7 +50,9 @@ impl Parts {
 impl Put {
     /// How much of it was sent, if it may go in parts: to one target, of those who have what clients leave.
     pub(super) fn sent_before(&self, context: &Context) -> Option<u32> {
-        let may = self.job.restores && !self.is_urgent() && context.config.transport.reserved && self.need() == 1;
+        // In the first round nothing is known of copies elsewhere: mostly one is missing.
+        let one = self.need() == 1 || self.progress.rounds == 1;
+        let may = self.job.restores && !self.is_urgent() && context.config.transport.reserved && one;
         may.then(|| self.parts.map_or(0, |parts| parts.before))
     }
 
@@ -56,10 +68,12 @@ impl Put {
         }
     }
 
-    /// How long to rest when nobody has a window.
+    /// How long to rest when nobody has a window. Who has the parts says when he should have one for all that is left; clients may leave
+    /// one for a part before.
     pub(super) fn rest_for(&self, context: &Context) -> Span {
+        let late = context.config.late;
         match (self.parts, self.round.busy) {
-            (Some(_), Some(busy)) => busy.clamp(SOON.min(context.config.late), context.config.late),
+            (Some(_), Some(busy)) => busy.clamp(SOON.min(late), busy.div(2).clamp(late, late.times(8))),
             (_, busy) => context.rest(busy),
         }
     }

@@ -1,8 +1,8 @@
 //! A put whose payload is on its way: sent, repaired, and waited for until it is durable.
 
 use super::{
-    Ack, ByteRange, Choice, Context, Destination, Event, Message, NodeId, Outgoing, PROBES, Phase, Put, Span, Step,
-    Waiting, Window,
+    Ack, ByteRange, Choice, Context, Destination, Event, Message, NodeId, Outgoing, PROBES, Parts, Phase, Put, Span,
+    Step, Waiting, Window,
 };
 use crate::flat_map::FlatMap;
 use crate::machine::{IgnoredReason, Output};
@@ -71,7 +71,7 @@ impl Put {
             return self.go_on(context);
         }
         let (now, late) = (context.now, context.config.late);
-        let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
+        let Phase::Transferring { waiting, .. } = &mut self.phase else {
             return context.ignore(IgnoredReason::Late);
         };
         let Some(entry) = waiting.get_mut(&from) else {
@@ -90,17 +90,7 @@ impl Put {
                 self.progress.failed.push(from);
             }
             Ack::Unknown => {
-                waiting.remove(&from);
-                let unsent = outgoing
-                    .iter()
-                    .filter(|sending| sending.to() == Destination::Node(from))
-                    .map(Outgoing::unsent)
-                    .sum::<u64>();
-                let most = (self.job.payload.len() as u32).saturating_sub(context.config.per_datagram as u32);
-                self.parts.iter_mut().for_each(|parts| parts.again(unsent as u32, most));
-                outgoing.retain(|sending| sending.to() != Destination::Node(from));
-                // Maintenance gives its windows back to clients, however often these come.
-                self.progress.counted -= u8::from(self.job.restores && self.progress.counted > 0);
+                self.stop_sending(context, from);
                 self.reachability.stranger(from);
             }
             Ack::BadHash | Ack::DiskFailed | Ack::Durable => {
@@ -108,6 +98,32 @@ impl Put {
                 self.progress.failed.push(from);
             }
         }
+        self.go_on(context)
+    }
+
+    /// A target has no window for it any more.
+    fn stop_sending(&mut self, context: &Context, to: NodeId) {
+        let Phase::Transferring { outgoing, waiting } = &mut self.phase else { return };
+        waiting.remove(&to);
+        let is_its = |sending: &&Outgoing| sending.to() == Destination::Node(to);
+        let unsent = outgoing.iter().filter(is_its).map(Outgoing::unsent).sum::<u64>();
+        let most = (self.job.payload.len() as u32).saturating_sub(context.config.per_datagram as u32);
+        self.parts.iter_mut().for_each(|parts| parts.again(unsent as u32, most));
+        outgoing.retain(|sending| !is_its(&sending));
+        // Maintenance gives its windows back to clients, however often these come.
+        self.progress.counted -= u8::from(self.job.restores && self.progress.counted > 0);
+    }
+
+    /// Whether others may have the port when it would send: what goes in parts begins the next when they are through.
+    pub(in crate::initiator) fn gives_way(&self) -> bool {
+        let sends = matches!(&self.phase, Phase::Transferring { outgoing, .. } if !outgoing.is_empty());
+        sends && self.parts.is_some_and(Parts::is_under_way)
+    }
+
+    /// Others have the port: asks for another window.
+    pub(in crate::initiator) fn give_way(&mut self, context: &mut Context) -> Step {
+        let to = self.parts.filter(|_| self.gives_way()).map(Parts::to);
+        to.into_iter().for_each(|to| self.stop_sending(context, to));
         self.go_on(context)
     }
 

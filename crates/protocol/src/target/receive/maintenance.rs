@@ -15,8 +15,9 @@ use crate::wire::Answer;
 /// What a target does for maintenance.
 #[derive(Debug, Default)]
 pub(in crate::target) struct Maintenance {
-    /// The share of the ports' time, and that of the disk's.
+    /// The share of the ports' time, that of the port outwards, and that of the disk's.
     pub(super) ports: Floor,
+    outward: Floor,
     disk: Floor,
     /// Copies that are here, and wait until the disk is idle, or has to take one.
     pub(super) waiting: VecDeque<TxnId>,
@@ -36,11 +37,11 @@ impl Floor {
         now >= self.due
     }
 
-    /// It has the disk or the port for so long.
+    /// It has the disk or the port for so long. What it has beyond its share counts for [`LASTS`].
     pub(in crate::target) fn used(&mut self, now: Instant, took: Span, map: &ClusterMap) {
         self.due = match map.maintenance_floor() {
             0 => Instant::FAR,
-            floor => now + took.times(100).div(floor.into()),
+            floor => (self.due.max(now) + took.times(100).div(floor.into())).min(now + LASTS),
         };
     }
 }
@@ -54,6 +55,9 @@ const NEAR: Span = Span::from_millis(6);
 pub(super) fn near(transfer: Span) -> Span {
     NEAR.max(transfer.times(2))
 }
+
+/// For so long maintenance lives on what it had beyond its share.
+const LASTS: Span = Span::from_secs(1);
 
 /// Before this it is not looked again whether the disk is idle.
 const SOON: Span = Span::from_micros(100);
@@ -76,7 +80,7 @@ impl Target {
         let yields = self.reservations.values().filter(|r| r.yields && r.stage != Stage::Writing);
         let held: u64 = yields.map(|r| u64::from(r.incoming.size())).sum();
         if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
-            return Err(self.config.late);
+            return Err(self.config.late.max(self.link.span(self.now, size.into())));
         }
         Ok(earliest)
     }
@@ -85,6 +89,21 @@ impl Target {
     pub(super) fn has_port(&mut self, bytes: u32) {
         let took = self.link.span(self.now, bytes.into()).max(self.writes.ahead(bytes));
         self.maintenance.ports.used(self.now, took, &self.setup.map);
+    }
+
+    /// Maintenance has sent so many bytes.
+    pub(in crate::target) fn has_sent(&mut self, bytes: u64) {
+        let took = self.link.span(self.now, bytes);
+        self.maintenance.outward.used(self.now, took, &self.setup.map);
+    }
+
+    /// What is in the way of who wants to read: of maintenance only what it did not have of its share for long enough.
+    pub(in crate::target) fn in_the_way_of_reads(&self) -> Cow<'_, Calendar> {
+        if self.maintenance.outward.is_due(self.now) {
+            both(&self.outward, &self.outward_leftover)
+        } else {
+            Cow::Borrowed(&self.outward)
+        }
     }
 
     /// Has the disk write, or read, the next of maintenance when it has nothing to do, or did not for long enough.
@@ -148,12 +167,7 @@ impl Target {
 
     /// What is in the way of who asks for the port: of maintenance that `yields` everything, of others what others have.
     pub(super) fn in_the_way_of(&self, yields: bool) -> Cow<'_, Calendar> {
-        if !yields {
-            return Cow::Borrowed(&self.inward);
-        }
-        let mut both = self.inward.clone();
-        self.leftover.windows().for_each(|window| both.insert_overlapping(*window));
-        Cow::Owned(both)
+        if yields { both(&self.inward, &self.leftover) } else { Cow::Borrowed(&self.inward) }
     }
 
     /// The windows of maintenance that yields, or those of all others.
@@ -167,8 +181,15 @@ impl Target {
         self.leftover.remove(txn);
     }
 
-    /// When to ask again for a window that is not to be had. Parts are asked for often.
+    /// When to ask again for a window that is not to be had: the next begins when a transfer is over.
     pub(super) fn again_in(&self, in_parts: bool, transfer: Span) -> Span {
-        if in_parts { near(transfer).div(2).min(self.config.late) } else { self.config.late }
+        if in_parts { near(transfer).div(2) } else { self.config.late }
     }
+}
+
+/// The windows of all.
+fn both(others: &Calendar, leftover: &Calendar) -> Cow<'static, Calendar> {
+    let mut both = others.clone();
+    leftover.windows().for_each(|window| both.insert_overlapping(*window));
+    Cow::Owned(both)
 }

@@ -21,6 +21,9 @@ use names::{Names, name_of, part, prefix_of};
 const PAUSE: Duration = Duration::from_millis(10);
 /// Clients that read everything back, on each gateway's host.
 const READERS: usize = 4;
+/// How often they ask for an object, and their pause after an error.
+const ASKED: u8 = 5;
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -200,14 +203,16 @@ impl Clients {
                 let (number, is_there) =
                     present.get(n).map_or_else(|| (removed[n - present.len()], false), |n| (*n, true));
                 let expected = is_there.then(|| content(number, self.shared.size));
-                let found = self.shared.endpoint.get(&agent, &name_of(number));
-                let as_it_was = found.is_ok_and(|found| found == expected);
+                let found = self.shared.get_at_last(&agent, number);
+                let as_it_was = found.as_ref().is_ok_and(|found| *found == expected);
                 if !as_it_was {
-                    eprintln!(
-                        "rack: {} is not as it was {}",
-                        name_of(number),
-                        if is_there { "put" } else { "removed" }
-                    );
+                    let state = if is_there { "put" } else { "removed" };
+                    let found = match found {
+                        Ok(None) => "it is not there".to_owned(),
+                        Ok(Some(body)) => format!("it has {} bytes, and others", body.len()),
+                        Err(problem) => problem.to_string(),
+                    };
+                    eprintln!("rack: {} is not as it was {state}: {found}", name_of(number));
                 }
                 good += usize::from(as_it_was);
             }
@@ -224,6 +229,20 @@ impl Clients {
 }
 
 impl Shared {
+    /// Gets an object, and asks again for a while when there is no answer: whether it is stored is what matters, and not whether the machine
+    /// has a bad moment.
+    fn get_at_last(&self, agent: &Agent, number: u64) -> Result<Option<Vec<u8>>, Problem> {
+        let mut asked = 1;
+        loop {
+            let found = self.endpoint.get(agent, &name_of(number));
+            if found.is_ok() || asked == ASKED {
+                return found;
+            }
+            std::thread::sleep(AGAIN);
+            asked += 1;
+        }
+    }
+
     fn work(&self, work: Work, due: &Mutex<Instant>) {
         let agent = agent();
         while !self.stop.load(Ordering::SeqCst) {
