@@ -286,3 +286,74 @@ fn a_client_does_not_wait_for_what_waits_for_it() {
     assert_eq!(begun, []);
     assert!(done(&mut target, 11) <= before, "it counts the one that waits");
 }
+
+/// What a member of the group says to a target.
+fn say(target: &mut Target, now: Instant, member: u32, message: &Message) -> (Vec<Message>, Vec<(OpId, Effect)>) {
+    step(target, now, arriving(from(NodeId(member), message)))
+}
+
+/// What a target asks of its group for a copy.
+fn asked(said: &[Message]) -> PutRequest {
+    let request = |said: &Message| if let Message::PutRequest(request) = said { Some(request.clone()) } else { None };
+    said.iter().find_map(request).expect("it asks")
+}
+
+/// A target that sends a copy to target 3 since `now`, in a window of so many transfers.
+fn sending(target: &mut Target, now: Instant, transfer: Span) -> PutRequest {
+    let payload = Bytes::from(vec![7; SIZE as usize]);
+    let id = ChunkId::of_payload(&payload);
+    let (_, effects) = say(target, now, 2, &Message::Restore { txn: TxnId(70), id, wanted: Wanted::BY_MAP });
+    let [(op, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}: it looks for it") };
+    let (_, effects) = step(target, now, Input::Done { op, completion: Completion::Found(Some(SIZE)) });
+    let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}: it reads it") };
+    let (said, _) = step(target, now, Input::Done { op, completion: Completion::Read(Ok(payload)) });
+    let request = asked(&said);
+    assert_eq!(request.sent, Some(0), "it may go in parts, though nothing is known yet of copies elsewhere");
+    let bid = |answer| Message::Bid(Bid { txn: request.txn, round: request.round, answer });
+    say(target, now, 2, &bid(Answer::HaveIt));
+    let (start, done, rate) = (Span::ZERO, transfer, 1 << 30);
+    let offered = OfferedWindow { start, length: transfer, transfer, done, rate, size: SIZE };
+    let (said, _) = say(target, now, 3, &bid(Answer::Part(offered)));
+    assert!(said.iter().any(|said| matches!(said, Message::Accept { .. })), "{said:?}");
+    request
+}
+
+/// What a reader is offered while a copy is put, so long after it began.
+fn read_offered(target: &mut Target, began: Instant, after: Span) -> (Instant, OfferedWindow) {
+    let now = began + after;
+    let offered = window(&tell(target, now, &common::get(80, 1, id(80)), Some(SIZE)).0);
+    (now, offered)
+}
+
+/// A target that hands a chunk to its port in eight pieces.
+fn in_quanta() -> Target {
+    common::target_with(Config { scrub_interval: Span::ZERO, quantum: SIZE as usize / 8, ..Config::default() })
+}
+
+#[test]
+fn what_is_put_gives_way_to_who_reads() {
+    let (mut target, began, transfer) = (in_quanta(), at(1_000_000), Span::from_millis(4));
+    let request = sending(&mut target, began, transfer);
+    let (now, offered) = read_offered(&mut target, began, Span::from_micros(100));
+    assert!(offered.start < transfer.div(2), "{offered:?}: it is offered what the copy has");
+    let (said, effects) = step(&mut target, now, common::get_accepted(80, 1));
+    let rest = asked(&said);
+    assert_eq!((rest.txn, rest.round), (request.txn, request.round + 1), "it asks for another window");
+    assert!(rest.sent > Some(0), "what was sent is kept: {rest:?}");
+    assert!(rest.earliest >= offered.start + offered.transfer.percent(74), "behind the read: {rest:?}");
+    assert!(matches!(effects[..], [(_, Effect::Read { .. })]), "{effects:?}");
+}
+
+#[test]
+fn what_is_put_does_not_give_way_to_a_question_nor_to_all() {
+    let (mut target, began, transfer) = (in_quanta(), at(1_000_000), Span::from_millis(4));
+    sending(&mut target, began, transfer);
+    let (now, _) = read_offered(&mut target, began, Span::from_micros(100));
+    let (said, _) = step(&mut target, now, arriving(from(INITIATOR, &common::refused(80, 1))));
+    assert_eq!(said, [], "nothing goes back for a question");
+    // It has sent a little, and had nothing since.
+    let mut target = in_quanta();
+    sending(&mut target, began, transfer);
+    let (_, offered) = read_offered(&mut target, began, Span::from_millis(3));
+    assert_eq!(offered.start, transfer.less(Span::from_millis(3)), "behind what the copy has, as it has its share");
+}
