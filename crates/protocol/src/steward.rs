@@ -327,7 +327,7 @@ impl Steward {
                 settled[part].lacks.iter().for_each(|lacks| visit.lacks.add(lacks));
                 visit.again = visit.again.min(settled[part].again);
             } else if print != 0 {
-                let known = visit.known_of(range, part);
+                let known = visit.known_of(part);
                 return Some(Visit::new(range, part, print, known, now));
             } else {
                 settled[part] = Settled::NOTHING;

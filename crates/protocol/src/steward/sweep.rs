@@ -216,8 +216,10 @@ impl Visit {
     }
 
     /// What is known of the copies in a part: of those who told sums, that there are none where their sum is 0.
-    pub(super) fn known_of(&self, range: IdRange, part: usize) -> BTreeMap<NodeId, Option<Vec<Counted>>> {
-        let within = |copies: &Vec<Counted>| copies.iter().copied().filter(|copy| range.contains(&copy.id)).collect();
+    pub(super) fn known_of(&self, part: usize) -> BTreeMap<NodeId, Option<Vec<Counted>>> {
+        // A list may be long, and is looked through for each part: what is in it is within the range.
+        let is_in_part = |copy: &Counted| self.range.part_of(&copy.id) == part;
+        let within = |copies: &Vec<Counted>| copies.iter().copied().filter(is_in_part).collect();
         let listed = self.copies.iter().map(|(keeper, copies)| (*keeper, Some(within(copies))));
         let summed = self.sums.iter().filter(|(keeper, _)| !self.copies.contains_key(keeper));
         let summed = summed.map(|(keeper, sums)| (*keeper, (sums[part] == 0).then(Vec::new)));

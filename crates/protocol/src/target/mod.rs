@@ -101,8 +101,9 @@ pub struct Target {
     writes: DiskQueue,
     /// How recent transactions ended.
     finished: Finished,
-    /// The port outwards, in windows that maintenance has of it until somebody reads and in those of all others, and what it is sending.
+    /// The port outwards, and what it is sending.
     outward: Calendar,
+    /// What maintenance has of it until somebody reads.
     outward_leftover: Calendar,
     port: Port,
     reads: DiskQueue,

@@ -255,6 +255,7 @@ impl Target {
             let header = DataHeader { cluster, from: own, txn, offset: 0, size: serving.size };
             *outgoing = Outgoing::whole(outgoing.to(), header, payload.clone(), start, serving.rate);
         }
+        self.make_way(start, end);
     }
 
     /// When the port is through with what it has to send.
