@@ -1,6 +1,8 @@
-//! One put: ask, choose, send, count durable copies; again for what is missing. What a leader has to do with it is in [`by_leader`], how
-//! windows are given back that begin too late in [`choosy`], when it is over in [`fewer`], how a copy goes in parts in [`parts`].
+//! One put: ask, choose, send, count durable copies; again for what is missing. How it chooses among bids is in [`bids`], what a leader has
+//! to do with it in [`by_leader`], how windows are given back that begin too late in [`choosy`], when it is over in [`fewer`], how a copy
+//! goes in parts in [`parts`].
 
+mod bids;
 mod by_leader;
 mod choosy;
 mod fewer;
@@ -14,17 +16,16 @@ use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{Bug, Context, Deadline, Destination, Event, Instant, NodeId, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
-use crate::choose::{Choice, Offer, Offers, windows};
+use crate::choose::{Choice, Offers};
 use crate::choosy::MaxBidWait;
 use crate::flat_map::FlatMap;
 use crate::goal::Goal;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
-use crate::machine::IgnoredReason;
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
 use crate::transfer::Outgoing;
-use crate::wire::{Ack, Answer, Bid, BusyWindows, ByteRange, Granted, Grants, Message, PutRequest};
+use crate::wire::{Ack, Answer, BusyWindows, ByteRange, Granted, Grants, Message, PutRequest};
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
@@ -316,23 +317,6 @@ impl Put {
         self.phase = Phase::Resting { until: context.now + span + jitter };
     }
 
-    /// A bid after the choice: its sender is not silent, and is free again. (By multicast it was told already.)
-    fn late_bid(&mut self, context: &mut Context, from: NodeId, bid: Bid) -> Step {
-        if self.leader.asked.is_some() && bid.round == self.round.number {
-            return self.member_refused(context, from, bid.answer);
-        }
-        if bid.round != self.round.number || !self.round.awaits(from) {
-            return context.ignore(IgnoredReason::Late);
-        }
-        self.round.answered.push(from);
-        self.reachability.answered(context, from);
-        if bid.answer.window().is_some() && !self.by_multicast(context) && context.config.transport.reserved {
-            let refusal = Message::Accept { txn: self.txn, round: self.round.number, granted: Grants::new() };
-            context.send(Destination::Node(from), &refusal);
-        }
-        Step::Continue
-    }
-
     fn by_multicast(&self, context: &Context) -> bool {
         context.multicast() && self.multicast
     }
@@ -344,77 +328,6 @@ impl Put {
         self.round.asked_of.iter().copied().filter(offered).collect()
     }
 
-    pub(super) fn bid(&mut self, context: &mut Context, from: NodeId, bid: Bid) -> Step {
-        let Phase::Asking { since, .. } = self.phase else {
-            return self.late_bid(context, from, bid);
-        };
-        if self.leader.asked.is_some_and(|leader| leader != from) && bid.round == self.round.number {
-            if self.refusals.len() >= limits::COPIES {
-                return context.ignore(IgnoredReason::Busy);
-            }
-            self.refusals.push((from, bid.answer));
-            return Step::Continue;
-        }
-        if bid.round != self.round.number {
-            // Late, but the question had arrived.
-            self.reachability.late();
-            return context.ignore(IgnoredReason::Late);
-        }
-        if !self.round.awaits(from) {
-            // A client wanted what was offered.
-            if matches!(bid.answer, Answer::Busy(_)) && self.offers.remove(&from).is_some() {
-                return Step::Continue;
-            }
-            return context.ignore(IgnoredReason::Late);
-        }
-        self.round.answered.push(from);
-        self.reachability.answered(context, from);
-        if self.leader.asked.is_some() {
-            context.grant_arrived(since);
-            return self.ask_directly(context);
-        }
-        context.bid_arrived(since);
-        match bid.answer {
-            Answer::Window(offered) | Answer::Part(offered) => {
-                if let Some(domain) = context.domain(from) {
-                    let start = context.window_start(offered.start, &context.bids);
-                    let offer = Offer {
-                        start,
-                        end: start + offered.length,
-                        transfer: offered.transfer,
-                        done: start + offered.done.less(offered.start),
-                        rate: u64::from(offered.rate),
-                        domain,
-                        rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
-                        slack: context.slack(),
-                        part: matches!(bid.answer, Answer::Part(_)).then_some(offered.size),
-                    };
-                    self.offers.insert(from, offer);
-                }
-            }
-            Answer::HaveIt => {
-                self.hold(context, from);
-                if self.finish_if_enough(context) == Step::Over {
-                    self.cancel(context);
-                    return Step::Over;
-                }
-            }
-            Answer::NoSpace => {
-                self.progress.mark_full(from);
-                if self.lacks_space(context) {
-                    self.cancel(context);
-                    return self.give_up(context);
-                }
-            }
-            Answer::Busy(wait) => self.round.note_busy(wait),
-            // The newer map is on its way here.
-            Answer::Stale => self.round.note_busy(Span::ZERO),
-            // What was sent of it before is not there any more.
-            Answer::NotHere => self.parts = None,
-        }
-        self.choose(context, false)
-    }
-
     /// Tells every bidder that it is free again.
     fn cancel(&mut self, context: &mut Context) {
         if !self.offers.is_empty() && context.config.transport.reserved {
@@ -422,108 +335,6 @@ impl Put {
             let accept = Message::Accept { txn: self.txn, round: self.round.number, granted: Grants::new() };
             context.send_group(self.round.group, &bidders, &accept, self.multicast);
         }
-    }
-
-    /// Chooses when enough is known: everybody who can be expected to has answered, or patience is over and there are
-    /// enough offers, or all patience is over. Only a wake says that patience is over: while datagrams arrive, the bids
-    /// that are waited for may be among them, read late because this process was.
-    fn choose(&mut self, context: &mut Context, woken: bool) -> Step {
-        let Phase::Asking { since, soft, hard } = self.phase else {
-            return Step::Continue;
-        };
-        if let Some(leader) = self.leader.asked {
-            return if context.gives_leader_up(leader, since, hard, woken) {
-                self.ask_directly(context)
-            } else {
-                Step::Continue
-            };
-        }
-        let all = self.round.is_complete();
-        let expected = self.round.outstanding().all(|n| context.is_suspect(n));
-        let enough = self.enough(context).would_be_met(self.offers.values().map(|offer| offer.domain));
-        let over = all || woken && context.now >= hard;
-        // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
-        let may_hurry = enough && !self.job.restores;
-        if !(over || enough && expected || may_hurry && woken && context.now >= soft) {
-            // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
-            // bids or the hard deadline change anything.
-            let again = since + context.now.since(since).times(2);
-            let soft = match may_hurry {
-                true if again < soft && self.has_enough_good(context) => again,
-                false if woken && context.now >= soft => hard,
-                _ => soft,
-            };
-            self.phase = Phase::Asking { since, soft, hard };
-            return Step::Continue;
-        }
-        // What was waited for in vain is not how long choices take: the next windows would begin so much later.
-        if all || !over {
-            context.choices.sample(context.now.since(since));
-        }
-        self.round.outstanding().for_each(|n| context.miss(n, since));
-        if self.job.restores && self.progress.rounds == 1 && self.need() > 1 {
-            // What was offered may be for parts, and several get all of it at once.
-            self.progress.counted = self.progress.counted.saturating_sub(1);
-            self.cancel(context);
-            self.ask(context);
-            return Step::Continue;
-        }
-        let choices = self.pick(context);
-        if choices.is_empty() {
-            // Offers that were over before they could be taken: soon again, with a longer lead.
-            let span = if self.offers.is_empty() {
-                self.rest_for(context)
-            } else {
-                context.patience().min(context.config.late)
-            };
-            self.progress.counted -= u8::from(self.round.busy.is_some());
-            self.cancel(context);
-            self.rest(context, span);
-            return Step::Continue;
-        }
-        if !self.gives_back(context, &choices) {
-            self.accept(context, &choices);
-            self.send(context, choices);
-            self.ask_for_next(context);
-        }
-        Step::Continue
-    }
-
-    /// The offers of domains without a piece that are durable within twice the time of the soonest.
-    fn good<'a>(&'a self, context: &'a Context) -> impl Iterator<Item = (&'a NodeId, &'a Offer)> {
-        let used_domains = self.progress.goal.domains();
-        let is_free = move |domain: u16| !used_domains.contains(&domain);
-        let elsewhere = move || self.offers.iter().filter(move |(_, offer)| is_free(offer.domain));
-        // What has begun can begin now at the earliest.
-        let wait = |offer: &Offer| offer.finish(offer.start.max(context.now)).since(context.now);
-        let soonest = elsewhere().map(|(_, offer)| wait(offer)).min().unwrap_or(Span::ZERO);
-        elsewhere().filter(move |(_, offer)| wait(offer) <= soonest.times(2))
-    }
-
-    /// Whether the good offers are enough for the pieces that are missing.
-    fn has_enough_good(&self, context: &Context) -> bool {
-        self.enough(context).would_be_met(self.good(context).map(|(_, offer)| offer.domain))
-    }
-
-    fn pick(&self, context: &Context) -> Vec<Choice> {
-        let good: Offers = self.good(context).map(|(id, offer)| (*id, *offer)).collect();
-        let enough = self.enough(context).would_be_met(good.values().map(|offer| offer.domain));
-        // A slow target is worse than another negotiation for the last piece, with those who did not answer this time; it
-        // is taken when there is nobody else.
-        let nobody_else = self.round.outstanding().all(|n| context.is_suspect(n));
-        let offers = if !enough && nobody_else { &self.offers } else { &good };
-        if !context.config.transport.reserved {
-            let at_once = |(id, offer): (&NodeId, &Offer)| Choice {
-                start: context.now,
-                targets: vec![*id],
-                length: offer.transfer,
-                rate: offer.rate,
-            };
-            return self.offers.iter().map(at_once).collect();
-        }
-        let common = context.config.transport.is_common() && self.by_multicast(context);
-        let most = if common { context.map.most_addressed() } else { 1 };
-        windows(most, offers, &self.progress.goal, context.now, &context.uplink)
     }
 
     fn accept(&self, context: &mut Context, choices: &[Choice]) {

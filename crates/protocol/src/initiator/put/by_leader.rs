@@ -1,6 +1,7 @@
 //! A put with a leader: it grants windows in one step, and members may refuse them (`docs/leader.md`).
 
-use super::{Answer, Choice, Context, Destination, NodeId, Offer, Phase, Put, PutRequest, Span, Step, Window, limits};
+use super::{Answer, Choice, Context, Destination, NodeId, Phase, Put, PutRequest, Span, Step, Window, limits};
+use crate::choose::Offer;
 use crate::machine::IgnoredReason;
 use crate::wire::{Direction, Grant, LeadRequest, Leading, Message};
 
