@@ -136,6 +136,12 @@ impl ChunkId {
         &self.bytes
     }
 
+    /// Something short that two ids hardly ever share.
+    pub(crate) fn digest(&self) -> u64 {
+        let words = self.bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        words.fold(0, |digest: u64, word| digest.rotate_left(23) ^ word)
+    }
+
     /// Milliseconds since 1970 of a manifest's version; `None` for a payload chunk.
     #[must_use]
     pub fn version_ms(&self) -> Option<u64> {

@@ -35,7 +35,8 @@ pub(crate) enum Step {
 /// The fetching of a newer map, if one is under way.
 #[derive(Debug, Default)]
 pub(crate) struct MapFetch {
-    open: Option<Open>,
+    /// Apart from what every input looks at.
+    open: Option<Box<Open>>,
     pause_until: Instant,
 }
 
@@ -76,7 +77,7 @@ impl MapFetch {
         }
         let mut open = Open { from, epoch, document: None, parts: Vec::new(), until: 0, attempts: 0, again: now };
         let step = open.ask(now, late);
-        self.open = Some(open);
+        self.open = Some(Box::new(open));
         step
     }
 

@@ -12,15 +12,18 @@ const REMEMBERED: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    holders: BTreeMap<ChunkId, SmallVec<[NodeId; 3]>>,
+    /// By digests of ids: two that are the same are as rare as they are harmless, and whole ids would be most of the memory of a large
+    /// simulated cluster.
+    holders: BTreeMap<u64, SmallVec<[NodeId; 3]>>,
     /// Oldest first.
-    order: VecDeque<ChunkId>,
+    order: VecDeque<u64>,
 }
 
 impl Memory {
     pub(super) fn remember(&mut self, id: ChunkId, holders: Vec<NodeId>) {
-        if self.holders.insert(id, holders.into_iter().collect()).is_none() {
-            self.order.push_back(id);
+        let key = id.digest();
+        if self.holders.insert(key, holders.into_iter().collect()).is_none() {
+            self.order.push_back(key);
             if self.order.len() > REMEMBERED {
                 self.order.pop_front().map(|oldest| self.holders.remove(&oldest));
             }
@@ -28,7 +31,7 @@ impl Memory {
     }
 
     pub(super) fn holders(&self, id: &ChunkId) -> &[NodeId] {
-        self.holders.get(id).map_or(&[], SmallVec::as_slice)
+        self.holders.get(&id.digest()).map_or(&[], SmallVec::as_slice)
     }
 }
 

@@ -101,6 +101,12 @@ pub struct Target {
     writes: DiskQueue,
     /// How recent transactions ended.
     finished: Finished,
+    map_fetch: MapFetch,
+    /// Made when it is needed first.
+    restoring: Option<Box<Restoring>>,
+    maintenance: Maintenance,
+    presence: Presence,
+    leaving: Leaving,
     /// The port outwards, and what it is sending.
     outward: Calendar,
     /// What maintenance has of it until somebody reads.
@@ -113,15 +119,9 @@ pub struct Target {
     scrub_attempts: u8,
     /// What the last stretch of a scrub took; [`Self::scrub_until`] is when the one under way should be over.
     scrub_took: Span,
-    map_fetch: MapFetch,
     census: Census,
     watch: Watch,
-    /// Made when it is needed first.
-    restoring: Option<Box<Restoring>>,
-    presence: Presence,
     made: Made,
-    maintenance: Maintenance,
-    leaving: Leaving,
 }
 
 impl Target {
@@ -268,7 +268,7 @@ impl Target {
         let Some((head, message)) = decode_message(datagram) else {
             return self.event(Event::Ignored(IgnoredReason::Invalid));
         };
-        self.hear(&head);
+        self.hear(&head, &message);
         let from = head.from;
         if from == self.setup.id {
             // What it told its group itself, by multicast.
@@ -536,6 +536,8 @@ impl Machine for Target {
             ^ self.writes.prefetch()
             ^ u64::from(self.busy.is_some())
             ^ self.finished.len() as u64
+            ^ self.maintenance.prefetch()
+            ^ u64::from(self.map_fetch.next_deadline().is_some())
             ^ copies
             ^ pending
     }

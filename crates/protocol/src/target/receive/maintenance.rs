@@ -25,6 +25,12 @@ pub(in crate::target) struct Maintenance {
     idle_at: Instant,
 }
 
+impl Maintenance {
+    pub(in crate::target) fn prefetch(&self) -> u64 {
+        self.waiting.len() as u64 ^ self.idle_at.as_nanos()
+    }
+}
+
 /// When maintenance may have a window like a client's again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::target) struct Floor {

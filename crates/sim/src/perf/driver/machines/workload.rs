@@ -5,6 +5,7 @@ use std::sync::Arc;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::map::ClusterMap;
 use protocol::rng::{Rng, mix};
+use smallvec::SmallVec;
 
 use crate::perf::chance::{power, weighted};
 
@@ -23,7 +24,7 @@ struct Asked {
     begun: u64,
     is_put: bool,
     /// Targets on whose disk the chunk of a put is, as far as its initiator's part of the run knows.
-    holders: Vec<NodeId>,
+    holders: SmallVec<[NodeId; 4]>,
 }
 
 /// The number of no chunk.
@@ -53,7 +54,7 @@ struct Held {
     size: u32,
     /// Whether the put is over: nobody finds the chunk any more, what is asked from then on is only a copy too many.
     is_over: bool,
-    holders: Vec<NodeId>,
+    holders: SmallVec<[NodeId; 4]>,
 }
 
 /// What the other parts of a run should know.
