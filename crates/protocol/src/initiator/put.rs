@@ -408,8 +408,9 @@ impl Put {
             Phase::Transferring { outgoing, waiting } => {
                 let send = outgoing.iter().filter_map(Outgoing::next_deadline).min();
                 let late = waiting.values().map(|w| w.due).min();
-                let part = self.parts.and_then(Parts::until);
-                let at = send.into_iter().chain(late).chain(part).min().unwrap_or(Instant::ZERO);
+                // Nobody is late who waits for the next part, which waits for what is sent of this one, also once more.
+                let part = self.parts.filter(|_| outgoing.is_empty()).and_then(Parts::until);
+                let at = part.or_else(|| send.into_iter().chain(late).min()).unwrap_or(Instant::ZERO);
                 Deadline { at, why: "transfer" }
             }
         };
