@@ -41,7 +41,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 72] = [
+    pub const ALL: [Self; 73] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -71,6 +71,7 @@ impl Planted {
         Self::Initiator(initiator::Bug::ForgetPrevious),
         Self::Initiator(initiator::Bug::AckTooFew),
         Self::Initiator(initiator::Bug::NeverWaitForTheLast),
+        Self::Initiator(initiator::Bug::WakeInVain),
         Self::Store(store::Bug::SkipSync),
         Self::Store(store::Bug::RetrySync),
         Self::Store(store::Bug::RollUnsynced),
@@ -168,6 +169,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::ForgetPrevious) => "forget-previous",
             Self::Initiator(initiator::Bug::AckTooFew) => "ack-too-few",
             Self::Initiator(initiator::Bug::NeverWaitForTheLast) => "never-wait-for-the-last",
+            Self::Initiator(initiator::Bug::WakeInVain) => "wake-in-vain",
             Self::Object(object::Bug::HastyRow) => "hasty-row",
             Self::Object(object::Bug::ForgetRemoval) => "forget-removal",
             Self::Object(object::Bug::ForgetWithdrawal) => "forget-withdrawal",

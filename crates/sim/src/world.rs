@@ -58,6 +58,8 @@ const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
 /// Time by which everything must be done.
 const END: Span = Span::from_secs(30);
+/// How often in turn a node that was woken may want to be woken at once.
+const RESTLESS: u32 = 100;
 
 enum Scheduled {
     /// At whom, and when it came: it waits for one that sleeps.
@@ -260,6 +262,7 @@ impl<'a> World<'a> {
             sleeps: None,
             life: 0,
             wake: 0,
+            restless: 0,
         };
         self.nodes.insert(id, node);
         self.are_back([id]);
@@ -454,7 +457,7 @@ impl<'a> World<'a> {
     fn input(&mut self, id: NodeId, any: Option<Input<std::convert::Infallible>>, request: Option<initiator::Request>) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let local = node.local(now);
+        let (local, is_wake) = (node.local(now), any.is_none() && request.is_none());
         let mut drained = Drained::with(&mut self.outputs);
         match &mut node.machine {
             NodeMachine::Initiator(machine) => {
@@ -472,6 +475,11 @@ impl<'a> World<'a> {
                 drained.drain(machine.as_mut(), MachineOutput::Target);
             }
             NodeMachine::Down(_) | NodeMachine::Gone => return,
+        }
+        let again = is_wake && drained.deadline.is_some_and(|deadline| deadline <= local);
+        node.restless = if again { node.restless + 1 } else { 0 };
+        if node.restless > RESTLESS {
+            self.fail(format!("{id} finds nothing to do when it is woken, and wants to be woken at once"));
         }
         self.perform(id, local, drained);
     }

@@ -52,3 +52,22 @@ fn equal_seeds_give_equal_runs() {
     let [one, again] = [outcome(&[]), outcome(&[])];
     assert_eq!((one.digest, one.events), (again.digest, again.events));
 }
+
+#[test]
+fn nobody_is_woken_in_vain_while_copies_wait_for_a_slow_port() {
+    // Several copies that go in parts share each port: then the next part waits for long.
+    let outcome = outcome(&[
+        "targets=12",
+        "servers=12",
+        "initiators=3",
+        "load=0.4",
+        "chunk=1MiB",
+        "link_mbit_per_s=60",
+        "control_first=true",
+        "lose_at=100ms",
+        "lost_chunks=1000",
+        "warm_up=1s",
+        "length=2s",
+    ]);
+    assert!(outcome.product.unwrap().mended.unwrap().made > 0);
+}

@@ -447,4 +447,6 @@ pub enum Bug {
     AckTooFew,
     /// Acknowledge a put with as few copies as are enough while domains are down, although all are alive.
     NeverWaitForTheLast,
+    /// Be woken when an answer is late, and ask nobody for it.
+    WakeInVain,
 }

@@ -46,6 +46,8 @@ pub(super) type Progress<'a> = &'a mut dyn FnMut(f64);
 
 /// Who adds what happens to all: the last source of an order.
 const RUN: u32 = SOURCES - 1;
+/// How often in turn a node may want to be woken at once.
+const RESTLESS: u32 = 1_000;
 
 /// What happens at a moment. Numbers of nodes: targets first, initiators behind them.
 #[derive(Clone)]
@@ -123,6 +125,8 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     crashed: u32,
     /// Events that come to all parts, until now, and when those come that are known.
     common: u32,
+    /// Who wanted to be woken again when, and how often.
+    restless: (u32, u64, u32),
     common_due: Due,
     /// When the run is over at the latest.
     last: u64,
@@ -207,6 +211,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             finished: Vec::new(),
             crashed: 0,
             common: 0,
+            restless: (0, 0, 0),
             common_due: Due::default(),
             last: 0,
             events: 0,
@@ -485,6 +490,17 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         }
         node.armed = u64::MAX;
         self.input(id, (self.now, Arrived::Wake));
+        if self.node(id).armed == now {
+            self.check_rest(id);
+        }
+    }
+
+    /// A node that was woken wants to be woken at once: time would stand still if it did so for ever.
+    fn check_rest(&mut self, id: u32) {
+        let (node, at, times) = self.restless;
+        let times = if (node, at) == (id, self.now) { times + 1 } else { 1 };
+        assert!(times < RESTLESS, "node {id} finds nothing to do at {} ns, and wants to be woken at once", self.now);
+        self.restless = (id, self.now, times);
     }
 
     /// Keeps one wake in the queue for a node: the earliest. A deadline that moved back is found when it comes.

@@ -31,6 +31,8 @@ pub(super) struct Node {
     /// Counts restarts and wakes, so that what was meant for an earlier life or deadline is known.
     pub(super) life: u32,
     pub(super) wake: u64,
+    /// How often in turn it was woken, and wanted to be woken at once.
+    pub(super) restless: u32,
 }
 
 impl Node {

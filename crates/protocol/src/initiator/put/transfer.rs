@@ -1,8 +1,8 @@
 //! A put whose payload is on its way: sent, repaired, and waited for until it is durable.
 
 use super::{
-    Ack, ByteRange, Choice, Context, Destination, Event, Message, NodeId, Outgoing, PROBES, Parts, Phase, Put, Span,
-    Step, Waiting, Window,
+    Ack, Bug, ByteRange, Choice, Context, Destination, Event, Message, NodeId, Outgoing, PROBES, Parts, Phase, Put,
+    Span, Step, Waiting, Window,
 };
 use crate::flat_map::FlatMap;
 use crate::machine::{IgnoredReason, Output};
@@ -160,6 +160,9 @@ impl Put {
 
     /// Asks after late acknowledgements; gives up on targets that stay silent.
     pub(super) fn check_late(&mut self, context: &mut Context) {
+        if context.bug == Some(Bug::WakeInVain) {
+            return;
+        }
         let probe = Message::Probe { txn: self.txn, id: self.job.id, wanted: self.job.wanted };
         let Phase::Transferring { waiting, .. } = &mut self.phase else {
             return;
