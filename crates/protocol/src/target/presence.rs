@@ -11,7 +11,7 @@ use crate::time::Instant;
 /// Places for initiators that are told; each has the one that its id says. Who is not told finds out by itself.
 const TOLD: usize = 64;
 
-/// Which initiators sent what was not for a whole group alike, and which targets have left.
+/// Which initiators were heard, and which targets have left.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     initiators: Vec<Option<NodeId>>,
@@ -54,18 +54,9 @@ impl Target {
             self.learn_of_map(head.from, head.epoch);
         }
         self.marks.note_epoch(head.epoch);
-        if !head.from.is_initiator() || !self.is_one_of_many(message) {
+        // Who accepts a window has asked for it.
+        if !matches!(message, Message::Accept { .. }) {
             self.presence.hear(head.from);
-        }
-    }
-
-    /// Whether a message goes to all of a group alike: then an initiator is known by those whose windows it accepts.
-    fn is_one_of_many(&self, message: &Message) -> bool {
-        match message {
-            Message::PutRequest(request) => !request.unreserved,
-            Message::GetRequest { unreserved, .. } => !unreserved,
-            Message::Accept { granted, .. } => granted.iter().all(|granted| granted.target != self.setup.id),
-            _ => false,
         }
     }
 
