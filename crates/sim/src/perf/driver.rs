@@ -125,9 +125,9 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     crashed: u32,
     /// Events that come to all parts, until now, and when those come that are known.
     common: u32,
-    /// Who wanted to be woken again when, and how often.
-    restless: (u32, u64, u32),
     common_due: Due,
+    /// Who wanted last to be woken at once, when, and how often in turn.
+    restless: (u32, u64, u32),
     /// When the run is over at the latest.
     last: u64,
     events: u64,
@@ -211,8 +211,8 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             finished: Vec::new(),
             crashed: 0,
             common: 0,
-            restless: (0, 0, 0),
             common_due: Due::default(),
+            restless: (0, 0, 0),
             last: 0,
             events: 0,
         }
