@@ -245,6 +245,7 @@ impl<'a> World<'a> {
         let disk = self.fresh_disk(id);
         let target = self.target(id, &disk, self.file(id));
         self.add(id, NodeMachine::Target(Box::new(target), disk));
+        self.are_back([id]);
         self.keep_room(id);
     }
 
@@ -265,7 +266,6 @@ impl<'a> World<'a> {
             restless: 0,
         };
         self.nodes.insert(id, node);
-        self.are_back([id]);
     }
 
     /// The session of a node that starts now.

@@ -14,7 +14,7 @@ use crate::excuse::Excuse;
 const ASKED: u64 = 8;
 
 impl World<'_> {
-    /// Some targets can be reached again from now on.
+    /// Some nodes can be reached again from now on.
     pub(super) fn are_back(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
         let now = self.now;
         self.back.extend(nodes.into_iter().map(|node| (node, now)));
@@ -26,21 +26,23 @@ impl World<'_> {
         self.are_back(before.into_iter().flat_map(|(nodes, ..)| nodes));
     }
 
-    /// Whether a target could be reached all the time since then.
+    /// Whether a node was up, awake and not cut off all the time since then.
     fn is_alive_since(&self, id: NodeId, since: Instant) -> bool {
         let is_cut = self.net.isolated.contains(&id) || self.net.cut.iter().any(|(nodes, ..)| nodes.contains(&id));
-        let is_up = |node: &super::Node| matches!(node.machine, NodeMachine::Target(..)) && node.sleeps.is_none();
+        let is_up = |node: &super::Node| !matches!(node.machine, NodeMachine::Down(..)) && node.sleeps.is_none();
         !is_cut && self.nodes.get(&id).is_some_and(is_up) && self.back.get(&id).is_none_or(|back| *back <= since)
     }
 
     /// In how many failure domains of a chunk's group copies are due to a put: those that were alive all the time since a little
-    /// before it began, and those that have one; no more than are wanted, and no fewer than the map lets be enough.
-    pub(super) fn due(&self, map: usize, put: &Putting, holders: &[NodeId]) -> usize {
+    /// before it began, and those that have one; no more than are wanted, and no fewer than the map lets be enough. An initiator
+    /// that was asleep or cut off itself meanwhile has not asked so often, and may still take for silent who was before.
+    pub(super) fn due(&self, by: NodeId, map: usize, put: &Putting, holders: &[NodeId]) -> usize {
         let group = self.group(map, &put.id);
         let heard = self.scenario.config.bid_timeout.times(ASKED);
         let since = Instant::from_nanos(put.begun.1.as_nanos().saturating_sub(heard.as_nanos()));
+        let asked = self.is_alive_since(by, since);
         let holds = |node: &&NodeId| holders.contains(node);
-        let alive = group.iter().filter(|node| holds(node) || self.is_alive_since(**node, since));
+        let alive = group.iter().filter(|node| holds(node) || asked && self.is_alive_since(**node, since));
         let domains: BTreeSet<u16> = alive.filter_map(|node| self.maps[map].domain(*node)).collect();
         let least = self.maps[map].least(Wanted::of(put.redundancy));
         domains.len().clamp(least, self.goal(map, put.redundancy).pieces().max(least))

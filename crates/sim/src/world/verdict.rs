@@ -240,7 +240,7 @@ impl World<'_> {
         let (id, since) = (*id, *since);
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        let (goal, copies) = (self.goal(map, put.redundancy), self.due(map, put, holders));
+        let (goal, copies) = (self.goal(map, put.redundancy), self.due(by, map, put, holders));
         let domains = self.spread(map, holders.iter().filter(|h| group.contains(h)));
         if !goal.is_met(domains) && domains >= copies {
             self.excuse_fewer(by, id);
