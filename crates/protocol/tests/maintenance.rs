@@ -109,6 +109,45 @@ fn a_share_is_kept_for_it() {
     assert!(!yields(&mut target, now, 40));
 }
 
+#[test]
+fn a_share_is_no_more_than_that_where_one_copy_takes_long() {
+    let config = Config { scrub_interval: Span::ZERO, ..Config::of_link(2_500_000) };
+    let mut target = common::target_with(config);
+    let now = served_like_a_client(&mut target);
+    let yields = |target: &mut Target, after: u64, txn: u64| {
+        let (maintenance, client) = beside(target, now + Span::from_millis(after), txn, false);
+        client.start < maintenance.start + maintenance.transfer
+    };
+    // It took a tenth of a second, which is its share of five.
+    assert!(yields(&mut target, 4_900, 10), "it had its share");
+    assert!(!yields(&mut target, 5_300, 20));
+}
+
+#[test]
+fn a_client_that_is_late_takes_the_window_behind_its_own() {
+    let pieces = Config { scrub_interval: Span::ZERO, piece: SIZE as usize / 16, ..Config::default() };
+    let mut target = common::target_with(pieces);
+    let now = served_like_a_client(&mut target) + Span::from_millis(1);
+    comes(&mut target, now, 1, (0, SIZE));
+    let clients = window(&tell(&mut target, now, &client(2, Span::ZERO), None).0);
+    accept(&mut target, now, 2);
+    let behind = window(&tell(&mut target, now, &maintenance(3, Span::ZERO, false), None).0);
+    accept(&mut target, now, 3);
+    assert!(behind.start >= clients.start + clients.transfer && behind.start < clients.transfer.times(2), "{behind:?}");
+    let sent = |target: &mut Target, now: Instant, offset: u32| {
+        let header = DataHeader { cluster: CLUSTER, from: INITIATOR, txn: TxnId(2), offset, size: SIZE };
+        let payload = Bytes::from(vec![0; SIZE as usize / 8]);
+        step(target, now, Input::Payload { header, payload, arrived: now }).0
+    };
+    let lost = Message::Ack { txn: TxnId(3), ack: Ack::Unknown };
+    let start = now + clients.start;
+    assert!(!sent(&mut target, start + clients.transfer.div(8), 0).contains(&lost), "it is in time");
+    let late = start + clients.transfer.times(7).div(8);
+    assert!(sent(&mut target, late, SIZE / 8).contains(&lost), "six eighths are still to come");
+    let next = window(&tell(&mut target, late, &maintenance(4, Span::ZERO, false), None).0);
+    assert!(next.start >= clients.transfer.percent(70), "{next:?} is behind them");
+}
+
 /// A copy that may come in parts, of which so much was sent.
 fn part(txn: u64, round: u8, sent: u32) -> Message {
     let Message::PutRequest(request) = maintenance(txn, Span::ZERO, false) else { unreachable!("it is a request") };

@@ -359,6 +359,7 @@ impl Target {
         if first && reserved {
             self.note_start(window.0);
         }
+        self.give_way_to_late(txn);
         if complete {
             self.complete(txn, window, reserved, size);
         } else if let Some(part) = part {

@@ -47,7 +47,10 @@ impl Floor {
     pub(in crate::target) fn used(&mut self, now: Instant, took: Span, map: &ClusterMap) {
         self.due = match map.maintenance_floor() {
             0 => Instant::FAR,
-            floor => (self.due.max(now) + took.times(100).div(floor.into())).min(now + LASTS),
+            floor => {
+                let lasts = took.times(100).div(floor.into());
+                (self.due.max(now) + lasts).min(now + LASTS.max(lasts))
+            }
         };
     }
 }
@@ -88,7 +91,27 @@ impl Target {
         if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
             return Err(self.config.late.max(self.link.span(self.now, size.into())));
         }
-        Ok(earliest)
+        Ok(earliest.max(self.clients_end()))
+    }
+
+    /// When all is here of which a part came for clients, also if it is late.
+    fn clients_end(&self) -> Instant {
+        let arrives = |r: &&Reservation| !r.yields && r.stage == Stage::Arriving && r.repairs == 0;
+        let owed = self.reservations.values().filter(arrives).map(|r| u64::from(r.owed())).sum::<u64>();
+        self.now + self.link.span(self.now, owed)
+    }
+
+    /// A client's payload comes: if it is late, what maintenance would send meanwhile goes back.
+    pub(super) fn give_way_to_late(&mut self, txn: TxnId) {
+        if self.leftover.windows().next().is_none() {
+            return;
+        }
+        let Some(r) = self.reservations.get(&txn).filter(|r| !r.yields && r.stage.is_open()) else { return };
+        let (until, piece) = (r.window.1, self.link.span(self.now, self.config.piece as u64));
+        let end = self.now + self.link.span(self.now, r.owed().into());
+        if end > until + piece {
+            self.give_back(until.min(self.now), end);
+        }
     }
 
     /// Maintenance has the port for so many bytes.
