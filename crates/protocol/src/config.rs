@@ -34,10 +34,8 @@ pub struct Config {
     pub quantum: usize,
     /// Bytes of chunks that a target holds in memory at once (reserved, arriving or being written).
     pub receive_buffer: u64,
-    /// Bytes of maintenance that are handed to a port at once: what it takes in half of a millisecond, as what is under way stays in
-    /// the way of a client who takes the window.
-    pub piece: usize,
-    /// Bytes that a window of maintenance is for at least.
+    /// Bytes of maintenance that are handed to a port at once, and that a window of it is for at least: what a port takes in half of a
+    /// millisecond, as what is under way stays in the way of a client who takes the window.
     pub part: u32,
     /// Time kept free after each window.
     pub guard: Span,
@@ -94,14 +92,13 @@ impl Config {
         // An offer and its answer may wait behind what was handed to a port at once, at four ports. That takes no time on a fast link; on
         // one of 100 Mb/s offers would be over before they could be taken.
         let behind = Span::of_transfer(4 * usual.quantum as u64, link_rate);
-        let piece = (link_rate / 2_000).min(limits::CHUNK_BYTES.into());
-        let part = piece.max(SMALLEST_PART) as u32;
-        Self { link_rate, tentative: usual.tentative + behind, piece: piece as usize, part, ..usual }
+        let part = (link_rate / 2_000).clamp(SMALLEST_PART, limits::CHUNK_BYTES.into()) as u32;
+        Self { link_rate, tentative: usual.tentative + behind, part, ..usual }
     }
 
     /// Bytes that are handed to a port at once.
     pub(crate) fn quantum_of(&self, maintenance: bool) -> usize {
-        if maintenance { self.quantum.min(self.piece) } else { self.quantum }
+        if maintenance { self.quantum.min(self.part as usize) } else { self.quantum }
     }
 
     /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
@@ -122,7 +119,6 @@ impl Default for Config {
             per_datagram: 8_192,
             quantum: 256 << 10,
             receive_buffer: 32 << 20,
-            piece: 512 << 10,
             part: 512 << 10,
             guard: Span::from_micros(2),
             tentative: Span::from_millis(20),

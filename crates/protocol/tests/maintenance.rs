@@ -125,8 +125,8 @@ fn a_share_is_no_more_than_that_where_one_copy_takes_long() {
 
 #[test]
 fn a_client_that_is_late_takes_the_window_behind_its_own() {
-    let pieces = Config { scrub_interval: Span::ZERO, piece: SIZE as usize / 16, ..Config::default() };
-    let mut target = common::target_with(pieces);
+    let parts = Config { scrub_interval: Span::ZERO, part: SIZE / 16, ..Config::default() };
+    let mut target = common::target_with(parts);
     let now = served_like_a_client(&mut target) + Span::from_millis(1);
     comes(&mut target, now, 1, (0, SIZE));
     let clients = window(&tell(&mut target, now, &client(2, Span::ZERO), None).0);

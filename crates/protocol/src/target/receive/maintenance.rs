@@ -107,9 +107,9 @@ impl Target {
             return;
         }
         let Some(r) = self.reservations.get(&txn).filter(|r| !r.yields && r.stage.is_open()) else { return };
-        let (until, piece) = (r.window.1, self.link.span(self.now, self.config.piece as u64));
+        let (until, part) = (r.window.1, self.link.span(self.now, self.config.part.into()));
         let end = self.now + self.link.span(self.now, r.owed().into());
-        if end > until + piece {
+        if end > until + part {
             self.give_back(until.min(self.now), end);
         }
     }
