@@ -32,7 +32,7 @@ use sweep::{Listing, Settled, Sweep, Visit};
 /// do for a moment is not dead, and all that he has would be said to be at risk.
 const ASKED: u8 = 6;
 /// Chunks that are put at once.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 24;
 /// Chunks with too few copies that are remembered; others are found by the next sweep.
 const REMEMBERED: usize = 16_384;
 /// While it is known what has to be made, the pause after a sweep is so many times as long as that took: where much lacks copies

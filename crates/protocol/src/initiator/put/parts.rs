@@ -68,12 +68,12 @@ impl Put {
         }
     }
 
-    /// How long to rest when nobody has a window. Who has the parts says when he should have one for all that is left; clients may leave
-    /// one for a part before.
+    /// How long to rest when nobody has a window. Who has the parts says when he should have one; clients may leave one before, but who
+    /// asks for it sooner mostly asks in vain.
     pub(super) fn rest_for(&self, context: &Context) -> Span {
         let late = context.config.late;
         match (self.parts, self.round.busy) {
-            (Some(_), Some(busy)) => busy.clamp(SOON.min(late), busy.div(2).clamp(late, late.times(8))),
+            (Some(_), Some(busy)) => busy.clamp(SOON.min(late), late.times(8)),
             (_, busy) => context.rest(busy),
         }
     }
