@@ -12,6 +12,9 @@ endif
 CARGO_HOME := $(or $(CARGO_HOME),$(HOME)/.cargo)
 export PATH := $(PATH):$(CARGO_HOME)/bin
 
+# Most tests of clusters wait for most of their time, so on two processors four of them run at once.
+export RUST_TEST_THREADS ?= 4
+
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
 

@@ -16,23 +16,28 @@ use common::{Cluster, content, signal};
 const CALM: Duration = Duration::from_secs(6);
 const TURN: Duration = Duration::from_secs(3);
 const CLIENTS: usize = 3;
+/// Each client begins an operation so often: a target that starts wants processors too, and clients that never pause leave it none.
+const PACE: Duration = Duration::from_millis(25);
 
 /// What each operation took, in ascending order; all must succeed.
 fn load(s3: &S3, over: &AtomicBool, round: usize) -> Vec<Duration> {
     let work = |client: usize| {
-        let mut took = vec![];
+        let (mut took, mut next) = (vec![], Instant::now());
+        let mut operate = |operation: &dyn Fn()| {
+            next = (next + PACE).max(Instant::now());
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let began = Instant::now();
+            operation();
+            took.push(began.elapsed());
+        };
         for n in 0.. {
             if over.load(Ordering::Relaxed) {
-                return took;
+                break;
             }
             let (key, bytes) =
                 (format!("{round}-{client}-{n}"), content(100_000, (round * 1_000_000 + client * 10_000 + n) as u64));
-            let began = Instant::now();
-            s3.put("bucket", &key, &bytes).is(200);
-            took.push(began.elapsed());
-            let began = Instant::now();
-            assert!(s3.get("bucket", &key).is(200).body == bytes, "{key}");
-            took.push(began.elapsed());
+            operate(&|| drop(s3.put("bucket", &key, &bytes).is(200)));
+            operate(&|| assert!(s3.get("bucket", &key).is(200).body == bytes, "{key}"));
         }
         took
     };

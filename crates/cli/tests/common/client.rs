@@ -14,7 +14,7 @@ use rusty_s3::signing::sign;
 use rusty_s3::{Bucket, Method, UrlStyle};
 use ureq::Agent;
 
-use super::Cluster;
+use crate::common::Cluster;
 
 /// How long an answer to bare bytes may take.
 const EXCHANGE: Duration = Duration::from_secs(30);

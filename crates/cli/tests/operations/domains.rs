@@ -1,19 +1,13 @@
 //! Servers of several targets each: one that is down takes nothing away that was acknowledged.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use client::{Answer, S3};
-use common::{Cluster, Role, content, reservoir, signal};
+use crate::client::{Answer, S3};
+use crate::common::{Cluster, Role, content, reservoir, signal};
 use serde_json::Value;
 
 /// With how few copies something was stored.

@@ -1,16 +1,12 @@
 //! Each epoch of the cluster map is decided once, however many operators ask: in a file, and in a real PostgreSQL.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, error_of, reservoir};
+use crate::common::{Cluster, Role, error_of, reservoir};
 use testkit::Postgres;
 
 /// Operators who ask at once.

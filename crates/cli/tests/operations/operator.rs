@@ -1,15 +1,11 @@
 //! What an operator sees of processes that end, of a gateway that is stuck, and of commands that are broken off.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, error_of, reservoir, signal};
+use crate::common::{Cluster, Role, error_of, reservoir, signal};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,17 +1,11 @@
 //! Cleaning, through the real binary, real sockets and real directories.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::S3;
-use common::{Cluster, content, signal};
+use crate::client::S3;
+use crate::common::{Cluster, content, signal};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;

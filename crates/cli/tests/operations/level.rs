@@ -1,13 +1,9 @@
 //! A target that is added gets its share of what is stored by itself, while all is read.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, content};
+use crate::common::{Cluster, Role, content};
 use serde_json::Value;
 
 /// How long anything may take.

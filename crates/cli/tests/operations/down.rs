@@ -1,12 +1,8 @@
 //! A target that is lost for good is taken out of the cluster map by itself, and what it had is made again.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 
-use common::{Cluster, content, happened};
+use crate::common::{Cluster, content, happened};
 use serde_json::Value;
 
 #[test]

@@ -1,16 +1,12 @@
 //! Disks that are full, read-only, damaged or gone, under real processes.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, content, error_of, make_store, reservoir, signal};
+use crate::common::{Cluster, content, error_of, make_store, reservoir, signal};
 
 /// A cluster that was started once; `change` has edited its map.
 fn made(place: &Path, targets: &str, change: impl Fn(String) -> String) -> PathBuf {
