@@ -137,6 +137,13 @@ impl Context {
         self.patient(&self.bids)
     }
 
+    /// How long to wait for the next of what comes at `rate`, after having asked in vain `asked` times, the last time for so many `bytes`:
+    /// senders send a quantum at once, and what a queue holds of two of them comes in turn.
+    pub(super) fn payload_patience(&self, asked: u8, rate: u32, bytes: u32) -> Span {
+        let queued = Span::of_transfer(2 * self.config.quantum as u64 + u64::from(bytes), u64::from(rate).max(1));
+        self.lateness.patience(asked, self.config.late) + queued.min(self.config.give_up.div(8))
+    }
+
     /// Until when to wait for a leader. It does more than its members, so it is slower.
     pub(super) fn leader_until(&self) -> Instant {
         self.now + self.patient(&self.grants)

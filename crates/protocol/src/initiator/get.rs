@@ -110,7 +110,7 @@ fn beside(context: &Context, some: &[NodeId], others: &[NodeId]) -> Vec<NodeId> 
 enum Phase {
     Asking { since: Instant, soft: Instant, hard: Instant },
     Resting { until: Instant },
-    Receiving { from: NodeId, incoming: Incoming, promised: Instant, due: Instant, repairs: u8 },
+    Receiving { from: NodeId, incoming: Incoming, rate: u32, promised: Instant, due: Instant, repairs: u8 },
     Verifying { from: NodeId, pieces: Vec<Bytes> },
 }
 
@@ -279,16 +279,23 @@ impl Get {
             let later = Message::Accept { txn: self.txn, round: self.round.number, granted };
             context.send(Destination::Node(window.target), &later);
         }
-        self.receive(context, window.target, grant.size, start, grant.transfer);
+        self.receive(context, window.target, (grant.size, grant.rate), start, grant.transfer);
         Step::Continue
     }
 
-    fn receive(&mut self, context: &mut Context, from: NodeId, size: u32, promised: Instant, transfer: Span) {
-        let due = promised + transfer + context.lateness.patience(0, context.config.late);
+    fn receive(
+        &mut self,
+        context: &mut Context,
+        from: NodeId,
+        (size, rate): (u32, u32),
+        promised: Instant,
+        transfer: Span,
+    ) {
+        let due = promised + transfer + context.payload_patience(0, rate, 0);
         self.progress.fruitless = 0;
         self.accepted = self.round.number;
         self.hedge_later(context, promised);
-        self.phase = Phase::Receiving { from, incoming: Incoming::new(size), promised, due, repairs: 0 };
+        self.phase = Phase::Receiving { from, incoming: Incoming::new(size), rate, promised, due, repairs: 0 };
     }
 
     fn rest(&mut self, context: &mut Context) {
@@ -449,7 +456,7 @@ impl Get {
         let granted = Grants::from_iter([Granted { target: from, offset }]);
         let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
         context.send_group(self.round.group, &bidders, &accept, self.may_multicast());
-        self.receive(context, from, offered.size, beginning(start, &offered), offered.transfer);
+        self.receive(context, from, (offered.size, offered.rate), beginning(start, &offered), offered.transfer);
     }
 
     /// The holder is still reading.
@@ -484,7 +491,7 @@ impl Get {
 
     pub(super) fn data(&mut self, context: &mut Context, header: &DataHeader, payload: &Bytes) -> Step {
         let begins = self.begins(context, header.from);
-        let Phase::Receiving { from, incoming, promised, due, repairs } = &mut self.phase else {
+        let Phase::Receiving { from, incoming, rate, promised, due, repairs } = &mut self.phase else {
             return context.ignore(IgnoredReason::Late);
         };
         if !begins || header.from != *from || header.size != incoming.size() {
@@ -499,9 +506,10 @@ impl Get {
             context.event(Event::Ignored(IgnoredReason::Late));
         }
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
-        let patience = context.lateness.patience(*repairs, context.config.late);
         let at_end = header.offset + payload.len() as u32 == header.size;
-        *due = if at_end { context.now + patience.div(4) } else { (*due).max(context.now + patience) };
+        let last = context.lateness.patience(*repairs, context.config.late).div(4);
+        let more = context.payload_patience(*repairs, *rate, 0);
+        *due = if at_end { context.now + last } else { (*due).max(context.now + more) };
         if incoming.is_complete() {
             let (from, pieces) = (*from, incoming.take());
             context.downlink.remove(self.txn);
@@ -553,20 +561,21 @@ impl Get {
                 self.ask(context);
                 Step::Continue
             }
-            Phase::Receiving { from, incoming, due, repairs, .. } if context.now >= *due => {
+            Phase::Receiving { from, incoming, rate, due, repairs, .. } if context.now >= *due => {
                 let from = *from;
                 let give_up = if incoming.is_empty() { REPAIRS / 2 } else { REPAIRS };
                 if *repairs >= give_up {
                     self.progress.tried.push(from);
                     context.miss(from, context.now);
+                    // What it still sends would be in the way of what another does.
+                    self.stop(context, from, self.accepted);
                     self.ask(context);
                     return Step::Continue;
                 }
                 *repairs += 1;
-                *due = context.now + context.lateness.patience(*repairs, context.config.late);
-                let ranges = incoming.missing();
-                context
-                    .send(Destination::Node(from), &Message::Repair(Repair { txn: self.txn, rate: u32::MAX, ranges }));
+                *due = context.now + context.payload_patience(*repairs, *rate, incoming.outstanding());
+                let repair = Repair { txn: self.txn, rate: u32::MAX, ranges: incoming.missing() };
+                context.send(Destination::Node(from), &Message::Repair(repair));
                 context.event(Event::RepairAsked);
                 Step::Continue
             }

@@ -119,7 +119,7 @@ impl Get {
         self.hedge = Hedge::Taken(from, beginning(start, offered));
     }
 
-    fn stop(&self, context: &mut Context, holder: NodeId, round: u8) {
+    pub(super) fn stop(&self, context: &mut Context, holder: NodeId, round: u8) {
         context.send(Destination::Node(holder), &Message::Accept { txn: self.txn, round, granted: Grants::new() });
     }
 
