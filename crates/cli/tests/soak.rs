@@ -26,7 +26,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use client::S3;
-use common::Cluster;
 use faults::Faults;
 use load::{BUCKET, Client};
 use processes::Processes;

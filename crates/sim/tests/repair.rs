@@ -71,3 +71,25 @@ fn nobody_is_woken_in_vain_while_copies_wait_for_a_slow_port() {
     ]);
     assert!(outcome.product.unwrap().mended.unwrap().made > 0);
 }
+
+#[test]
+fn gets_do_not_stand_in_each_others_way_on_slow_links() {
+    // A chunk takes 0.2 s. Who asks again for what waits in a queue, or asks another holder, makes the queue longer.
+    let outcome = outcome(&[
+        "targets=12",
+        "servers=12",
+        "initiators=3",
+        "load=0.4",
+        "reads_percent=50",
+        "objects=2000",
+        "chunk=1MiB",
+        "link_mbit_per_s=40",
+        "control_first=true",
+        "lose_at=100ms",
+        "lost_chunks=3000",
+        "warm_up=1s",
+        "length=5s",
+    ]);
+    let took = &outcome.product.unwrap().get_latency;
+    assert!(took.len() > 20 && took.max() < 3_000_000_000, "{} gets, the longest {} ns", took.len(), took.max());
+}
