@@ -101,6 +101,12 @@ impl Config {
         if maintenance { self.quantum.min(self.part as usize) } else { self.quantum }
     }
 
+    /// How long what is under way may wait in a queue that is emptied at `rate` bytes per second: senders send a quantum at once, and what
+    /// it holds of two of them comes in turn. And `more` bytes after that.
+    pub(crate) fn queued(&self, rate: u64, more: u32) -> Span {
+        Span::of_transfer(2 * self.quantum as u64 + u64::from(more), rate)
+    }
+
     /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
     /// many, another that all others were known for long enough, and a target that restarts meanwhile may cost a few.
     pub(crate) fn moved_for(&self) -> Span {

@@ -137,11 +137,10 @@ impl Context {
         self.patient(&self.bids)
     }
 
-    /// How long to wait for the next of what comes at `rate`, after having asked in vain `asked` times, the last time for so many `bytes`:
-    /// senders send a quantum at once, and what a queue holds of two of them comes in turn.
+    /// How long to wait for the next of what comes at `rate`, after having asked in vain `asked` times, the last time for so many `bytes`.
     pub(super) fn payload_patience(&self, asked: u8, rate: u32, bytes: u32) -> Span {
-        let queued = Span::of_transfer(2 * self.config.quantum as u64 + u64::from(bytes), u64::from(rate).max(1));
-        self.lateness.patience(asked, self.config.late) + queued.min(self.config.give_up.div(8))
+        let queued = self.config.queued(rate.into(), bytes).min(self.config.give_up.div(8));
+        self.lateness.patience(asked, self.config.late) + queued
     }
 
     /// Until when to wait for a leader. It does more than its members, so it is slower.
@@ -201,11 +200,11 @@ impl Context {
     /// What a leader granted comes too late to be used: the targets that keep a window for it are free again at once.
     pub(super) fn give_back(&mut self, leader: NodeId, grant: &Grant) {
         let members = grant.windows.iter().map(|window| window.target).filter(|member| *member != leader);
-        self.release(grant.txn, grant.round, members.chain([leader]).collect());
+        self.release(grant.txn, grant.round, members.chain([leader]));
     }
 
     /// Tells some that what they keep for a round is not used.
-    pub(super) fn release(&mut self, txn: TxnId, round: u8, holders: Vec<NodeId>) {
+    pub(super) fn release(&mut self, txn: TxnId, round: u8, holders: impl IntoIterator<Item = NodeId>) {
         let nobody = Message::Accept { txn, round, granted: Grants::new() };
         holders.into_iter().for_each(|node| self.send(Destination::Node(node), &nobody));
     }

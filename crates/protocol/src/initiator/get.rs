@@ -279,18 +279,13 @@ impl Get {
             let later = Message::Accept { txn: self.txn, round: self.round.number, granted };
             context.send(Destination::Node(window.target), &later);
         }
-        self.receive(context, window.target, (grant.size, grant.rate), start, grant.transfer);
+        self.receive(context, window.target, (grant.size, grant.rate), (start, grant.transfer));
         Step::Continue
     }
 
-    fn receive(
-        &mut self,
-        context: &mut Context,
-        from: NodeId,
-        (size, rate): (u32, u32),
-        promised: Instant,
-        transfer: Span,
-    ) {
+    /// `from` sends so many bytes at a rate, from a moment on and for so long.
+    fn receive(&mut self, context: &mut Context, from: NodeId, (size, rate): (u32, u32), when: (Instant, Span)) {
+        let (promised, transfer) = when;
         let due = promised + transfer + context.payload_patience(0, rate, 0);
         self.progress.fruitless = 0;
         self.accepted = self.round.number;
@@ -456,7 +451,7 @@ impl Get {
         let granted = Grants::from_iter([Granted { target: from, offset }]);
         let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
         context.send_group(self.round.group, &bidders, &accept, self.may_multicast());
-        self.receive(context, from, (offered.size, offered.rate), beginning(start, &offered), offered.transfer);
+        self.receive(context, from, (offered.size, offered.rate), (beginning(start, &offered), offered.transfer));
     }
 
     /// The holder is still reading.
@@ -507,9 +502,10 @@ impl Get {
         }
         // Once the end is here, what is missing is lost, or has been overtaken. Before, it may still be on its way.
         let at_end = header.offset + payload.len() as u32 == header.size;
-        let last = context.lateness.patience(*repairs, context.config.late).div(4);
-        let more = context.payload_patience(*repairs, *rate, 0);
-        *due = if at_end { context.now + last } else { (*due).max(context.now + more) };
+        *due = match at_end {
+            true => context.now + context.lateness.patience(*repairs, context.config.late).div(4),
+            false => (*due).max(context.now + context.payload_patience(*repairs, *rate, 0)),
+        };
         if incoming.is_complete() {
             let (from, pieces) = (*from, incoming.take());
             context.downlink.remove(self.txn);
@@ -568,7 +564,7 @@ impl Get {
                     self.progress.tried.push(from);
                     context.miss(from, context.now);
                     // What it still sends would be in the way of what another does.
-                    self.stop(context, from, self.accepted);
+                    context.release(self.txn, self.accepted, [from]);
                     self.ask(context);
                     return Step::Continue;
                 }

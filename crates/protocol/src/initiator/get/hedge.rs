@@ -99,7 +99,7 @@ impl Get {
             if nothing_yet {
                 self.take_other(context, from, &offered);
             } else {
-                self.stop(context, from, self.round.number);
+                context.release(self.txn, self.round.number, [from]);
             }
         }
         Step::Continue
@@ -119,10 +119,6 @@ impl Get {
         self.hedge = Hedge::Taken(from, beginning(start, offered));
     }
 
-    pub(super) fn stop(&self, context: &mut Context, holder: NodeId, round: u8) {
-        context.send(Destination::Node(holder), &Message::Accept { txn: self.txn, round, granted: Grants::new() });
-    }
-
     /// Receives from the second holder, if there is one; whether.
     pub(super) fn switch(&mut self, context: &mut Context) -> bool {
         let Hedge::Taken(other, begins) = self.hedge else { return false };
@@ -131,7 +127,7 @@ impl Get {
         let (first, first_begins) = (core::mem::replace(from, other), core::mem::replace(promised, begins));
         *due = (*due).max(begins + context.config.late);
         context.lateness.sample(context.now.since(first_begins));
-        self.stop(context, first, self.accepted);
+        context.release(self.txn, self.accepted, [first]);
         self.accepted = self.round.number;
         true
     }
@@ -143,7 +139,7 @@ impl Get {
             Hedge::Taken(other, _) if other == from && incoming.is_empty() => self.switch(context),
             Hedge::Taken(other, _) if *serving == from => {
                 self.hedge = Hedge::Off;
-                self.stop(context, other, self.round.number);
+                context.release(self.txn, self.round.number, [other]);
                 true
             }
             Hedge::Due(_) if *serving == from => {

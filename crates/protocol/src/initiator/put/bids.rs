@@ -2,10 +2,10 @@
 
 use super::{Phase, Put};
 use crate::choose::{Choice, Offer, Offers, windows};
-use crate::initiator::{Context, Destination, NodeId, Span, Step};
+use crate::initiator::{Context, NodeId, Span, Step};
 use crate::limits;
 use crate::machine::IgnoredReason;
-use crate::wire::{Answer, Bid, Grants, Message};
+use crate::wire::{Answer, Bid};
 
 impl Put {
     pub(in crate::initiator) fn bid(&mut self, context: &mut Context, from: NodeId, bid: Bid) -> Step {
@@ -90,8 +90,7 @@ impl Put {
         self.round.answered.push(from);
         self.reachability.answered(context, from);
         if bid.answer.window().is_some() && !self.by_multicast(context) && context.config.transport.reserved {
-            let refusal = Message::Accept { txn: self.txn, round: self.round.number, granted: Grants::new() };
-            context.send(Destination::Node(from), &refusal);
+            context.release(self.txn, self.round.number, [from]);
         }
         Step::Continue
     }

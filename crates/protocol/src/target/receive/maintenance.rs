@@ -43,7 +43,7 @@ impl Floor {
         now >= self.due
     }
 
-    /// It has the disk or the port for so long. What it has beyond its share counts for [`LASTS`].
+    /// It has the disk or the port for so long. What it has beyond its share counts for [`LASTS`], or for as long as this is the share of.
     pub(in crate::target) fn used(&mut self, now: Instant, took: Span, map: &ClusterMap) {
         self.due = match map.maintenance_floor() {
             0 => Instant::FAR,
@@ -91,14 +91,8 @@ impl Target {
         if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
             return Err(self.config.late.max(self.link.span(self.now, size.into())));
         }
-        Ok(earliest.max(self.clients_end()))
-    }
-
-    /// When all is here of which a part came for clients, also if it is late.
-    fn clients_end(&self) -> Instant {
-        let arrives = |r: &&Reservation| !r.yields && r.stage == Stage::Arriving && r.repairs == 0;
-        let owed = self.reservations.values().filter(arrives).map(|r| u64::from(r.owed())).sum::<u64>();
-        self.now + self.link.span(self.now, owed)
+        // Not before all is here of which a part came for clients, also if it is late.
+        Ok(earliest.max(self.owed_until(|_, r| !r.yields && r.stage == Stage::Arriving && r.repairs == 0)))
     }
 
     /// A client's payload comes: if it is late, what maintenance would send meanwhile goes back.

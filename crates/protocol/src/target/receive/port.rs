@@ -60,14 +60,18 @@ impl Target {
         inward.place(earliest, transfer)
     }
 
+    /// When the port is through with what is missing of some copies, if it has nothing else to do.
+    pub(super) fn owed_until(&self, which: impl Fn(TxnId, &Reservation) -> bool) -> Instant {
+        let owed = self.reservations.iter().filter(|(txn, r)| which(**txn, r)).map(|(_, r)| u64::from(r.owed())).sum();
+        self.now + self.link.span(self.now, owed)
+    }
+
     /// When the port is through with what should be here by now, and with the windows that this delays.
     pub(in crate::target) fn behind(&self) -> Instant {
-        let late = |r: &&Reservation| r.stage.is_open() && r.window.1 <= self.now && r.repairs < 2;
-        let owed = self.reservations.values().filter(late).map(|r| u64::from(r.owed())).sum();
-        if owed == 0 {
-            return self.now;
+        let mut until = self.owed_until(|_, r| r.stage.is_open() && r.window.1 <= self.now && r.repairs < 2);
+        if until == self.now {
+            return until;
         }
-        let mut until = self.now + self.link.span(self.now, owed);
         for window in self.inward.windows().filter(|w| w.end > self.now) {
             if window.start >= until {
                 break;
@@ -136,20 +140,18 @@ impl Target {
         }
     }
 
-    /// How long to wait for the next of a copy, after having asked in vain `asked` times: senders send a quantum at once, and
-    /// what a queue holds of two of them comes in turn.
+    /// How long to wait for the next of a copy, after having asked in vain `asked` times.
     pub(super) fn patience(&self, asked: u8) -> Span {
-        self.lateness.patience(asked, self.config.late) + self.link.span(self.now, 2 * self.config.quantum as u64)
+        self.lateness.patience(asked, self.config.late) + self.config.queued(self.link.get(self.now), 0)
     }
 
     /// Until when what is missing of a copy may wait in a queue, behind what else should have come by now. What did not come
     /// when it was asked for is in no queue.
     pub(super) fn queued_until(&self, txn: TxnId, r: &Reservation) -> Option<Instant> {
-        let others = self.reservations.iter().filter(|(other, r)| {
+        let others = self.owed_until(|other, r| {
             let expected = r.stage.is_open() && r.window.0 <= self.now && r.stalled_since.is_some();
-            **other != txn && expected && r.repairs == 0
+            other != txn && expected && r.repairs == 0
         });
-        let owed = others.map(|(_, r)| u64::from(r.owed())).sum();
-        Some(r.stalled_since? + self.patience(r.repairs) + self.link.span(self.now, owed))
+        Some(r.stalled_since? + self.patience(r.repairs) + others.since(self.now))
     }
 }
