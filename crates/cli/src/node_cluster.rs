@@ -137,11 +137,13 @@ impl ChunkService for NodeCluster {
 
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
-        let config = self.client.config();
         let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
         let states = states.wait()?.context("the targets could not be asked")?;
         let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
         let health = health.wait()?.unwrap_or_default();
+        // Nothing below is of an older map than what was said of who is down: answers took seconds where targets are silent.
+        let (down, history) = (self.watch.down(), self.watch.history());
+        let (config, map) = (self.client.config(), self.client.map());
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
         let targets = targets.map(|(target, state)| TargetInfo {
@@ -166,7 +168,6 @@ impl Cluster for NodeCluster {
             copies: targets.iter().filter_map(|target| target.damaged).sum(),
             at_least: targets.iter().any(|target| target.damaged_more != Some(false)),
         };
-        let map = self.client.map();
         let members = |group| map.members(group).map(|member| member.id.0).collect();
         let groups: Vec<Vec<u32>> = map.group_ids().map(members).collect();
         let silent: Vec<NodeId> =
@@ -193,8 +194,8 @@ impl Cluster for NodeCluster {
             out_of_reach: out_of_reach(None),
             classes,
             health: self.watch.health(&map, &health, !silent.is_empty()),
-            history: self.watch.history(),
-            down: self.watch.down(),
+            history,
+            down,
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         })
