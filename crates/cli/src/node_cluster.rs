@@ -8,14 +8,14 @@ use anyhow::Context;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored};
+use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored, TargetState};
 use protocol::map::ClusterMap;
 use protocol::redundancy::{Redundancy, Wanted};
 use protocol::transport::Transport;
-use protocol::wire::Usage;
+use protocol::wire::{HealthReport, Usage};
 use s3::StorageClasses;
 
-use crate::api::{ClassInfo, CleanInfo, DamageInfo, Status, TargetInfo};
+use crate::api::{ClassInfo, CleanInfo, DamageInfo, DownInfo, Status, TargetInfo};
 use crate::fewer::Fewer;
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
@@ -135,15 +135,37 @@ impl ChunkService for NodeCluster {
     }
 }
 
+/// What a status is made of, by one map.
+struct Asked {
+    config: ClusterConfig,
+    map: ClusterMap,
+    states: Vec<TargetState>,
+    usage: BTreeMap<NodeId, Usage>,
+    health: Vec<(NodeId, HealthReport)>,
+    down: DownInfo,
+}
+
+impl NodeCluster {
+    fn asked(&self) -> anyhow::Result<Asked> {
+        let (config, map) = (self.client.config(), self.client.map());
+        let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
+        Ok(Asked {
+            config,
+            map,
+            states: states.wait()?.context("the targets could not be asked")?,
+            usage: usage.wait()?.unwrap_or_default().into_iter().collect(),
+            health: health.wait()?.unwrap_or_default(),
+            down: self.watch.down(),
+        })
+    }
+}
+
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
-        let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
-        let states = states.wait()?.context("the targets could not be asked")?;
-        let usage: BTreeMap<NodeId, Usage> = usage.wait()?.unwrap_or_default().into_iter().collect();
-        let health = health.wait()?.unwrap_or_default();
-        // Nothing below is of an older map than what was said of who is down: answers took seconds where targets are silent.
-        let (down, history) = (self.watch.down(), self.watch.history());
-        let (config, map) = (self.client.config(), self.client.map());
+        let first = self.asked()?;
+        // Answers take seconds where targets are silent. By a map that came meanwhile they say little, so they are asked for again.
+        let is_of_map_in_use = first.config.epoch == self.client.config().epoch;
+        let Asked { config, map, states, usage, health, down } = if is_of_map_in_use { first } else { self.asked()? };
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
         let targets = targets.map(|(target, state)| TargetInfo {
@@ -194,7 +216,7 @@ impl Cluster for NodeCluster {
             out_of_reach: out_of_reach(None),
             classes,
             health: self.watch.health(&map, &health, !silent.is_empty()),
-            history,
+            history: self.watch.history(),
             down,
             damaged,
             cleaning: self.cleaned.lock().unwrap_or_else(PoisonError::into_inner).clone(),

@@ -1,15 +1,11 @@
 //! A newer cluster map while the cluster works.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, content, make_store, signal};
+use crate::common::{Cluster, Role, content, make_store, signal};
 
 /// A tenth target at the end of the map and in its first cell, and a higher epoch.
 fn grown(map: &str) -> String {

@@ -1,14 +1,10 @@
 //! The cells of a cluster's map: written down for maps from before there were any, and changed by plans.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use common::{Cluster, make_store, reservoir};
+use crate::common::{Cluster, make_store, reservoir};
 
 fn without_cells(map: &Path) -> String {
     let text = fs::read_to_string(map).unwrap();
@@ -37,7 +33,7 @@ fn a_map_from_before_there_were_cells_is_taken_over() {
     let (rest, last) = old.rsplit_once("[[target]]").unwrap();
     assert!(last.contains("id = 13"));
     fs::write(&map, rest).unwrap();
-    let lost = common::error_of(&["up", "--data", data.to_str().unwrap(), "--once"]);
+    let lost = crate::common::error_of(&["up", "--data", data.to_str().unwrap(), "--once"]);
     assert!(lost.contains("it has no [layout], and cluster.toml.1 beside it"), "{lost}");
     fs::write(&map, &taken).unwrap();
     let cluster = Cluster::start(&data, &[]);
@@ -180,7 +176,7 @@ fn status_counts_what_drained_targets_hide() {
     let (mut stopped, mut hidden) = (Vec::new(), Vec::new());
     for id in [7, 11, 3] {
         let target = cluster.children("target").into_iter().find(|pid| id_of(*pid) == Some(id)).unwrap();
-        common::signal(target, "-STOP");
+        crate::common::signal(target, "-STOP");
         stopped.push((id, target));
         // On a machine that has much to do another may be silent for a moment.
         let are_silent = |status: &serde_json::Value| {
@@ -190,7 +186,7 @@ fn status_counts_what_drained_targets_hide() {
         let seen = (0..20).map(|_| status()).find(are_silent).expect("those that were stopped are silent");
         hidden.push(seen["out_of_reach"].as_array().unwrap().len());
     }
-    stopped.iter().for_each(|(_, target)| common::signal(*target, "-CONT"));
+    stopped.iter().for_each(|(_, target)| crate::common::signal(*target, "-CONT"));
     // Two copies are enough for a put while a third target is down.
     assert!(hidden[0] == 0 && hidden[1] > 0 && hidden[2] >= hidden[1], "{hidden:?}");
     assert!(cluster.stop());

@@ -1,13 +1,9 @@
 //! Metrics of real processes, over HTTP.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::{Cluster, content};
+use crate::common::{Cluster, content};
 
 /// The series of a page, by name and labels.
 fn scrape(address: &str) -> BTreeMap<String, f64> {

@@ -2,18 +2,12 @@
 //!
 //! `RESERVOIR_KEYS` takes another number of keys.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::S3;
-use common::Cluster;
+use crate::client::S3;
+use crate::common::Cluster;
 
 /// Keys, unless the environment says otherwise.
 const KEYS: usize = 10_000;

@@ -1,8 +1,6 @@
 //! Clients that are slow, or stand still: each is ended after a time, whether it asks, sends or is answered, and others are
 //! served meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,12 +9,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::S3;
-use common::{Cluster, content};
+use crate::client::S3;
+use crate::common::{Cluster, content};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -1,16 +1,10 @@
 //! What a signature covers, and what of a body that comes in signed chunks has to be there, through the real binary.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use jiff::{SignedDuration, Timestamp};
 use ring::{digest, hmac};
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::S3;
-use common::{Cluster, content};
+use crate::client::S3;
+use crate::common::{Cluster, content};
 
 const BUCKET: &str = "signed";
 const SECRET: &[u8] = b"the secret table";

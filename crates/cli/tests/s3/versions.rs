@@ -1,17 +1,11 @@
 //! Uploads in parts, versions, tags, users and the catalog, through the real binary and real sockets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::time::{Duration, Instant};
 
 use md5::{Digest, Md5};
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::{Answer, S3};
-use common::{Cluster, content, reservoir, signal};
+use crate::client::{Answer, S3};
+use crate::common::{Cluster, content, reservoir, signal};
 
 const MIB: usize = 1 << 20;
 /// How long anything may take.

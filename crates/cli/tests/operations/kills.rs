@@ -1,18 +1,12 @@
 //! A gateway that is killed at random moments while objects are put, put in parts, replaced and removed: what was
 //! acknowledged is there, what was not is there as a whole or not at all.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use client::S3;
-use common::{Cluster, content, reservoir};
+use crate::client::S3;
+use crate::common::{Cluster, content, reservoir};
 use jiff::Timestamp;
 use protocol::rng::Rng;
 
@@ -117,7 +111,14 @@ impl Client {
 }
 
 /// The answer, if there was one and it was good.
-fn ask(s3: &S3, method: &str, bucket: &str, key: &str, query: &[(&str, &str)], body: &[u8]) -> Option<client::Answer> {
+fn ask(
+    s3: &S3,
+    method: &str,
+    bucket: &str,
+    key: &str,
+    query: &[(&str, &str)],
+    body: &[u8],
+) -> Option<crate::client::Answer> {
     let address = s3.address(method, bucket, key, query, Timestamp::now());
     let answer = s3.send(method, &address, &[], body).ok()?;
     // Answered, but not done: the gateway lives, so this is an error of its own.
@@ -171,7 +172,7 @@ fn list(s3: &S3, bucket: &str) -> Vec<String> {
 }
 
 fn no_gateway(cluster: &Cluster) {
-    common::signal(cluster.children("gateway")[0], "-KILL");
+    crate::common::signal(cluster.children("gateway")[0], "-KILL");
     let deadline = Instant::now() + LIMIT;
     while !cluster.output().contains("stays down") {
         assert!(Instant::now() < deadline, "{}", cluster.output());

@@ -1,14 +1,10 @@
 //! Targets that join a cluster by one command, and take the place of others.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, content, error_of, reservoir, signal};
+use crate::common::{Cluster, Role, content, error_of, reservoir, signal};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(90);

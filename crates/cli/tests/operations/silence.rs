@@ -1,15 +1,11 @@
 //! The reason why a target is silent is reported: for each cause that can be had on one machine, with real processes.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-mod common;
-
 use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Role, make_store, signal};
+use crate::common::{Cluster, Role, make_store, signal};
 
 /// Target 4 of a configuration, with its log beside that.
 fn start_fourth(config: &Path) -> Role {

@@ -1,8 +1,6 @@
 //! Two gateways over one catalog in a real PostgreSQL: what concurrent clients of both see is what one copy could have
 //! answered, also when a gateway is killed and when the database crashes meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -13,12 +11,8 @@ use md5::{Digest, Md5};
 use sim::linear::{Did, Operation, Value, linearizable};
 use testkit::Postgres;
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::{Answer, S3};
-use common::{Cluster, content, error_of, signal};
+use crate::client::{Answer, S3};
+use crate::common::{Cluster, content, error_of, signal};
 
 /// Clients, half of them on each gateway.
 const CLIENTS: usize = 8;

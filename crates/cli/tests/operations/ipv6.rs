@@ -1,17 +1,11 @@
 //! A cluster whose network is IPv6, on one machine. `rack.rs` has one on a network with cables and a switch.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
 use std::fs;
 use std::net::{Ipv6Addr, TcpListener, UdpSocket};
 use std::path::Path;
 
-use client::S3;
-use common::{Cluster, content, error_of};
+use crate::client::S3;
+use crate::common::{Cluster, content, error_of};
 use testkit::{Rack, Shape};
 
 fn has_ipv6() -> bool {

@@ -1,17 +1,11 @@
 //! A bucket says whether its chunks are compressed: what the targets keep gets smaller, and comes back exact.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::fs;
 
 use serde_json::Value;
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::S3;
-use common::{Cluster, content};
+use crate::client::S3;
+use crate::common::{Cluster, content};
 
 const MIB: usize = 1 << 20;
 
@@ -48,7 +42,7 @@ fn taken(cluster: &Cluster, s3: &S3, bucket: &str, seed: usize, parts: bool) -> 
     (live(cluster) - before) as f64 / 3.0 / bytes.len() as f64
 }
 
-fn set(s3: &S3, bucket: &str, value: &str) -> client::Answer {
+fn set(s3: &S3, bucket: &str, value: &str) -> crate::client::Answer {
     let tag = format!("<Tag><Key>reservoir:compress</Key><Value>{value}</Value></Tag>");
     let xml = format!("<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag>{tag}</TagSet></Tagging>");
     s3.ask("PUT", (bucket, ""), &[("tagging", "")], &[], xml.as_bytes())
@@ -83,7 +77,7 @@ fn a_bucket_says_whether_its_chunks_are_compressed() {
     }
     let cluster = Cluster::start(&directory, &["--no-restart"]);
     let gateway = cluster.children("gateway");
-    common::signal(gateway[0], "-TERM");
+    crate::common::signal(gateway[0], "-TERM");
     let rebuilt = || cluster.try_run(&["catalog", "rebuild"], b"").status.success();
     assert!((0..1_000).any(|_| rebuilt()), "the gateway that stopped holds the catalog");
     assert!(cluster.stop());

@@ -1,18 +1,12 @@
 //! Uploads that do not end well: what was there before stays, and nothing else appears.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use client::S3;
-use common::{Cluster, content, signal};
+use crate::client::S3;
+use crate::common::{Cluster, content, signal};
 use jiff::Timestamp;
 
 /// Bytes of an object that is announced; each upload sends fewer.

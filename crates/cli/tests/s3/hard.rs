@@ -1,18 +1,12 @@
 //! Requests that no good client makes: each gets the error that S3 has for it, and the next one is answered.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::io::Write;
 use std::net::TcpStream;
 
 use jiff::Timestamp;
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::S3;
-use common::{Cluster, content};
+use crate::client::S3;
+use crate::common::{Cluster, content};
 
 /// Sends a whole request as it is, and reads until the other end has no more to say.
 fn raw(s3: &S3, sent: &[u8]) -> String {

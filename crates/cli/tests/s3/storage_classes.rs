@@ -1,17 +1,11 @@
 //! One, two and three copies side by side in one cluster, as storage classes and buckets say.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::fs;
 
 use serde_json::Value;
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::{Answer, S3};
-use common::{Cluster, content};
+use crate::client::{Answer, S3};
+use crate::common::{Cluster, content};
 
 const MIB: usize = 1 << 20;
 const CLASS: &str = "x-amz-storage-class";
@@ -67,7 +61,7 @@ fn each_object_has_the_copies_of_its_class() {
     let with = |classes: &str| fs::write(&settings, format!("{plain}\n[s3.storage_class]\n{classes}\n")).unwrap();
     let refused = |why: &str| {
         let config = directory.join("cluster.toml");
-        let printed = common::error_of(&["gateway", "--config", config.to_str().unwrap()]);
+        let printed = crate::common::error_of(&["gateway", "--config", config.to_str().unwrap()]);
         assert!(printed.contains(why), "{printed}");
     };
     with("ONEZONE_IA = { copies = 0 }");
@@ -136,7 +130,7 @@ fn small_objects_have_the_copies_of_a_class_that_has_more_than_the_cluster() {
     assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
     let config = directory.join("cluster.toml");
     let fewer = ["cluster", "plan", "--copies", "1", "--stored", "0", "--write", "--config", config.to_str().unwrap()];
-    assert!(common::reservoir(&fewer).status.success());
+    assert!(crate::common::reservoir(&fewer).status.success());
     let settings = directory.join("gateway.toml");
     let plain = fs::read_to_string(&settings).unwrap();
     fs::write(&settings, format!("{plain}\n[s3.storage_class]\nSAFE = {{ copies = 3 }}\n")).unwrap();
@@ -169,11 +163,11 @@ fn status_says_which_classes_a_silent_target_hides_objects_of() {
     };
     assert_eq!(hidden(), ([0, 0, 0], 0));
     let targets = cluster.children("target");
-    common::signal(targets[0], "-STOP");
+    crate::common::signal(targets[0], "-STOP");
     let one = hidden();
-    common::signal(targets[1], "-STOP");
+    crate::common::signal(targets[1], "-STOP");
     let two = hidden();
-    targets[..2].iter().for_each(|target| common::signal(*target, "-CONT"));
+    targets[..2].iter().for_each(|target| crate::common::signal(*target, "-CONT"));
     assert_eq!((one, two), (([1, 0, 0], 1), ([1, 1, 1], 1)));
     assert!(cluster.stop());
 }

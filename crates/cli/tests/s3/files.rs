@@ -1,11 +1,5 @@
 //! Files as objects, through a real cluster: `put`, `get`, `stat`, `ls`, `rm`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use client::S3;
-use common::{Cluster, content, signal};
+use crate::client::S3;
+use crate::common::{Cluster, content, signal};
 
 /// Sizes around the boundaries of chunks and of parts.
 const SIZES: [usize; 8] = [0, 1, 4_096, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 16 << 20, 40_000_000];
@@ -151,7 +145,7 @@ fn the_demonstration_holds() {
     let data = place.path().join("data");
     let demo = |more: &[&str]| {
         let args = [&["up", "--data", data.to_str().unwrap(), "--demo", "--once"], more].concat();
-        let output = common::reservoir(&args);
+        let output = crate::common::reservoir(&args);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output
     };

@@ -1,17 +1,11 @@
 //! What may be done to what, by whom: object lock and bucket policies, through the real binary.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
-
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::{Answer, S3};
-use common::{Cluster, content, reservoir, signal};
+use crate::client::{Answer, S3};
+use crate::common::{Cluster, content, reservoir, signal};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
