@@ -12,8 +12,8 @@ endif
 CARGO_HOME := $(or $(CARGO_HOME),$(HOME)/.cargo)
 export PATH := $(PATH):$(CARGO_HOME)/bin
 
-# Most tests of clusters wait for most of their time, so on two processors four of them run at once.
-export RUST_TEST_THREADS ?= 4
+# Most tests of clusters wait for most of their time, so on two processors eight of them run at once.
+export RUST_TEST_THREADS ?= 8
 
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
