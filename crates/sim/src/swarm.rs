@@ -263,11 +263,14 @@ impl Scenario {
     /// In two thirds of the seeds with plain initiators gateways propose the maps. Where these take out who is down, nothing else
     /// is silent for as long, and who is lost for good is not all that has something.
     fn govern(&mut self, joins: bool) {
-        if joins || self.objects.is_some() || self.cleaning.is_some() {
+        let is_cleaned = self.cleaning.is_some() && Rng::new(self.seed).fork(72).chance(1, 2);
+        if joins || self.objects.is_some() || is_cleaned {
             return;
         }
         let Some(governing) = Governing::draw(self.seed, &self.layout) else { return };
         self.layout.maps.truncate(1);
+        // A map is looked at until all have it.
+        self.cleaning.iter_mut().for_each(|cleaning| cleaning.outage = None);
         governing.configure(self.seed, &mut self.config);
         if governing.takes_out() {
             self.disks.restless = 0;

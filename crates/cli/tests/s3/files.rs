@@ -168,7 +168,6 @@ fn the_demonstration_holds() {
     for (line, all) in [
         ("is lost for good", &[" is lost for good: killed, and not started again"][..]),
         ("read without it", &["equal"]),
-        (&format!("target {lost} is silent"), &[" s: "]),
         (&format!("target {lost} is down for "), &["it is taken out of the cluster map in "]),
         (" s: whole again: ", &["chunks with ", "iB made again on other targets"]),
         ("read once more", &["equal"]),

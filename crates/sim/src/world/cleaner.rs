@@ -186,8 +186,9 @@ impl World<'_> {
         self.cleaning.as_mut()?.workers.get_mut(&node)
     }
 
+    /// Whether all that may go is gone. None goes while a target is silent, for good or not.
     pub(super) fn is_cleaned(&self) -> bool {
-        self.cleaning.as_ref().is_none_or(State::is_done)
+        self.cleaning.as_ref().is_none_or(State::is_done) || !self.dead_in_map().is_empty()
     }
 
     pub(super) fn is_cleaner(&self, node: NodeId) -> bool {
