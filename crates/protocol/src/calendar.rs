@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use crate::id::TxnId;
 use crate::time::{Instant, Span};
 
-/// The windows of one port in one direction, in order and without overlaps.
+/// The windows of one port in one direction, in order of their beginnings; without overlaps, but where [windows](Self::insert_overlapping) of
+/// several calendars are looked at together.
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
     windows: SmallVec<[Window; 4]>,

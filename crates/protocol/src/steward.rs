@@ -50,6 +50,8 @@ pub enum Bug {
     CountCopies,
     /// A copy where the layout before had it counts as one in the group, beside the one that is made of it there.
     CountMoved,
+    /// Who is silent is taken for one that has nothing.
+    SilentIsEmpty,
     /// Chunks get as many copies as the map says, whatever they are kept for.
     ForgetWanted,
     /// Copies outside of a chunk's group go before there are enough in it.
@@ -373,7 +375,7 @@ impl Steward {
         self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = context.now + pause;
         let took = context.now.since(sweep.began);
-        self.rest_until = context.now + took.times(PAUSES).clamp(interval.div(4), interval.times(6).max(took));
+        self.rest_until = context.now + took.times(PAUSES).clamp(interval.div(4), longest_pause(context.config));
     }
 
     /// Everything that is held of a small range is known.
@@ -430,7 +432,7 @@ impl Steward {
             None => self.surplus.forget(&id),
         }
         // Those that are silent may have it.
-        if goal.would_be_met(silent) {
+        if goal.would_be_met(silent) && context.bug != Some(Bug::SilentIsEmpty) {
             return;
         }
         visit.busy = true;
@@ -475,6 +477,12 @@ impl Steward {
         let Self { levelling, txns, .. } = self;
         levelling.order(context, self.orders.is_empty(), || TxnId(txns.next_u64()));
     }
+}
+
+/// The longest pause after a sweep: whoever is to be the next steward takes one for dead that asks for nothing for longer
+/// ([`Config::steward_after`]).
+fn longest_pause(config: &Config) -> Span {
+    config.census_interval.times(u64::from(config.steward_after)).percent(70)
 }
 
 /// For how long a chunk may have too few copies before they are made: it may just be being put.

@@ -41,7 +41,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 73] = [
+    pub const ALL: [Self; 74] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -115,6 +115,7 @@ impl Planted {
         Self::Detector(detector::Bug::TakeOutAllSilent),
         Self::Detector(detector::Bug::CountAllTheTime),
         Self::RepairFromBad,
+        Self::Target(Bug::Steward(steward::Bug::SilentIsEmpty)),
     ];
 
     /// The defect of the target machines.
@@ -180,6 +181,7 @@ impl Planted {
             Self::Target(Bug::Steward(steward::Bug::ForgetRange)) => "forget-range",
             Self::Target(Bug::Steward(steward::Bug::TrustSums)) => "trust-sums",
             Self::Target(Bug::Steward(steward::Bug::CountCopies)) => "count-copies",
+            Self::Target(Bug::Steward(steward::Bug::SilentIsEmpty)) => "silent-is-empty",
             Self::Target(Bug::Steward(steward::Bug::ForgetWanted)) => "restore-by-map",
             Self::Target(Bug::Steward(steward::Bug::LetGoEarly)) => "let-go-early",
             Self::Target(Bug::Steward(steward::Bug::LetGoAtOnce)) => "let-go-at-once",

@@ -353,7 +353,7 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::RepairSent => "sends missing ranges again".to_owned(),
         Event::Corrupt { id } => format!("drops its copy of {id:?}, which was damaged"),
         Event::Discarded { chunks, bytes } => format!("drops {chunks} copies of {bytes} bytes"),
-        Event::Restored { id } => format!("has put {id:?}, which had too few copies"),
+        Event::Restored { id, .. } => format!("has put {id:?}, which had too few copies"),
         Event::Moved { id, .. } => format!("has put {id:?} on an emptier target"),
         Event::LetGo { id, .. } => format!("lets {id:?} go, of which there are enough copies"),
         Event::DiskFailed => "its disk failed a write".to_owned(),

@@ -57,6 +57,17 @@ fn a_seed_is_the_same_on_every_build() {
 /// Each defect has to show in so many. All but the rarest do in 500; which seed of those is the first one changes with every
 /// rule, and what shows in one seed of two hundred is not in the first 500 one time in twelve.
 const SEEDS: u64 = 2_000;
+/// Of maintenance: these have to show in 500.
+const SOON: [&str; 8] = [
+    "drop-before-durable",
+    "count-moved",
+    "move-into-domain",
+    "forget-removal",
+    "two-maps-of-one-epoch",
+    "repair-from-bad",
+    "forget-range",
+    "silent-is-empty",
+];
 
 #[test]
 fn every_planted_defect_is_found() {
@@ -71,7 +82,8 @@ fn every_planted_defect_is_found() {
                     if ["trust-count", "trust-sums"].contains(&planted.name()) {
                         continue;
                     }
-                    match (1..=SEEDS).find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
+                    let most = if SOON.contains(&planted.name()) { 500 } else { SEEDS };
+                    match (1..=most).find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
                         Some((seed, why)) => println!("{}: seed {seed}: {why}", planted.name()),
                         None => missed.lock().unwrap().push(planted.name()),
                     }
@@ -80,7 +92,7 @@ fn every_planted_defect_is_found() {
         }
     });
     let missed = missed.into_inner().unwrap();
-    assert!(missed.is_empty(), "not found in {SEEDS} seeds: {}", missed.join(", "));
+    assert!(missed.is_empty(), "not found in so many seeds: {}", missed.join(", "));
 }
 
 #[test]

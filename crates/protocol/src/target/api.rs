@@ -3,7 +3,7 @@
 use crate::id::{ChunkId, Epoch, NodeId};
 use crate::machine::IgnoredReason;
 use crate::map::{ClusterMap, MapDocument};
-use crate::time::Span;
+use crate::time::{Instant, Span};
 use crate::wire::Answer;
 
 /// A target has no local application; these come from its driver.
@@ -107,6 +107,8 @@ pub enum Event {
     Restored {
         /// Which.
         id: ChunkId,
+        /// Since when that was this target's to do.
+        since: Instant,
     },
     /// A copy was put on an emptier target: the one here is to go.
     Moved {

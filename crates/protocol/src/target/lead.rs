@@ -238,7 +238,7 @@ impl Target {
         let report = Report {
             group: id,
             term,
-            port: self.others_end(leader).max(self.behind()).since(self.now),
+            port: self.others_end(leader).max(self.behind(false)).since(self.now),
             disk: self.disk_backlog(),
             size,
             each,

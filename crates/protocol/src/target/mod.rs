@@ -32,7 +32,7 @@ use lead::Lead;
 use levelling::Leaving;
 use pending::Pending;
 use presence::Presence;
-use receive::{Busy, Maintenance, Reservation};
+use receive::{Busy, Maintenance, Reservation, Stage};
 use restore::{Made, Restoring};
 use serve::Serving;
 use witness::Watch;
@@ -351,14 +351,15 @@ impl Target {
             self.lead.release(txn);
         }
         let mine = granted.iter().find(|g| g.target == self.setup.id).map(|g| g.offset);
-        if self.reservations.contains_key(&txn) {
+        let has_window = |r: &Reservation| r.stage != Stage::Resting || mine.is_none();
+        if self.reservations.get(&txn).is_some_and(has_window) {
             self.put_accepted(txn, round, mine);
         } else if self.servings.contains_key(&txn) {
             self.get_accepted(txn, round, mine);
         } else if mine.is_some() && self.finished.get(txn).is_some() {
             self.event(Event::Ignored(IgnoredReason::Late));
         } else if mine.is_some() {
-            // The window expired before it was accepted: say so at once, rather than let the transfer run late.
+            // The window expired, or went back, before it was accepted: say so at once, rather than let the transfer run late.
             self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
         }
         // What else comes here was sent to all who were asked, and names others.

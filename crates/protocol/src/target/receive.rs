@@ -44,7 +44,7 @@ pub(super) struct Reservation {
     restores: bool,
     /// What of it the window is for, if it comes in parts.
     part: Option<ByteRange>,
-    /// Set while a client may have its window: how long before it begins that may be at the latest, since then payload may be on its way.
+    /// Whether a client may have its window.
     yields: bool,
     pub(super) stage: Stage,
     incoming: Incoming,
@@ -112,7 +112,8 @@ impl Target {
 
     pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, arrived: Instant, found: Option<u32>) {
         let (txn, round) = (request.txn, request.round);
-        let rests = self.reservations.get(&txn).map(|r| r.stage == Stage::Resting && r.round == round);
+        let is_rest = |r: &Reservation| r.stage == Stage::Resting && r.round == round && r.is_whole_of(&request);
+        let rests = self.reservations.get(&txn).map(is_rest);
         // A new put does not count on a copy whose disk fails.
         if found.is_some() && !self.disk_failed {
             if rests == Some(true) {
@@ -128,7 +129,9 @@ impl Target {
         }
         // Of the room for removals the disk knows.
         let removal = request.removal && request.id.kind() == ChunkKind::Manifest;
-        if self.disk_failed || !removal && self.free() < u64::from(request.size) {
+        // There is room for a copy of which a part is here.
+        let lacks_room = rests.is_none() && !removal && self.free() < u64::from(request.size);
+        if self.disk_failed || lacks_room {
             return self.bid(from, txn, round, Answer::NoSpace);
         }
         if rests.is_none() && self.reservations.len() >= limits::RESERVATIONS {
@@ -199,9 +202,12 @@ impl Target {
         let (mut bytes, least) = self.asked_for(request);
         let mut transfer = self.link.span(self.now, u64::from(bytes)) + self.config.guard;
         // From now, and not from when it was asked: the time that we take is part of what the initiator leads by.
-        let mut earliest = (self.now + request.earliest).max(self.behind());
+        let mut earliest = (self.now + request.earliest).max(self.behind(self.yields(request)));
         // There is room for a copy of which a part is here.
         let more = if self.reservations.contains_key(&request.txn) { 0 } else { request.size };
+        if !self.yields(request) {
+            self.make_room(more);
+        }
         earliest = earliest.max(self.buffer_free(more.into()).ok_or(self.config.late)?);
         let yields = self.yields(request);
         let most = if yields { maintenance::near(transfer) } else { self.config.max_wait };
@@ -245,9 +251,11 @@ impl Target {
         if held + size <= self.config.receive_buffer {
             return Some(self.now);
         }
+        // Nobody knows when the last part comes of a copy of which another is expected.
         let mut ends: Vec<(Instant, u64)> = self
             .reservations
             .values()
+            .filter(|r| r.stage != Stage::Resting && r.end() == r.incoming.size())
             .map(|r| (r.bid_at + r.answer.done.max(r.answer.length), u64::from(r.incoming.size())))
             .collect();
         ends.sort_unstable();
@@ -358,6 +366,9 @@ impl Target {
         }
         if first && reserved {
             self.note_start(window.0);
+        }
+        if first {
+            self.stop_late(txn);
         }
         self.give_way_to_late(txn);
         if complete {
@@ -473,6 +484,10 @@ impl Target {
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage.is_here() => {
                 self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+            }
+            // What lacks is sent in another window, if one is asked for.
+            Some(r) if r.from == from && r.stage == Stage::Resting => {
+                self.tell(from, &Message::Ack { txn, ack: Ack::Unknown });
             }
             Some(r) if r.from == from => {
                 if r.stage == Stage::Tentative {

@@ -47,6 +47,7 @@ pub(super) struct Made {
 struct Job {
     id: ChunkId,
     wanted: Wanted,
+    since: Instant,
     /// Who hears how it ended, and as the answer to what.
     steward: NodeId,
     txn: TxnId,
@@ -109,8 +110,8 @@ impl Target {
         let Some(restoring) = self.restoring.as_mut().filter(|_| is_new) else { return };
         let handle = restoring.next;
         restoring.next += 1;
-        let (payload, most) = (Bytes::new(), u8::MAX);
-        restoring.jobs.insert(handle, Job { id, wanted, steward: from, txn, payload, most, to });
+        let (since, payload, most) = (self.now, Bytes::new(), u8::MAX);
+        restoring.jobs.insert(handle, Job { id, wanted, since, steward: from, txn, payload, most, to });
         self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Restore { handle });
     }
 
@@ -267,10 +268,10 @@ impl Target {
             }
             None => {
                 let ack = if job.most == u8::MAX { Ack::Durable } else { Ack::NoSpace };
-                let (id, bytes) = (job.id, job.payload.len() as u64);
+                let (id, bytes, since) = (job.id, job.payload.len() as u64, job.since);
                 self.made.chunks += 1;
                 self.made.bytes += bytes;
-                self.event(Event::Restored { id });
+                self.event(Event::Restored { id, since });
                 self.restored(handle, ack);
             }
             Some(PutError::TooFewCopies { domains, possible, want, .. })

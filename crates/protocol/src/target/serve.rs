@@ -218,7 +218,7 @@ impl Target {
         if self.make_room_to_serve(grant.size).is_none() {
             return self.send(grant.initiator, &Message::Ack { txn, ack: Ack::Unknown });
         }
-        let (start, _) = self.outward.hole(self.since_arrival(granted.start), grant.transfer);
+        let (start, _) = self.in_the_way_of_reads().hole(self.since_arrival(granted.start), grant.transfer);
         let window = (start, start + grant.transfer);
         self.outward.insert(Window { start, end: window.1, txn });
         self.make_way(start, window.1);
@@ -242,11 +242,14 @@ impl Target {
     fn move_serving(&mut self, txn: TxnId, by: Span) {
         self.outward.remove(txn);
         let (now, cluster, own) = (self.now, self.setup.map.cluster, self.setup.id);
+        let Some(serving) = self.servings.get(&txn) else {
+            return;
+        };
+        let (start, _) = self.in_the_way_of_reads().hole((serving.window.0 + by).max(now), serving.transfer);
         let Some(serving) = self.servings.get_mut(&txn) else {
             return;
         };
         serving.movable = false;
-        let (start, _) = self.outward.hole((serving.window.0 + by).max(now), serving.transfer);
         serving.window = (start, start + serving.transfer);
         serving.until = serving.until.max(start + serving.transfer.times(2) + self.config.late.times(4));
         let end = serving.window.1;

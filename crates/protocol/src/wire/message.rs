@@ -396,7 +396,7 @@ pub enum Answer {
     Part(OfferedWindow),
     /// The copy is durable here already: it counts.
     HaveIt,
-    /// (To a get.) Not here.
+    /// (To a get.) Not here. (To the request for the next part of a copy.) What came of it before is not here any more.
     NotHere,
     /// Nothing free soon enough; ask again after this.
     Busy(Span),

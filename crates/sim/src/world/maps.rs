@@ -105,6 +105,7 @@ impl World<'_> {
         let found = self.file(id);
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.map < found) else { return };
         node.map = found;
+        self.whole.mapped = Some(self.now);
         self.uses(id, found);
         self.note(12, id, found, || format!("uses map {}", found + 1));
         self.input(id, None, Some(initiator::Request::Map(self.maps[found].clone())));

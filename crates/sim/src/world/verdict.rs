@@ -102,8 +102,9 @@ impl World<'_> {
                     self.lost.remove(&(chunk, id));
                 }
             }
-            target::Event::Restored { id: chunk } => {
+            target::Event::Restored { id: chunk, since } => {
                 self.note(21, id, 0, || trace::target_event(&event));
+                self.was_lacking(id, chunk, since);
                 self.whole.made = Some(self.now);
                 // A put does not know of the copies that a holder makes.
                 self.open.values_mut().for_each(|asked| asked.share(chunk));

@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) moved: Option<Instant>,
     /// When one was put on any target, for that or because there were too few.
     pub(super) made: Option<Instant>,
+    /// When a node came to use a newer map last.
+    pub(super) mapped: Option<Instant>,
 }
 
 impl World<'_> {
@@ -33,6 +35,37 @@ impl World<'_> {
             self.whole.whole = self.not_whole().is_none();
         }
         self.whole.whole
+    }
+
+    /// A target has put a chunk since `since`, as there were too few copies. There were, if those that lay on disks for long before are no
+    /// more than that, also on those of targets that were silent: whoever is in the map may be back.
+    pub(super) fn was_lacking(&mut self, by: NodeId, id: ChunkId, since: Instant) {
+        let config = &self.scenario.config;
+        // A steward looks twice, so long apart, and others may have put it meanwhile.
+        let looks = (config.late.times(20) + config.census_interval).times(2);
+        let is_of_one_map = self.whole.mapped.is_none_or(|at| at + looks < since);
+        if !is_of_one_map || self.scenario.redundancy.is_some() || self.gateways.is_some() {
+            return;
+        }
+        let map = self.nodes.get(&by).map_or(0, |node| node.map);
+        let group = self.group(map, &id);
+        let written = |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
+        let lay = |node: &NodeId, at: Instant| {
+            let is_good = match self.nodes.get(node).map(|node| &node.machine) {
+                Some(NodeMachine::Target(..)) => self.holds(*node, &id).is_some(),
+                Some(NodeMachine::Down(_)) => self.had(*node, &id),
+                _ => false,
+            };
+            at + looks < since && group.contains(node) && is_good && !self.damaged.contains(&(id, *node))
+        };
+        let durable = self.durable_at.get(&id).into_iter().flatten();
+        let all: Vec<(NodeId, Instant)> = durable.map(|(node, at)| (*node, written(node, *at))).collect();
+        let holders: Vec<NodeId> = all.iter().filter(|(node, at)| lay(node, *at)).map(|(node, _)| *node).collect();
+        // Mostly it finds enough of them, where somebody was late to answer, and makes none.
+        let is_made = all.iter().any(|(_, at)| *at >= since);
+        if is_made && self.goal(map, None).is_met(self.spread(map, &holders)) {
+            self.fail(format!("{by} made a copy of {id:?}, of which there were enough: {holders:?} have one for long"));
+        }
     }
 
     /// Whether chunks with too few copies get more.

@@ -100,6 +100,7 @@ impl Put {
             *parts = Parts { before: parts.before + parts.part, part: 0, until: None, asked: 0, ..*parts };
             // It comes to no end by going on.
             self.progress.counted = self.progress.counted.saturating_sub(1);
+            context.uplink.remove(self.txn);
             self.ask(context);
         }
         true

@@ -27,6 +27,7 @@ impl Target {
         if self.free() < size {
             return Err(Answer::NoSpace);
         }
+        self.make_room(grant.size);
         let start = self.since_arrival(granted.start);
         let busy = Answer::Busy(Span::ZERO);
         if self.reservations.len() >= limits::RESERVATIONS || self.buffer_free(size).is_none_or(|at| at > start) {

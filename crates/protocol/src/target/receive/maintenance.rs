@@ -88,7 +88,8 @@ impl Target {
     pub(super) fn left_over(&self, earliest: Instant, size: u32) -> Result<Instant, Span> {
         let yields = self.reservations.values().filter(|r| r.yields && r.stage != Stage::Writing);
         let held: u64 = yields.map(|r| u64::from(r.incoming.size())).sum();
-        if held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
+        // A copy of which a part is here takes no more.
+        if size > 0 && held > 0 && held + u64::from(size) > self.config.receive_buffer / BUFFER {
             return Err(self.config.late.max(self.link.span(self.now, size.into())));
         }
         // Not before all is here of which a part came for clients, also if it is late.
@@ -106,6 +107,16 @@ impl Target {
         if end > until + part {
             self.give_back(until.min(self.now), end);
         }
+    }
+
+    /// A client's payload begins: what maintenance still sends after its windows are over stops.
+    pub(super) fn stop_late(&mut self, txn: TxnId) {
+        if self.reservations.get(&txn).is_none_or(|r| r.yields) || self.setup.bug == Some(Bug::KeepLeftover) {
+            return;
+        }
+        let is_late = |r: &Reservation| r.can_stop() && r.stage.is_open() && r.window.1 <= self.now;
+        let late: Vec<TxnId> = self.reservations.iter().filter(|(_, r)| is_late(r)).map(|(txn, _)| *txn).collect();
+        late.into_iter().for_each(|txn| self.give_back_one(txn));
     }
 
     /// Maintenance has the port for so many bytes.
@@ -174,17 +185,18 @@ impl Target {
         }
         let meets = |w: &&Window| w.start < end && start < w.end;
         let yielding: Vec<TxnId> = self.leftover.windows().filter(meets).map(|w| w.txn).collect();
-        for txn in yielding {
-            let Some(r) = self.reservations.get(&txn) else { continue };
-            let (from, stage, round, transfer, in_parts) =
-                (r.from, r.stage, r.round, r.answer.transfer, r.part.is_some());
-            self.free_window(txn);
-            // Who accepted it hears at once; who did not may not choose it any more.
-            if stage == Stage::Tentative {
-                self.bid(from, txn, round, Answer::Busy(self.again_in(in_parts, transfer)));
-            } else {
-                self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
-            }
+        yielding.into_iter().for_each(|txn| self.give_back_one(txn));
+    }
+
+    fn give_back_one(&mut self, txn: TxnId) {
+        let Some(r) = self.reservations.get(&txn) else { return };
+        let (from, stage, round, transfer, in_parts) = (r.from, r.stage, r.round, r.answer.transfer, r.part.is_some());
+        self.free_window(txn);
+        // Who accepted it hears at once; who did not may not choose it any more.
+        if stage == Stage::Tentative {
+            self.bid(from, txn, round, Answer::Busy(self.again_in(in_parts, transfer)));
+        } else {
+            self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
         }
     }
 

@@ -10,8 +10,23 @@ const RESTS: u64 = 50;
 impl Reservation {
     /// Whether a request is for the next part of this copy.
     pub(super) fn goes_on(&self, request: &PutRequest) -> bool {
-        let is_next = self.part.is_some() && request.sent > Some(0) && !self.incoming.is_empty();
-        is_next && self.id == request.id && self.incoming.size() == request.size
+        let is_next = request.sent > Some(0) && self.keeps_what_came();
+        is_next && self.is_whole_of(request)
+    }
+
+    /// Whether a request is for the chunk that this is a copy of.
+    pub(super) fn is_whole_of(&self, request: &PutRequest) -> bool {
+        self.id == request.id && self.incoming.size() == request.size
+    }
+
+    /// Whether it comes in parts, and some of it is here, or on its way.
+    pub(super) fn keeps_what_came(&self) -> bool {
+        self.part.is_some() && (!self.incoming.is_empty() || self.stage.is_open())
+    }
+
+    /// Whether it makes way for clients, and nothing that came is lost with that.
+    pub(super) fn can_stop(&self) -> bool {
+        self.yields && self.part.is_some()
     }
 
     /// Bytes that the window is for.
@@ -53,7 +68,7 @@ impl Target {
     /// A window is over, or goes to somebody else. What came of a copy that comes in parts is kept.
     pub(super) fn free_window(&mut self, txn: TxnId) {
         match self.reservations.get(&txn) {
-            Some(r) if r.part.is_some() && !r.incoming.is_empty() => {
+            Some(r) if r.keeps_what_came() => {
                 let round = r.round;
                 self.rest(txn, round);
             }
@@ -70,6 +85,15 @@ impl Target {
         (r.stage, r.round, r.repairs) = (Stage::Resting, round, 0);
         (r.stalled_since, r.timer) = (None, Some(until));
         had.into_iter().for_each(|event| self.event(event));
+    }
+
+    /// Forgets what came of copies in parts, as far as a client needs the room: nobody knows when the next part comes.
+    pub(super) fn make_room(&mut self, size: u32) {
+        while self.held() + u64::from(size) > self.config.receive_buffer {
+            let rests = |(_, r): &(&TxnId, &Reservation)| r.stage == Stage::Resting;
+            let Some(txn) = self.reservations.iter().find(rests).map(|(txn, _)| *txn) else { return };
+            self.drop_reservation(txn);
+        }
     }
 
     /// Payload of a part whose window is over.

@@ -147,7 +147,7 @@ impl MachineSet for Products {
             TargetEvent::RepairAsked => measures.count.repairs += 1,
             TargetEvent::Released { .. } => measures.count.released += 1,
             TargetEvent::Expired => measures.count.expired += 1,
-            TargetEvent::Restored { id } => self.stock.iter_mut().for_each(|stock| stock.restored(id, now)),
+            TargetEvent::Restored { id, .. } => self.stock.iter_mut().for_each(|stock| stock.restored(id, now)),
             _ => {}
         }
     }
