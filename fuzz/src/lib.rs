@@ -149,6 +149,9 @@ pub enum Say {
     Suspect {
         chunk: u8,
     },
+    Gone {
+        chunk: u8,
+    },
     List {
         prefix: Vec<u8>,
         after: Option<u8>,
@@ -361,6 +364,7 @@ impl Say {
                 Message::HealthReport { txn, report }
             }
             Self::Suspect { chunk: n } => Message::Suspect { id: chunk(n).0 },
+            Self::Gone { chunk: n } => Message::Gone { id: chunk(n).0 },
             Self::List { mut prefix, after } => {
                 prefix.truncate(ChunkId::LEN);
                 Message::List { txn, prefix, after: after.map(|n| chunk(n).0) }

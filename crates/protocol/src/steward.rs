@@ -114,6 +114,11 @@ pub(crate) struct Steward {
     rest_until: Instant,
     /// Since when a chunk has too few copies: it may just be being put.
     suspects: BTreeMap<ChunkId, Instant>,
+    /// Those of which a member said that its copy is gone, and when: they do not wait.
+    gone: BTreeMap<ChunkId, Instant>,
+    /// When the last sweep was over, and whether another is to follow soon.
+    swept: Instant,
+    hurries: bool,
     /// Those to be put, by the number of failure domains in which they are.
     lacking: BTreeMap<(u8, ChunkId), Lacking>,
     orders: BTreeMap<TxnId, Order>,
@@ -137,6 +142,9 @@ impl Steward {
             next_sweep: now,
             rest_until: now,
             suspects: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            swept: now,
+            hurries: false,
             lacking: BTreeMap::new(),
             orders: BTreeMap::new(),
             surplus: AllSurplus::default(),
@@ -191,6 +199,7 @@ impl Steward {
             self.levelling.begin(context, &self.members, txn, may);
             let txn = self.new_txn();
             self.sweep = Some(Sweep::new(context.now, txn, &self.keepers));
+            self.hurries = false;
         }
         if let Some(sweep) = &mut self.sweep {
             sweep.give_up_silent(context.now);
@@ -210,6 +219,27 @@ impl Steward {
         self.go_on(context);
         self.order(context);
         true
+    }
+
+    /// A member's copy of a chunk was damaged, and is gone.
+    pub(crate) fn copy_gone(&mut self, context: &Context<'_>, id: ChunkId) {
+        if self.gone.len() < REMEMBERED {
+            self.gone.insert(id, context.now);
+            self.hurry(context);
+        }
+    }
+
+    /// A target has been started: what it had may be gone, and what was put meanwhile may lack a copy there.
+    pub(crate) fn is_back(&mut self, context: &Context<'_>, target: NodeId) {
+        if self.keepers.contains(&target) {
+            self.hurry(context);
+        }
+    }
+
+    /// Sweeps soon; the group is not asked all the time, however much is said.
+    fn hurry(&mut self, context: &Context<'_>) {
+        self.hurries = true;
+        self.next_sweep = self.next_sweep.min(self.swept + short_pause(context.config));
     }
 
     /// A holder of a copy that is one too many noted a moment. Whether this steward told it to.
@@ -367,11 +397,13 @@ impl Steward {
         let Some(sweep) = self.sweep.take() else { return };
         // Who was not suspected again has its copies meanwhile.
         self.suspects.retain(|_, since| *since >= sweep.began || context.now.since(*since) < settling(context.config));
+        self.gone.retain(|_, at| *at >= sweep.began);
+        self.swept = context.now;
         let is_due = |since: &Instant| *since <= context.now;
-        let soon = self.is_open() || self.suspects.values().any(is_due);
+        let soon = self.hurries || self.is_open() || self.suspects.values().any(is_due);
         let interval = context.config.census_interval;
         let moves = self.levelling.finish(context);
-        let pause = if soon || moves { settling(context.config).min(interval) } else { interval };
+        let pause = if soon || moves { short_pause(context.config) } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = context.now + pause;
         let took = context.now.since(sweep.began);
@@ -438,7 +470,8 @@ impl Steward {
         visit.busy = true;
         let is_full = self.suspects.len() >= REMEMBERED;
         let since = *self.suspects.entry(id).or_insert(context.now);
-        if is_full || context.now.since(since) >= settling(context.config) {
+        let is_gone = self.gone.remove(&id).is_some();
+        if is_full || is_gone || context.now.since(since) >= settling(context.config) {
             self.suspects.remove(&id);
             let is_ordered = self.orders.values().any(|order| order.id == id);
             if !is_ordered && self.lacking.len() < REMEMBERED {
@@ -477,6 +510,11 @@ impl Steward {
         let Self { levelling, txns, .. } = self;
         levelling.order(context, self.orders.is_empty(), || TxnId(txns.next_u64()));
     }
+}
+
+/// The pause after a sweep while something is to be looked at again.
+fn short_pause(config: &Config) -> Span {
+    settling(config).min(config.census_interval)
 }
 
 /// The longest pause after a sweep: whoever is to be the next steward takes one for dead that asks for nothing for longer

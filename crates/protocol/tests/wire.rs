@@ -53,6 +53,7 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::HealthReport { txn, report }, "health-report", 116),
         (Message::HealthReport { txn, report: witness }, "health-report-watching", 133),
         (Message::Presence { here: false }, "presence", 49),
+        (Message::Gone { id }, "gone", 81),
         (Message::HealthReport { txn, report: mover }, "health-report-moving", 135),
         (Message::Fill { txn }, "fill", 56),
         (Message::Filled { txn, fill }, "filled", 80),

@@ -231,6 +231,7 @@ fn message(message: &Message) -> String {
         Message::Usage { txn } => format!("usage {}", number(*txn)),
         Message::Health { txn } => format!("health {}", number(*txn)),
         Message::Presence { here } => format!("presence: {here}"),
+        Message::Gone { id } => format!("gone: the copy of {id:?} was damaged"),
         Message::HealthReport { txn, .. } => format!("health of {}", number(*txn)),
         Message::Used { txn, usage } => format!(
             "used for {}: {} bytes live, {} dead, {} reclaimed",

@@ -503,6 +503,7 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::Census(_)
         | Message::Counted { .. }
         | Message::Presence { .. }
+        | Message::Gone { .. }
         | Message::Restore { .. }
         | Message::Fill { .. }
         | Message::Filled { .. }

@@ -4,7 +4,7 @@ use super::{Bug, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target,
 use crate::census::Holding;
 use crate::config::Config;
 use crate::health::Health;
-use crate::id::{Epoch, GroupId};
+use crate::id::{ChunkId, Epoch, GroupId};
 use crate::rng::mix;
 use crate::steward::{Context, Steward};
 use crate::time::{Instant, Span};
@@ -161,6 +161,35 @@ impl Target {
         let taken = is_current && self.a_steward_takes(|steward, context| steward.counted(context, from, txn, holding));
         if !taken {
             self.event(Event::Ignored(IgnoredReason::Late));
+        }
+    }
+
+    /// The copy here was damaged, and is gone: another need not wait until a sweep finds that.
+    pub(super) fn say_gone(&mut self, id: ChunkId) {
+        if self.config.census_interval == Span::ZERO {
+            return;
+        }
+        let (own, map) = (self.setup.id, self.setup.map.clone());
+        let others = map.members(map.group_of(&id)).map(|member| member.id).filter(|member| *member != own);
+        others.for_each(|member| self.send(member, &Message::Gone { id }));
+        self.copy_gone(map.epoch, &id);
+    }
+
+    /// A member of a chunk's group has no copy of it any more.
+    pub(super) fn copy_gone(&mut self, epoch: Epoch, id: &ChunkId) {
+        if epoch != self.setup.map.epoch {
+            return self.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
+        let group = self.setup.map.group_of(id);
+        if let Some(nth) = self.census.groups.iter().position(|of| of.group == group) {
+            self.with_steward(nth, |steward, context| steward.copy_gone(context, *id));
+        }
+    }
+
+    /// A target has been started, perhaps with another disk.
+    pub(super) fn look_what_is_there(&mut self, of: NodeId) {
+        for nth in 0..self.census.groups.len() {
+            self.with_steward(nth, |steward, context| steward.is_back(context, of));
         }
     }
 

@@ -319,6 +319,7 @@ impl Target {
             Message::Surplus { txn, id, wanted, note } => self.surplus(from, head.epoch, (txn, id, wanted), note),
             Message::Noted { txn, note } => self.noted(from, txn, note),
             Message::Presence { here } => self.presence(from, here, datagram),
+            Message::Gone { id } => self.copy_gone(head.epoch, &id),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Pong { txn, .. } if self.is_there(from, txn) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
@@ -428,6 +429,7 @@ impl Target {
                 for id in bad {
                     self.setup.chunks = self.setup.chunks.saturating_sub(1);
                     self.event(Event::Corrupt { id });
+                    self.say_gone(id);
                 }
                 self.note_failure(result);
             }

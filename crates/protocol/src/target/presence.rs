@@ -65,7 +65,9 @@ impl Target {
         if self.setup.map.target(from).is_none() {
             return self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
-        if !here {
+        if here {
+            self.look_what_is_there(from);
+        } else {
             self.presence.left.insert(from, self.now);
             // What is put again from here does not wait for it either.
             let arrived = self.arrived;

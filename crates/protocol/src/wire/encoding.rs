@@ -87,6 +87,7 @@ impl Message {
             Self::Fill { .. } => 36,
             Self::Filled { .. } => 37,
             Self::Move { .. } => 38,
+            Self::Gone { .. } => 39,
         }
     }
 
@@ -155,7 +156,8 @@ impl Message {
             | Self::Fill { .. }
             | Self::Filled { .. }
             | Self::Move { .. }
-            | Self::Presence { .. } => healing::put(self, out),
+            | Self::Presence { .. }
+            | Self::Gone { .. } => healing::put(self, out),
         }
     }
 
@@ -226,7 +228,7 @@ impl Message {
                 let bytes = r.slice(len).filter(|_| (1..=MapDocument::PART).contains(&len))?;
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
-            28..=38 => healing::take(code, r)?,
+            28..=39 => healing::take(code, r)?,
             code => Self::Leading(Leading::take(code, r)?),
         })
     }

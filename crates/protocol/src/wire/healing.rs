@@ -44,6 +44,7 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
             out.put_u8(wanted.code());
             out.put_u32_le(to.0);
         }
+        Message::Gone { id } => out.put_slice(&id.encode()),
         _ => {}
     }
 }
@@ -75,6 +76,7 @@ pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
             wanted: Wanted::from_code(r.u8()?)?,
             to: NodeId(r.u32()?),
         }),
+        39 => Some(Message::Gone { id: r.chunk()? }),
         _ => None,
     }
 }

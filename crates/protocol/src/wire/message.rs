@@ -140,6 +140,11 @@ pub enum Message {
         /// Whether it is there from now on.
         here: bool,
     },
+    /// Target to the other members of a chunk's group: the copy here was damaged, and is gone.
+    Gone {
+        /// The chunk.
+        id: ChunkId,
+    },
     /// Target to target: what do you hold of a group's chunks in a range of ids?
     Census(CensusRequest),
     /// Target to target: that.
@@ -520,6 +525,7 @@ impl Message {
             Self::Health { .. } => "health",
             Self::HealthReport { .. } => "health-report",
             Self::Presence { .. } => "presence",
+            Self::Gone { .. } => "gone",
             Self::MapRequest(_) => "map-request",
             Self::MapPart(_) => "map-part",
         }

@@ -6,8 +6,9 @@ use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::Event;
 use protocol::map::ClusterMap;
 use protocol::steward;
-use protocol::target::Bug;
+use protocol::target::{Bug, Setup, Target};
 use protocol::time::Span;
+use protocol::wire::{Head, Message, encode_message};
 
 use super::network::*;
 use super::{configs, payload};
@@ -22,7 +23,11 @@ fn filled(config: &Config, chunks: u64) -> (Cluster, Vec<ChunkId>) {
 
 /// A cluster of targets with a defect, or none, in which this was put.
 fn filled_with(config: &Config, map: ClusterMap, contents: Vec<Bytes>, bug: Option<Bug>) -> (Cluster, Vec<ChunkId>) {
-    let mut cluster = Cluster::with(map, &Config { census_interval: INTERVAL, ..config.clone() }, bug);
+    put_all(Cluster::with(map, &Config { census_interval: INTERVAL, ..config.clone() }, bug), contents)
+}
+
+/// A cluster in which this was put.
+fn put_all(mut cluster: Cluster, contents: Vec<Bytes>) -> (Cluster, Vec<ChunkId>) {
     // The first wake of each.
     for target in cluster.map.targets().map(|target| target.id).collect::<Vec<_>>() {
         cluster.handle(target, None);
@@ -66,6 +71,39 @@ fn a_disk_that_comes_back_empty_is_filled_again_with_every_transport() {
         cluster.run_for(INTERVAL.times(8));
         assert!(copies(&cluster).iter().all(|copies| *copies == 3), "{config:?}: {:?}", copies(&cluster));
         assert_eq!((at_risk(&cluster), is_whole(&cluster)), (0, true), "{config:?}");
+    }
+}
+
+/// Nobody waits for the next sweep where copies are known to be gone, or a target may have another disk.
+#[test]
+fn what_is_known_to_be_gone_is_made_at_once() {
+    let (long, soon) = (Span::from_secs(300), Span::from_secs(2));
+    let config = Config { scrub_interval: Span::ZERO, census_interval: long, ..Config::default() };
+    for is_damaged in [true, false] {
+        let contents = (0..200).map(|n| payload(n, 100 + n as usize));
+        let (mut cluster, ids) = put_all(Cluster::of(map(18, 3), &config), contents.collect());
+        cluster.run_for(soon);
+        let lacking = |cluster: &Cluster| ids.iter().filter(|id| cluster.holders(id).len() < 3).count();
+        let lost = cluster.disks[&NodeId(4)].len();
+        assert!(lost > 10 && lacking(&cluster) == 0, "{lost}");
+        if is_damaged {
+            // The disk finds that all that it has is damaged, when it is told to look.
+            let head = Head { cluster: cluster.map.cluster, epoch: cluster.map.epoch, from: INITIATOR };
+            let suspect = encode_message(head, &Message::Suspect { id: ids[0] });
+            cluster.push(Span::ZERO, NodeId(4), Item::Datagram(suspect));
+        } else {
+            cluster.disks.get_mut(&NodeId(4)).expect("it is there").clear();
+            let (id, map) = (NodeId(4), cluster.map.clone());
+            let setup = Setup { id, map, free: 1 << 30, chunks: 0, seed: 99, bug: None };
+            cluster.targets.insert(id, Target::new(setup, config.clone()));
+            cluster.tell(NodeId(4), protocol::target::Request::Presence { here: true });
+        }
+        cluster.run_for(Span::from_micros(20));
+        assert_eq!(lacking(&cluster), lost);
+        cluster.run_for(soon);
+        assert_eq!(lacking(&cluster), 0, "{is_damaged}");
+        // Of each all other members of its group hear.
+        assert_eq!(cluster.sent.get("gone").copied().unwrap_or(0) > lost, is_damaged);
     }
 }
 

@@ -49,7 +49,8 @@ impl World<'_> {
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        let written = |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
+        let written =
+            |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
             let is_good = match self.nodes.get(node).map(|node| &node.machine) {
                 Some(NodeMachine::Target(..)) => self.holds(*node, &id).is_some(),
