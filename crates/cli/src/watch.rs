@@ -94,19 +94,13 @@ impl Watch {
 
     /// How the cluster is by these reports, with the rate of the last moments.
     pub(crate) fn health(&self, map: &ClusterMap, reports: &[(NodeId, HealthReport)], is_silent: bool) -> HealthInfo {
-        let mut health = summary(map.epoch, map.group_ids(), reports, is_silent);
-        let [chunks, bytes] = self.seen().rates();
-        health.restored_chunks_per_second = chunks;
-        health.restored_bytes_per_second = bytes;
-        let open = health.at_risk + health.strayed;
-        health.seconds_left = (open > 0 && chunks > 0.0).then(|| (open as f64 / chunks).ceil() as u64);
-        health
+        self.seen().with_rates(summary(map.epoch, map.group_ids(), reports, is_silent))
     }
 
     /// How the cluster was when it was looked at last, and how many targets were silent.
     pub(crate) fn last(&self) -> Option<(HealthInfo, u64)> {
         let seen = self.seen();
-        Some((seen.last.clone()?, seen.silent.len() as u64))
+        Some((seen.with_rates(seen.last.clone()?), seen.silent.len() as u64))
     }
 
     /// Who is down.
@@ -180,6 +174,16 @@ impl Seen {
             self.note(held);
         }
         self.down = down;
+    }
+
+    /// The same, with the rate of the last moments, and how long the rest takes at that.
+    fn with_rates(&self, mut health: HealthInfo) -> HealthInfo {
+        let [chunks, bytes] = self.rates();
+        health.restored_chunks_per_second = chunks;
+        health.restored_bytes_per_second = bytes;
+        let open = health.at_risk + health.strayed;
+        health.seconds_left = (open > 0 && chunks > 0.0).then(|| (open as f64 / chunks).ceil() as u64);
+        health
     }
 
     /// Chunks and bytes made in a second. The time before anything was made says nothing of how fast that is.

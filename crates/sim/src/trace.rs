@@ -11,7 +11,7 @@ use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
 use protocol::machine::IgnoredReason;
 use protocol::target;
-use protocol::wire::{Ack, Answer, DataHeader, Direction, Fill, Leading, Message, decode_message};
+use protocol::wire::{Ack, Answer, DataHeader, Direction, Fill, Leading, Message, Usage, decode_message};
 
 use store::backend::Spot;
 
@@ -233,13 +233,9 @@ fn message(message: &Message) -> String {
         Message::Presence { here } => format!("presence: {here}"),
         Message::Gone { id } => format!("gone: the copy of {id:?} was damaged"),
         Message::HealthReport { txn, .. } => format!("health of {}", number(*txn)),
-        Message::Used { txn, usage } => format!(
-            "used for {}: {} bytes live, {} dead, {} reclaimed",
-            number(*txn),
-            usage.live,
-            usage.dead,
-            usage.reclaimed
-        ),
+        Message::Used { txn, usage: Usage { live, dead, reclaimed, .. } } => {
+            format!("used for {}: {live} bytes live, {dead} dead, {reclaimed} reclaimed", number(*txn))
+        }
         Message::Pong { txn, free, chunks } => format!("pong to {}: {free} bytes free, {chunks} chunks", number(*txn)),
         Message::Leading(message) => leading(message),
         Message::MapRequest(r) => format!("asks for {} parts of a newer map from byte {} on", r.parts, r.offset),

@@ -63,8 +63,24 @@ impl Collector for Data {
         gauge("unknown_groups", "Groups of which nobody says whether chunks lack copies", health.unknown_groups)?;
         gauge("restoring_chunks", "Chunks that are being put again", health.restoring)?;
         gauge("moving_chunks", "Chunks that are being put on emptier targets", health.moving)?;
+        gauge("restored_chunks", "Chunks put again since targets were started", health.restored_chunks)?;
+        gauge("restored_bytes", "Bytes put again since targets were started", health.restored_bytes)?;
+        let rate = health.restored_bytes_per_second as u64;
+        gauge("restored_bytes_per_second", "Bytes put again in a second, lately", rate)?;
+        if let Some(seconds) = health.seconds_left {
+            gauge("seconds_left", "How long it takes at that rate until no chunk lacks copies", seconds)?;
+        }
+        gauge("moved_chunks", "Chunks put on emptier targets since targets were started", health.moved_chunks)?;
+        gauge("moved_bytes", "Bytes put on emptier targets since targets were started", health.moved_bytes)?;
         gauge("whole", "1 when every chunk is known to have all its copies", health.whole.into())?;
-        gauge("silent_targets", "Targets that do not answer", silent)
+        gauge("silent_targets", "Targets that do not answer", silent)?;
+        let down = self.0.down();
+        gauge("down_targets", "Targets that are down, as others say, too", down.targets.len() as u64)?;
+        gauge(
+            "take_out_held",
+            "1 while who is down stays in the map until a person decides",
+            down.held.is_some().into(),
+        )
     }
 }
 

@@ -61,7 +61,9 @@ fn of_many_operators_one_wins(place: &Path, config: &str, catalog: &[&str]) {
     let winners: Vec<usize> = (0..OPERATORS).filter(|n| outcomes[*n].is_ok()).collect();
     let [winner] = winners[..] else { panic!("{winners:?} won") };
     for error in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
-        assert!(error.contains("was changed meanwhile: nothing is written; plan again"), "{error}");
+        // The last of them may hear from targets that a newer map is in use before it looks.
+        let is_told = ["was changed meanwhile: nothing is written", "is not the newest, as others use"];
+        assert!(is_told.iter().any(|why| error.contains(why)) && error.contains("plan again"), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
     let after = shown(config, catalog).unwrap();

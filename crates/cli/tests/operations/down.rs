@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::common::{Cluster, content, happened};
+use crate::metrics::scrape_gateway;
 use serde_json::Value;
 
 #[test]
@@ -39,6 +40,11 @@ fn a_target_that_is_lost_for_good_goes_and_its_copies_are_made_again() {
     let why = held["down"]["held"].as_str().unwrap();
     assert!(why.contains("2 failure domains fell silent together"), "{why}");
     assert_eq!(held["epoch"], 2);
+    let gauges = scrape_gateway(&place.path().join("data"));
+    let gauge = |name: &str| gauges[&format!("reservoir_gateway_{name}")];
+    assert_eq!((gauge("take_out_held"), gauge("down_targets"), gauge("silent_targets")), (1.0, 2.0, 2.0));
+    assert_eq!((gauge("whole"), gauge("restored_chunks")), (0.0, held["restored_chunks"].as_f64().unwrap()));
+    assert!(gauge("at_risk_chunks") > 0.0, "{gauges:?}");
     cluster.run(&["get", "file", "-o", back.to_str().unwrap()]);
     assert!(fs::read(&back).unwrap() == bytes);
     cluster.run(&["cluster", "remove", "5"]);

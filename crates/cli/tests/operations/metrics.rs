@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use crate::common::{Cluster, content};
 
@@ -13,6 +14,12 @@ fn scrape(address: &str) -> BTreeMap<String, f64> {
     assert!(text.ends_with("# EOF\n"), "{text}");
     let series = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
     series.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+}
+
+/// Those of the gateway of the cluster in a directory.
+pub(crate) fn scrape_gateway(data: &Path) -> BTreeMap<String, f64> {
+    let settings = fs::read_to_string(data.join("gateway.toml")).unwrap();
+    scrape(settings.split('"').nth(1).unwrap())
 }
 
 /// The sum of a series over all targets; `labels` follow the target's.
@@ -64,8 +71,7 @@ fn counters_of_targets_and_gateway_move_with_puts_and_gets() {
     assert_eq!(sum(&after, "corrupt_copies_total", ""), 0.0);
     assert_eq!(sum(&after, "dropped_total", "reason=\"forged\""), 0.0);
     assert_eq!(sum(&after, "map_epoch", ""), 9.0);
-    let gateway = fs::read_to_string(data.join("gateway.toml")).unwrap();
-    let gateway = scrape(gateway.split('"').nth(1).unwrap());
+    let gateway = scrape_gateway(&data);
     let of = |name: &str| gateway[&format!("reservoir_{name}")];
     assert!(of("gateway_s3_working") == 0.0);
     assert!(of("initiator_puts_total{outcome=\"done\"}") == 7.0 && of("initiator_put_rounds_total") >= 7.0);
