@@ -188,6 +188,9 @@ pub(crate) struct Status {
     pub(crate) epoch: u32,
     /// The epoch of a newer map that others use, and that this gateway's file does not have.
     pub(crate) newer_epoch: Option<u32>,
+    /// Whether copies stay where they are for now.
+    #[serde(default)]
+    pub(crate) moves_paused: bool,
     /// Copies of each chunk.
     pub(crate) copies: u8,
     /// Copies that are enough for a put while no more failure domains are alive.

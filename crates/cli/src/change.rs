@@ -113,6 +113,15 @@ pub(crate) fn without_previous(present: &ClusterConfig) -> anyhow::Result<Cluste
     readable(ClusterConfig { epoch, settled, previous: None, ..present.clone() }, present)
 }
 
+/// The map that follows the present one, by which copies move, or stay where they are. `None` where it is so.
+pub(crate) fn with_moves_paused(present: &ClusterConfig, paused: bool) -> anyhow::Result<Option<ClusterConfig>> {
+    if present.moves_paused == paused {
+        return Ok(None);
+    }
+    let epoch = present.epoch.saturating_add(1);
+    readable(ClusterConfig { epoch, moves_paused: paused, ..present.clone() }, present).map(Some)
+}
+
 /// What nobody could read must not become the newest.
 fn readable(next: ClusterConfig, present: &ClusterConfig) -> anyhow::Result<ClusterConfig> {
     let text = toml::to_string(&next).context("the next cluster map cannot be written")?;

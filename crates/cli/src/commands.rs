@@ -55,6 +55,8 @@ fn cluster(command: ClusterCommand) -> anyhow::Result<()> {
     let none = PlanArgs::default;
     let args = match command {
         ClusterCommand::Show(args) => return plan::show(&args),
+        ClusterCommand::Pause(args) => return plan::pause(&args, true),
+        ClusterCommand::Resume(args) => return plan::pause(&args, false),
         ClusterCommand::Plan(args) => args,
         ClusterCommand::Add { file, change } => change.plan(PlanArgs { add: Some(file), ..none() }),
         ClusterCommand::Drain { targets, change } => change.plan(PlanArgs { drain: targets, ..none() }),
@@ -124,6 +126,9 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
             "levelling: {} chunks are being put on emptier targets, after {chunks} with {bytes}",
             health.moving
         ))?;
+    }
+    if status.moves_paused {
+        line("copies stay where they are: `reservoir cluster resume` lets them move again")?;
     }
     status.down.texts().try_for_each(|text| line(&text))?;
     status.down.held.iter().try_for_each(|held| line(held))?;

@@ -351,6 +351,8 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         fewest_copies: None,
         out_after_seconds: Some(shape.out_after.unwrap_or(OUT_AFTER)),
         maintenance_floor: None,
+        moves_paused: false,
+        restart_within_seconds: None,
         group_cells: 3,
         // Two leaders that share members refuse each other's windows.
         overlap: transport.selection != Selection::Leader,

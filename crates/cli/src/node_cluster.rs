@@ -206,6 +206,7 @@ impl Cluster for NodeCluster {
             cluster: config.cluster,
             epoch: config.epoch,
             newer_epoch: self.client.newer_map(),
+            moves_paused: config.moves_paused,
             copies: config.copies,
             transport: self.transport.to_string(),
             multicast: self.client.multicast(),

@@ -266,6 +266,27 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<()> {
     ))
 }
 
+/// Runs `reservoir cluster pause` and `resume`.
+pub(crate) fn pause(args: &ShowArgs, paused: bool) -> anyhow::Result<()> {
+    let authority = authority::of_operator(&args.table.config, args.catalog.url.as_deref())?;
+    let decided = authority::decide(&*authority, 3, |present| change::with_moves_paused(present, paused))?;
+    ensure!(
+        decided != Decided::Outrun,
+        "the cluster map was changed by others meanwhile: nothing is written; do it again"
+    );
+    let epoch = authority.newest()?.epoch;
+    if args.table.json {
+        return json(&serde_json::json!({ "epoch": epoch, "moves_paused": paused }));
+    }
+    let how = match (paused, decided) {
+        (true, Decided::Nothing) => "copies stay where they are already",
+        (true, _) => "copies stay where they are until `reservoir cluster resume`; what is lost is made again",
+        (false, Decided::Nothing) => "copies move already",
+        (false, _) => "copies move again",
+    };
+    line(&format!("epoch {epoch}: {how}"))
+}
+
 /// What is asked for.
 fn asked_for(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<Change> {
     let mut add = vec![];

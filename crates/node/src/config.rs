@@ -52,9 +52,15 @@ pub struct ClusterConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_after_seconds: Option<u32>,
     /// What is kept for maintenance of the time of each disk and port, in percent, whatever clients do; it has what they leave besides.
-    /// (10)
+    /// (2)
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance_floor: Option<u8>,
+    /// Whether copies stay where they are for now: none moves to where the map has it, or to an emptier target. (false)
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub moves_paused: bool,
+    /// For how long a target that said that it stops is not taken for down. (120)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_within_seconds: Option<u32>,
     /// Cells in a negotiating group; a cell has as many targets as there are copies, to less than twice as many. It is what the layout
     /// says, once there is one: `reservoir cluster plan` changes both.
     #[serde(default = "three_cells")]

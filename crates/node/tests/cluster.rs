@@ -52,6 +52,8 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         last_id: None,
         out_after_seconds: None,
         maintenance_floor: None,
+        moves_paused: false,
+        restart_within_seconds: None,
         path: dir.join("cluster.toml"),
     }
 }

@@ -47,6 +47,8 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         last_id: None,
         out_after_seconds: None,
         maintenance_floor: None,
+        moves_paused: false,
+        restart_within_seconds: None,
         path: dir.join("cluster.toml"),
     };
     (1..=targets).for_each(|id| make_store(&config, id).unwrap());

@@ -15,6 +15,7 @@ use crate::placement::deal;
 use crate::placement::{Cell, Layout, Placement, fold};
 use crate::redundancy::Redundancy;
 use crate::rng::mix;
+use crate::time::Span;
 
 pub use crate::placement::TargetEntry;
 pub use document::MapDocument;
@@ -42,6 +43,10 @@ pub struct Contents {
     fewest_before: u8,
     /// What is kept for maintenance of the time of each disk and port, in percent.
     maintenance_floor: u8,
+    /// Whether no copy moves that is not needed anywhere else.
+    moves_paused: bool,
+    /// For how long a target that said that it stops is not down.
+    restart_within: Option<Span>,
     /// Every target, by id. What is long is shared with the maps that are made of this one.
     targets: Arc<[TargetEntry]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
@@ -148,6 +153,8 @@ impl ClusterMap {
             min_copies: silence::min_copies_of(copies),
             fewest_before: limits::COPIES as u8,
             maintenance_floor: MAINTENANCE_FLOOR,
+            moves_paused: false,
+            restart_within: None,
             targets: targets.into(),
             moved: Arc::new([]),
             overlap: true,
@@ -206,6 +213,33 @@ impl ClusterMap {
     pub fn with_maintenance_floor(mut self, percent: u8) -> Self {
         self.contents().maintenance_floor = percent.min(100);
         self
+    }
+
+    /// The same, by which copies move to where the map has them, and to emptier targets, or stay for now where they are. What is lost is
+    /// made again in any case.
+    #[must_use]
+    pub fn with_moves_paused(mut self, paused: bool) -> Self {
+        self.contents().moves_paused = paused;
+        self
+    }
+
+    /// The same, by which a target that said that it stops is not down for so long.
+    #[must_use]
+    pub fn with_restart_within(mut self, span: Span) -> Self {
+        self.contents().restart_within = Some(span);
+        self
+    }
+
+    /// For how long a target that said that it stops is not down; `None`: as the configuration of who looks says.
+    #[must_use]
+    pub fn restart_within(&self) -> Option<Span> {
+        self.restart_within
+    }
+
+    /// Whether copies stay where they are for now.
+    #[must_use]
+    pub fn moves_paused(&self) -> bool {
+        self.moves_paused
     }
 
     /// What is kept for maintenance of the time of each disk and port, in percent.

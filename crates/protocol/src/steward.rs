@@ -195,7 +195,7 @@ impl Steward {
 
     pub(crate) fn wake(&mut self, context: &mut Context<'_>) {
         if self.sweep.is_none() && context.now >= self.sweep_at() {
-            let (txn, may) = (self.new_txn(), self.is_calm(context));
+            let (txn, may) = (self.new_txn(), self.is_calm(context) && !context.map.moves_paused());
             self.levelling.begin(context, &self.members, txn, may);
             let txn = self.new_txn();
             self.sweep = Some(Sweep::new(context.now, txn, &self.keepers));
@@ -462,6 +462,11 @@ impl Steward {
         match surplus.filter(|_| context.bug == Some(Bug::LetGoEarly)) {
             Some(surplus) => visit.again = visit.again.min(self.surplus.found(context, id, surplus)),
             None => self.surplus.forget(&id),
+        }
+        // It has enough copies, of which some are where the layout before had them.
+        if at_risk.is_none() && context.map.moves_paused() {
+            self.suspects.remove(&id);
+            return;
         }
         // Those that are silent may have it.
         if goal.would_be_met(silent) && context.bug != Some(Bug::SilentIsEmpty) {

@@ -85,3 +85,18 @@ fn who_answers_nothing_for_three_intervals_is_silent_until_he_answers() {
     tick(&mut target, 4, &[]);
     assert_eq!(target.silent().count(), 0);
 }
+
+#[test]
+fn who_said_that_he_stops_is_not_silent_for_as_long_as_a_restart_may_take() {
+    for (map, within) in [(map(9, 1), 120), (map(9, 1).with_restart_within(Span::from_secs(20)), 20)] {
+        let mut target = target(1, &map);
+        tick(&mut target, 0, &[]);
+        let gone: Vec<NodeId> = target.watched().take(1).collect();
+        let stops = from(gone[0], &Message::Presence { here: false });
+        hear(&mut target, Instant::ZERO, common::arriving(stops));
+        (1..within).for_each(|second| tick(&mut target, second, &gone));
+        assert_eq!(target.silent().count(), 0, "{within}");
+        tick(&mut target, within, &gone);
+        assert_eq!(target.silent().map(|(id, _)| id).collect::<Vec<_>>(), gone, "{within}");
+    }
+}

@@ -70,9 +70,13 @@ pub(crate) enum ClusterCommand {
         #[command(flatten)]
         change: ChangeArgs,
     },
+    /// Let copies stay where they are for now: none moves to where the map has it, or to an emptier target. What is lost is made again.
+    Pause(ShowArgs),
+    /// Let copies move again.
+    Resume(ShowArgs),
 }
 
-/// Settings of `cluster show`.
+/// Settings of `cluster show`, `pause` and `resume`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ShowArgs {
     /// Where gateways decide maps that share a catalog.

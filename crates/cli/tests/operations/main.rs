@@ -19,6 +19,7 @@ mod join;
 mod kills;
 mod level;
 mod metrics;
+mod moves;
 mod operator;
 mod plan;
 mod reload;

@@ -8,6 +8,7 @@ use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::placement::{Cell, Layout, Placement, Shares};
 use protocol::planner::{self, Plan, Wish};
 use protocol::redundancy::Redundancy;
+use protocol::time::Span;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterConfig, ConfigError, parse_size};
@@ -111,6 +112,11 @@ impl ClusterConfig {
         });
         let map = map.with_previous(previous.transpose()?);
         let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
+        let map = map.with_moves_paused(self.moves_paused);
+        let map = match self.restart_within_seconds {
+            Some(seconds) => map.with_restart_within(Span::from_secs(seconds.into())),
+            None => map,
+        };
         self.with_floor(self.with_few_copies(map)?)
     }
 

@@ -94,8 +94,8 @@ impl Watch {
 impl Target {
     /// Who is silent as far as this target knows, and since when. Not who said a moment ago that it stops: it is being started again.
     pub fn silent(&self) -> impl Iterator<Item = (NodeId, Instant)> {
-        let restarts =
-            |id: &NodeId| self.left().any(|(left, at)| left == *id && self.now.since(at) < self.config.restart_within);
+        let within = self.setup.map.restart_within().unwrap_or(self.config.restart_within);
+        let restarts = move |id: &NodeId| self.left().any(|(left, at)| left == *id && self.now.since(at) < within);
         let silent = self.watch.watched.iter().filter(move |(id, watched)| watched.missed >= MISSED && !restarts(id));
         silent.map(|(id, watched)| (*id, watched.since))
     }

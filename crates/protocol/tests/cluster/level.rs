@@ -114,6 +114,19 @@ fn a_target_that_is_added_gets_its_share_and_no_more_moves() {
     }
 }
 
+/// While copies are to stay where they are none moves, and what is lost is made again all the same.
+#[test]
+fn nothing_moves_while_that_is_paused() {
+    let paused = map(10, 3).with_moves_paused(true);
+    let (mut cluster, ids) = filled(paused, 3_000, |id| id.0 != 10);
+    run(&mut cluster, 20);
+    assert_eq!((moves(&cluster), cluster.written, chunks_of(&cluster, 10)), (0, 0, 0));
+    let (lost, _) = cluster.disks.get_mut(&NodeId(4)).expect("it is there").pop_first().expect("it has some");
+    run(&mut cluster, 6);
+    assert_eq!((cluster.holders(&lost).len(), moves(&cluster), cluster.written), (3, 0, 1));
+    assert_right(&cluster, &ids);
+}
+
 /// Sweeps are so seldom here that a steward which remembered moves for as long as patience lasts alone would let the new copy go, as
 /// hashing prefers all others, and move the chunk again.
 #[test]
