@@ -153,6 +153,22 @@ impl Steward {
         }
     }
 
+    /// The steward of the same group by a newer map, to which this one hands on what it knows to be whole, if the group is as it was.
+    pub(crate) fn by_newer_map(mut self, newer: &ClusterMap, older: &ClusterMap, now: Instant) -> Self {
+        let mut next = Self::new(self.group, newer, self.txns.next_u64(), now);
+        let alike = next.members == self.members
+            && next.keepers == self.keepers
+            && newer.redundancy() == older.redundancy()
+            && self.keepers.iter().all(|keeper| newer.domain(*keeper) == older.domain(*keeper));
+        if alike {
+            // Of what lacks copies the map may say something else now.
+            let parts = self.settled.values_mut().flat_map(|parts| parts.iter_mut());
+            parts.filter(|part| part.lacks.is_some()).for_each(|part| *part = Settled::NOTHING);
+            (next.settled, next.salt) = (self.settled, self.salt);
+        }
+        next
+    }
+
     pub(crate) const fn group(&self) -> GroupId {
         self.group
     }

@@ -5,6 +5,7 @@ use crate::census::Holding;
 use crate::config::Config;
 use crate::health::Health;
 use crate::id::{ChunkId, Epoch, GroupId};
+use crate::map::ClusterMap;
 use crate::rng::mix;
 use crate::steward::{Context, Steward};
 use crate::time::{Instant, Span};
@@ -13,8 +14,8 @@ use crate::wire::{Ack, CensusRequest, Fill};
 /// The stewards of this target's groups, as far as it is one or waits to become one.
 #[derive(Debug, Default)]
 pub(super) struct Census {
-    /// By which map the groups are known; none yet.
-    epoch: Option<Epoch>,
+    /// The map by which the groups are known; none yet.
+    map: Option<ClusterMap>,
     groups: Vec<Stewardship>,
 }
 
@@ -53,7 +54,7 @@ impl Census {
         }
         let next = self.groups.iter().map(|group| group.next_deadline(config)).min();
         // The groups are looked up by the first wake.
-        Some(if self.epoch.is_none() { Instant::ZERO } else { next? })
+        Some(if self.map.is_none() { Instant::ZERO } else { next? })
     }
 }
 
@@ -68,7 +69,7 @@ impl Target {
         if self.config.census_interval == Span::ZERO {
             return;
         }
-        if self.census.epoch != Some(self.setup.map.epoch) {
+        if self.census.map.as_ref().map(|map| map.epoch) != Some(self.setup.map.epoch) {
             self.look_up_groups();
         }
         for nth in 0..self.census.groups.len() {
@@ -87,9 +88,18 @@ impl Target {
     fn look_up_groups(&mut self) {
         let (own, map, now) = (self.setup.id, &self.setup.map, self.now);
         let mine = map.group_ids().filter(|group| map.members(*group).any(|member| member.id == own));
-        let groups =
-            mine.map(|group| Stewardship::new(group, own, map.members(group).map(|member| member.id), now)).collect();
-        self.census = Census { epoch: Some(map.epoch), groups };
+        let groups = mine.map(|group| Stewardship::new(group, own, map.members(group).map(|member| member.id), now));
+        let mut groups: Vec<Stewardship> = groups.collect();
+        // Who is the first in line goes on with what it knows; who stood in for others may be one no more.
+        let before = core::mem::take(&mut self.census);
+        if let Some(older) = &before.map {
+            for steward in before.groups.into_iter().filter_map(|group| group.steward) {
+                if let Some(of) = groups.iter_mut().find(|of| of.group == steward.group() && of.before.is_empty()) {
+                    of.steward = Some(Box::new(steward.by_newer_map(map, older, now)));
+                }
+            }
+        }
+        self.census = Census { map: Some(map.clone()), groups };
     }
 
     fn with_steward<R>(&mut self, nth: usize, act: impl FnOnce(&mut Steward, &mut Context<'_>) -> R) -> Option<R> {

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use protocol::config::Config;
-use protocol::id::{ChunkId, NodeId};
+use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::Event;
 use protocol::map::ClusterMap;
 use protocol::steward;
-use protocol::target::{Bug, Setup, Target};
+use protocol::target::{Bug, Request, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Head, Message, encode_message};
 
@@ -96,7 +96,7 @@ fn what_is_known_to_be_gone_is_made_at_once() {
             let (id, map) = (NodeId(4), cluster.map.clone());
             let setup = Setup { id, map, free: 1 << 30, chunks: 0, seed: 99, bug: None };
             cluster.targets.insert(id, Target::new(setup, config.clone()));
-            cluster.tell(NodeId(4), protocol::target::Request::Presence { here: true });
+            cluster.tell(NodeId(4), Request::Presence { here: true });
         }
         cluster.run_for(Span::from_micros(20));
         assert_eq!(lacking(&cluster), lost);
@@ -174,6 +174,30 @@ fn what_is_whole_is_not_listed_again() {
         (keepers * 7..keepers * 12).contains(&before) && swept <= keepers * 11,
         "{before} questions, then {swept} to {keepers} keepers"
     );
+}
+
+/// A newer map by which a group is as it was makes nobody look through all of it again.
+#[test]
+fn what_is_known_outlasts_a_newer_map() {
+    let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
+    let (mut cluster, ids) = filled(&config, 1_500);
+    cluster.run_for(INTERVAL.times(5));
+    let asked = |cluster: &Cluster| cluster.sent.get("census").copied().unwrap_or(0);
+    let keepers: usize = cluster.map.group_ids().map(|group| cluster.map.keepers(group).len()).sum();
+    let before = asked(&cluster);
+    let targets = cluster.map.targets().cloned().collect();
+    cluster.map = ClusterMap::new(cluster.map.cluster, Epoch(2), 3, 3, targets).expect("a good map");
+    for id in cluster.map.targets().map(|target| target.id).collect::<Vec<_>>() {
+        let map = cluster.map.clone();
+        cluster.tell(id, Request::Map(map));
+    }
+    cluster.run_for(INTERVAL.div(2));
+    let swept = asked(&cluster) - before;
+    assert!(swept <= keepers * 3 / 2 && is_whole(&cluster), "{swept} questions to {keepers} keepers");
+    // What is lost then is found all the same.
+    let lost = core::mem::take(cluster.disks.get_mut(&NodeId(7)).expect("it is there")).len();
+    cluster.run_for(INTERVAL.times(8));
+    assert!(lost > 10 && ids.iter().all(|id| cluster.holders(id).len() == 3));
 }
 
 /// Who counts slowly is asked for each page more than once, and answers as often.
