@@ -71,12 +71,14 @@ impl World<'_> {
 
     /// Whether chunks with too few copies get more.
     fn is_kept_whole(&self) -> bool {
-        self.scenario.config.census_interval > Span::ZERO && self.gateways.is_none() && self.cleaning.is_none()
+        self.scenario.config.census_interval > Span::ZERO && self.gateways.is_none()
     }
 
     /// What is not as it should be, and can be.
     pub(super) fn not_whole(&self) -> Option<String> {
-        self.lacking().or_else(|| self.too_many()).or_else(|| self.not_level())
+        let lacking = self.lacking();
+        // Of what a cleaner condemned, and somebody put again, stewards do not know where else it lies.
+        if self.cleaning.is_some() { lacking } else { lacking.or_else(|| self.too_many()).or_else(|| self.not_level()) }
     }
 
     /// A chunk with too few copies, and why that is no excuse.
