@@ -260,7 +260,7 @@ impl Scenario {
         if self.config.census_interval == Span::ZERO { least } else { least + 2 }
     }
 
-    /// In two thirds of the seeds with plain initiators gateways propose the maps. Where these take out who is down, nothing else
+    /// In two thirds of the seeds with plain initiators, and half as often where there are cleaners, gateways propose the maps. Where these take out who is down, nothing else
     /// is silent for as long, and who is lost for good is not all that has something.
     fn govern(&mut self, joins: bool) {
         let is_cleaned = self.cleaning.is_some() && Rng::new(self.seed).fork(72).chance(1, 2);
