@@ -176,6 +176,24 @@ fn what_is_whole_is_not_listed_again() {
     );
 }
 
+/// Where two are missing, one transmission makes both where the network carries multicast.
+#[test]
+fn two_copies_that_are_missing_are_made_by_one_transmission() {
+    for config in configs() {
+        let (mut cluster, ids) = filled(&Config { scrub_interval: Span::ZERO, ..config.clone() }, 60);
+        cluster.run_for(INTERVAL.times(3));
+        for holder in cluster.holders(&ids[7]).into_iter().take(2) {
+            let _ = cluster.disks.get_mut(&holder).expect("it is there").remove(&ids[7]);
+        }
+        let sent = |cluster: &Cluster| cluster.sent.get("data").copied().unwrap_or(0);
+        let (before, written) = (sent(&cluster), cluster.written);
+        cluster.run_for(INTERVAL.times(4));
+        assert_eq!((cluster.holders(&ids[7]).len(), cluster.written - written), (3, 2), "{config:?}");
+        let most = if config.transport.is_common() && config.multicast { 1 } else { 2 };
+        assert_eq!(sent(&cluster) - before, most, "{config:?}");
+    }
+}
+
 /// A newer map by which a group is as it was makes nobody look through all of it again.
 #[test]
 fn what_is_known_outlasts_a_newer_map() {
