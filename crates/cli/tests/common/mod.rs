@@ -17,6 +17,15 @@ pub(crate) fn happened(status: &serde_json::Value, what: &str) -> bool {
     status["history"].as_array().unwrap().iter().any(|event| event["what"].as_str().unwrap().contains(what))
 }
 
+/// Waits until something is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not in {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
 /// Runs `reservoir` with `args` and waits, but not for ever.
 pub(crate) fn reservoir(args: &[&str]) -> Output {
     let child = command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();

@@ -4,21 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use crate::common::{Cluster, Role, error_of, reservoir};
+use crate::common::{Cluster, Role, error_of, reservoir, wait_until};
 use testkit::Postgres;
 
 /// Operators who ask at once.
 const OPERATORS: usize = 20;
-
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 fn epoch(cluster: &Cluster) -> u64 {
     let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
@@ -99,13 +90,13 @@ fn of_many_operators_one_changes_the_database_and_gateways_follow() {
     let cluster = Cluster::start(&place.path().join("data"), &["--targets", "4", "--gateways", "2", "--catalog", &url]);
     let (config, catalog) = (cluster.config(), ["--catalog", &url]);
     // The first gateway puts the map there that it was made with.
-    wait_for("a map in the database", || shown(&config, &catalog).is_some());
+    wait_until("a map in the database", || shown(&config, &catalog).is_some());
     let first = shown(&config, &catalog).unwrap();
     assert_eq!(first["epoch"], 1);
     let decided = first["decided"].as_str().unwrap();
     assert!(decided.starts_with("in postgres://reservoir@127.0.0.1:") && !decided.contains(Postgres::PASSWORD));
     of_many_operators_one_wins(place.path(), &config, &catalog);
-    wait_for("the gateway uses it", || epoch(&cluster) == 2);
+    wait_until("the gateway uses it", || epoch(&cluster) == 2);
     // An operator elsewhere has the files as they were. All that runs here learns of the change from the database.
     let elsewhere = place.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -117,14 +108,14 @@ fn of_many_operators_one_changes_the_database_and_gateways_follow() {
     let there = there.to_str().unwrap();
     let change = reservoir(&["cluster", "drain", "2", "--stored", "0", "--config", there, catalog[0], catalog[1]]);
     assert!(change.status.success(), "{}", String::from_utf8_lossy(&change.stderr));
-    wait_for("the gateway uses it", || epoch(&cluster) == 3);
+    wait_until("the gateway uses it", || epoch(&cluster) == 3);
     let drained = |config: &str| fs::read_to_string(config).unwrap().contains("epoch = 3\n");
     assert!(drained(there) && drained(&config));
     // A map that was written by hand is put there by a gateway that uses it.
     let text = fs::read_to_string(&config).unwrap();
     fs::write(place.path().join("new"), text.replace("epoch = 3\n", "epoch = 5\n")).unwrap();
     fs::rename(place.path().join("new"), &config).unwrap();
-    wait_for("the database has it", || shown(there, &catalog).is_some_and(|map| map["epoch"] == 5));
+    wait_until("the database has it", || shown(there, &catalog).is_some_and(|map| map["epoch"] == 5));
     // Targets join at both gateways at once, and each gets a map of its own.
     let key = cluster.directory.join("cluster.key").to_str().unwrap().to_owned();
     let http = |file: &str| {
@@ -140,9 +131,9 @@ fn of_many_operators_one_changes_the_database_and_gateways_follow() {
             Role::start(&join)
         })
         .collect();
-    wait_for("all have joined", || shown(there, &catalog).is_some_and(|map| map["epoch"] == 11));
+    wait_until("all have joined", || shown(there, &catalog).is_some_and(|map| map["epoch"] == 11));
     assert_eq!(shown(there, &catalog).unwrap()["targets"].as_array().unwrap().len(), 11);
-    wait_for("the gateway uses the last map", || epoch(&cluster) == 11);
+    wait_until("the gateway uses the last map", || epoch(&cluster) == 11);
     joined.into_iter().for_each(|role| assert!(role.stop()));
     assert!(cluster.stop());
 }
@@ -174,7 +165,7 @@ fn while_the_database_is_away_nothing_is_decided_and_gateways_work_on() {
 
     let cluster = Cluster::start(&data, &["--targets", "3", "--catalog", &url]);
     let (config, catalog) = (cluster.config(), ["--catalog", &url]);
-    wait_for("a map in the database", || shown(&config, &catalog).is_some());
+    wait_until("a map in the database", || shown(&config, &catalog).is_some());
     let before = fs::read_to_string(&config).unwrap();
     server.crash().unwrap();
     let error =
@@ -189,7 +180,7 @@ fn while_the_database_is_away_nothing_is_decided_and_gateways_work_on() {
     assert_eq!((epoch(&cluster), fs::read_to_string(&config).unwrap()), (1, before));
     server.start_again().unwrap();
     let target = Role::start(&join);
-    wait_for("the target joins", || shown(&config, &catalog).is_some_and(|map| map["epoch"] == 2));
-    wait_for("the gateway uses its map", || epoch(&cluster) == 2);
+    wait_until("the target joins", || shown(&config, &catalog).is_some_and(|map| map["epoch"] == 2));
+    wait_until("the gateway uses its map", || epoch(&cluster) == 2);
     assert!(target.stop() && cluster.stop());
 }

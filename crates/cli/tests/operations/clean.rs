@@ -2,24 +2,13 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::client::S3;
-use crate::common::{Cluster, content, signal};
+use crate::common::{Cluster, content, signal, wait_until};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(120);
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// A sum over all targets; `None` while one of them does not say it.
 fn sum(cluster: &Cluster, what: &str) -> Option<u64> {
     let status: Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
@@ -65,16 +54,16 @@ fn what_was_deleted_goes_and_what_is_shared_stays() {
     std::thread::sleep(Duration::from_millis(2_100));
     signal(cluster.children("target")[0], "-KILL");
     let _ = broken.wait();
-    wait_for("the target", || sum(&cluster, "live").is_some());
+    wait_until("the target", || sum(&cluster, "live").is_some());
     let mut copies = 0;
-    wait_for("a finished cleaning", || {
+    wait_until("a finished cleaning", || {
         let output = cluster.try_run(&["clean", "--grace", "2", "--json"], b"");
         copies += serde_json::from_slice::<Value>(&output.stdout).map_or(0, |done| done["copies"].as_u64().unwrap());
         output.status.success() && sum(&cluster, "live").unwrap() < 3 * (7 << 20)
     });
     assert!(sum(&cluster, "live").unwrap() > 3 * (5 << 20), "{copies} copies: more than nothing refers to went");
-    wait_for("compaction", || sum(&cluster, "reclaimed").unwrap() > 3 * (100 << 20));
-    wait_for("disk space", || blocks(&cluster.directory) < disk - (3 * (100 << 20)));
+    wait_until("compaction", || sum(&cluster, "reclaimed").unwrap() > 3 * (100 << 20));
+    wait_until("disk space", || blocks(&cluster.directory) < disk - (3 * (100 << 20)));
 
     assert!(s3.get("bucket", "two").is(200).body == shared);
     assert!(cluster.run(&["get", "file", "--output", "-"]) == file);
@@ -109,13 +98,13 @@ fn a_gateway_cleans_by_itself_and_not_while_a_target_is_silent() {
     s3.put("bucket", "k", &content(2 * MIB, 1)).is(200);
     s3.ask("DELETE", ("bucket", "k"), &[], &[], b"").is(204);
     // Two chunks and the manifest of "k", three copies each, and then what says that it was deleted.
-    wait_for("a clean cluster", || status()["copies"].as_u64() >= Some(4 * 3));
+    wait_until("a clean cluster", || status()["copies"].as_u64() >= Some(4 * 3));
     signal(cluster.children("target")[3], "-KILL");
-    wait_for("a word about it", || status()["problem"].as_str().is_some_and(|why| why.contains("silent")));
+    wait_until("a word about it", || status()["problem"].as_str().is_some_and(|why| why.contains("silent")));
     let before = status()["copies"].clone();
     s3.put("bucket", "k", &content(MIB, 2)).is(200);
     s3.ask("DELETE", ("bucket", "k"), &[], &[], b"").is(204);
     let passes = status()["passes"].as_u64().unwrap();
-    wait_for("three more passes", || status()["passes"].as_u64() >= Some(passes + 3));
+    wait_until("three more passes", || status()["passes"].as_u64() >= Some(passes + 3));
     assert_eq!(status()["copies"], before);
 }

@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use crate::common::{Cluster, content, error_of, make_store, reservoir, signal};
+use crate::common::{Cluster, content, error_of, make_store, reservoir, signal, wait_until};
 
 /// A cluster that was started once; `change` has edited its map.
 fn made(place: &Path, targets: &str, change: impl Fn(String) -> String) -> PathBuf {
@@ -101,7 +100,7 @@ fn a_full_file_system_refuses_puts_and_serves_gets() {
     let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
     assert!(status["targets"][1]["free"].as_u64() < Some(2 << 20), "{status}");
     let log = || fs::read_to_string(data.join("logs/target-2.log")).unwrap();
-    wait_for("a line about it", || log().contains("its file system is full: free space"));
+    wait_until("a line about it", || log().contains("its file system is full: free space"));
     assert!(!log().contains("`capacity`"), "{}", log());
     assert!(cluster.stop());
 }
@@ -121,9 +120,9 @@ fn room_that_others_take_and_leave_is_seen_without_a_put() {
     assert!((60 << 20..100 << 20).contains(&free()), "{}", free());
     let other = directory.join("of-somebody-else");
     fs::write(&other, content(70 << 20, 1)).unwrap();
-    wait_for("less free space", || free() <= 16 << 20);
+    wait_until("less free space", || free() <= 16 << 20);
     fs::remove_file(other).unwrap();
-    wait_for("more free space", || free() > 60 << 20);
+    wait_until("more free space", || free() > 60 << 20);
     assert!(cluster.stop());
 }
 
@@ -210,14 +209,6 @@ fn value(data: &Path, id: usize, name: &str) -> f64 {
     metric(data, id, name).map_or(0.0, |(_, value)| value)
 }
 
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn damage_is_in_the_status_until_it_is_made_good() {
     let place = tempfile::tempdir().unwrap();
@@ -251,17 +242,17 @@ fn damage_is_in_the_status_until_it_is_made_good() {
         file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
     }
     let lost = [None, Some(2), None];
-    wait_for("a scrub of what rotted", || missed(&cluster) == lost);
+    wait_until("a scrub of what rotted", || missed(&cluster) == lost);
     assert_eq!(value(&data, 2, "damaged_chunks"), 2.0);
     signal(cluster.children("target")[1], "-KILL");
-    wait_for("its end", || missed(&cluster) == [None; 3]);
-    wait_for("its restart", || missed(&cluster)[1].is_some());
+    wait_until("its end", || missed(&cluster) == [None; 3]);
+    wait_until("its restart", || missed(&cluster)[1].is_some());
     assert_eq!(missed(&cluster), lost, "it was forgotten");
     let table = String::from_utf8(cluster.run(&["status"])).unwrap();
     let says = |words: &str| table.contains(words);
     assert!(says("damage: at least 2 copies were damaged and dropped") && says("up to 2 chunks"), "{table}");
     others.iter().for_each(|pid| signal(*pid, "-CONT"));
-    wait_for("what the others have", || missed(&cluster) == [Some(0); 3]);
+    wait_until("what the others have", || missed(&cluster) == [Some(0); 3]);
     assert_eq!(value(&data, 2, "damaged_chunks"), 0.0);
     assert!(cluster.stop());
 }
@@ -283,7 +274,7 @@ fn flipped_bytes_are_found_by_the_scrub_named_and_their_space_is_won_back() {
         let at = stored.windows(32).position(|window| window == sample).unwrap();
         file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
     }
-    wait_for("a scrub of all that rotted", || value(&data, 1, "corrupt_copies_total") >= 44.0);
+    wait_until("a scrub of all that rotted", || value(&data, 1, "corrupt_copies_total") >= 44.0);
     let log = fs::read_to_string(data.join("logs/target-1.log")).unwrap();
     let damaged: Vec<&str> = log.lines().filter(|line| line.contains("which was damaged")).collect();
     assert_eq!(damaged.len(), 44, "{log}");
@@ -295,10 +286,10 @@ fn flipped_bytes_are_found_by_the_scrub_named_and_their_space_is_won_back() {
     let chunk = series.split("chunk=\"").nth(1).unwrap().split('"').next().unwrap();
     assert!(series.contains("target=\"1\"") && damaged[43].contains(chunk), "{series} is not in {}", damaged[43]);
     // Others put there again what rotted: all chunks, and the manifests of the object and of its bucket.
-    wait_for("its copies", || value(&data, 1, "chunks") == 50.0);
+    wait_until("its copies", || value(&data, 1, "chunks") == 50.0);
     assert!(cluster.run(&["get", "f", "-o", "-"]) == bytes);
     // With what it has now the segment is full, and can be emptied.
-    wait_for("compaction", || value(&data, 1, "compacted_bytes_total") > 44e6);
+    wait_until("compaction", || value(&data, 1, "compacted_bytes_total") > 44e6);
     assert!(!segment.exists());
     assert!(value(&data, 1, "dead_bytes") < 1e5);
     assert!(cluster.run(&["get", "f", "-o", "-"]) == bytes);

@@ -2,20 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{Cluster, Role, content, error_of, reservoir, signal};
-
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(90);
-
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+use crate::common::{Cluster, Role, content, error_of, reservoir, signal, wait_until};
 
 /// What the gateway says of a target that is up.
 fn up(cluster: &Cluster, id: u32) -> Option<serde_json::Value> {
@@ -66,14 +55,14 @@ fn a_target_joins_takes_chunks_and_starts_again_when_no_gateway_answers() {
     let cluster = Cluster::start(&data, &["--targets", "4"]);
     let joining = Joining::of(&cluster, place.path());
     let fifth = joining.start("disk", &["--domain", "server-5"]);
-    wait_for("joining", || up(&cluster, 5).is_some());
+    wait_until("joining", || up(&cluster, 5).is_some());
     assert_eq!(up(&cluster, 5).unwrap()["domain"], "server-5");
     let old = content(3_000_000, 7);
     assert!(cluster.try_run(&["put", "-", "old"], &old).status.success());
     for n in 0..20 {
         assert!(cluster.try_run(&["put", "-", &format!("f{n}")], &content(90_000, n)).status.success());
     }
-    wait_for("a chunk on it", || up(&cluster, 5).unwrap()["chunks"].as_u64() > Some(0));
+    wait_until("a chunk on it", || up(&cluster, 5).unwrap()["chunks"].as_u64() > Some(0));
     // Both keep the map, with the same words; its directory has the key as well, for its owner alone.
     let disk = place.path().join("disk");
     let map =
@@ -85,7 +74,7 @@ fn a_target_joins_takes_chunks_and_starts_again_when_no_gateway_answers() {
     assert!(cluster.stop());
     let cluster = Cluster::start(&data, &[]);
     assert_eq!(cluster.children("target").len(), 4);
-    wait_for("all five", || up(&cluster, 5).is_some());
+    wait_until("all five", || up(&cluster, 5).is_some());
     assert!(cluster.stop() && fifth.stop());
     // Nobody answers: it starts with what it kept, in each of three ways.
     let (directory, config) = (joining.directory("disk"), disk.join("cluster.toml"));
@@ -104,7 +93,7 @@ fn a_target_joins_takes_chunks_and_starts_again_when_no_gateway_answers() {
         alone = Some(role);
     }
     let cluster = Cluster::start(&data, &[]);
-    wait_for("the one that started alone", || up(&cluster, 5).is_some());
+    wait_until("the one that started alone", || up(&cluster, 5).is_some());
     assert_eq!(cluster.run(&["get", "old", "-o", "-"]), old);
     drop(alone);
     assert!(cluster.stop());
@@ -170,7 +159,7 @@ fn a_disk_that_is_not_mounted_does_not_join_as_another_one() {
     let cluster = Cluster::start(&data, &["--targets", "3"]);
     let joining = Joining::of(&cluster, place.path());
     let fourth = joining.start("disk", &[]);
-    wait_for("joining", || up(&cluster, 4).is_some());
+    wait_until("joining", || up(&cluster, 4).is_some());
     assert!(fourth.stop());
     let (disk, elsewhere) = (place.path().join("disk"), place.path().join("elsewhere"));
     fs::rename(&disk, &elsewhere).unwrap();
@@ -186,14 +175,14 @@ fn a_disk_that_is_not_mounted_does_not_join_as_another_one() {
     let address = entry.lines().find_map(|line| line.strip_prefix("address = ")).unwrap();
     fs::write(disk.join("join.toml"), format!("listen = {address}\n")).unwrap();
     let again = joining.start("disk", &[]);
-    wait_for("joining again", || up(&cluster, 4).is_some());
+    wait_until("joining again", || up(&cluster, 4).is_some());
     assert_eq!(cluster.status()["targets"].as_array().unwrap().len(), 4);
     assert!(!disk.join("join.toml").exists());
     assert!(again.stop());
     // The disk is lost: an empty one takes its place, with another id.
     fs::remove_dir_all(&disk).unwrap();
     let replacement = joining.start("disk", &["--replace", "4"]);
-    wait_for("the replacement", || up(&cluster, 5).is_some());
+    wait_until("the replacement", || up(&cluster, 5).is_some());
     let map = fs::read_to_string(cluster.config()).unwrap();
     assert!(!map.contains("\nid = 4\n") && map.contains("\nid = 5\n"), "{map}");
     assert!(replacement.stop());
@@ -203,7 +192,7 @@ fn a_disk_that_is_not_mounted_does_not_join_as_another_one() {
     fs::remove_dir_all(&disk).unwrap();
     assert!(joining.refused("disk", &["--id", "5"]).contains("target 5 may have been in the map before"));
     let next = joining.start("disk", &[]);
-    wait_for("the next one", || up(&cluster, 6).is_some());
+    wait_until("the next one", || up(&cluster, 6).is_some());
     assert!(next.stop() && cluster.stop());
 }
 
@@ -216,7 +205,7 @@ fn a_died_disk_is_replaced_by_one_that_has_room_for_its_data() {
     let joining = Joining::of(&cluster, place.path());
     let large = content(160_000_000, 3);
     assert!(cluster.try_run(&["put", "-", "large"], &large).status.success());
-    wait_for("all copies", || cluster.status()["whole"] == true);
+    wait_until("all copies", || cluster.status()["whole"] == true);
     let before = fs::read_to_string(cluster.config()).unwrap();
     let small = joining.refused("disk", &["--replace", "2", "--capacity", "64MiB"]);
     assert!(
@@ -239,12 +228,12 @@ fn a_died_disk_is_replaced_by_one_that_has_room_for_its_data() {
     let second = cluster.children("target")[1];
     signal(second, "-KILL");
     fs::remove_dir_all(data.join("targets/2")).unwrap();
-    wait_for("its silence", || up(&cluster, 2).is_none());
+    wait_until("its silence", || up(&cluster, 2).is_none());
     let fifth = joining.start("disk", &["--replace", "2"]);
-    wait_for("the other in its place", || up(&cluster, 5).is_some());
+    wait_until("the other in its place", || up(&cluster, 5).is_some());
     // It is of the same server, so it is in the domain that this had.
     assert_eq!(up(&cluster, 5).unwrap()["domain"], "disk-002");
-    wait_for("all copies again", || cluster.status()["whole"] == true);
+    wait_until("all copies again", || cluster.status()["whole"] == true);
     assert!(up(&cluster, 5).unwrap()["chunks"].as_u64() > Some(20));
     assert!(cluster.run(&["get", "large", "-o", "-"]) == large);
     assert!(fifth.stop() && cluster.stop());
@@ -259,7 +248,7 @@ fn many_targets_join_at_once() {
     let joining = Joining::of(&cluster, place.path());
     let names: Vec<String> = (0..6).map(|n| format!("disk-{n}")).collect();
     let roles: Vec<Role> = names.iter().map(|name| joining.start(name, &["--domain", name])).collect();
-    wait_for("all of them", || (4..10).all(|id| up(&cluster, id).is_some()));
+    wait_until("all of them", || (4..10).all(|id| up(&cluster, id).is_some()));
     let shown: serde_json::Value = serde_json::from_slice(&cluster.run(&["cluster", "show", "--json"])).unwrap();
     assert_eq!((&shown["epoch"], shown["targets"].as_array().unwrap().len()), (&7.into(), 9), "one a map");
     assert!(shown["decided"].as_str().unwrap().ends_with("cluster.toml"), "{shown}");

@@ -5,18 +5,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{Cluster, Role, error_of, reservoir, signal};
+use crate::common::{Cluster, Role, error_of, reservoir, signal, wait_until};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 fn up(place: &Path) -> Cluster {
     let data = place.join("data");

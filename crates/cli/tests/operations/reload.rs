@@ -3,9 +3,8 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use crate::common::{Cluster, Role, content, make_store, signal};
+use crate::common::{Cluster, Role, content, make_store, signal, wait_until};
 
 /// A tenth target at the end of the map and in its first cell, and a higher epoch.
 fn grown(map: &str) -> String {
@@ -28,14 +27,6 @@ fn epochs(cluster: &Cluster) -> Vec<String> {
         line.rsplit(' ').next().unwrap().to_owned()
     };
     pages.map(epoch).collect()
-}
-
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Files are put and read without a pause while `work` changes the cluster; none may fail.
@@ -75,9 +66,9 @@ fn cluster_grows(more: &[&str], notify: bool) {
         if notify {
             signal(cluster.children("target")[0], "-HUP");
         }
-        wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "2"));
-        wait_for("a reload of the gateway", || cluster.status()["epoch"] == 2);
-        wait_for("a copy on the new target", || cluster.status()["targets"][9]["chunks"].as_u64() > Some(0));
+        wait_until("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "2"));
+        wait_until("a reload of the gateway", || cluster.status()["epoch"] == 2);
+        wait_until("a copy on the new target", || cluster.status()["targets"][9]["chunks"].as_u64() > Some(0));
     });
     let status = cluster.status();
     assert_eq!(status["targets"].as_array().unwrap().len(), 10);
@@ -111,7 +102,7 @@ fn a_gateway_has_the_newer_map_sent_by_the_targets() {
     signal(gateway, "-STOP");
     cluster.change_map(|map| map.replace("epoch = 1", "epoch = 7").replace(&old, &new));
     cluster.children("target").iter().for_each(|pid| signal(*pid, "-HUP"));
-    wait_for("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "7"));
+    wait_until("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "7"));
     // A machine that was left out, and on which nothing can be put beside the map.
     let kept = format!("{}.1", cluster.config());
     let _ = fs::remove_file(&kept);
@@ -120,7 +111,7 @@ fn a_gateway_has_the_newer_map_sent_by_the_targets() {
     let moved_key = key.replace("cluster.key", "./cluster.key");
     cluster.change_map(|_| map.replace(&key, &moved_key));
     signal(gateway, "-CONT");
-    wait_for("a word of the newer map", || cluster.status()["newer_epoch"] == 7);
+    wait_until("a word of the newer map", || cluster.status()["newer_epoch"] == 7);
     let printed = String::from_utf8(cluster.run(&["status"])).unwrap();
     assert!(
         printed.contains("others use a newer cluster map, of epoch 7, and this gateway cannot take it"),
@@ -181,7 +172,7 @@ fn a_map_that_is_worse_is_not_taken() {
     for (what, text, message) in bad {
         cluster.change_map(|_| text.clone());
         signal(cluster.children("target")[0], "-HUP");
-        wait_for(what, || log().contains(message));
+        wait_until(what, || log().contains(message));
     }
     assert!(cluster.try_run(&["put", "-", "f"], b"still here").status.success());
     assert_eq!(epochs(&cluster), ["1"; 4]);
