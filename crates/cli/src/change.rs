@@ -145,7 +145,9 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
     let goes = |id: u32| change.remove.contains(&id) || change.replace.iter().any(|(old, _)| *old == id);
     wished.targets.retain(|target| !goes(target.id));
     for target in &mut wished.targets {
-        target.drain = change.drain.contains(&target.id) || target.drain && !change.restore.contains(&target.id);
+        // Who takes another's place takes chunks again.
+        let returns = change.restore.contains(&target.id) || change.replace.iter().any(|(_, new)| *new == target.id);
+        target.drain = change.drain.contains(&target.id) || target.drain && !returns;
         if let Some((_, size)) = change.capacity.iter().find(|(id, _)| *id == target.id) {
             target.capacity.clone_from(size);
             present.capacity(target).with_context(|| format!("--capacity {}={size}", target.id))?;
@@ -183,7 +185,7 @@ fn places(
         );
         ensure!(
             takes_chunks(wished, *new),
-            "{what}: target {new} would take no chunks: add it with --add FILE, or with --restore {new} if it is drained"
+            "{what}: target {new} is not in the map, or is to be drained: add it with --add FILE"
         );
         let once = places.insert(NodeId(*old), NodeId(*new)).is_none() && replacements.insert(*new);
         ensure!(

@@ -43,7 +43,7 @@ pub struct Contents {
     fewest_before: u8,
     /// What is kept for maintenance of the time of each disk and port, in percent.
     maintenance_floor: u8,
-    /// Whether no copy moves that is not needed anywhere else.
+    /// Whether copies stay where they are for now.
     moves_paused: bool,
     /// For how long a target that said that it stops is not down.
     restart_within: Option<Span>,

@@ -81,6 +81,12 @@ fn what_moves_is_stopped_goes_on_and_is_cancelled() {
     change(&cluster, &["weight", small]);
     let back = change(&cluster, &["weight", large]);
     wait_until_whole(&cluster, &back["epoch"]);
+    let drained = change(&cluster, &["drain", "6"]);
+    wait_until_whole(&cluster, &drained["epoch"]);
+    // Who was drained has taken another's place at once.
+    let replaced = change(&cluster, &["replace", "5", "6", "--forget-previous"]);
+    let whole = wait_until_whole(&cluster, &replaced["epoch"]);
+    assert_eq!((target(&whole, 6)["drained"].as_bool(), whole["targets"].as_array().unwrap().len()), (Some(false), 5));
     would_come_and_go(&cluster, place.path());
     assert!(cluster.stop());
 }
@@ -91,7 +97,7 @@ fn would_come_and_go(cluster: &Cluster, place: &Path) {
     let entry = "[[target]]\nid = 7\ndomain = \"seventh\"\naddress = \"127.0.0.1:20999\"\ndata = \"targets/7\"\ncapacity = \"1GiB\"\n";
     fs::write(&file, entry).unwrap();
     let file = file.to_str().unwrap();
-    for words in [&["add", file][..], &["replace", "6", "7", "--add", file]] {
+    for words in [&["add", file][..], &["replace", "4", "7", "--add", file]] {
         let plan = change(cluster, &[words, &["--dry-run"]].concat());
         assert_eq!((plan["epoch"].as_u64(), &plan["written"]), (Some(epoch + 1), &false.into()), "{plan}");
         assert!(plan["moved_bytes"].as_u64() > Some(0), "{plan}");

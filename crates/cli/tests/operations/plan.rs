@@ -248,7 +248,7 @@ fn a_target_replaces_another_in_its_place() {
     };
     refused(&["--replace", "77=13"], "there is no target 77");
     refused(&["--replace", "7=5"], "target 5 has a place already");
-    refused(&["--replace", "7=14"], "target 14 would take no chunks: add it with --add FILE");
+    refused(&["--replace", "7=14"], "target 14 is not in the map, or is to be drained: add it with --add FILE");
     refused(
         &["--replace", "7=13", "--replace", "8=13", "--drop-copies"],
         "--replace 8=13: say once what becomes of a target",
