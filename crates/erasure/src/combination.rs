@@ -1,7 +1,5 @@
 //! Fragments that are made from others by adding up planes.
 
-use core::ops::Range;
-
 use crate::BLOCK;
 use crate::field::planes;
 use crate::matrix::Rows;
@@ -83,7 +81,7 @@ impl Combination {
         assert_eq!(outputs.len(), self.outputs, "as many as the combination has");
         for (output, row) in outputs.iter_mut().zip(&self.coefficients) {
             let chosen: [u8; PLANES] = core::array::from_fn(|plane| planes(row[input], plane));
-            let mut rest = Range { start: at, end: at + bytes.len() };
+            let mut rest = at..at + bytes.len();
             // Plane by plane: what of one is among the bytes goes to the same places of others of its block.
             while !rest.is_empty() {
                 let (block, from, within) = (rest.start / BLOCK, rest.start % BLOCK / PLANE, rest.start % PLANE);

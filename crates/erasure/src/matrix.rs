@@ -52,8 +52,7 @@ fn inverted(mut rows: Rows) -> Rows {
         let by = inverse(rows[pivot][pivot]);
         rows[pivot].iter_mut().for_each(|c| *c = mul(*c, by));
         let row = rows[pivot].clone();
-        for (n, other) in rows.iter_mut().enumerate().filter(|(n, _)| *n != pivot) {
-            debug_assert!(n < size, "rows are as many as columns");
+        for (_, other) in rows.iter_mut().enumerate().filter(|(n, _)| *n != pivot) {
             let by = other[pivot];
             other.iter_mut().zip(&row).for_each(|(c, of_pivot)| *c ^= mul(by, *of_pivot));
         }

@@ -107,6 +107,12 @@ impl Config {
         Span::of_transfer(2 * self.quantum as u64 + u64::from(more), rate)
     }
 
+    /// For how long a chunk may have too few copies before they are made: it may just be being put.
+    #[must_use]
+    pub fn settling(&self) -> Span {
+        self.late.times(20)
+    }
+
     /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
     /// many, another that all others were known for long enough, and a target that restarts meanwhile may cost a few.
     pub(crate) fn moved_for(&self) -> Span {

@@ -201,7 +201,7 @@ impl Steward {
 
     /// Whether nothing is known to lack copies. What was seen a moment ago may just be being put, and where much is put there is always some.
     fn is_calm(&self, context: &Context<'_>) -> bool {
-        let is_new = |since: &Instant| context.now.since(*since) < settling(context.config);
+        let is_new = |since: &Instant| context.now.since(*since) < context.config.settling();
         !self.is_open() && self.health.lacks.strayed == 0 && self.suspects.values().all(is_new)
     }
 
@@ -412,7 +412,7 @@ impl Steward {
     fn finish(&mut self, context: &Context<'_>) {
         let Some(sweep) = self.sweep.take() else { return };
         // Who was not suspected again has its copies meanwhile.
-        self.suspects.retain(|_, since| *since >= sweep.began || context.now.since(*since) < settling(context.config));
+        self.suspects.retain(|_, since| *since >= sweep.began || context.now.since(*since) < context.config.settling());
         self.gone.retain(|_, at| *at >= sweep.began);
         self.swept = context.now;
         let is_due = |since: &Instant| *since <= context.now;
@@ -492,7 +492,7 @@ impl Steward {
         let is_full = self.suspects.len() >= REMEMBERED;
         let since = *self.suspects.entry(id).or_insert(context.now);
         let is_gone = self.gone.remove(&id).is_some();
-        if is_full || is_gone || context.now.since(since) >= settling(context.config) {
+        if is_full || is_gone || context.now.since(since) >= context.config.settling() {
             self.suspects.remove(&id);
             let is_ordered = self.orders.values().any(|order| order.id == id);
             if !is_ordered && self.lacking.len() < REMEMBERED {
@@ -535,16 +535,11 @@ impl Steward {
 
 /// The pause after a sweep while something is to be looked at again.
 fn short_pause(config: &Config) -> Span {
-    settling(config).min(config.census_interval)
+    config.settling().min(config.census_interval)
 }
 
 /// The longest pause after a sweep: whoever is to be the next steward takes one for dead that asks for nothing for longer
 /// ([`Config::steward_after`]).
 fn longest_pause(config: &Config) -> Span {
     config.census_interval.times(u64::from(config.steward_after)).percent(70)
-}
-
-/// For how long a chunk may have too few copies before they are made: it may just be being put.
-fn settling(config: &Config) -> Span {
-    config.late.times(20)
 }

@@ -202,14 +202,14 @@ impl Target {
         let (mut bytes, least) = self.asked_for(request);
         let mut transfer = self.link.span(self.now, u64::from(bytes)) + self.config.guard;
         // From now, and not from when it was asked: the time that we take is part of what the initiator leads by.
-        let mut earliest = (self.now + request.earliest).max(self.behind(self.yields(request)));
+        let yields = self.yields(request);
+        let mut earliest = (self.now + request.earliest).max(self.behind(yields));
         // There is room for a copy of which a part is here.
         let more = if self.reservations.contains_key(&request.txn) { 0 } else { request.size };
-        if !self.yields(request) {
+        if !yields {
             self.make_room(more);
         }
         earliest = earliest.max(self.buffer_free(more.into()).ok_or(self.config.late)?);
-        let yields = self.yields(request);
         let most = if yields { maintenance::near(transfer) } else { self.config.max_wait };
         if yields {
             earliest = self.left_over(earliest, more)?;

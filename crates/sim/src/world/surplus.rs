@@ -76,14 +76,22 @@ impl World<'_> {
         let mut left = self.asked(map, id);
         left.sort_unstable();
         left.dedup();
-        left.retain(|node| match self.nodes.get(node).map(|node| &node.machine) {
-            Some(NodeMachine::Target(..)) => {
-                self.holds(*node, id).is_some() || self.damaged.contains(&(*id, *node)) || self.just_lost(*node, id)
-            }
-            Some(NodeMachine::Down(_)) => self.had(*node, id) || self.just_lost(*node, id),
-            _ => self.just_lost(*node, id),
+        let is_up =
+            |node: &NodeId| matches!(self.nodes.get(node).map(|node| &node.machine), Some(NodeMachine::Target(..)));
+        left.retain(|node| {
+            let is_damaged = is_up(node) && self.damaged.contains(&(*id, *node));
+            self.lies_on(*node, id) || is_damaged || self.just_lost(*node, id)
         });
         left
+    }
+
+    /// Whether a target has a copy on its disk. Of who is down that counts that he had.
+    pub(super) fn lies_on(&self, node: NodeId, id: &ChunkId) -> bool {
+        match self.nodes.get(&node).map(|node| &node.machine) {
+            Some(NodeMachine::Target(..)) => self.holds(node, id).is_some(),
+            Some(NodeMachine::Down(_)) => self.had(node, id),
+            _ => false,
+        }
     }
 
     /// Whether a target lost its copy with its disk so lately that it may have promised it just before. Then it is lost like any other

@@ -42,7 +42,7 @@ impl World<'_> {
     pub(super) fn was_lacking(&mut self, by: NodeId, id: ChunkId, since: Instant) {
         let config = &self.scenario.config;
         // A steward looks twice, so long apart, and others may have put it meanwhile.
-        let looks = (config.late.times(20) + config.census_interval).times(2);
+        let looks = (config.settling() + config.census_interval).times(2);
         let is_of_one_map = self.whole.mapped.is_none_or(|at| at + looks < since);
         if !is_of_one_map || self.scenario.redundancy.is_some() || self.gateways.is_some() {
             return;
@@ -52,12 +52,8 @@ impl World<'_> {
         let written =
             |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
-            let is_good = match self.nodes.get(node).map(|node| &node.machine) {
-                Some(NodeMachine::Target(..)) => self.holds(*node, &id).is_some(),
-                Some(NodeMachine::Down(_)) => self.had(*node, &id),
-                _ => false,
-            };
-            at + looks < since && group.contains(node) && is_good && !self.damaged.contains(&(id, *node))
+            let is_good = self.lies_on(*node, &id) && !self.damaged.contains(&(id, *node));
+            at + looks < since && group.contains(node) && is_good
         };
         let durable = self.durable_at.get(&id).into_iter().flatten();
         let all: Vec<(NodeId, Instant)> = durable.map(|(node, at)| (*node, written(node, *at))).collect();
