@@ -149,9 +149,8 @@ impl World<'_> {
             let Some(State { rng, .. }) = &mut self.cleaning else { return };
             let node = NodeId(1 + rng.below(u64::from(self.scenario.targets)) as u32);
             let at = self.now + Span::from_nanos(rng.below(storm));
-            let back = at + Span::from_micros(rng.below(2_000));
-            self.push(at, Scheduled::Crash(node));
-            self.push(back, Scheduled::Restart(node));
+            let down = Span::from_micros(rng.below(2_000));
+            self.will_be_down(node, at, down);
         }
         if let Some((at, left)) = settings.outage {
             self.push(self.now + at, Scheduled::Cleaner(Event::Outage(left)));

@@ -105,11 +105,8 @@ impl World<'_> {
         let mut at = self.now;
         for _ in 0..2 {
             at += Span::from_micros(1 + self.disks.rng.below(30_000));
-            self.push(at, Scheduled::Crash(id));
-            // Never at the same moment: whichever of the two comes first is drawn then.
-            let down = Span::from_micros(self.disks.rng.below(2_000)).max(Span::from_nanos(1));
-            let back = at + down;
-            self.push(back, Scheduled::Restart(id));
+            let down = Span::from_micros(self.disks.rng.below(2_000));
+            self.will_be_down(id, at, down);
         }
     }
 

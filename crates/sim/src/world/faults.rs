@@ -2,7 +2,7 @@
 
 use protocol::id::NodeId;
 use protocol::target;
-use protocol::time::Span;
+use protocol::time::{Instant, Span};
 use protocol::wire;
 
 use super::gateways::Gateways;
@@ -21,9 +21,8 @@ impl World<'_> {
         for _ in 0..self.scenario.crashes {
             let node = NodeId(1 + self.rng.below(u64::from(self.scenario.targets)) as u32);
             let at = draw(self);
-            let back = at + Span::from_nanos(self.rng.below(storm / 4));
-            self.push(at, Scheduled::Crash(node));
-            self.push(back, Scheduled::Restart(node));
+            let down = Span::from_nanos(self.rng.below(storm / 4));
+            self.will_be_down(node, at, down);
         }
         for _ in 0..self.scenario.initiator_crashes {
             let at = draw(self);
@@ -81,6 +80,13 @@ impl World<'_> {
         for id in self.initiators.clone() {
             self.feed(id);
         }
+    }
+
+    /// A target will crash then, and start again. Never at the same moment: whichever of the two comes first is drawn then, and a target
+    /// that starts before it crashes stays down.
+    pub(super) fn will_be_down(&mut self, id: NodeId, at: Instant, down: Span) {
+        self.push(at, Scheduled::Crash(id));
+        self.push(at + down.max(Span::from_nanos(1)), Scheduled::Restart(id));
     }
 
     /// The power fails, or only the process ends: on purpose, as half of them do, it says so before.
