@@ -1,6 +1,6 @@
 //! What the gateway and the commands say to each other over HTTP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,13 @@ pub(crate) struct HealthInfo {
     pub(crate) at_risk_by_copies: BTreeMap<String, u64>,
     /// Chunks that have enough copies, of which some are where the layout before had them.
     pub(crate) strayed: u64,
+    /// Chunks that were damaged and are on no target that answers, but may be on one that does not. Of a chunk that was damaged on
+    /// several targets, each of them says so: at most so many.
+    pub(crate) sought: u64,
+    /// Targets that may have them.
+    pub(crate) sought_on: BTreeSet<u32>,
+    /// Chunks that were damaged and are on no target, at most so many: nothing refers to them any more, or they are lost.
+    pub(crate) nowhere: u64,
     /// Groups of which nobody says how they are: it is not known yet, or all their targets are silent.
     pub(crate) unknown_groups: u64,
     /// Chunks that targets are putting because they have too few copies.
@@ -84,10 +91,33 @@ pub(crate) struct HealthInfo {
 }
 
 impl HealthInfo {
+    /// What was damaged and is nowhere as far as is known, in words.
+    pub(crate) fn missing_texts(&self) -> Vec<String> {
+        let chunks = |count| if count == 1 { "1 chunk".to_owned() } else { format!("up to {count} chunks") };
+        let mut texts = Vec::new();
+        if self.sought > 0 {
+            let ids: Vec<String> = self.sought_on.iter().map(u32::to_string).collect();
+            let (target, it) = if ids.len() == 1 { ("target", "it") } else { ("targets", "them") };
+            texts.push(format!(
+                "sought: {} that were damaged are on no target that answers; {target} {} may have the last copies: start {it}",
+                chunks(self.sought),
+                ids.join(", ")
+            ));
+        }
+        if self.nowhere > 0 {
+            texts.push(format!(
+                "nowhere: {} that were damaged are on no target; what refers to them, if anything does, cannot be read: put it again, \
+                 or put back the disk of a target that was removed",
+                chunks(self.nowhere)
+            ));
+        }
+        texts
+    }
+
     /// What has too few copies, in words.
     pub(crate) fn at_risk_text(&self) -> String {
         if self.at_risk == 0 {
-            return format!("{} chunks have enough copies, and lack some in their group", self.strayed);
+            return format!("{} chunks have enough copies, of which some are outside of their group", self.strayed);
         }
         let domains = |copies: &str| {
             if copies == "1" { "1 failure domain".to_owned() } else { format!("{copies} failure domains") }

@@ -7,6 +7,7 @@ use node::ClusterConfig;
 use node::config::TargetConfig;
 use protocol::id::NodeId;
 use protocol::planner::Plan;
+use protocol::proposer::Proposed;
 use protocol::redundancy::Redundancy;
 
 use crate::api::Status;
@@ -103,8 +104,16 @@ pub(crate) fn next(
     // Nodes that use the present map take this for leave to forget.
     let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
     let highest = |config: &ClusterConfig| config.targets.iter().map(|target| target.id).max();
-    let last_id = present.last_id.max(highest(present)).filter(|last| Some(*last) > highest(&next));
+    let goes = |target: &TargetConfig| next.targets.iter().all(|other| other.id != target.id);
+    let gave = present.last_id.is_some() || present.targets.iter().any(goes);
+    let last_id = present.last_id.max(highest(present)).filter(|_| gave);
     Ok((readable(ClusterConfig { settled, last_id, ..next }, present)?, plan))
+}
+
+/// Whether a next map says what the present one says, so that it need not be decided.
+pub(crate) fn changes_nothing(present: &ClusterConfig, next: &ClusterConfig) -> bool {
+    let (settled, last_id, previous) = (present.settled, present.last_id, present.previous.clone());
+    ClusterConfig { epoch: present.epoch, settled, last_id, previous, ..next.clone() }.is_same(present)
 }
 
 /// The map that follows the present one, when all that is stored is where that has it: it does not lead to the layout before.
@@ -157,7 +166,13 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
         present.capacity(target)?;
         ensure!(
             present.targets.iter().all(|other| other.id != target.id),
-            "target {} is in the map, or was: give the one that is added an id of its own",
+            "target {} is in the map: give the one that is added an id of its own",
+            target.id
+        );
+        let last = present.last_id.unwrap_or(0);
+        ensure!(
+            target.id > last,
+            "target {} may have been in the map before, and no id is given twice: give the one that is added an id above {last}",
             target.id
         );
         wished.targets.push(target.clone());

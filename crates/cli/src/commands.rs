@@ -106,12 +106,16 @@ fn say_fewer(status: &Status) -> anyhow::Result<()> {
 }
 
 /// What has too few copies, what is done about it, and what happened last.
+/// What is said when nothing is missing.
+const WHOLE: &str = "whole: every chunk has all its copies";
+
 fn say_health(status: &Status) -> anyhow::Result<()> {
     let health = &status.health;
     if health.at_risk > 0 || health.strayed > 0 {
-        line(&format!("at risk: {}", health.healing_text()))?;
+        let what = if health.at_risk > 0 { "at risk" } else { "moving" };
+        line(&format!("{what}: {}", health.healing_text()))?;
     } else if health.whole {
-        line("whole: every chunk has all its copies")?;
+        line(if health.nowhere > 0 { "whole: every chunk that is anywhere has all its copies" } else { WHOLE })?;
     } else if health.unknown_groups > 0 {
         let (unknown, all) = (health.unknown_groups, status.groups.len());
         line(&format!("copies: of {unknown} of {all} groups nobody says yet whether chunks have all their copies"))?;
@@ -120,6 +124,7 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
     } else {
         line("copies: being counted")?;
     }
+    health.missing_texts().iter().try_for_each(|text| line(text))?;
     if health.moving > 0 {
         let (chunks, bytes) = (health.moved_chunks, units::size(health.moved_bytes));
         line(&format!(
@@ -195,11 +200,14 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
     let damaged = &status.damaged;
     if damaged.copies > 0 {
         let least = if damaged.at_least { "at least " } else { "" };
+        let n = damaged.copies;
+        let now = if status.health.whole && status.health.nowhere == 0 {
+            "others were made in their place".to_owned()
+        } else {
+            format!("up to {n} chunks have fewer than {} copies until these are made again", status.copies)
+        };
         line(&format!(
-            "damage: {least}{n} copies were damaged and dropped, and are not back at their targets: up to {n} chunks have fewer \
-             than {} copies until these are made again; check the disks",
-            status.copies,
-            n = damaged.copies
+            "damage: {least}{n} copies were damaged and dropped, and are not back at their targets: {now}; check the disks"
         ))?;
     }
     say_fewer(&status)?;

@@ -11,7 +11,7 @@ use protocol::detector::{Detector, Held, Rules, Testimony, Verdict};
 use protocol::id::{Epoch, NodeId};
 use protocol::map::ClusterMap;
 use protocol::redundancy::Redundancy;
-use protocol::take_out::{self, Earlier, Stays};
+use protocol::take_out::{self, Seen, Stays};
 use protocol::time::Span;
 use protocol::wire::HealthReport;
 
@@ -33,8 +33,8 @@ pub(crate) struct Down {
     began: Instant,
     /// The map by which all was where it belongs, when that was seen last.
     settled: Option<Epoch>,
-    /// Who went of whose copies some may not have been made again.
-    earlier: Earlier,
+    /// What speaks against taking anybody out.
+    seen: Seen,
     /// Since when it is so by the map in use, all the time.
     whole_since: Option<(Epoch, Instant)>,
 }
@@ -48,16 +48,7 @@ impl Down {
     ) -> Self {
         // Each look says after how long targets are taken out.
         let (detector, began) = (Detector::new(Rules::new(Span::ZERO)), Instant::now());
-        Self {
-            cluster,
-            authority,
-            classes,
-            detector,
-            began,
-            settled: None,
-            earlier: Earlier::default(),
-            whole_since: None,
-        }
+        Self { cluster, authority, classes, detector, began, settled: None, seen: Seen::default(), whole_since: None }
     }
 
     /// Looks at what targets say of each other, and takes out who was down for as long as the map in use says (`out_after`).
@@ -71,7 +62,7 @@ impl Down {
         if health.whole {
             self.settled = Some(map.epoch);
         }
-        self.earlier.look(map, reports);
+        self.seen.look(map, reports);
         self.forget_previous_in_time(map, health.whole);
         let said: Vec<Testimony> = reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
         let since_start = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -149,10 +140,10 @@ impl Down {
         let rules = change::Rules { stored: &stored, classes: &self.classes, drop_copies: false };
         let (next, plan) = change::next(present, &Change { remove, ..Change::default() }, &rules)?;
         let ways = self.classes.values().copied();
-        match take_out::check(&present.map()?, &gone, &plan, ways, self.settled, &self.earlier) {
+        match take_out::check(&present.map()?, &gone, &plan, ways, self.settled, &self.seen) {
             Ok(()) => Ok(Some(next)),
-            // While it is silent, its groups do not become whole.
-            Err(stays @ Stays::Earlier(_)) => {
+            // While it is silent, its groups do not become whole, and nobody finds what it may have.
+            Err(stays @ (Stays::Earlier(_) | Stays::Sought(_))) => {
                 bail!("{stays}; start it, or remove it with `reservoir cluster remove` if it is lost")
             }
             Err(stays) => bail!("{stays}"),

@@ -44,6 +44,8 @@ struct Report {
     targets: Vec<Row>,
     /// What each target's port carries, as far as the map says.
     link_mbps: u64,
+    /// Whether the next map says anything else than the present one; if not, none is written.
+    changes: bool,
     written: bool,
 }
 
@@ -104,7 +106,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     if let Some(s3) = s3 {
         s3.storage_classes(&plan.map).context("a storage class could not be kept under the next map")?;
     }
-    if args.write {
+    let changes = !change::changes_nothing(&present, &next);
+    if args.write && changes {
         ensure!(
             args.forget_previous || !plan.forgets || nothing_strays(args, &present),
             "the map has a layout before it ([previous]), where some of what is stored may still be, and the next one would forget \
@@ -119,7 +122,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         arrives_bytes: moves.arrives,
     };
     let report = Report {
-        epoch: next.epoch,
+        epoch: if changes { next.epoch } else { present.epoch },
         cells: plan.map.cells(),
         groups: plan.map.groups(),
         stored_bytes: stored.bytes,
@@ -128,7 +131,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         regroups: plan.regroups,
         targets: plan.moves.targets.iter().map(row).collect(),
         link_mbps: present.protocol.link_mbps,
-        written: args.write,
+        changes,
+        written: args.write && changes,
     };
     if args.rules.table.json { json(&report) } else { print(&report, &authority.place(), plan.forgets) }
 }
@@ -164,6 +168,7 @@ fn lay_out_anew(
             regroups: true,
             targets: vec![],
             link_mbps: present.protocol.link_mbps,
+            changes: true,
             written: args.write,
         });
     }
@@ -186,6 +191,9 @@ fn done(place: &str, written: bool) -> String {
 }
 
 fn print(report: &Report, place: &str, forgets: bool) -> anyhow::Result<()> {
+    if !report.changes {
+        return line(&format!("nothing to do: the cluster map of epoch {} says so already", report.epoch));
+    }
     let row = |row: &Row| vec![row.id.to_string(), units::size(row.leaves_bytes), units::size(row.arrives_bytes)];
     output::table(&["target", "leaves", "arrives"], report.targets.iter().map(row).collect())?;
     let size = units::size;

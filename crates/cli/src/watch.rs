@@ -182,7 +182,8 @@ impl Seen {
         health.restored_chunks_per_second = chunks;
         health.restored_bytes_per_second = bytes;
         let open = health.at_risk + health.strayed;
-        health.seconds_left = (open > 0 && chunks > 0.0).then(|| (open as f64 / chunks).ceil() as u64);
+        // What is rounded to 0 chunks a second says nothing of how long it takes.
+        health.seconds_left = (open > 0 && chunks >= 0.5).then(|| (open as f64 / chunks).ceil() as u64);
         health
     }
 
@@ -230,6 +231,9 @@ fn summary(
         whole,
         at_risk_by_copies: counted.map(|(copies, chunks)| (copies.to_string(), u64::from(chunks))).collect(),
         strayed: u64::from(lacks.strayed),
+        sought: sum(|report| report.nowhere.sought.into()),
+        sought_on: reports.iter().flat_map(|(_, report)| &report.nowhere.silent).map(|id| id.0).collect(),
+        nowhere: sum(|report| report.nowhere.lost.into()),
         unknown_groups: unknown_groups as u64,
         restoring: sum(|report| u64::from(report.restoring)),
         restored_chunks: sum(|report| report.restored),
@@ -276,17 +280,7 @@ mod tests {
         let mut lacks = Lacks::default();
         lacks.at_risk[1] = at_risk;
         let groups = vec![(GroupId(group), Health { lacks, whole })];
-        HealthReport {
-            epoch: Epoch(1),
-            groups,
-            restoring: 0,
-            restored,
-            restored_bytes: restored * 1_000,
-            watched: vec![],
-            moving: 0,
-            moved: 0,
-            moved_bytes: 0,
-        }
+        HealthReport { groups, restored, restored_bytes: restored * 1_000, ..HealthReport::of(Epoch(1)) }
     }
 
     fn groups() -> impl Iterator<Item = GroupId> {

@@ -45,7 +45,7 @@ pub struct ClusterConfig {
     /// The epoch of a map by whose layout alone all was found that was stored then: no layout before it is needed any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<u32>,
-    /// The highest id that a target ever had, where none has it any more: it is not given again.
+    /// The highest id that a target had when one was taken out: no target that is added has one up to this, as it may have been another's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<u32>,
     /// How long a target is down before it is taken out of the map and what it had is made again elsewhere; 0 is never. (600)

@@ -33,6 +33,8 @@ pub const LISTED: usize = 30;
 pub const COUNTED: usize = 28;
 /// Other targets of which one message says whether they are there.
 pub const WATCHED: usize = 32;
+/// Targets of which one message says that they may have the last copy of something.
+pub const SOUGHT: usize = 8;
 /// Groups of which one message says how they are.
 pub const STEWARDED: usize = 32;
 /// Chunks whose lost copies a target makes at the same time.

@@ -236,6 +236,13 @@ pub enum Effect {
         /// At most so many.
         limit: usize,
     },
+    /// Chunks whose copy here was damaged, and is not here again, in order. [`Completion::Listed`].
+    Missing {
+        /// Begin after this one.
+        after: Option<ChunkId>,
+        /// At most so many.
+        limit: usize,
+    },
     /// What is held of a group's chunks in a range of ids. [`Completion::Counted`].
     Census {
         /// The map by which chunks are of the group.

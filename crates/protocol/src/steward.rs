@@ -125,6 +125,8 @@ pub(crate) struct Steward {
     surplus: AllSurplus,
     levelling: Levelling,
     health: Health,
+    /// Whether that is more than nothing: a sweep was over, or it is of the one that was the steward by the map before.
+    is_known: bool,
 }
 
 impl Steward {
@@ -150,6 +152,7 @@ impl Steward {
             surplus: AllSurplus::default(),
             levelling: Levelling::default(),
             health: Health::default(),
+            is_known: false,
         }
     }
 
@@ -165,6 +168,7 @@ impl Steward {
             let parts = self.settled.values_mut().flat_map(|parts| parts.iter_mut());
             parts.filter(|part| part.lacks.is_some()).for_each(|part| *part = Settled::NOTHING);
             (next.settled, next.salt) = (self.settled, self.salt);
+            (next.health, next.is_known) = (Health { whole: false, ..self.health }, self.is_known);
         }
         next
     }
@@ -173,8 +177,9 @@ impl Steward {
         self.group
     }
 
-    pub(crate) const fn health(&self) -> Health {
-        self.health
+    /// How the group is; `None` before that is known.
+    pub(crate) fn health(&self) -> Option<Health> {
+        self.is_known.then_some(self.health)
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
@@ -393,6 +398,7 @@ impl Steward {
         }
         let Some(visit) = sweep.path.last_mut() else {
             self.health = Health { whole: !left.busy && sweep.silent.is_empty(), lacks: left.lacks };
+            self.is_known = true;
             return;
         };
         visit.lacks.add(&left.lacks);

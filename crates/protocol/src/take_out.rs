@@ -12,9 +12,10 @@ use crate::planner::Plan;
 use crate::redundancy::Redundancy;
 use crate::wire::HealthReport;
 
-/// Who went of whose copies some may not have been made again, as far as was seen.
+/// What speaks against taking anybody out, as far as was seen: who went of whose copies some may not have been made again, and who is
+/// sought as he may have the last copy of something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Earlier {
+pub struct Seen {
     epoch: Option<Epoch>,
     /// The targets of that map, and their failure domains; none of those that [moved](ClusterMap::with_moved).
     present: BTreeMap<NodeId, Option<u16>>,
@@ -22,9 +23,11 @@ pub struct Earlier {
     gone: BTreeMap<NodeId, Option<u16>>,
     /// The groups that were not seen whole by that map.
     open: BTreeSet<GroupId>,
+    /// Of whom a target waits for an answer, since what was damaged on its disk is nowhere else; by who said so, until he says otherwise.
+    sought: BTreeMap<NodeId, Vec<NodeId>>,
 }
 
-impl Earlier {
+impl Seen {
     /// The targets of the map in use say how their groups are.
     pub fn look(&mut self, map: &ClusterMap, reports: &[(NodeId, HealthReport)]) {
         if self.epoch != Some(map.epoch) {
@@ -33,6 +36,10 @@ impl Earlier {
             self.open = map.group_ids().collect();
             self.epoch = Some(map.epoch);
         }
+        for (id, report) in reports {
+            self.sought.insert(*id, report.nowhere.silent.clone());
+        }
+        self.sought.retain(|id, sought| !sought.is_empty() && map.target(*id).is_some());
         // Who was asked by an earlier map may have counted copies that are out now. A group need not be whole at the same time as others:
         // what it had when it was has its copies.
         let current = reports.iter().filter(|(_, report)| report.epoch == map.epoch);
@@ -49,6 +56,12 @@ impl Earlier {
     fn gone_by(&self, map: &ClusterMap) -> BTreeMap<NodeId, Option<u16>> {
         let all = self.gone.iter().chain(&self.present);
         all.filter(|(id, _)| map.target(**id).is_none()).map(|(id, domain)| (*id, *domain)).collect()
+    }
+
+    /// Who seeks what may be on these alone.
+    fn seekers(&self, out: &[NodeId]) -> Vec<NodeId> {
+        let seeks = |(_, sought): &(&NodeId, &Vec<NodeId>)| sought.iter().any(|id| out.contains(id));
+        self.sought.iter().filter(seeks).map(|(id, _)| *id).collect()
     }
 
     /// Those of whom these may have the last copies that could be made again.
@@ -74,6 +87,8 @@ pub enum Stays {
     Forgets,
     /// Every copy of something may be on them and on these, which went before it was seen that all was made again that they had.
     Earlier(Vec<NodeId>),
+    /// Copies were damaged on these, and nobody else is found to have the chunks.
+    Sought(Vec<NodeId>),
 }
 
 impl fmt::Display for Stays {
@@ -85,11 +100,24 @@ impl fmt::Display for Stays {
                 "the map has a layout before it, where some of what is stored may still be, and the next one would forget that",
             ),
             Self::Earlier(gone) => {
-                let ids: Vec<String> = gone.iter().map(|id| id.0.to_string()).collect();
-                let (targets, all) = (if ids.len() == 1 { "target" } else { "targets" }, ids.join(", "));
-                write!(f, "copies of what {targets} {all} had are still being made, and it may have the last of some")
+                let gone = Named(gone);
+                write!(f, "copies of what {gone} had are still being made, and it may have the last of some")
+            }
+            Self::Sought(seekers) => {
+                let seekers = Named(seekers);
+                write!(f, "it may have the last copies of chunks that were damaged on {seekers}, and are on no target that answers")
             }
         }
+    }
+}
+
+/// Targets, in a sentence.
+struct Named<'a>(&'a [NodeId]);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<String> = self.0.iter().map(|id| id.0.to_string()).collect();
+        write!(f, "{} {}", if ids.len() == 1 { "target" } else { "targets" }, ids.join(", "))
     }
 }
 
@@ -99,7 +127,7 @@ fn lasting_domain(map: &ClusterMap, id: NodeId) -> Option<u16> {
 }
 
 /// Whether `plan`, which was made from the `present` map, may take out these targets. Objects are kept as the map says, or in one of
-/// these other ways. `settled` is the map by which all was where it belongs when that was seen last, and `earlier` knows who went before.
+/// these other ways. `settled` is the map by which all was where it belongs when that was seen last.
 ///
 /// # Errors
 /// Why not.
@@ -109,14 +137,18 @@ pub fn check(
     plan: &Plan,
     ways: impl IntoIterator<Item = Redundancy>,
     settled: Option<Epoch>,
-    earlier: &Earlier,
+    seen: &Seen,
 ) -> Result<(), Stays> {
     let ways: Vec<Redundancy> = ways.into_iter().collect();
     let all = || [None].into_iter().chain(ways.iter().copied().map(Some));
     if let Some(own) = all().find(|own| present.may_hide_kept(out, *own)) {
         return Err(Stays::LastCopies(own));
     }
-    let gone = earlier.before(present, out);
+    let seekers = seen.seekers(out);
+    if !seekers.is_empty() {
+        return Err(Stays::Sought(seekers));
+    }
+    let gone = seen.before(present, out);
     let with: BTreeSet<u16> = out.iter().filter_map(|id| lasting_domain(present, *id)).collect();
     let others: BTreeSet<u16> = gone.values().flatten().copied().filter(|domain| !with.contains(domain)).collect();
     let more = others.len() + gone.values().filter(|domain| domain.is_none()).count();
@@ -142,6 +174,7 @@ mod tests {
     use crate::id::ClusterId;
     use crate::map::TargetEntry;
     use crate::planner::{self, Wish};
+    use crate::wire::Nowhere;
 
     /// Two targets a domain.
     fn map() -> ClusterMap {
@@ -167,8 +200,8 @@ mod tests {
         planner::plan(map, &wish, 0).expect("a next map")
     }
 
-    fn none() -> Earlier {
-        Earlier::default()
+    fn none() -> Seen {
+        Seen::default()
     }
 
     /// A steward says so of all these groups.
@@ -209,11 +242,11 @@ mod tests {
     #[test]
     fn who_goes_next_waits_until_what_an_earlier_one_had_is_made_again() {
         let first = of(60).with_min_copies(2);
-        let mut earlier = Earlier::default();
+        let mut earlier = Seen::default();
         earlier.look(&first, &[]);
         let next = plan(&first, &[NodeId(2)]).map;
         let (here, there) = ([NodeId(3)], [NodeId(5)]);
-        let checks = |earlier: &Earlier, out: &[NodeId]| check(&next, out, &plan(&next, out), [], None, earlier);
+        let checks = |earlier: &Seen, out: &[NodeId]| check(&next, out, &plan(&next, out), [], None, earlier);
         let waits = Err(Stays::Earlier(vec![NodeId(2)]));
         // A map that was decided a moment ago was not looked at yet.
         assert_eq!(checks(&earlier, &there), waits);
@@ -240,7 +273,7 @@ mod tests {
     #[test]
     fn so_many_domains_may_go_one_after_the_other_as_have_not_all_copies_of_anything() {
         let first = map().with_min_copies(3);
-        let mut earlier = Earlier::default();
+        let mut earlier = Seen::default();
         earlier.look(&first, &[]);
         let next = plan(&first, &[NodeId(2)]).map.with_min_copies(3);
         earlier.look(&next, &[]);
@@ -254,5 +287,29 @@ mod tests {
         let out = [NodeId(8)];
         let refused = check(&last, &out, &plan(&last, &out), [], None, &earlier);
         assert_eq!(refused, Err(Stays::Earlier(vec![NodeId(2), NodeId(5)])));
+    }
+
+    #[test]
+    fn who_may_have_the_last_copy_of_something_stays_until_that_is_found() {
+        let map = map();
+        let mut seen = Seen::default();
+        let seeks = |by: u32, silent: &[u32]| {
+            let silent = silent.iter().copied().map(NodeId).collect();
+            (
+                NodeId(by),
+                HealthReport { nowhere: Nowhere { lost: 0, sought: 1, silent }, ..HealthReport::of(map.epoch) },
+            )
+        };
+        let checks = |seen: &Seen, out: u32| check(&map, &[NodeId(out)], &plan(&map, &[NodeId(out)]), [], None, seen);
+        seen.look(&map, &[seeks(4, &[2]), seeks(6, &[2, 8])]);
+        let stays = checks(&seen, 2);
+        assert_eq!(stays, Err(Stays::Sought(vec![NodeId(4), NodeId(6)])));
+        assert!(stays.is_err_and(|stays| stays.to_string().contains("on targets 4, 6, and are on no target")));
+        assert_eq!(checks(&seen, 3), Ok(()), "nobody seeks that one");
+        // Who does not answer may still miss it.
+        seen.look(&map, &[seeks(4, &[])]);
+        assert_eq!(checks(&seen, 2), Err(Stays::Sought(vec![NodeId(6)])));
+        seen.look(&map, &[seeks(6, &[])]);
+        assert_eq!(checks(&seen, 2), Ok(()));
     }
 }

@@ -11,8 +11,9 @@ use protocol::redundancy::{Redundancy, Wanted};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
     Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Fill, Grant, Granted,
-    GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, OfferedWindow,
-    Opened, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message, encode_message,
+    GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, Nowhere,
+    OfferedWindow, Opened, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message,
+    encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -37,6 +38,8 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
     let watched = vec![(NodeId(4), None), (NodeId(5), Some(Span::from_millis(9)))];
     let witness = HealthReport { watched, ..report.clone() };
     let mover = HealthReport { moving: 4, moved: 5, moved_bytes: 6, ..report.clone() };
+    let nowhere = Nowhere { lost: 7, sought: 8, silent: vec![NodeId(4), NodeId(5)] };
+    let seeker = HealthReport { nowhere, ..report.clone() };
     let fill = Fill { live: 1, room: 2, chunks: 3 };
     let copies = vec![Counted { id, wanted }, Counted { id, wanted: Wanted::BY_MAP }];
     let census = |after| Message::Census(CensusRequest { txn, group: GroupId(2), range, salt: 7, after });
@@ -55,6 +58,7 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Presence { here: false }, "presence", 49),
         (Message::Gone { id }, "gone", 81),
         (Message::HealthReport { txn, report: mover }, "health-report-moving", 135),
+        (Message::HealthReport { txn, report: seeker }, "health-report-seeking", 152),
         (Message::Fill { txn }, "fill", 56),
         (Message::Filled { txn, fill }, "filled", 80),
         (Message::Move { txn, id, wanted, to: NodeId(4) }, "move", 94),

@@ -39,6 +39,8 @@ pub struct Governing {
     pub out_after: Span,
     /// Targets that are lost for good, all of one failure domain, and when.
     pub dead: Vec<(NodeId, Span)>,
+    /// One of them of which all other copies of something go bad, and when.
+    pub orphan: Option<(NodeId, Span)>,
     /// Targets of several failure domains that a switch cuts off for longer than it takes until one is out.
     pub switch: Option<(Vec<NodeId>, Period)>,
     /// Those of them that are reached last, and when.
@@ -113,11 +115,15 @@ impl Governing {
             look: millis(&mut rng, 15, 30),
             out_after: Span::ZERO,
             dead: Vec::new(),
+            orphan: None,
             switch: None,
             last: (Vec::new(), Span::ZERO),
         };
         if rng.chance(1, 2) {
             governing.draw_losses(&mut rng, layout);
+            let mut rng = Rng::new(seed).fork(73);
+            let last = governing.dead.first().filter(|_| rng.chance(1, 3));
+            governing.orphan = last.map(|(last, at)| (*last, *at + Span::from_millis(1 + rng.below(100))));
         }
         Some(governing)
     }
@@ -176,6 +182,9 @@ impl Governing {
         }
         for (id, at) in &self.dead {
             let _ = write!(text, "\n{id} is lost for good after {at}");
+        }
+        if let Some((last, at)) = &self.orphan {
+            let _ = write!(text, "\nall other copies of a chunk of {last} go bad after {at}");
         }
         if let Some((silent, (from, to))) = &self.switch {
             let silent: Vec<String> = silent.iter().map(ToString::to_string).collect();

@@ -41,7 +41,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 74] = [
+    pub const ALL: [Self; 75] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -116,6 +116,7 @@ impl Planted {
         Self::Detector(detector::Bug::CountAllTheTime),
         Self::RepairFromBad,
         Self::Target(Bug::Steward(steward::Bug::SilentIsEmpty)),
+        Self::Target(Bug::NeverSeek),
     ];
 
     /// The defect of the target machines.
@@ -148,6 +149,7 @@ impl Planted {
             Self::Target(Bug::TrustGrants) => "trust-grants",
             Self::Target(Bug::KeepGrants) => "keep-grants",
             Self::Target(Bug::ClaimGranted) => "claim-granted",
+            Self::Target(Bug::NeverSeek) => "never-seek",
             Self::Target(Bug::NeverExpire) => "never-expire",
             Self::Target(Bug::ForgetPromise) => "forget-promise",
             Self::Target(Bug::ObeyUnknown) => "obey-unknown",

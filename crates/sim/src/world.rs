@@ -36,6 +36,7 @@ mod level;
 mod maps;
 mod node;
 mod objects;
+mod orphan;
 mod promise;
 mod queue;
 mod replay;
@@ -128,6 +129,7 @@ pub(crate) struct World<'a> {
     cleaning: Option<cleaner::State>,
     governing: Option<governors::State>,
     whole: whole::State,
+    orphan: Option<orphan::Orphan>,
     healed: bool,
     /// From when on every session has been asked for on the healthy network.
     settled: Instant,
@@ -186,6 +188,7 @@ impl<'a> World<'a> {
             cleaning: None,
             governing: None,
             whole: whole::State::default(),
+            orphan: None,
             healed: false,
             settled: Instant::FAR,
             disks: disks::State::new(scenario.seed),

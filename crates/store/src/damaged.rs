@@ -1,6 +1,7 @@
 //! Which copies were dropped because they were damaged, and are not here again.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::PoisonError;
 
 use bytes::Bytes;
@@ -74,6 +75,15 @@ impl Store {
         let lost = lock(&self.usage).lost();
         let damaged = lock(&self.damaged);
         (lost.saturating_add(damaged.ids.len() as u64), damaged.more || lost > 0)
+    }
+
+    /// Those chunks in order, from the one after `after` on, as far as they are remembered; and whether there are more.
+    #[must_use]
+    pub fn missing(&self, after: Option<&ChunkId>, limit: usize) -> (Vec<ChunkId>, bool) {
+        let damaged = lock(&self.damaged);
+        let mut behind = damaged.ids.range((after.map_or(Unbounded, Excluded), Unbounded));
+        let ids = behind.by_ref().take(limit).copied().collect();
+        (ids, behind.next().is_some())
     }
 
     /// Forgets copies that were found damaged in these places (`None` when they are in none any more), durably, and remembers

@@ -164,6 +164,10 @@ impl Store {
                 let (ids, more) = self.list(&prefix, after.as_ref(), limit);
                 Completion::Listed { ids, more }
             }
+            Effect::Missing { after, limit } => {
+                let (ids, more) = self.missing(after.as_ref(), limit);
+                Completion::Listed { ids, more }
+            }
             Effect::Verify { id, pieces } => Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))),
             Effect::Write { id, pieces, verify, promise, removal } => {
                 return Work::Write(Write { op, change: Change::Append { id, pieces, verify, promise, removal } });

@@ -211,7 +211,7 @@ fn newcomer(present: &ClusterConfig, request: &Request) -> anyhow::Result<Target
             bail!("target {id} is in the map already, at {}: leave --id out, or name another", there.address);
         }
         ensure!(
-            id > highest || present.last_id.is_none(),
+            present.last_id.is_none_or(|last| id > last),
             "target {id} may have been in the map before: leave --id out, or name one above {highest}"
         );
     }

@@ -60,6 +60,8 @@ impl Collector for Data {
         let last = health.at_risk_by_copies.get("1").copied().unwrap_or(0);
         gauge("last_copy_chunks", "Chunks of which one copy is left, and more are wanted", last)?;
         gauge("strayed_chunks", "Chunks that lack copies in their group, and have enough", health.strayed)?;
+        gauge("sought_chunks", "Chunks that were damaged, and may be on a silent target only", health.sought)?;
+        gauge("nowhere_chunks", "Chunks that were damaged, and are on no target", health.nowhere)?;
         gauge("unknown_groups", "Groups of which nobody says whether chunks lack copies", health.unknown_groups)?;
         gauge("restoring_chunks", "Chunks that are being put again", health.restoring)?;
         gauge("moving_chunks", "Chunks that are being put on emptier targets", health.moving)?;

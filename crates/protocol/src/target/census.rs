@@ -62,7 +62,7 @@ impl Target {
     /// What this target knows of the groups of which it is the steward.
     pub fn health(&self) -> impl Iterator<Item = (GroupId, Health)> {
         let stewards = self.census.groups.iter().filter_map(|group| group.steward.as_ref());
-        stewards.map(|steward| (steward.group(), steward.health()))
+        stewards.filter_map(|steward| Some((steward.group(), steward.health()?)))
     }
 
     pub(super) fn wake_census(&mut self) {
@@ -182,6 +182,7 @@ impl Target {
         let (own, map) = (self.setup.id, self.setup.map.clone());
         let others = map.members(map.group_of(&id)).map(|member| member.id).filter(|member| *member != own);
         others.for_each(|member| self.send(member, &Message::Gone { id }));
+        self.missing.hurry(self.now);
         self.copy_gone(map.epoch, &id);
     }
 

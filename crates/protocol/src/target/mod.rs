@@ -9,6 +9,7 @@ mod clean;
 mod finished;
 mod lead;
 mod levelling;
+mod missing;
 mod newer;
 mod pending;
 mod presence;
@@ -30,6 +31,7 @@ use clean::Marks;
 use finished::Finished;
 use lead::Lead;
 use levelling::Leaving;
+use missing::Missing;
 use pending::Pending;
 use presence::Presence;
 use receive::{Busy, Maintenance, Reservation, Stage};
@@ -122,6 +124,7 @@ pub struct Target {
     census: Census,
     watch: Watch,
     made: Made,
+    missing: Missing,
 }
 
 impl Target {
@@ -173,6 +176,7 @@ impl Target {
             made: Made::default(),
             maintenance: Maintenance::default(),
             leaving: Leaving::default(),
+            missing: Missing::default(),
         }
     }
 
@@ -245,6 +249,7 @@ impl Target {
             }
             // A steward finds it again.
             Pending::Restore { handle } => self.restore_looked_up(handle, None),
+            Pending::Missing => self.missing_named(None),
             // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while,
             // and a steward asks again. Else only suspicions come here: the background looks at the same copy in its turn.
             Pending::Granted { .. }
@@ -322,6 +327,7 @@ impl Target {
             Message::Gone { id } => self.copy_gone(head.epoch, &id),
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Pong { txn, .. } if self.is_there(from, txn) => {}
+            Message::Listed { txn, ids, .. } if self.listed(from, txn, &ids) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
             Message::Listed { .. }
             | Message::Marked { .. }
@@ -395,6 +401,7 @@ impl Target {
             (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
                 self.send(from, &Message::Listed { txn, ids, more });
             }
+            (Pending::Missing, Completion::Listed { ids, more }) => self.missing_named(Some((ids, more))),
             (Pending::Usage { from, txn }, Completion::Used(usage)) => {
                 self.send(from, &Message::Used { txn, usage });
             }
@@ -465,6 +472,7 @@ impl Target {
         self.maintain_on();
         self.wake_restoring();
         self.wake_watch();
+        self.wake_missing();
         if self.now >= self.scrub_at {
             self.scrub();
         }
@@ -562,6 +570,7 @@ impl Machine for Target {
             (restoring, "restoring"),
             (self.maintenance_due(), "an idle disk"),
             (self.watch.next_deadline(self.config.watch_interval), "watch"),
+            (self.missing.next_deadline(&self.config), "copies that are missing"),
         ]
         .into_iter()
         .filter_map(|(at, why)| at.map(|at| Deadline { at, why }))

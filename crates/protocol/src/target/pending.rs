@@ -74,6 +74,7 @@ pub(super) enum Pending {
     Restore {
         handle: u64,
     },
+    Missing,
     RestoreRead {
         handle: u64,
         begun: Instant,

@@ -197,8 +197,19 @@ impl Target {
         let silent_for = |id: NodeId| (id, silent.get(&id).map(|since| self.now.since(*since)));
         let watched = self.watched().take(limits::WATCHED).map(silent_for).collect();
         let Made { chunks: restored, bytes: restored_bytes, moved, moved_bytes } = self.made;
-        let report =
-            HealthReport { epoch, groups, restoring, restored, restored_bytes, watched, moving, moved, moved_bytes };
+        let nowhere = self.missing.nowhere();
+        let report = HealthReport {
+            epoch,
+            groups,
+            restoring,
+            restored,
+            restored_bytes,
+            watched,
+            moving,
+            moved,
+            moved_bytes,
+            nowhere,
+        };
         self.send(to, &Message::HealthReport { txn, report });
     }
 

@@ -3,7 +3,7 @@
 use bytes::BufMut;
 
 use super::codec::{Reader, put_after, take_after};
-use super::message::{CensusRequest, Fill, HealthReport, Message};
+use super::message::{CensusRequest, Fill, HealthReport, Message, Nowhere};
 use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::health::{Health, Lacks};
 use crate::id::{Epoch, GroupId, NodeId, TxnId};
@@ -151,7 +151,8 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
         lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
         out.put_u32_le(lacks.strayed);
     }
-    let has_moved = report.moving > 0 || report.moved > 0;
+    let has_sought = report.nowhere != Nowhere::default();
+    let has_moved = report.moving > 0 || report.moved > 0 || has_sought;
     // Left out where nobody is watched, as from targets that do not know of it.
     if !report.watched.is_empty() || has_moved {
         out.put_u8(report.watched.len() as u8);
@@ -165,6 +166,13 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
         out.put_u16_le(report.moving);
         out.put_u64_le(report.moved);
         out.put_u64_le(report.moved_bytes);
+    }
+    // And where nothing is missing.
+    if has_sought {
+        out.put_u32_le(report.nowhere.lost);
+        out.put_u32_le(report.nowhere.sought);
+        out.put_u8(report.nowhere.silent.len() as u8);
+        report.nowhere.silent.iter().for_each(|id| out.put_u32_le(id.0));
     }
 }
 
@@ -188,7 +196,24 @@ fn take_health(r: &mut Reader<'_>) -> Option<Message> {
         watched.push((id, millis.checked_sub(1).map(|millis| Span::from_millis(millis.into()))));
     }
     let (moving, moved, moved_bytes) = if r.at_end() { (0, 0, 0) } else { (r.u16()?, r.u64()?, r.u64()?) };
-    let report =
-        HealthReport { epoch, groups, restoring, restored, restored_bytes, watched, moving, moved, moved_bytes };
+    let nowhere = if r.at_end() { Nowhere::default() } else { take_nowhere(r)? };
+    let report = HealthReport {
+        epoch,
+        groups,
+        restoring,
+        restored,
+        restored_bytes,
+        watched,
+        moving,
+        moved,
+        moved_bytes,
+        nowhere,
+    };
     Some(Message::HealthReport { txn, report })
+}
+
+fn take_nowhere(r: &mut Reader<'_>) -> Option<Nowhere> {
+    let (lost, sought) = (r.u32()?, r.u32()?);
+    let silent = (0..r.count(limits::SOUGHT)?).map(|_| r.u32().map(NodeId)).collect::<Option<_>>()?;
+    Some(Nowhere { lost, sought, silent })
 }

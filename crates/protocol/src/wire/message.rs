@@ -8,6 +8,7 @@ use super::lead::Leading;
 use crate::census::{Holding, IdRange};
 use crate::health::Health;
 use crate::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
+use crate::limits;
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
 use crate::time::Span;
@@ -246,6 +247,28 @@ pub struct HealthReport {
     pub moved: u64,
     /// Their bytes.
     pub moved_bytes: u64,
+    /// Those whose copy on its disk was damaged, and that it found nowhere.
+    pub nowhere: Nowhere,
+}
+
+/// Chunks whose copy on a target's disk was damaged, and of which nobody else was found to have one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nowhere {
+    /// Those of which all that may have them said that they do not: nothing refers to them, or they are lost.
+    pub lost: u32,
+    /// Those that somebody may have who did not answer.
+    pub sought: u32,
+    /// Who did not; [`SOUGHT`](crate::limits::SOUGHT) at most.
+    pub silent: Vec<NodeId>,
+}
+
+impl Nowhere {
+    /// One more did not answer.
+    pub(crate) fn note_silent(&mut self, silent: NodeId) {
+        if !self.silent.contains(&silent) && self.silent.len() < limits::SOUGHT {
+            self.silent.push(silent);
+        }
+    }
 }
 
 impl HealthReport {
@@ -262,6 +285,7 @@ impl HealthReport {
             moving: 0,
             moved: 0,
             moved_bytes: 0,
+            nowhere: Nowhere { lost: 0, sought: 0, silent: Vec::new() },
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Cluster {
     pub(super) fetched: Vec<TxnId>,
     /// What has become of every copy.
     pub(super) rot: Option<Rot>,
+    /// What a scrub dropped.
+    missing: BTreeMap<NodeId, BTreeSet<ChunkId>>,
     /// How long a disk takes for a census.
     pub(super) counting: Span,
     /// Copies that are in what a census sums of large ranges, and no more when it lists small ones.
@@ -106,6 +108,7 @@ impl Cluster {
             sent: BTreeMap::new(),
             fetched: Vec::new(),
             rot: None,
+            missing: BTreeMap::new(),
             counting: DISK,
             unlisted: BTreeSet::new(),
             listens,
@@ -179,6 +182,14 @@ impl Cluster {
                 ids.truncate(limit);
                 (Span::ZERO, Completion::Listed { ids, more })
             }
+            Effect::Missing { after, limit } => {
+                let missing = self.missing.entry(node).or_default();
+                missing.retain(|id| !disk.contains_key(id));
+                let mut ids: Vec<ChunkId> = missing.iter().filter(|id| Some(**id) > after).copied().collect();
+                let more = ids.len() > limit;
+                ids.truncate(limit);
+                (Span::ZERO, Completion::Listed { ids, more })
+            }
             Effect::Discard { ids, mark, since, .. } => {
                 let mut dropped = 0;
                 for (bit, id) in ids.iter().enumerate() {
@@ -204,6 +215,7 @@ impl Cluster {
             Effect::Scrub { .. } => {
                 let bad: Vec<ChunkId> = disk.keys().copied().collect();
                 disk.clear();
+                self.missing.entry(node).or_default().extend(bad.iter().copied());
                 (Span::ZERO, Completion::Scrubbed { next: None, bytes: 0, bad, result: Ok(()) })
             }
         };

@@ -8,7 +8,7 @@ use protocol::map::ClusterMap;
 use protocol::steward;
 use protocol::target::{Bug, Request, Setup, Target};
 use protocol::time::Span;
-use protocol::wire::{Head, Message, encode_message};
+use protocol::wire::{Head, Message, Nowhere, encode_message};
 
 use super::network::*;
 use super::{configs, payload};
@@ -105,6 +105,38 @@ fn what_is_known_to_be_gone_is_made_at_once() {
         // Of each all other members of its group hear.
         assert_eq!(cluster.sent.get("gone").copied().unwrap_or(0) > lost, is_damaged);
     }
+}
+
+/// No steward counts a chunk of which nobody has a copy that answers: who found its own damaged asks for others, and says who may have the
+/// last.
+#[test]
+fn what_only_a_silent_target_may_have_is_sought() {
+    let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
+    let (mut cluster, ids) = filled(&config, 200);
+    cluster.run_for(INTERVAL.times(3));
+    let [last, others @ ..] = &cluster.holders(&ids[0])[..] else { panic!("it has copies") };
+    let (last, others) = (*last, others.to_vec());
+    let all: Vec<Vec<NodeId>> = ids.iter().map(|id| cluster.holders(id)).collect();
+    let hidden =
+        all.iter().filter(|holders| holders.iter().all(|id| *id == last || others.contains(id))).count() as u32;
+    cluster.dead.insert(last);
+    let head = Head { cluster: cluster.map.cluster, epoch: cluster.map.epoch, from: INITIATOR };
+    for other in &others {
+        let suspect = encode_message(head, &Message::Suspect { id: ids[0] });
+        cluster.push(Span::ZERO, *other, Item::Datagram(suspect));
+    }
+    cluster.run_for(INTERVAL.times(2));
+    for other in &others {
+        let nowhere = cluster.targets[other].nowhere();
+        assert_eq!(nowhere, Nowhere { lost: 0, sought: hidden, silent: vec![last] }, "{other} of {hidden}");
+    }
+    let found = cluster.targets.iter().filter(|(id, _)| !others.contains(id)).map(|(_, target)| target.nowhere());
+    assert!(found.into_iter().all(|nowhere| nowhere == Nowhere::default()), "whoever misses nothing seeks nothing");
+    cluster.dead.remove(&last);
+    cluster.handle(last, None);
+    cluster.run_for(INTERVAL.times(20));
+    assert!(ids.iter().all(|id| cluster.holders(id).len() == 3) && is_whole(&cluster));
+    assert!(cluster.targets.values().all(|target| target.nowhere() == Nowhere::default()));
 }
 
 /// While somebody is silent who may have what is missing, nothing is made; it is said that chunks are at risk.

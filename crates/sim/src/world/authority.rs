@@ -134,6 +134,9 @@ impl World<'_> {
         let by_itself = next.made_by.changes == [TAKES_OUT];
         let wrong = gone.iter().find(|id| !dead(id) && (by_itself || !self.layout.losable.contains(id))).copied();
         self.outcome.governed.taken_out += if by_itself { gone.iter().filter(dead).count() as u32 } else { 0 };
+        if let Some(asked) = next.asked.filter(|_| by_itself) {
+            self.check_orphan(before, &gone, asked);
+        }
         if let Some(wrong) = wrong {
             self.fail(format!("{wrong} was taken out of the map of {:?}, and is not lost", next.map.epoch));
         }

@@ -137,6 +137,15 @@ impl World<'_> {
         }
     }
 
+    /// A target's copy of a chunk goes bad.
+    pub(super) fn spoil_chunk(&mut self, id: NodeId, chunk: ChunkId) {
+        let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|node| &node.machine) else { return };
+        if disk.backend.rot_chunk(&chunk) {
+            self.damaged.insert((chunk, id));
+            self.disks.spoiled.insert(id);
+        }
+    }
+
     /// A target has its store maintained, from now on.
     pub(super) fn keep_room(&mut self, id: NodeId) {
         let check = self.disks.checks.entry(id).or_default();

@@ -8,8 +8,8 @@ use protocol::id::{Epoch, NodeId};
 use protocol::initiator::{self, Query, QueryAnswer};
 use protocol::overview::Overview;
 use protocol::proposer::{Proposer, Step, Verdict};
-use protocol::rng::Rng;
-use protocol::take_out::{self, Earlier};
+use protocol::rng::{Rng, mix};
+use protocol::take_out::{self, Seen};
 use protocol::time::{Instant, Span};
 use protocol::wire::HealthReport;
 
@@ -41,6 +41,8 @@ pub(super) enum Event {
     /// None came.
     Late(Asker),
     Die(NodeId),
+    /// All other copies go bad of something that it had.
+    Orphan(NodeId, u64),
     /// A switch cuts off these.
     Switch(Vec<NodeId>),
     /// An initiator has read a map that is decided.
@@ -97,8 +99,8 @@ struct Governor {
     detector: Detector,
     /// The map by which all was where it belongs, when that was seen last.
     settled: Option<Epoch>,
-    /// Who went of whose copies some may not have been made again.
-    earlier: Earlier,
+    /// What speaks against taking anybody out.
+    seen: Seen,
     changes: BTreeMap<u64, Change>,
     /// The question to the targets that is under way, and who did not answer the first.
     query: Option<(u64, Option<Vec<NodeId>>)>,
@@ -133,6 +135,7 @@ impl World<'_> {
         let first = Draft { id: 0, map: self.maps[0].clone(), made_by, asked: None };
         let mut events: Vec<(Span, Event)> = settings.dead.iter().map(|(id, at)| (*at, Event::Die(*id))).collect();
         events.extend(settings.orders.iter().map(|(at, gateway)| (*at, Event::Order(*gateway, rng.next_u64()))));
+        events.extend(settings.orphan.map(|(last, at)| (at, Event::Orphan(last, mix(self.scenario.seed)))));
         for (gateway, (at, back)) in &settings.crashes {
             events.extend([(*at, Event::Crash(*gateway)), (*back, Event::Start(*gateway))]);
         }
@@ -169,7 +172,7 @@ impl World<'_> {
             life: 0,
             detector,
             settled: None,
-            earlier: Earlier::default(),
+            seen: Seen::default(),
             changes,
             query,
             asked: Instant::ZERO,
@@ -222,6 +225,7 @@ impl World<'_> {
             Event::Answered(asker, answer) => self.answered(asker, answer),
             Event::Late(asker) => self.late(asker),
             Event::Die(id) => self.die(id),
+            Event::Orphan(id, seed) => self.orphan(id, seed),
             Event::Switch(nodes) => self.cut(Some((nodes, true, true)).filter(|(nodes, ..)| !nodes.is_empty())),
             Event::Read(id, nth) => self.adopts(id, nth),
         }
@@ -311,7 +315,7 @@ impl World<'_> {
         if overview.whole {
             governor.settled = Some(map.epoch);
         }
-        governor.earlier.look(&map, reports);
+        governor.seen.look(&map, reports);
         let detector::Verdict { out, held, .. } = governor.detector.look(now, &map, &said, unanswered);
         let asked = governor.asked;
         let is_at_it = governor.changes.values().any(|change| matches!(change.wish, Wish::TakeOut(..)));
@@ -413,8 +417,8 @@ impl World<'_> {
         made_by.changes = vec![TAKES_OUT];
         let Some(plan) = self.plan(present, &mut made_by) else { return Err("no map without it serves".to_owned()) };
         let Some(state) = &self.governing else { return Ok(None) };
-        let Governor { settled, earlier, .. } = &state.governors[gateway];
-        take_out::check(&present.map, &gone, &plan, self.scenario.redundancy, *settled, earlier)
+        let Governor { settled, seen, .. } = &state.governors[gateway];
+        take_out::check(&present.map, &gone, &plan, self.scenario.redundancy, *settled, seen)
             .map_err(|stays| format!("{stays:?}"))?;
         Ok(Some((made_by, plan.map)))
     }

@@ -122,6 +122,10 @@ impl World<'_> {
                 self.note(22, id, 0, || trace::target_event(&event));
                 self.lets_go(id, chunk);
             }
+            target::Event::Corrupt { id: chunk } => {
+                self.note(7, id, 0, || trace::target_event(&event));
+                self.found_damaged(id, chunk);
+            }
             // Nothing follows from them.
             target::Event::Ignored(IgnoredReason::Late | IgnoredReason::OtherMap | IgnoredReason::Busy) => {}
             other => self.note(7, id, 0, || trace::target_event(&other)),

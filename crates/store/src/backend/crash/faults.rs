@@ -2,6 +2,7 @@
 
 use std::io;
 
+use protocol::id::ChunkId;
 use protocol::rng::Rng;
 
 use super::{CrashBackend, Disk, File, PAGE, SECTOR};
@@ -167,6 +168,20 @@ impl CrashBackend {
         let rot = if headers.iter().any(hit) { Rot::Header } else { Rot::Payload };
         file.rot(at);
         Some(rot)
+    }
+
+    /// Flips a byte of the payload of each record of a chunk. Returns whether there was one.
+    pub fn rot_chunk(&self, id: &ChunkId) -> bool {
+        let mut disk = self.disk();
+        let (secret, mut any) = (disk.secret(), false);
+        for file in disk.files.iter_mut().filter(|(name, _)| name.starts_with("segment-")).map(|(_, file)| file) {
+            let is_of = |header: &Header| header.kind == Kind::Chunk && header.id == *id && header.len > 0;
+            let records: Vec<usize> =
+                file.headers(secret).filter(|(_, header)| is_of(header)).map(|(at, _)| at).collect();
+            any |= !records.is_empty();
+            records.into_iter().for_each(|at| file.rot(at + RECORD_HEADER as usize));
+        }
+        any
     }
 
     /// From now on a sector of what was written to a segment cannot be read, until it is written again. Returns whether

@@ -1,0 +1,78 @@
+//! A chunk whose last good copy is on a target that is lost for good: nobody can know that it is, so it has to stay in the map.
+
+use std::collections::BTreeMap;
+
+use protocol::id::{ChunkId, NodeId};
+use protocol::initiator;
+use protocol::map::ClusterMap;
+use protocol::time::{Instant, Span};
+
+use super::workload::Asked;
+use super::{NodeMachine, World};
+
+/// Most copies that go bad at once.
+const COPIES: usize = 3;
+
+/// The chunk.
+pub(super) struct Orphan {
+    chunk: ChunkId,
+    last: NodeId,
+    /// Who found that its copy is damaged, when, and in which of its lives.
+    found: BTreeMap<NodeId, (Instant, u32)>,
+}
+
+impl World<'_> {
+    /// All copies go bad of a chunk that a target had which was lost for good, but for that one; and somebody reads it.
+    pub(super) fn orphan(&mut self, last: NodeId, seed: u64) {
+        let Some(reader) = self.initiators.first().copied().filter(|_| !self.healed && self.orphan.is_none()) else {
+            return;
+        };
+        let others = |chunk: &ChunkId| -> Vec<NodeId> {
+            self.nodes.keys().copied().filter(|node| self.holds(*node, chunk).is_some()).collect()
+        };
+        let had = self.lost.iter().filter(|(chunk, node)| *node == last && self.promises.contains_key(chunk));
+        let all = had.map(|(chunk, _)| (*chunk, others(chunk)));
+        let few = |(_, others): &(ChunkId, Vec<NodeId>)| (1..=COPIES).contains(&others.len());
+        let all: Vec<(ChunkId, Vec<NodeId>)> = all.filter(few).collect();
+        let Some((chunk, others)) = all.get((seed % all.len().max(1) as u64) as usize).cloned() else { return };
+        others.iter().for_each(|node| self.spoil_chunk(*node, chunk));
+        self.note(56, last, others.len(), || format!("had the last copy of {chunk:?}: those of {others:?} go bad"));
+        self.orphan = Some(Orphan { chunk, last, found: BTreeMap::new() });
+        self.next_handle += 1;
+        let handle = self.next_handle;
+        let asked = Asked::Get(chunk, self.healed, self.promises.get(&chunk).cloned(), self.now);
+        self.open.insert((reader, handle), asked);
+        self.input(reader, None, Some(initiator::Request::Get { handle, id: chunk, holders: vec![] }));
+    }
+
+    /// A target has found that its copy of a chunk is damaged.
+    pub(super) fn found_damaged(&mut self, by: NodeId, chunk: ChunkId) {
+        let life = self.nodes.get(&by).map_or(0, |node| node.life);
+        if let Some(orphan) = self.orphan.as_mut().filter(|orphan| orphan.chunk == chunk) {
+            orphan.found.insert(by, (self.now, life));
+        }
+    }
+
+    /// Who is taken out of a map by itself, as it was silent at that moment, is not known to have the last copy of anything.
+    pub(super) fn check_orphan(&mut self, before: &ClusterMap, gone: &[NodeId], asked: Instant) {
+        let Some(Orphan { chunk, last, found }) = &self.orphan else { return };
+        let is_left =
+            self.promises.contains_key(chunk) && !self.nodes.keys().any(|id| self.holds(*id, chunk).is_some());
+        // With another disk it has none.
+        let is_replaced = self.governing.as_ref().is_some_and(|state| state.replaced.contains_key(last));
+        if !gone.contains(last) || !is_left || is_replaced {
+            return;
+        }
+        // Whoever misses a copy looks for another, and is told by everybody else of the group, or not for as long as it waits.
+        let looks = self.scenario.config.bid_timeout.times(32) + Span::from_millis(50);
+        let knows = |(by, (at, life)): &(&NodeId, &(Instant, u32))| {
+            let is_up = |node: &super::Node| node.life == *life && matches!(node.machine, NodeMachine::Target(..));
+            *at + looks < asked && before.target(**by).is_some() && self.nodes.get(by).is_some_and(is_up)
+        };
+        if let Some((by, (at, _))) = found.iter().find(knows) {
+            self.fail(format!(
+                "{last} was taken out, and has the last copy of {chunk:?}: {by} found at {at} that its own is damaged"
+            ));
+        }
+    }
+}
