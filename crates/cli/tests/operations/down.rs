@@ -1,6 +1,7 @@
 //! A target that is lost for good is taken out of the cluster map by itself, and what it had is made again.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use crate::common::{Cluster, content, happened};
 use crate::metrics::scrape_gateway;
@@ -52,6 +53,53 @@ fn a_target_that_is_lost_for_good_goes_and_its_copies_are_made_again() {
         status["epoch"].as_u64() >= Some(3) && status["at_risk"].as_u64() < held["at_risk"].as_u64()
     });
     assert!(after["targets"].as_array().unwrap().iter().all(|target| target["id"] != 5), "{after}");
+}
+
+/// Copies are found damaged after a target fell silent that has the only other one: nobody who answers has the chunk then, so no steward counts it.
+#[test]
+fn a_target_that_may_have_the_last_copy_stays_until_it_is_back() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--no-restart", "--targets", "6"]);
+    let bytes = content(1 << 20, 7);
+    assert!(cluster.try_run(&["put", "-", "f"], &bytes).status.success());
+    cluster.wait_for("whole", |status| status["whole"] == true);
+    let segment = |target: u32| data.join(format!("targets/{target}/segment-00000001"));
+    let sample = &bytes[700_000..][..32];
+    let place_of = |target: &u32| {
+        let stored = fs::read(segment(*target)).unwrap_or_default();
+        Some((*target, stored.windows(32).position(|window| window == sample)?))
+    };
+    let holders: Vec<(u32, usize)> = (1..=6).filter_map(|target| place_of(&target)).collect();
+    assert_eq!(holders.len(), 3, "{holders:?}");
+    let last = holders[0].0;
+    cluster.kill_target(last);
+    for (target, at) in &holders[1..] {
+        let file = fs::OpenOptions::new().write(true).open(segment(*target)).unwrap();
+        file.write_all_at(&[sample[0] ^ 1], *at as u64).unwrap();
+    }
+    assert!(!cluster.try_run(&["get", "f", "-o", "-"], b"").status.success());
+    let is_sought =
+        |status: &Value| status["sought"].as_u64() > Some(0) && status["sought_on"] == serde_json::json!([last]);
+    cluster.wait_for("sought", is_sought);
+    let held = cluster.wait_for("held", |status| status["down"]["held"].is_string());
+    let why = held["down"]["held"].as_str().unwrap();
+    assert!(
+        why.starts_with(&format!("target {last} stays in the cluster map: it may have the last copies of chunks")),
+        "{why}"
+    );
+    assert!(held["epoch"] == 1 && held["whole"] == false && is_sought(&held), "{held}");
+    let text = String::from_utf8(cluster.run(&["status"])).unwrap();
+    assert!(
+        text.contains("sought: ") && text.contains(&format!("target {last} may have the last copies: start it")),
+        "{text}"
+    );
+    assert!(scrape_gateway(&data)["reservoir_gateway_sought_chunks"] > 0.0);
+
+    let _target = cluster.start_target(last);
+    let whole = cluster.wait_for("whole again", |status| status["whole"] == true && status["sought"] == 0);
+    assert_eq!((&whole["epoch"], &whole["nowhere"]), (&1.into(), &0.into()), "{whole}");
+    assert!(cluster.run(&["get", "f", "-o", "-"]) == bytes);
 }
 
 #[test]
