@@ -206,6 +206,8 @@ impl fmt::Display for ChunkId {
 impl fmt::Debug for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = self.to_string();
-        f.write_str(&hex[..13])
+        f.write_str(&hex[..13])?;
+        // Versions of one name differ further behind.
+        if self.kind == ChunkKind::Manifest { write!(f, "-{}", &hex[57..]) } else { Ok(()) }
     }
 }

@@ -42,9 +42,11 @@ impl World<'_> {
         while let Some((at, event)) = self.queue.pop().filter(|(at, _)| *at < until) {
             self.now = at;
             self.happen(event);
+            // It was about to say that it let the copy go. It may get it again.
+            missing.retain(|copy| !self.let_go.contains(copy));
         }
-        // Others were about to say that they let it go.
-        if let Some((id, holder)) = missing.into_iter().find(|(id, holder)| !self.let_go.contains(&(*id, *holder))) {
+        missing.retain(|copy| !self.let_go.contains(copy));
+        if let Some((id, holder)) = missing.first() {
             self.fail(format!("{id:?} has no good copy on {holder} at the end, which acknowledged one"));
         }
         // Others may have begun since: what has too few copies for good is tried again and again.
