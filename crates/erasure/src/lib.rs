@@ -38,6 +38,18 @@ impl Code {
         is_possible.then_some(Self { data, parity })
     }
 
+    /// As one byte: fragments of data in the upper half, of parity in the lower.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        self.data << 4 | self.parity
+    }
+
+    /// The reverse of [`byte`](Self::byte); `None` for what is no such byte.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::new(byte >> 4, byte & 0xf)
+    }
+
     /// Fragments of data.
     #[must_use]
     pub const fn data(self) -> usize {

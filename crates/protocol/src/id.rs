@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::coded;
+
 /// A node (target or initiator) of one cluster. Targets have the id of the cluster map; initiators draw theirs from
 /// [`NodeId::FIRST_INITIATOR`] upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,15 +67,21 @@ pub enum ChunkKind {
     Payload = 0,
     /// The manifest of one version of a name: see [`ChunkId::of_manifest`].
     Manifest = 1,
+    /// User bytes that are kept as fragments of a code, and each of these fragments: see [`coded`](crate::coded).
+    Coded = 2,
 }
 
 impl ChunkKind {
+    /// All of them, in the order of their ids.
+    pub const ALL: [Self; 3] = [Self::Payload, Self::Manifest, Self::Coded];
+
     /// The kind with this wire and disk code.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Payload),
             1 => Some(Self::Manifest),
+            2 => Some(Self::Coded),
             _ => None,
         }
     }
@@ -168,27 +176,32 @@ impl ChunkId {
     }
 
     /// The part of the id that decides the negotiating group: all of it for payload, the name for a manifest, so that
-    /// one group is asked for every version of a name.
+    /// one group is asked for every version of a name; what all pieces of a coded chunk share.
     #[must_use]
     pub fn placement_key(&self) -> &[u8] {
         match self.kind {
             ChunkKind::Payload => &self.bytes,
             ChunkKind::Manifest => &self.bytes[..Self::NAME_LEN],
+            ChunkKind::Coded => &self.bytes[..coded::HASHED],
         }
     }
 
-    /// Whether `pieces`, one after the other, are the bytes that this id names. CPU-heavy: drivers call it for
+    /// Whether `parts`, one after the other, are the bytes that this id names. CPU-heavy: drivers call it for
     /// [`Effect`](crate::machine::Effect)s, machines never do.
     #[must_use]
-    pub fn matches<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    pub fn matches<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        if self.kind == ChunkKind::Coded {
+            return coded::matches(self, parts);
+        }
         let mut hasher = blake3::Hasher::new();
-        for piece in pieces {
-            hasher.update(piece);
+        for part in parts {
+            hasher.update(part);
         }
         let hash = hasher.finalize();
         match self.kind {
             ChunkKind::Payload => hash.as_bytes() == &self.bytes,
             ChunkKind::Manifest => hash.as_bytes()[..10] == self.bytes[22..],
+            ChunkKind::Coded => false,
         }
     }
 }
@@ -198,6 +211,7 @@ impl fmt::Display for ChunkId {
         f.write_str(match self.kind {
             ChunkKind::Payload => "p",
             ChunkKind::Manifest => "m",
+            ChunkKind::Coded => "c",
         })?;
         self.bytes.iter().try_for_each(|b| write!(f, "{b:02x}"))
     }
@@ -207,7 +221,7 @@ impl fmt::Debug for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = self.to_string();
         f.write_str(&hex[..13])?;
-        // Versions of one name differ further behind.
-        if self.kind == ChunkKind::Manifest { write!(f, "-{}", &hex[57..]) } else { Ok(()) }
+        // Versions of one name differ further behind, and so do pieces of one chunk.
+        if self.kind == ChunkKind::Payload { Ok(()) } else { write!(f, "-{}", &hex[57..]) }
     }
 }

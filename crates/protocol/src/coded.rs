@@ -1,0 +1,290 @@
+//! A chunk that is kept as fragments of a code in place of copies: its id, its pieces, and how they are checked.
+//!
+//! A *piece* is a fragment with a header before it. The header says what the code is, how long the chunk is, and the BLAKE3 hash of each
+//! fragment; it is the same in all pieces. The id of the chunk begins with the hash of the header, so whoever has one good piece knows all the
+//! others by their hashes, and each is checked by itself: a target checks what it is to store, whoever computed it, and a scrub and a repair
+//! check the same. Pieces have the id of the chunk but for the last byte, their number: they are of one group, and listed under one prefix.
+//!
+//! | bytes of an id | what |
+//! |---|---|
+//! | 30 | the first of the BLAKE3 hash of the header |
+//! | 1 | the code, as in the header |
+//! | 1 | the number of the piece, those of data first; 255 for the chunk |
+//!
+//! | bytes of a header | what |
+//! |---|---|
+//! | 1 | the code: fragments of data in the upper half, of parity in the lower |
+//! | 3 | 0 |
+//! | 4 | bytes of the chunk, little-endian |
+//! | 32 for each fragment | its BLAKE3 hash |
+
+use bytes::{Bytes, BytesMut};
+use erasure::Code;
+
+use crate::id::{ChunkId, ChunkKind};
+use crate::redundancy::Piece;
+
+/// Bytes of an id that are of a hash, and the same for all pieces of a chunk.
+pub const HASHED: usize = 30;
+/// Bytes that an id and those of all pieces have in common.
+pub const COMMON: usize = 31;
+const WHOLE: u8 = u8::MAX;
+const HASH: usize = 32;
+const FIXED: usize = 8;
+
+/// What stands before each fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    code: Code,
+    length: u32,
+    hashes: Vec<[u8; HASH]>,
+}
+
+/// A chunk that was cut into pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coded {
+    /// The chunk's id.
+    pub id: ChunkId,
+    /// Its pieces, by their numbers: header and fragment.
+    pub pieces: Vec<Bytes>,
+}
+
+impl ChunkId {
+    /// The code of a coded chunk; `None` for what is none, or for no code that there is.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        (self.kind() == ChunkKind::Coded).then(|| Code::from_byte(self.bytes()[HASHED])).flatten()
+    }
+
+    /// Which piece of a coded chunk it is; `None` for all of one, and for other chunks.
+    #[must_use]
+    pub fn piece(&self) -> Option<Piece> {
+        let number = self.bytes()[COMMON];
+        self.code().filter(|code| usize::from(number) < code.fragments()).map(|_| Piece(number))
+    }
+
+    /// The id of a piece of this coded chunk.
+    #[must_use]
+    pub fn of_piece(&self, piece: Piece) -> Self {
+        self.with_number(piece.0)
+    }
+
+    /// The coded chunk of which this is a piece; itself, if it is none.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        if self.kind() == ChunkKind::Coded { self.with_number(WHOLE) } else { *self }
+    }
+
+    fn with_number(&self, number: u8) -> Self {
+        let mut bytes = *self.bytes();
+        bytes[COMMON] = number;
+        Self::from_parts(self.kind(), bytes)
+    }
+}
+
+impl Header {
+    /// The code.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Bytes of the chunk.
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        self.length as usize
+    }
+
+    /// Bytes of the header for a code.
+    #[must_use]
+    pub const fn len(code: Code) -> usize {
+        FIXED + HASH * code.fragments()
+    }
+
+    /// The id of the chunk.
+    #[must_use]
+    pub fn id(&self) -> ChunkId {
+        id_of(&self.encode(), self.code)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::len(self.code));
+        bytes.extend([self.code.byte(), 0, 0, 0]);
+        bytes.extend(self.length.to_le_bytes());
+        self.hashes.iter().for_each(|hash| bytes.extend(hash));
+        bytes
+    }
+
+    /// Reads the one at the beginning of a piece. Nothing is checked but that it is one of a code that there is.
+    #[must_use]
+    pub fn decode(piece: &[u8]) -> Option<Self> {
+        let (fixed, rest) = piece.split_at_checked(FIXED)?;
+        let code = Code::from_byte(fixed[0]).filter(|_| fixed[1..4] == [0; 3])?;
+        let length = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
+        let hashes = rest.get(..HASH * code.fragments())?.as_chunks().0.to_vec();
+        Some(Self { code, length, hashes })
+    }
+}
+
+fn id_of(header: &[u8], code: Code) -> ChunkId {
+    let mut bytes = [0; 32];
+    bytes[..HASHED].copy_from_slice(&blake3::hash(header).as_bytes()[..HASHED]);
+    (bytes[HASHED], bytes[COMMON]) = (code.byte(), WHOLE);
+    ChunkId::from_parts(ChunkKind::Coded, bytes)
+}
+
+/// Cuts a chunk into pieces, and computes those of parity. CPU-heavy, as all in this module: drivers and clients do it, machines never do.
+/// `None` for more than 4 GiB.
+#[must_use]
+pub fn cut(code: Code, chunk: &[u8]) -> Option<Coded> {
+    let length = u32::try_from(chunk.len()).ok()?;
+    let (each, before) = (code.fragment_len(chunk.len()), Header::len(code));
+    let mut pieces = vec![BytesMut::zeroed(before + each); code.fragments()];
+    for (fragment, piece) in pieces.iter_mut().enumerate().take(code.data()) {
+        let data = &chunk[code.range(fragment, chunk.len())];
+        piece[before..][..data.len()].copy_from_slice(data);
+    }
+    let (data, parity) = pieces.split_at_mut(code.data());
+    let inputs: Vec<&[u8]> = data.iter().map(|piece| &piece[before..]).collect();
+    let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(|piece| &mut piece[before..]).collect();
+    code.encoding().make(&inputs, &mut outputs);
+    let hashes = pieces.iter().map(|piece| *blake3::hash(&piece[before..]).as_bytes()).collect();
+    let header = Header { code, length, hashes };
+    let (bytes, id) = (header.encode(), header.id());
+    pieces.iter_mut().for_each(|piece| piece[..before].copy_from_slice(&bytes));
+    Some(Coded { id, pieces: pieces.into_iter().map(BytesMut::freeze).collect() })
+}
+
+/// Whether `parts`, one after the other, are the piece with this id. A coded chunk is no sequence of bytes itself.
+pub(crate) fn matches<'a>(id: &ChunkId, parts: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    let (Some(code), Some(Piece(number))) = (id.code(), id.piece()) else { return false };
+    let (mut header, mut fragment, mut length) = (Vec::with_capacity(Header::len(code)), blake3::Hasher::new(), 0);
+    for part in parts {
+        let (of_header, rest) = part.split_at(part.len().min(Header::len(code) - header.len()));
+        header.extend_from_slice(of_header);
+        fragment.update(rest);
+        length += rest.len();
+    }
+    let Some(read) = Header::decode(&header).filter(|read| read.code == code) else { return false };
+    let is_of_chunk = id_of(&header, code) == id.whole() && length == code.fragment_len(read.length());
+    is_of_chunk && read.hashes.get(usize::from(number)) == Some(fragment.finalize().as_bytes())
+}
+
+/// The pieces of a chunk with these numbers, made from as many others as it has fragments of data, all of which were checked. `None`
+/// when they are not so many different ones of one chunk.
+#[must_use]
+pub fn make(from: &[(Piece, Bytes)], wanted: &[Piece]) -> Option<Vec<Bytes>> {
+    let header = Header::decode(&from.first()?.1)?;
+    let (code, before) = (header.code, Header::len(header.code));
+    let each = code.fragment_len(header.length());
+    let is_whole = |(_, piece): &(Piece, Bytes)| piece.len() == before + each && piece[..before] == from[0].1[..before];
+    let numbers = |pieces: &[Piece]| pieces.iter().map(|piece| usize::from(piece.0)).collect::<Vec<_>>();
+    let have: Vec<Piece> = from.iter().map(|(piece, _)| *piece).collect();
+    let decoding = code.decoding(&numbers(&have), &numbers(wanted)).filter(|_| from.iter().all(is_whole))?;
+    if wanted.is_empty() {
+        return Some(Vec::new());
+    }
+    let inputs: Vec<&[u8]> = from.iter().map(|(_, piece)| &piece[before..]).collect();
+    let mut made = vec![BytesMut::zeroed(before + each); wanted.len()];
+    let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(|piece| &mut piece[before..]).collect();
+    decoding.make(&inputs, &mut outputs);
+    made.iter_mut().for_each(|piece| piece[..before].copy_from_slice(&from[0].1[..before]));
+    Some(made.into_iter().map(BytesMut::freeze).collect())
+}
+
+/// The bytes of a chunk, from as many pieces as it has fragments of data, all of which were checked: in order, without a copy where they are
+/// those of data. `None` as for [`make`].
+#[must_use]
+pub fn join(from: &[(Piece, Bytes)]) -> Option<Vec<Bytes>> {
+    let header = Header::decode(&from.first()?.1)?;
+    let (code, before) = (header.code, Header::len(header.code));
+    let of = |number: usize| from.iter().find(|(piece, _)| usize::from(piece.0) == number);
+    let lost: Vec<Piece> = (0..code.data()).filter(|n| of(*n).is_none()).map(|n| Piece(n as u8)).collect();
+    let mut made = make(from, &lost)?.into_iter();
+    let mut fragments = Vec::with_capacity(code.data());
+    for number in 0..code.data() {
+        let piece = of(number).map(|(_, piece)| piece.clone()).or_else(|| made.next())?;
+        let length = code.range(number, header.length()).len();
+        fragments.push(piece.slice(before..before + length));
+    }
+    Some(fragments)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn chunk(length: usize, seed: u64) -> Vec<u8> {
+        (0..length as u64).map(|n| crate::rng::mix(seed ^ n) as u8).collect()
+    }
+
+    fn codes() -> impl Iterator<Item = Code> {
+        [(2, 1), (4, 2), (8, 3), (10, 6)].into_iter().filter_map(|(data, parity)| Code::new(data, parity))
+    }
+
+    #[test]
+    fn each_piece_is_checked_by_itself_against_the_id_of_the_chunk() {
+        for code in codes() {
+            let bytes = chunk(10_000, 7);
+            let Coded { id, pieces } = cut(code, &bytes).expect("it is short");
+            assert_eq!((id.code(), id.piece(), id.whole(), pieces.len()), (Some(code), None, id, code.fragments()));
+            assert_eq!(ChunkId::decode(&id.encode()), Some(id));
+            for (number, piece) in (0..).map(Piece).zip(&pieces) {
+                let own = id.of_piece(number);
+                assert_eq!((own.piece(), own.whole(), own.placement_key()), (Some(number), id, id.placement_key()));
+                assert!(own.matches([&piece[..]]) && own.matches(piece.chunks(7)), "in one part or many");
+                let other = Piece((number.0 + 1) % code.fragments() as u8);
+                assert!(!id.of_piece(other).matches([&piece[..]]) && !id.matches([&piece[..]]), "of another number");
+                assert!(!own.matches([&piece[..piece.len() - 1]]) && !own.matches([&piece[..], &[0]]));
+                for at in [0, 1, 5, 9, piece.len() - 1] {
+                    let mut bad = piece.to_vec();
+                    bad[at] ^= 1;
+                    assert!(!own.matches([&bad[..]]), "{code}: byte {at} of piece {number:?}");
+                }
+            }
+            assert!(id.encode()[..1 + COMMON] == id.of_piece(Piece(0)).encode()[..1 + COMMON], "one prefix");
+        }
+        let code = Code::new(4, 2).expect("a code");
+        let twice = [cut(code, &chunk(5_000, 1)), cut(code, &chunk(5_000, 1))].map(|cut| cut.expect("short").id);
+        let other = cut(code, &chunk(5_001, 1)).expect("short").id;
+        assert!(twice[0] == twice[1] && twice[0] != other);
+    }
+
+    #[test]
+    fn what_is_no_piece_is_none() {
+        for byte in [0, 0x10, 0x21, 0x42, 0xff] {
+            let mut bytes = [7; 32];
+            (bytes[HASHED], bytes[COMMON]) = (byte, 3);
+            let id = ChunkId::from_parts(ChunkKind::Coded, bytes);
+            assert_eq!(id.piece().is_some(), byte == 0x42, "{byte:x}");
+            assert!(!id.matches([&[byte; 500][..]]) && !id.matches([]));
+        }
+        let payload = ChunkId::of_payload(b"x");
+        assert_eq!((payload.code(), payload.piece(), payload.whole()), (None, None, payload));
+        assert!(Header::decode(&[0x42; 7]).is_none() && Header::decode(&[0x42, 0, 0, 0, 1, 0, 0, 0]).is_none());
+        assert!(make(&[], &[]).is_none() && join(&[]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_pieces_enough_give_the_chunk_and_the_others(seed: u64, length in 0_usize..20_000, nth in 0_usize..4) {
+            let code = codes().nth(nth).expect("a code");
+            let bytes = chunk(length, seed);
+            let Coded { id, pieces } = cut(code, &bytes).expect("it is short");
+            let mut order: Vec<Piece> = (0..code.fragments() as u8).map(Piece).collect();
+            order.sort_by_key(|piece| crate::rng::mix(seed ^ u64::from(piece.0)));
+            let (from, lost) = order.split_at(code.data());
+            let from: Vec<(Piece, Bytes)> = from.iter().map(|n| (*n, pieces[usize::from(n.0)].clone())).collect();
+            let joined = join(&from).expect("enough");
+            prop_assert_eq!(joined.concat(), bytes);
+            for (piece, made) in lost.iter().zip(make(&from, lost).expect("enough")) {
+                prop_assert!(id.of_piece(*piece).matches([&made[..]]));
+            }
+            prop_assert!(join(&from[1..]).is_none(), "one is missing");
+            let twice = [&from[1..], &from[1..2]].concat();
+            prop_assert!(join(&twice).is_none(), "one is there twice");
+        }
+    }
+}
