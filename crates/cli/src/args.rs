@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 
 mod objects;
@@ -99,6 +100,9 @@ pub(crate) struct UpArgs {
     /// Targets of a new cluster, 3 or more (default: 9); an existing one keeps its own.
     #[arg(long, value_name = "N")]
     pub(crate) targets: Option<u32>,
+    /// Copies of each object of a new cluster, where its bucket does not say otherwise (default: 3); an existing one keeps its own.
+    #[arg(long, value_name = "N")]
+    pub(crate) redundancy: Option<Redundancy>,
     /// Make a new cluster on the loopback interface's IPv6 address; an existing one stays where it is.
     #[arg(long)]
     pub(crate) ipv6: bool,

@@ -240,7 +240,14 @@ impl Bench {
         })?;
         local_cluster::create(
             directory.path(),
-            &Shape { targets: TARGETS, interface: local_cluster::LOOPBACK, transport: None, slow, out_after: None },
+            &Shape {
+                targets: TARGETS,
+                redundancy: None,
+                interface: local_cluster::LOOPBACK,
+                transport: None,
+                slow,
+                out_after: None,
+            },
         )?;
         let cluster = Cluster::open(directory.path())?;
         let children = running::start_targets(&cluster, stop)?;

@@ -10,6 +10,7 @@ use node::atomic_file;
 use node::config::{MulticastChoice, Network, Protocol, TargetConfig};
 use node::target::IDENTITY;
 use node::{ClusterConfig, ConfigError};
+use protocol::redundancy::Redundancy;
 use protocol::transport::{Selection, Transport};
 
 use crate::args::UpArgs;
@@ -190,8 +191,8 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         check_catalog(args.gateways, args.catalog.url.as_deref())?;
         let interface = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { LOOPBACK };
         let targets = args.targets.unwrap_or(TARGETS);
-        let (transport, out_after) = (args.transport, args.out_after);
-        create(&args.data, &Shape { targets, interface, transport, slow: None, out_after })?;
+        let (transport, out_after, redundancy) = (args.transport, args.out_after, args.redundancy);
+        create(&args.data, &Shape { targets, redundancy, interface, transport, slow: None, out_after })?;
     }
     let new_user = complete(&args.data, args.catalog.url.as_deref())?;
     let mut cluster = Cluster { created, new_user, ..Cluster::open(&args.data)? };
@@ -204,6 +205,13 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         );
     }
     let config = load(&cluster.config_path)?;
+    if let Some(asked) = args.redundancy.filter(|asked| asked.pieces() != usize::from(config.copies)) {
+        let (directory, own) = (cluster.directory.display(), config.copies);
+        crate::output::say!(
+            "reservoir: the cluster in {directory} keeps {own} copies of each object (asked for: {asked}); `reservoir cluster plan --copies` \
+             changes that"
+        );
+    }
     if let Some(asked) = args.out_after.filter(|asked| config.out_after().as_secs() != u64::from(*asked)) {
         let (directory, own) = (cluster.directory.display(), config.out_after().as_secs());
         crate::output::say!(
@@ -231,10 +239,15 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
 /// Where a cluster on one machine is, unless something else is asked for.
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
+/// Copies of each object of a new cluster, unless something else is asked for.
+const COPIES: usize = 3;
+
 /// What a new cluster looks like.
 pub(crate) struct Shape {
     /// How many targets.
     pub(crate) targets: u32,
+    /// How objects are kept, if not by default.
+    pub(crate) redundancy: Option<Redundancy>,
     /// The address of all its nodes.
     pub(crate) interface: IpAddr,
     /// How copies are placed and carried, if not by default.
@@ -248,9 +261,11 @@ pub(crate) struct Shape {
 /// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let targets = shape.targets;
+    let pieces = shape.redundancy.map_or(COPIES, Redundancy::pieces);
     ensure!(
-        targets >= 3,
-        "three copies need as many targets at least, not {targets}: ask for 3 or more with --targets"
+        targets as usize >= pieces.max(3),
+        "{targets} targets are too few for {pieces} copies in a cluster of 3 targets at least: ask for {} or more with --targets",
+        pieces.max(3)
     );
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
     // Held until the cluster is made, so that no port is chosen twice.
@@ -346,7 +361,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
     let config = ClusterConfig {
         cluster: format!("local-{}", random_hex::<4>()?),
         epoch: 1,
-        copies: 3,
+        copies: shape.redundancy.map_or(COPIES, Redundancy::pieces) as u8,
         min_copies: None,
         fewest_copies: None,
         out_after_seconds: Some(shape.out_after.unwrap_or(OUT_AFTER)),

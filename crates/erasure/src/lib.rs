@@ -7,7 +7,7 @@
 //! processor without special instructions is as quick as its memory. The paper's code (`in-network-parity.txt`, section 3.4) is the
 //! case m = 1: one row of ones, which is plain XOR.
 //!
-//! The matrix is part of what is on disk and on the wire: `tests/frozen.rs` has it.
+//! What is kept by a code is read back by its matrix, so that never changes: `tests/frozen.rs` has it.
 
 mod combination;
 mod field;

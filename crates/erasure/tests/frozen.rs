@@ -1,4 +1,4 @@
-//! What is on disk and on the wire stays readable: coefficients and layout are those of the first version.
+//! What is kept by a code stays readable: coefficients and layout are those of the first version.
 
 use erasure::Code;
 

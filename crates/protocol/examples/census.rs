@@ -146,6 +146,7 @@ fn count(held: &BTreeSet<ChunkId>, range: IdRange, salt: u64, after: Option<Chun
 }
 
 /// Processor time of this process, of which there is one thread.
+#[expect(clippy::disallowed_methods, reason = "what it measures is no machine")]
 fn processor_time() -> Result<Duration, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanos: u64 = stat.split_whitespace().next().ok_or("no time in /proc/self/schedstat")?.parse()?;

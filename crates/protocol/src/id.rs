@@ -213,7 +213,7 @@ impl fmt::Display for ChunkId {
             ChunkKind::Manifest => "m",
             ChunkKind::Coded => "c",
         })?;
-        self.bytes.iter().try_for_each(|b| write!(f, "{b:02x}"))
+        f.write_str(&blake3::Hash::from_bytes(self.bytes).to_hex())
     }
 }
 

@@ -5,7 +5,7 @@
 //! The daemon and the simulator are two drivers of this one code.
 //!
 //! Where to look: [`id`], [`time`], [`map`] and [`placement`] for the words; [`wire`] for datagrams, byte by byte;
-//! [`calendar`] for reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for every bound.
+//! [`calendar`] for reservations; [`initiator`] and [`target`] for the two machines; [`limits`] for the bounds that several parts share.
 
 #![deny(
     clippy::disallowed_types,

@@ -12,7 +12,9 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::Request;
 use protocol::time::{Instant, Span};
 use protocol::transfer::{Incoming, Outgoing, Port};
-use protocol::wire::{Ack, Answer, Bid, ByteRange, DataHeader, Granted, Message, OfferedWindow, PutRequest, Repair};
+use protocol::wire::{
+    Ack, Answer, Bid, ByteRange, DataHeader, Granted, Message, OfferedWindow, Purpose, PutRequest, Repair,
+};
 
 fn id(n: u64) -> ChunkId {
     ChunkId::of_payload(&n.to_le_bytes())
@@ -57,7 +59,8 @@ fn a_full_target_offers_windows_for_removals_alone() {
         [(1, manifest, false, false), (2, id(1), false, false), (3, id(1), true, false), (4, manifest, true, true)]
     {
         let Message::PutRequest(request) = put(txn, 1, id, 7) else { panic!("no request") };
-        let request = Message::PutRequest(PutRequest { removal, ..request });
+        let purpose = if removal { Purpose::Remove } else { Purpose::Store };
+        let request = Message::PutRequest(PutRequest { purpose, ..request });
         let answer = answer(&tell(&mut target, at(1), &request, None).0);
         assert_eq!(matches!(answer, Answer::Window(_)), offered, "{txn}: {answer:?}");
         assert_eq!(answer == Answer::NoSpace, !offered, "{txn}: {answer:?}");

@@ -16,7 +16,7 @@ use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
     Ack, Answer, DataHeader, Direction, Grant, Granted, GrantedWindow, Grants, Holds, LeadRequest, Leading, Message,
-    PutRequest, Report, Seek,
+    Purpose, PutRequest, Report, Seek,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -129,8 +129,9 @@ impl World {
         let (round, earliest) = (s.round, first);
         let wanted = Wanted::of(Some(Redundancy::Copies(3)));
         let Message::PutRequest(put) = put(txn.0, round, id, size) else { unreachable!("it is a request") };
-        let restores = round % 2 > 0;
-        let put = PutRequest { group, earliest, wanted, restores, busy, ..put };
+        let restore = Purpose::Restore { urgent: false, sent: None };
+        let purpose = if round % 2 > 0 { restore } else { Purpose::Store };
+        let put = PutRequest { group, earliest, wanted, purpose, busy, ..put };
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };

@@ -10,7 +10,7 @@ use protocol::machine::{Completion, Effect, Input};
 use protocol::redundancy::Wanted;
 use protocol::target::Target;
 use protocol::time::{Instant, Span};
-use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow, PutRequest};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow, Purpose, PutRequest};
 
 const SIZE: u32 = 1 << 18;
 
@@ -25,7 +25,7 @@ fn client(txn: u64, earliest: Span) -> Message {
 
 fn maintenance(txn: u64, earliest: Span, urgent: bool) -> Message {
     let Message::PutRequest(request) = client(txn, earliest) else { unreachable!("it is a request") };
-    Message::PutRequest(PutRequest { restores: true, urgent, ..request })
+    Message::PutRequest(PutRequest { purpose: Purpose::Restore { urgent, sent: None }, ..request })
 }
 
 /// The initiator takes the whole of what it was offered.
@@ -151,7 +151,7 @@ fn a_client_that_is_late_takes_the_window_behind_its_own() {
 /// A copy that may come in parts, of which so much was sent.
 fn part(txn: u64, round: u8, sent: u32) -> Message {
     let Message::PutRequest(request) = maintenance(txn, Span::ZERO, false) else { unreachable!("it is a request") };
-    Message::PutRequest(PutRequest { round, sent: Some(sent), ..request })
+    Message::PutRequest(PutRequest { round, purpose: Purpose::Restore { urgent: false, sent: Some(sent) }, ..request })
 }
 
 /// What the answer is to such a request.
@@ -347,7 +347,7 @@ fn sending(target: &mut Target, now: Instant, transfer: Span) -> PutRequest {
     let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}: it reads it") };
     let (said, _) = step(target, now, Input::Done { op, completion: Completion::Read(Ok(payload)) });
     let request = asked(&said);
-    assert_eq!(request.sent, Some(0), "it may go in parts, though nothing is known yet of copies elsewhere");
+    assert_eq!(request.purpose.sent(), Some(0), "it may go in parts, though nothing is known yet of copies elsewhere");
     let bid = |answer| Message::Bid(Bid { txn: request.txn, round: request.round, answer });
     say(target, now, 2, &bid(Answer::HaveIt));
     let (start, done, rate) = (Span::ZERO, transfer, 1 << 30);
@@ -378,7 +378,7 @@ fn what_is_put_gives_way_to_who_reads() {
     let (said, effects) = step(&mut target, now, common::get_accepted(80, 1));
     let rest = asked(&said);
     assert_eq!((rest.txn, rest.round), (request.txn, request.round + 1), "it asks for another window");
-    assert!(rest.sent > Some(0), "what was sent is kept: {rest:?}");
+    assert!(rest.purpose.sent() > Some(0), "what was sent is kept: {rest:?}");
     assert!(rest.earliest >= offered.start + offered.transfer.percent(74), "behind the read: {rest:?}");
     assert!(matches!(effects[..], [(_, Effect::Read { .. })]), "{effects:?}");
 }

@@ -12,7 +12,7 @@ use protocol::time::{Instant, Span};
 use protocol::wire::{
     Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Fill, Grant, Granted,
     GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, Nowhere,
-    OfferedWindow, Opened, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message,
+    OfferedWindow, Opened, Purpose, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message,
     encode_message,
 };
 
@@ -79,14 +79,12 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         earliest: span(3),
         stretch: 140,
         unreserved: false,
-        removal: true,
         wanted: Wanted::of(Some(Redundancy::Copies(2))),
-        restores: true,
-        urgent: false,
-        sent: None,
+        purpose: Purpose::Restore { urgent: true, sent: None },
         busy: BusyWindows::from_elem((span(1), span(2)), 1),
     };
-    let next_part = PutRequest { sent: Some(4_096), removal: false, ..request.clone() };
+    let removal = PutRequest { purpose: Purpose::Remove, ..request.clone() };
+    let next_part = PutRequest { purpose: Purpose::Restore { urgent: false, sent: Some(4_096) }, ..request.clone() };
     let granted = (1..=3).map(|n| Granted { target: NodeId(n), offset: span(u64::from(n)) }).collect();
     let get = Message::GetRequest { txn, round: 1, id, unreserved: true, earliest: span(9) };
     let discard = Discard { txn, page: 3, mark: TxnId(4), since: TxnId(5), ids: vec![id, id] };
@@ -127,6 +125,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     let report = Report { group, term, port, disk, size: 6, each, whole, rate: 5, free: 8 };
     vec![
         (Message::PutRequest(request.clone()), "put-request", 114),
+        (Message::PutRequest(removal), "put-request-removal", 114),
         (Message::PutRequest(next_part), "put-request-part", 118),
         (Message::Bid(Bid { txn, round: 1, answer: Answer::Window(slot) }), "bid", 82),
         (Message::Bid(Bid { txn, round: 1, answer: Answer::Part(slot) }), "bid-part", 82),
@@ -176,6 +175,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the fixture is a file, and this is no machine")]
 fn every_message_has_its_frozen_bytes() {
     let mut lines = String::new();
     for (message, name, length) in messages() {

@@ -178,7 +178,7 @@ fn message(message: &Message) -> String {
         Message::PutRequest(r) => {
             let how = if r.unreserved { ", unreserved" } else { "" };
             let (txn, round, id, size) = (number(r.txn), r.round, r.id, r.size);
-            let part = r.sent.map_or_else(String::new, |sent| format!(", in parts after {sent}"));
+            let part = r.purpose.sent().map_or_else(String::new, |sent| format!(", in parts after {sent}"));
             format!("put request {txn} round {round}: {id:?} of {size} bytes{part}, not before {}{how}", r.earliest)
         }
         Message::GetRequest { txn, round, id, unreserved, earliest } => {

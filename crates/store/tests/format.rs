@@ -82,6 +82,41 @@ fn version_3_is_frozen() {
 }
 
 #[test]
+fn what_was_damaged_and_what_was_struck_out_are_frozen() {
+    let disk = CrashBackend::new();
+    let open = || {
+        let options =
+            Options { capacity: 1 << 20, reserve: 0, segment_size: 32 << 10, cluster: 7, target: 9, secret: SECRET };
+        Store::open(Box::new(disk.clone()), options).expect("opens").0
+    };
+    let store = open();
+    let payload = Bytes::from_static(b"frozen");
+    let id = ChunkId::of_payload(&payload);
+    store.append(&id, std::slice::from_ref(&payload), 0).expect("room");
+    store.sync().expect("syncs");
+    assert!(disk.rot_chunk(&id));
+    assert_eq!(store.scrub(None, u64::MAX).bad, [id]);
+    let read = |at: u64, len| {
+        let mut bytes = vec![0; len];
+        disk.read_at("segment-00000001", at, &mut bytes).expect("reads");
+        bytes
+    };
+    // The tombstone of a copy that was damaged has a byte behind its header.
+    let tombstone = [record(192, 2, &id, 1, b"D", 2, 0), b"D".to_vec()].concat();
+    assert_eq!(read(192, tombstone.len()), tombstone);
+    assert_eq!(store.missing(None, 9), (vec![id], false));
+    drop(store);
+    // A record of which the payload never came.
+    let other = ChunkId::of_payload(b"of 100 bytes");
+    disk.write_at("segment-00000001", 320, &record(320, 1, &other, 0, &[7; 100], 3, 0)).expect("writes");
+    let store = open();
+    assert_eq!((store.contains(&other), store.missing(None, 9)), (None, (vec![id], false)));
+    assert_eq!(read(320, 66)[..5], *b"RvRc\x03", "struck out");
+    let struck = record(320, 3, &other, 0, &[7; 100], 3, 0);
+    assert_eq!(read(320, struck.len()), struck, "what it says besides stays");
+}
+
+#[test]
 fn behind_the_highest_number_nothing_is_counted_as_missing() {
     let disk = CrashBackend::new();
     let open = || {

@@ -106,6 +106,23 @@ mod tests {
         assert_eq!(received.document().as_ref(), Some(&document), "it is handed on as it came");
     }
 
+    /// It is on the wire and in the catalogs of clusters: what was handed on by the first version is read. (The bytes that compression
+    /// makes may be others.)
+    #[test]
+    fn a_document_of_the_first_version_is_read() {
+        let own = map(3, "key_file = \"k\"");
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/map-document-v1.bin");
+        if std::env::var_os("RESERVOIR_FREEZE").is_some() {
+            let document = own.document().expect("a short one");
+            std::fs::write(&fixture, document.bytes()).expect("the fixture can be written");
+        }
+        let frozen = std::fs::read(&fixture).expect("the fixture is there");
+        let document = MapDocument::new(frozen.into()).expect("a short one");
+        assert_eq!(document.bytes()[0], 1, "the version");
+        let received = ClusterConfig::received(&document, &own).expect("a good one");
+        assert_eq!(toml::to_string(&received).ok(), toml::to_string(&own).ok());
+    }
+
     #[test]
     fn thirteen_thousand_targets_fit_into_a_document() {
         let large = map(13_000, "key_file = \"k\"");

@@ -232,14 +232,14 @@ impl Initiator {
                     let give_up_at = asked + context.config.give_up;
                     let wanted = Wanted::of(put.redundancy);
                     let ChunkPut { id, payload, removal, .. } = put;
-                    let (restores, most, to) = (false, u8::MAX, None);
-                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, to, asked, give_up_at };
+                    let why = if removal { put::Why::Remove } else { put::Why::Store };
+                    let job = put::Job { handle, id, payload, wanted, why, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
                 Request::Restore { handle, id, payload, wanted, most, to } => {
                     let give_up_at = asked + context.config.give_up;
-                    let (removal, restores) = (false, true);
-                    let job = put::Job { handle, id, payload, wanted, removal, restores, most, to, asked, give_up_at };
+                    let why = to.map_or(put::Why::Restore(most), put::Why::Move);
+                    let job = put::Job { handle, id, payload, wanted, why, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
                 Request::Get { handle, id, holders } => {

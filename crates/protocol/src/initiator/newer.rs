@@ -71,7 +71,13 @@ impl Initiator {
     }
 
     pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
-        let map = self.context.map.clone();
-        parts(&map, theirs, request).for_each(|part| self.context.send(Destination::Node(to), &part));
+        let (map, mut is_sent) = (self.context.map.clone(), false);
+        for part in parts(&map, theirs, request) {
+            self.context.send(Destination::Node(to), &part);
+            is_sent = true;
+        }
+        if !is_sent {
+            self.context.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
     }
 }

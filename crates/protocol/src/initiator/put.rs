@@ -25,7 +25,7 @@ use crate::limits;
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
 use crate::transfer::Outgoing;
-use crate::wire::{Ack, Answer, BusyWindows, ByteRange, Granted, Grants, Message, PutRequest};
+use crate::wire::{Ack, Answer, BusyWindows, ByteRange, Granted, Grants, Message, Purpose, PutRequest};
 
 /// Unanswered questions after a late acknowledgement before a target is given up.
 const PROBES: u8 = 3;
@@ -68,21 +68,45 @@ pub(super) struct Job {
     pub(super) id: ChunkId,
     pub(super) payload: Bytes,
     pub(super) wanted: Wanted,
-    pub(super) removal: bool,
-    /// Whether a holder puts it, because there are too few copies.
-    pub(super) restores: bool,
-    /// It is done with so many copies, also when more are wanted.
-    pub(super) most: u8,
-    /// The only member that is to have a copy, whoever else has one.
-    pub(super) to: Option<NodeId>,
+    pub(super) why: Why,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
 }
 
+/// Why it is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A client stores it.
+    Store,
+    /// A client removes what it is the manifest of.
+    Remove,
+    /// A holder puts it, because there are too few copies; it is done with so many, also when more are wanted.
+    Restore(u8),
+    /// A holder puts it on this member, whoever else has one.
+    Move(NodeId),
+}
+
 impl Job {
+    /// Whether a holder puts it.
+    pub(super) const fn restores(&self) -> bool {
+        matches!(self.why, Why::Restore(_) | Why::Move(_))
+    }
+
+    /// The only member that is to have a copy.
+    pub(super) const fn to(&self) -> Option<NodeId> {
+        match self.why {
+            Why::Move(to) => Some(to),
+            Why::Store | Why::Remove | Why::Restore(_) => None,
+        }
+    }
+
     /// What is to be reached.
     fn goal(&self, context: &Context) -> Goal {
-        let most = if self.to.is_some() { 1 } else { self.most };
+        let most = match self.why {
+            Why::Store | Why::Remove => u8::MAX,
+            Why::Restore(most) => most,
+            Why::Move(_) => 1,
+        };
         Goal::new(context.redundancy(self.wanted).at_most(most))
     }
 }
@@ -151,7 +175,7 @@ impl Put {
     /// Begins to put a chunk.
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
-        let left = if job.removal { 0 } else { LEADER_ROUNDS };
+        let left = if job.why == Why::Remove { 0 } else { LEADER_ROUNDS };
         let goal = job.goal(context);
         let mut put = Self {
             txn,
@@ -199,7 +223,7 @@ impl Put {
     /// Finds the chunk's group, and its members in the order of the map.
     fn rank(&mut self, context: &Context) -> (GroupId, Vec<NodeId>) {
         let (group, mut all) = members(&context.map, &self.job.id);
-        all.retain(|member| self.job.to.is_none_or(|to| to == *member));
+        all.retain(|member| self.job.to().is_none_or(|to| to == *member));
         self.ranked = ClusterMap::ranked_among(&self.job.id, all.clone());
         (group, all)
     }
@@ -288,18 +312,19 @@ impl Put {
             earliest,
             stretch,
             unreserved: false,
-            removal: self.job.removal,
             wanted: self.job.wanted,
-            restores: self.job.restores,
-            urgent: self.is_urgent(),
-            sent,
+            purpose: match self.job.why {
+                Why::Store => Purpose::Store,
+                Why::Remove => Purpose::Remove,
+                Why::Restore(_) | Why::Move(_) => Purpose::Restore { urgent: self.is_urgent(), sent },
+            },
             busy: context.busy_windows(length),
         }
     }
 
     /// Whether this is the only copy, as far as those say who were asked.
     fn is_urgent(&self) -> bool {
-        self.job.restores && self.job.to.is_none() && self.progress.rounds > 1 && self.progress.holders.len() <= 1
+        matches!(self.job.why, Why::Restore(_)) && self.progress.rounds > 1 && self.progress.holders.len() <= 1
     }
 
     /// The targets that consistent hashing names for the missing pieces: first come the live ones, and last those that are down.

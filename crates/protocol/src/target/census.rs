@@ -162,6 +162,8 @@ impl Target {
     pub(super) fn census_counted(&mut self, to: NodeId, txn: TxnId, epoch: Epoch, holding: Holding) {
         if epoch == self.setup.map.epoch {
             self.tell(to, &Message::Counted { txn, holding });
+        } else {
+            self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
     }
 
@@ -191,6 +193,7 @@ impl Target {
         if epoch != self.setup.map.epoch {
             return self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
+        // Every member hears it, and one is the steward.
         let group = self.setup.map.group_of(id);
         if let Some(nth) = self.census.groups.iter().position(|of| of.group == group) {
             self.with_steward(nth, |steward, context| steward.copy_gone(context, *id));

@@ -46,7 +46,13 @@ impl Target {
     }
 
     pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
-        let map = self.setup.map.clone();
-        parts(&map, theirs, request).for_each(|part| self.send(to, &part));
+        let (map, mut is_sent) = (self.setup.map.clone(), false);
+        for part in parts(&map, theirs, request) {
+            self.send(to, &part);
+            is_sent = true;
+        }
+        if !is_sent {
+            self.event(Event::Ignored(IgnoredReason::OtherMap));
+        }
     }
 }

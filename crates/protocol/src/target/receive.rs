@@ -13,12 +13,11 @@ use super::{
     Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Pending, PutRequest,
     Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
-use crate::id::ChunkKind;
 use crate::machine::IgnoredReason;
 use crate::promise::Promise;
 use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
-use crate::wire::ByteRange;
+use crate::wire::{ByteRange, Purpose};
 
 pub(super) use maintenance::Maintenance;
 pub(super) use port::Busy;
@@ -39,9 +38,8 @@ pub(super) struct Reservation {
     bid_at: Instant,
     window: (Instant, Instant),
     claim: Claim,
-    removal: bool,
     wanted: Wanted,
-    restores: bool,
+    purpose: Purpose,
     /// What of it the window is for, if it comes in parts.
     part: Option<ByteRange>,
     /// Whether a client may have its window.
@@ -103,7 +101,7 @@ impl Target {
             Some(_) => self.drop_reservation(request.txn),
             None => {}
         }
-        let promise = self.promise(request.wanted, request.restores);
+        let promise = self.promise(request.wanted, request.purpose.restores());
         self.begin_effect(
             Effect::Lookup { id: request.id, promise },
             Pending::Put { from, request, arrived: self.arrived },
@@ -124,11 +122,11 @@ impl Target {
         match rests {
             Some(false) => return self.event(Event::Ignored(IgnoredReason::Late)),
             // What was sent of it before is forgotten.
-            None if request.sent > Some(0) => return self.bid(from, txn, round, Answer::NotHere),
+            None if request.purpose.sent() > Some(0) => return self.bid(from, txn, round, Answer::NotHere),
             _ => {}
         }
         // Of the room for removals the disk knows.
-        let removal = request.removal && request.id.kind() == ChunkKind::Manifest;
+        let removal = request.purpose.removes(&request.id);
         // There is room for a copy of which a part is here.
         let lacks_room = rests.is_none() && !removal && self.free() < u64::from(request.size);
         if self.disk_failed || lacks_room {
@@ -158,9 +156,8 @@ impl Target {
             bid_at: self.now,
             window,
             claim,
-            removal,
             wanted: request.wanted,
-            restores: request.restores,
+            purpose: request.purpose,
             part,
             yields: self.yields(&request),
             stage,
@@ -185,7 +182,7 @@ impl Target {
         let flows = self.reservations.values().filter(arrives).count() as u64 + 1;
         let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
         let transfer = Span::of_transfer(size, u64::from(rate));
-        let done = self.disk_done(start + transfer, request.size, request.restores).since(self.now);
+        let done = self.disk_done(start + transfer, request.size, request.purpose.restores()).since(self.now);
         let offered =
             OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
         Ok((offered, (start, start + transfer)))
@@ -228,13 +225,16 @@ impl Target {
         }
         let end = hole_end.min(start + transfer.percent(u64::from(request.stretch.clamp(100, 2_000))));
         let wait = start.since(self.now);
-        let whole = self.link.span(self.now, u64::from(request.size - request.sent.unwrap_or(0)));
-        let done = self.disk_done(start + transfer, request.size, request.restores).since(self.now);
+        let whole = self.link.span(self.now, u64::from(request.size - request.purpose.sent().unwrap_or(0)));
+        let done = self.disk_done(start + transfer, request.size, request.purpose.restores()).since(self.now);
         let length = end.since(start);
         let fits = [wait, length, done].iter().all(|span| span.to_wire().is_some());
         if wait > most || !fits {
             // By then the window would be near enough.
-            return Err(wait.less(most).min(self.config.max_wait).max(self.again_in(request.sent.is_some(), whole)));
+            return Err(wait
+                .less(most)
+                .min(self.config.max_wait)
+                .max(self.again_in(request.purpose.sent().is_some(), whole)));
         }
         let window = Window { start, end, txn: request.txn };
         if self.setup.bug == Some(Bug::OverlapWindows) {
@@ -280,7 +280,7 @@ impl Target {
         let Some(offset) = offset else {
             return self.free_window(txn);
         };
-        if r.restores && !r.yields {
+        if r.purpose.restores() && !r.yields {
             let bytes = r.window_bytes();
             self.has_port(bytes);
         }
@@ -350,7 +350,7 @@ impl Target {
         }
         let (complete, window, reserved) = (r.incoming.is_complete(), r.window, r.claim.is_reserved());
         let (size, part) = (r.incoming.size(), r.part.filter(|_| r.owed() == 0));
-        let quantum = self.config.quantum_of(r.restores);
+        let quantum = self.config.quantum_of(r.purpose.restores());
         if !news {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
@@ -381,7 +381,8 @@ impl Target {
 
     /// All that a window was for came.
     fn through(&mut self, txn: TxnId, reserved: bool, bytes: u32) {
-        let (yields, restores) = self.reservations.get(&txn).map_or((false, false), |r| (r.yields, r.restores));
+        let (yields, restores) =
+            self.reservations.get(&txn).map_or((false, false), |r| (r.yields, r.purpose.restores()));
         if yields {
             self.has_port(bytes);
         }
@@ -416,11 +417,12 @@ impl Target {
         };
         r.stage = Stage::Writing;
         let size = r.incoming.size();
-        let (id, from, pieces, claim, removal) = (r.id, r.from, r.incoming.take(), r.claim, r.removal);
-        let promise = Promise { mark: self.marks.newest(), wanted: r.wanted, restores: r.restores };
+        let (id, from, pieces, claim) = (r.id, r.from, r.incoming.take(), r.claim);
+        let (restores, removal) = (r.purpose.restores(), r.purpose.removes(&id));
+        let promise = Promise { mark: self.marks.newest(), wanted: r.wanted, restores };
         let trusts = match self.setup.bug {
             Some(Bug::SkipHashCheck) => true,
-            Some(Bug::TrustRestored) => r.restores,
+            Some(Bug::TrustRestored) => restores,
             _ => false,
         };
         let pending = Pending::Write { txn, id, size, begun: self.now };
@@ -512,7 +514,7 @@ impl Target {
             return;
         };
         // What a slow port lost of a copy may be more than what came.
-        let shows_rate = r.claim.is_reserved() && self.shows_rate(r.restores);
+        let shows_rate = r.claim.is_reserved() && self.shows_rate(r.purpose.restores());
         let (repairs, size) = (r.repairs, r.incoming.size());
         let rate = self.repair_rate(shows_rate, size);
         let patience = self.patience(repairs);

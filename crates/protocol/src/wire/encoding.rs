@@ -6,8 +6,8 @@ use super::codec::{Reader, put_after, put_windows, take_after, take_windows, wir
 use super::healing;
 use super::lead::Leading;
 use super::message::{
-    Ack, Answer, Bid, ByteRange, Discard, Granted, MapPart, MapRequest, Message, OfferedWindow, PutRequest, Repair,
-    Usage,
+    Ack, Answer, Bid, ByteRange, Discard, Granted, MapPart, MapRequest, Message, OfferedWindow, Purpose, PutRequest,
+    Repair, Usage,
 };
 use super::{CONTROL_HEADER, Head, MAGIC, MAX_CONTROL, VERSION};
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
@@ -303,9 +303,12 @@ const SENT: u16 = 1 << 13;
 fn put_request(request: &PutRequest, out: &mut impl BufMut) {
     out.put_u64_le(request.txn.0);
     out.put_u8(request.round);
-    let flags = u8::from(request.unreserved) | u8::from(request.removal) << 1 | u8::from(request.restores) << 7;
+    let (removal, urgent) =
+        (request.purpose == Purpose::Remove, matches!(request.purpose, Purpose::Restore { urgent: true, .. }));
+    let (restores, sent) = (request.purpose.restores(), request.purpose.sent());
+    let flags = u8::from(request.unreserved) | u8::from(removal) << 1 | u8::from(restores) << 7;
     out.put_u8(flags | request.wanted.code() << 2);
-    let flags = [(request.urgent, URGENT), (request.sent.is_some(), IN_PARTS), (request.sent > Some(0), SENT)];
+    let flags = [(urgent, URGENT), (sent.is_some(), IN_PARTS), (sent > Some(0), SENT)];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag);
     out.put_u16_le(request.stretch.min(SENT - 1) | flags);
     out.put_slice(&request.id.encode());
@@ -313,7 +316,7 @@ fn put_request(request: &PutRequest, out: &mut impl BufMut) {
     out.put_u32_le(request.group.0);
     out.put_u32_le(wire_span(request.earliest));
     put_windows(&request.busy, out);
-    request.sent.filter(|sent| *sent > 0).into_iter().for_each(|sent| out.put_u32_le(sent));
+    sent.filter(|sent| *sent > 0).into_iter().for_each(|sent| out.put_u32_le(sent));
 }
 
 /// Windows in which a port is taken.
@@ -328,23 +331,14 @@ fn take_request(r: &mut Reader<'_>) -> Option<PutRequest> {
     let busy = take_windows(r)?;
     let sent = if has_sent { r.u32()? } else { 0 };
     let is_sent_right = sent < size && has_sent == (sent > 0) && (in_parts || !has_sent);
+    let purpose = match (removal, restores) {
+        (false, true) => Purpose::Restore { urgent, sent: in_parts.then_some(sent) },
+        (true, false) if !urgent && !in_parts => Purpose::Remove,
+        (false, false) if !urgent && !in_parts => Purpose::Store,
+        _ => return None,
+    };
     let valid = (1..=limits::CHUNK_BYTES).contains(&size) && is_sent_right;
-    valid.then_some(PutRequest {
-        txn,
-        round,
-        id,
-        size,
-        group,
-        earliest,
-        stretch,
-        unreserved,
-        removal,
-        wanted,
-        restores,
-        urgent,
-        sent: in_parts.then_some(sent),
-        busy,
-    })
+    valid.then_some(PutRequest { txn, round, id, size, group, earliest, stretch, unreserved, wanted, purpose, busy })
 }
 
 fn put_offered(offered: &OfferedWindow, out: &mut impl BufMut) {

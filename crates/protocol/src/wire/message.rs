@@ -7,7 +7,7 @@ use super::codec::BusyWindows;
 use super::lead::Leading;
 use crate::census::{Holding, IdRange};
 use crate::health::Health;
-use crate::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
+use crate::id::{ChunkId, ChunkKind, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::map::MapDocument;
 use crate::redundancy::Wanted;
@@ -388,21 +388,54 @@ pub struct PutRequest {
     pub stretch: u16,
     /// No reservation wanted: answer at once with a share of the link (the conventional store).
     pub unreserved: bool,
-    /// A manifest that says that something is removed: it may have of the room that is kept for what wins some. Means nothing
-    /// for a payload chunk.
-    pub removal: bool,
     /// What the copy is to be kept for.
     pub wanted: Wanted,
-    /// Whether a holder asks, because copies were lost: it has what clients leave.
-    pub restores: bool,
-    /// Of those: nobody else has a copy, so it is served like a client.
-    pub urgent: bool,
-    /// Set where it may come in parts, each in a window of its own: how many bytes were sent in windows before. It is 0 for those that
-    /// did not offer one for a [part](Answer::Part).
-    pub sent: Option<u32>,
+    /// Why it is put.
+    pub purpose: Purpose,
     /// When the initiator's port is taken, from now: begin and end of each window, in order and without overlaps; at most
     /// [`RANGES`](crate::limits::RANGES), the first ones.
     pub busy: BusyWindows,
+}
+
+/// Why a copy is put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// A client stores something.
+    #[default]
+    Store,
+    /// A client removes something, which a manifest says: it may have of the room that is kept for what wins some. The same as
+    /// [`Store`](Self::Store) for a payload chunk.
+    Remove,
+    /// A holder puts it, because copies were lost, or to move one: it has what clients leave.
+    Restore {
+        /// Nobody else has a copy, so it is served like a client.
+        urgent: bool,
+        /// Set where it may come in parts, each in a window of its own: how many bytes were sent in windows before. It is 0 for those
+        /// that did not offer one for a [part](Answer::Part).
+        sent: Option<u32>,
+    },
+}
+
+impl Purpose {
+    /// Whether a chunk says that something is removed.
+    pub(crate) fn removes(self, id: &ChunkId) -> bool {
+        self == Self::Remove && id.kind() == ChunkKind::Manifest
+    }
+
+    /// Whether a holder puts it.
+    #[must_use]
+    pub const fn restores(self) -> bool {
+        matches!(self, Self::Restore { .. })
+    }
+
+    /// How many bytes were sent before, if it may come in parts.
+    #[must_use]
+    pub const fn sent(self) -> Option<u32> {
+        match self {
+            Self::Restore { sent, .. } => sent,
+            Self::Store | Self::Remove => None,
+        }
+    }
 }
 
 /// What a target answers to a request.

@@ -20,7 +20,7 @@ pub use encoding::{decode_message, encode_message};
 pub use lead::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
 pub use message::{
     Ack, Answer, Bid, ByteRange, CensusRequest, Discard, Fill, Granted, Grants, HealthReport, MapPart, MapRequest,
-    Message, Nowhere, OfferedWindow, PutRequest, Repair, Usage,
+    Message, Nowhere, OfferedWindow, Purpose, PutRequest, Repair, Usage,
 };
 pub use peers::{ASK_AGAIN, Bug};
 pub use session::{KEY_LEN, Opened, Session, is_answerable};

@@ -315,7 +315,9 @@ fn lists_merge_what_many_hold_page_by_page() {
 
 #[test]
 fn control_messages_of_a_put_stay_below_128_bytes() {
-    use protocol::wire::{Answer, Bid, Granted, Head, Message, OfferedWindow, PutRequest, TAG, encode_message};
+    use protocol::wire::{
+        Answer, Bid, Granted, Head, Message, OfferedWindow, Purpose, PutRequest, TAG, encode_message,
+    };
     let head = Head { cluster: ClusterId(1), epoch: Epoch(1), from: NodeId(1) };
     let span = Span::from_micros(5);
     let txn = protocol::id::TxnId(1);
@@ -330,11 +332,8 @@ fn control_messages_of_a_put_stay_below_128_bytes() {
         earliest: span,
         stretch: 140,
         unreserved: false,
-        removal: false,
         wanted: Wanted::BY_MAP,
-        restores: false,
-        urgent: false,
-        sent: None,
+        purpose: Purpose::Store,
         busy: protocol::wire::BusyWindows::new(),
     };
     for message in [

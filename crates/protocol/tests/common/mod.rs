@@ -12,7 +12,8 @@ use protocol::redundancy::Wanted;
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Answer, Bid, BusyWindows, Granted, Grants, Head, Message, OfferedWindow, PutRequest, decode_message, encode_message,
+    Answer, Bid, BusyWindows, Granted, Grants, Head, Message, OfferedWindow, Purpose, PutRequest, decode_message,
+    encode_message,
 };
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(1);
@@ -102,11 +103,8 @@ pub(crate) fn put(txn: u64, round: u8, id: ChunkId, size: u32) -> Message {
         earliest,
         stretch: 100,
         unreserved: false,
-        removal: false,
         wanted: Wanted::BY_MAP,
-        restores: false,
-        urgent: false,
-        sent: None,
+        purpose: Purpose::Store,
         busy: BusyWindows::new(),
     })
 }

@@ -114,7 +114,7 @@ impl Put {
         let enough = self.enough(context).would_be_met(self.offers.values().map(|offer| offer.domain));
         let over = all || woken && context.now >= hard;
         // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
-        let may_hurry = enough && !self.job.restores;
+        let may_hurry = enough && !self.job.restores();
         if !(over || enough && expected || may_hurry && woken && context.now >= soft) {
             // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
             // bids or the hard deadline change anything.
@@ -132,7 +132,7 @@ impl Put {
             context.choices.sample(context.now.since(since));
         }
         self.round.outstanding().for_each(|n| context.miss(n, since));
-        if self.job.restores && self.progress.rounds == 1 && self.need() > 1 {
+        if self.job.restores() && self.progress.rounds == 1 && self.need() > 1 {
             // What was offered may be for parts, and several get all of it at once.
             self.progress.counted = self.progress.counted.saturating_sub(1);
             self.cancel(context);

@@ -10,7 +10,7 @@ impl Put {
     /// an excuse: who is full or busy answers, and gets room or has time again only when somebody waits for it.
     pub(super) fn enough(&self, context: &Context) -> Goal {
         let goal = self.progress.goal;
-        if self.job.restores {
+        if self.job.restores() {
             return goal;
         }
         let least = context.map.least(self.job.wanted);
@@ -82,7 +82,7 @@ impl Put {
         possible.extend(&have);
         let (domains, possible) = (context.domains(&have), context.domains(&possible));
         let want = self.progress.goal.redundancy().pieces() as u8;
-        let least = if self.job.restores { want } else { context.map.least(self.job.wanted) as u8 };
+        let least = if self.job.restores() { want } else { context.map.least(self.job.wanted) as u8 };
         let error = PutError::TooFewCopies { have, domains, possible, want, least, silent, full };
         context.event(Event::Put { handle: self.job.handle, result: Err(error) });
         Step::Over
@@ -101,7 +101,7 @@ impl Put {
     /// that heals.
     pub(super) fn lacks_domains(&self, context: &Context) -> bool {
         let alive: Vec<NodeId> = self.ranked.iter().copied().filter(|n| !context.is_down(*n)).collect();
-        let is_alive = !alive.is_empty() || self.job.to.is_some();
+        let is_alive = !alive.is_empty() || self.job.to().is_some();
         let left = alive.into_iter().filter(|n| !self.progress.full.contains(n));
         self.progress.counted >= super::ASKED && is_alive && !context.would_meet(self.enough(context), left)
     }

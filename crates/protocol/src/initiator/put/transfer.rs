@@ -45,7 +45,7 @@ impl Put {
 
     /// Sends what is due.
     pub(super) fn pump(&mut self, context: &mut Context) {
-        let quantum = context.config.quantum_of(self.job.restores);
+        let quantum = context.config.quantum_of(self.job.restores());
         let Phase::Transferring { outgoing, .. } = &mut self.phase else {
             return;
         };
@@ -111,7 +111,7 @@ impl Put {
         self.parts.iter_mut().for_each(|parts| parts.again(unsent as u32, most));
         outgoing.retain(|sending| !is_its(&sending));
         // Maintenance gives its windows back to clients, however often these come.
-        self.progress.counted -= u8::from(self.job.restores && self.progress.counted > 0);
+        self.progress.counted -= u8::from(self.job.restores() && self.progress.counted > 0);
     }
 
     /// Whether others may have the port when it would send: what goes in parts begins the next when they are through.

@@ -5,7 +5,7 @@ use super::{
     Stage, Target, TxnId, Window, limits,
 };
 use crate::time::Instant;
-use crate::wire::{Grant, GrantedWindow};
+use crate::wire::{Grant, GrantedWindow, Purpose};
 
 impl Target {
     /// Takes a window that the leader `from` granted into the calendar; `Err` says to the initiator why not.
@@ -65,9 +65,8 @@ impl Target {
             bid_at: self.arrived,
             window,
             claim: Claim::Grant { leader: from, group: grant.group, expected: self.arrived + done },
-            removal: false,
             wanted: grant.wanted,
-            restores: false,
+            purpose: Purpose::Store,
             part: None,
             yields: false,
             stage: Stage::Tentative,

@@ -10,7 +10,7 @@ use super::{Ack, Bug, Message, PutRequest, Reservation, Span, Stage, Target, Txn
 use crate::calendar::Calendar;
 use crate::map::ClusterMap;
 use crate::time::Instant;
-use crate::wire::Answer;
+use crate::wire::{Answer, Purpose};
 
 /// What a target does for maintenance.
 #[derive(Debug, Default)]
@@ -81,7 +81,8 @@ const BUFFER: u64 = 4;
 impl Target {
     /// Whether a request is content with what clients leave.
     pub(super) fn yields(&self, request: &PutRequest) -> bool {
-        request.restores && !request.urgent && !request.unreserved && !self.maintenance.ports.is_due(self.now)
+        let waits = matches!(request.purpose, Purpose::Restore { urgent: false, .. });
+        waits && !request.unreserved && !self.maintenance.ports.is_due(self.now)
     }
 
     /// From when on maintenance may have the port, if there is room for what it sends. `Err` says when to ask again.

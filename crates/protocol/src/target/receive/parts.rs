@@ -10,7 +10,7 @@ const RESTS: u64 = 50;
 impl Reservation {
     /// Whether a request is for the next part of this copy.
     pub(super) fn goes_on(&self, request: &PutRequest) -> bool {
-        let is_next = request.sent > Some(0) && self.keeps_what_came();
+        let is_next = request.purpose.sent() > Some(0) && self.keeps_what_came();
         is_next && self.is_whole_of(request)
     }
 
@@ -54,14 +54,14 @@ impl Reservation {
 impl Target {
     /// How many bytes a window is asked for, and for how few it may be.
     pub(super) fn asked_for(&self, request: &PutRequest) -> (u32, u32) {
-        let rest = request.size - request.sent.unwrap_or(0);
-        let may = request.sent.is_some() && self.yields(request);
+        let rest = request.size - request.purpose.sent().unwrap_or(0);
+        let may = request.purpose.sent().is_some() && self.yields(request);
         (rest, if may { self.config.part.min(rest) } else { rest })
     }
 
     /// What of a copy a window for so many bytes is for, if it may come in parts.
     pub(super) fn part(&self, request: &PutRequest, bytes: u32) -> Option<ByteRange> {
-        let sent = request.sent.filter(|_| request.restores && !request.unreserved)?;
+        let sent = request.purpose.sent().filter(|_| !request.unreserved)?;
         Some(ByteRange { offset: sent, len: bytes })
     }
 
