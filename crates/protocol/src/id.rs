@@ -1,8 +1,8 @@
 //! Names of things: chunks, nodes, transactions.
 
-use core::fmt;
+pub mod coded;
 
-use crate::coded;
+use core::fmt;
 
 /// A node (target or initiator) of one cluster. Targets have the id of the cluster map; initiators draw theirs from
 /// [`NodeId::FIRST_INITIATOR`] upwards.
@@ -67,7 +67,7 @@ pub enum ChunkKind {
     Payload = 0,
     /// The manifest of one version of a name: see [`ChunkId::of_manifest`].
     Manifest = 1,
-    /// User bytes that are kept as fragments of a code, and each of these fragments: see [`coded`](crate::coded).
+    /// User bytes that are kept as fragments of a code, and each of these fragments: see [`coded`].
     Coded = 2,
 }
 

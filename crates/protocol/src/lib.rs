@@ -20,7 +20,6 @@ pub mod census;
 mod choose;
 pub mod choosy;
 pub mod cleaner;
-pub mod coded;
 pub mod config;
 pub mod detector;
 pub mod estimate;
