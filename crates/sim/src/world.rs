@@ -412,7 +412,7 @@ impl<'a> World<'a> {
             }
             Err(reason) => return self.note(5, to, size, || format!("drops a datagram: {}", reason.name())),
         };
-        if let Some(problem) = self.recorder.taken(to, &opened) {
+        if let Some(problem) = self.recorder.accepted(to, &opened) {
             self.fail(problem);
         }
         self.note(4, to, size, || trace::datagram(&opened));
@@ -488,7 +488,7 @@ impl<'a> World<'a> {
     }
 
     /// Tells a target what its driver knows: how much room there is, or that it stops.
-    fn tell(&mut self, id: NodeId, request: target::Request) {
+    fn request(&mut self, id: NodeId, request: target::Request) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let local = node.local(now);

@@ -14,6 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use crate::command::{ip, ip_batch, run, tc};
+use crate::package::{find_or_install, in_path};
 use crate::process::Process;
 
 /// Namespaces of all racks begin with this; then follow the process that owns it, the rack's number, and the place.
@@ -94,6 +95,9 @@ impl Rack {
         }
         if !rustix::process::geteuid().is_root() {
             return Some("network namespaces need root: run it with sudo".to_owned());
+        }
+        if let Err(reason) = find_or_install("iproute2", || in_path("tc")) {
+            return Some(reason);
         }
         // A bare switch with a cable: what only the machine, and not this crate, can fail at.
         let rack = Self { name: unique_name(), hosts: 0, queue_ms: 20, control_first: false, ipv6 };

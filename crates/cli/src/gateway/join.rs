@@ -56,7 +56,7 @@ pub(crate) struct JoinDesk {
     classes: BTreeMap<String, Redundancy>,
     challenges: Challenges,
     /// Tags of requests, and when they came.
-    taken: Mutex<BTreeMap<[u8; 32], Instant>>,
+    seen: Mutex<BTreeMap<[u8; 32], Instant>>,
     turns: Arc<Semaphore>,
 }
 
@@ -69,8 +69,8 @@ impl JoinDesk {
         classes: BTreeMap<String, Redundancy>,
     ) -> anyhow::Result<Self> {
         let (key, challenges) = (JoinKey::new(key), Challenges::new()?);
-        let (taken, turns) = (Mutex::default(), Arc::new(Semaphore::new(AT_ONCE)));
-        Ok(Self { cluster, authority, key, classes, challenges, taken, turns })
+        let (seen, turns) = (Mutex::default(), Arc::new(Semaphore::new(AT_ONCE)));
+        Ok(Self { cluster, authority, key, classes, challenges, seen, turns })
     }
 
     /// Its addresses.
@@ -109,10 +109,10 @@ impl JoinDesk {
     /// Whether a request was made a moment ago, and never came before.
     fn ensure_fresh(&self, request: &Hash, challenge: &str, now: Instant) -> anyhow::Result<()> {
         ensure!(self.challenges.is_fresh(challenge, now), "the request is not of this minute: try again");
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.retain(|_, at| now.duration_since(*at) <= FOR);
-        ensure!(taken.len() < REMEMBERED, "{REMEMBERED} targets asked within a minute: try again later");
-        ensure!(taken.insert(*request.as_bytes(), now).is_none(), "the request came before: try again");
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, at| now.duration_since(*at) <= FOR);
+        ensure!(seen.len() < REMEMBERED, "{REMEMBERED} targets asked within a minute: try again later");
+        ensure!(seen.insert(*request.as_bytes(), now).is_none(), "the request came before: try again");
         Ok(())
     }
 

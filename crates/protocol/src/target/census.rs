@@ -111,7 +111,7 @@ impl Target {
         let mut context = Context { now: self.now, map: &self.setup.map, config: &self.config, bug, out: Vec::new() };
         let result = act(steward, &mut context);
         for (to, message) in context.out {
-            self.tell(to, &message);
+            self.deliver(to, &message);
         }
         Some(result)
     }
@@ -122,7 +122,7 @@ impl Target {
     }
 
     /// Says something of a census to a target, which may be this one.
-    pub(super) fn tell(&mut self, to: NodeId, message: &Message) {
+    pub(super) fn deliver(&mut self, to: NodeId, message: &Message) {
         let (own, epoch) = (self.setup.id, self.setup.map.epoch);
         match message {
             _ if to != own => self.send(to, message),
@@ -161,7 +161,7 @@ impl Target {
     /// What is held here is known.
     pub(super) fn census_counted(&mut self, to: NodeId, txn: TxnId, epoch: Epoch, holding: Holding) {
         if epoch == self.setup.map.epoch {
-            self.tell(to, &Message::Counted { txn, holding });
+            self.deliver(to, &Message::Counted { txn, holding });
         } else {
             self.event(Event::Ignored(IgnoredReason::OtherMap));
         }

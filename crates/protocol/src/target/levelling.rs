@@ -54,7 +54,7 @@ impl Target {
         let live = (usage.live + self.held()).saturating_sub(self.leaving.bytes);
         // Who takes nothing more, and serves what it has, is neither full nor empty.
         let room = if self.disk_failed { 0 } else { usage.live + usage.dead + self.setup.free };
-        self.tell(from, &Message::Filled { txn, fill: Fill { live, room, chunks: self.setup.chunks } });
+        self.deliver(from, &Message::Filled { txn, fill: Fill { live, room, chunks: self.setup.chunks } });
     }
 
     /// A steward says that a chunk that is here is to have a copy on a certain member of its group.

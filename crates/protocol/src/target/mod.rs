@@ -245,7 +245,7 @@ impl Target {
                 self.bid(from, txn, 0, busy);
             }
             Pending::Probe { from, txn } | Pending::Surplus { from, txn, .. } => {
-                self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+                self.deliver(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             // A steward finds it again.
             Pending::Restore { handle } => self.restore_looked_up(handle, None),
@@ -396,7 +396,7 @@ impl Target {
             }
             (Pending::Probe { from, txn }, Completion::Found(found)) => {
                 let ack = if found.is_some() { Ack::Durable } else { Ack::Unknown };
-                self.tell(from, &Message::Ack { txn, ack });
+                self.deliver(from, &Message::Ack { txn, ack });
             }
             (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
                 self.send(from, &Message::Listed { txn, ids, more });

@@ -485,21 +485,21 @@ impl Target {
         self.leaving.stay(&id);
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage.is_here() => {
-                self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+                self.deliver(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             // What lacks is sent in another window, if one is asked for.
             Some(r) if r.from == from && r.stage == Stage::Resting => {
-                self.tell(from, &Message::Ack { txn, ack: Ack::Unknown });
+                self.deliver(from, &Message::Ack { txn, ack: Ack::Unknown });
             }
             Some(r) if r.from == from => {
                 if r.stage == Stage::Tentative {
                     self.accepted(txn);
                 }
                 // What is missing is asked for when it is late here.
-                self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+                self.deliver(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             _ => match self.finished.get(txn) {
-                Some(ack) if ack != Ack::Durable => self.tell(from, &Message::Ack { txn, ack }),
+                Some(ack) if ack != Ack::Durable => self.deliver(from, &Message::Ack { txn, ack }),
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
                 _ => {
                     let promise = self.promise(wanted, false);

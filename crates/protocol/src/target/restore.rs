@@ -106,7 +106,7 @@ impl Target {
         };
         // It may be gone in a moment; if not, the steward says so again.
         let is_new = is_new && !self.is_judging(&id);
-        self.tell(from, &Message::Ack { txn, ack: Ack::Pending });
+        self.deliver(from, &Message::Ack { txn, ack: Ack::Pending });
         let Some(restoring) = self.restoring.as_mut().filter(|_| is_new) else { return };
         let handle = restoring.next;
         restoring.next += 1;
@@ -183,7 +183,7 @@ impl Target {
     /// A job is over.
     fn restored(&mut self, handle: u64, ack: Ack) {
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.remove(&handle)) else { return };
-        self.tell(job.steward, &Message::Ack { txn: job.txn, ack });
+        self.deliver(job.steward, &Message::Ack { txn: job.txn, ack });
     }
 
     /// What is known of the groups of which this target is the steward, and what it made again.

@@ -22,7 +22,7 @@ impl Target {
         let Some(note) = note else {
             if let Some(mark) = self.marks.next() {
                 let note = u64::from(life) << 32 | u64::from(mark);
-                self.tell(from, &Message::Noted { txn, note });
+                self.deliver(from, &Message::Noted { txn, note });
             }
             return;
         };
@@ -30,7 +30,7 @@ impl Target {
         // what is being put here once more: that may be on its way to the disk.
         let is_coming = self.reservations.values().any(|copy| copy.is_of(&id));
         if (note >> 32) as u32 != life || is_coming || self.is_restoring(&id) {
-            return self.tell(from, &Message::Ack { txn, ack: Ack::Durable });
+            return self.deliver(from, &Message::Ack { txn, ack: Ack::Durable });
         }
         let mark = note as u32;
         let effect = Effect::Discard { ids: vec![id], mark, since: mark, kept_for: Some(wanted) };
@@ -59,6 +59,6 @@ impl Target {
             self.event(Event::LetGo { id, bytes });
         }
         let ack = if dropped { Ack::Unknown } else { Ack::Durable };
-        self.tell(from, &Message::Ack { txn, ack });
+        self.deliver(from, &Message::Ack { txn, ack });
     }
 }

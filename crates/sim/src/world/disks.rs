@@ -167,7 +167,7 @@ impl World<'_> {
         self.note_room(id, before.min(free));
         if !self.has_stopped(id) {
             self.push(next, Scheduled::Disks(Event::Keep(id, check)));
-            self.tell(id, target::Request::Free(free));
+            self.request(id, target::Request::Free(free));
         }
     }
 

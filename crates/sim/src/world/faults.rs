@@ -95,7 +95,7 @@ impl World<'_> {
         if !self.healed {
             if seed % 4 == 3 && self.nodes.get(&id).is_some_and(|node| node.sleeps.is_none()) {
                 self.note(23, id, 0, || "says that it stops".to_owned());
-                self.tell(id, target::Request::Presence { here: false });
+                self.request(id, target::Request::Presence { here: false });
             }
             self.take_down(id, seed.is_multiple_of(2).then_some(seed));
         }
@@ -181,7 +181,7 @@ impl World<'_> {
         }
         self.note(2, id, 0, || "restarts".to_owned());
         self.input(id, None, None);
-        self.tell(id, target::Request::Presence { here: true });
+        self.request(id, target::Request::Presence { here: true });
         self.keep_room(id);
     }
 

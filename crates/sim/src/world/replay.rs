@@ -22,7 +22,7 @@ pub(super) struct Recorder {
     recorded: Vec<(NodeId, Bytes)>,
     seen: u64,
     /// The sequence numbers that each node, in all its lives, took of each session: a bit for each.
-    taken: BTreeMap<(NodeId, u64), Vec<u64>>,
+    accepted: BTreeMap<(NodeId, u64), Vec<u64>>,
     /// The sessions that a node took of each sender, in their order.
     lives: BTreeMap<(NodeId, NodeId), Vec<u64>>,
 }
@@ -38,7 +38,7 @@ pub(super) fn sender(datagram: &[u8]) -> NodeId {
 
 impl Recorder {
     pub(super) const fn new(chance: u64, rng: Rng) -> Self {
-        Self { chance, rng, recorded: Vec::new(), seen: 0, taken: BTreeMap::new(), lives: BTreeMap::new() }
+        Self { chance, rng, recorded: Vec::new(), seen: 0, accepted: BTreeMap::new(), lives: BTreeMap::new() }
     }
 
     /// A datagram will arrive `at` this time: what is played back because of it, when and to whom.
@@ -73,7 +73,7 @@ impl Recorder {
     }
 
     /// A machine takes a datagram: what is wrong with that.
-    pub(super) fn taken(&mut self, to: NodeId, datagram: &Bytes) -> Option<String> {
+    pub(super) fn accepted(&mut self, to: NodeId, datagram: &Bytes) -> Option<String> {
         if self.chance == 0 || is_data(datagram) {
             return None;
         }
@@ -86,7 +86,7 @@ impl Recorder {
             }
             Some(_) => {}
         }
-        let bits = self.taken.entry((to, session)).or_default();
+        let bits = self.accepted.entry((to, session)).or_default();
         let (word, bit) = ((sequence / 64) as usize, 1 << (sequence % 64));
         if bits.len() <= word {
             bits.resize(word + 1, 0);
