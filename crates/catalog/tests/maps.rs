@@ -16,6 +16,24 @@ fn map(epoch: u32, who: u32) -> DecidedMap {
     DecidedMap { epoch, document: vec![who as u8; 9_000], who: format!("operator {who}"), micros: u64::from(epoch) }
 }
 
+/// Columns and indexes of all tables, a line each.
+const LAYOUT: &str = "SELECT line FROM (
+  SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' ' || COALESCE(collation_name, '') AS line
+    FROM information_schema.columns WHERE table_schema = 'public'
+  UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public') AS lines ORDER BY line COLLATE \"C\"";
+
+#[test]
+fn the_tables_are_frozen() {
+    let Ok(server) = Postgres::start().inspect_err(|why| println!("skipped: {why:#}")) else { return };
+    let url = server.database().unwrap();
+    drop(Table::open(&url, None, "c").unwrap());
+    let mut client = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    let lines = client.query(LAYOUT, &[]).unwrap();
+    let layout: String = lines.iter().map(|line| line.get::<_, String>(0) + "\n").collect();
+    assert!(layout.contains("maps.document bytea NO"), "{layout}");
+    assert_eq!(blake3::hash(layout.as_bytes()).to_hex().as_str(), "", "other tables are another format:\n{layout}");
+}
+
 #[test]
 fn of_many_who_propose_at_once_one_wins_each_epoch() {
     let Ok(server) = Postgres::start().inspect_err(|why| println!("skipped: {why:#}")) else { return };

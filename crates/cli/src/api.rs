@@ -106,8 +106,7 @@ impl HealthInfo {
         }
         if self.nowhere > 0 {
             texts.push(format!(
-                "nowhere: {} that were damaged are on no target; what refers to them, if anything does, cannot be read: put it again, \
-                 or put back the disk of a target that was removed",
+                "nowhere: {} that were damaged are on no target; what refers to them, if anything does, cannot be read: put it again",
                 chunks(self.nowhere)
             ));
         }

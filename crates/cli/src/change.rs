@@ -169,11 +169,11 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
             "target {} is in the map: give the one that is added an id of its own",
             target.id
         );
-        let last = present.last_id.unwrap_or(0);
         ensure!(
-            target.id > last,
-            "target {} may have been in the map before, and no id is given twice: give the one that is added an id above {last}",
-            target.id
+            present.last_id.is_none_or(|last| target.id > last),
+            "target {} may have been in the map before, and no id is given twice: give the one that is added an id above {}",
+            target.id,
+            present.last_id.unwrap_or(0)
         );
         wished.targets.push(target.clone());
     }

@@ -105,10 +105,10 @@ fn say_fewer(status: &Status) -> anyhow::Result<()> {
     }
 }
 
-/// What has too few copies, what is done about it, and what happened last.
 /// What is said when nothing is missing.
 const WHOLE: &str = "whole: every chunk has all its copies";
 
+/// What has too few copies, what is done about it, and what happened last.
 fn say_health(status: &Status) -> anyhow::Result<()> {
     let health = &status.health;
     if health.at_risk > 0 || health.strayed > 0 {

@@ -146,6 +146,7 @@ impl Down {
             Err(stays @ (Stays::Earlier(_) | Stays::Sought(_))) => {
                 bail!("{stays}; start it, or remove it with `reservoir cluster remove` if it is lost")
             }
+            Err(stays @ Stays::Unheard(_)) => bail!("{stays}: start them, or remove those that are lost"),
             Err(stays) => bail!("{stays}"),
         }
     }

@@ -72,16 +72,12 @@ pub enum ChunkKind {
 }
 
 impl ChunkKind {
-    /// All of them, in the order of their ids.
-    pub const ALL: [Self; 3] = [Self::Payload, Self::Manifest, Self::Coded];
-
-    /// The kind with this wire and disk code.
+    /// The kind with this wire and disk code. Nothing is put as fragments yet, so none is taken for one.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Payload),
             1 => Some(Self::Manifest),
-            2 => Some(Self::Coded),
             _ => None,
         }
     }

@@ -7,7 +7,8 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{Epoch, GroupId, NodeId};
-use crate::map::{ClusterMap, MapError};
+use crate::limits;
+use crate::map::{ClusterMap, MapError, TargetEntry};
 use crate::planner::Plan;
 use crate::redundancy::Redundancy;
 use crate::wire::HealthReport;
@@ -23,7 +24,8 @@ pub struct Seen {
     gone: BTreeMap<NodeId, Option<u16>>,
     /// The groups that were not seen whole by that map.
     open: BTreeSet<GroupId>,
-    /// Of whom a target waits for an answer, since what was damaged on its disk is nowhere else; by who said so, until he says otherwise.
+    /// Of whom each target waits for an answer, since what was damaged on its disk is nowhere else, until it says otherwise. Of those that
+    /// are not here that is not known.
     sought: BTreeMap<NodeId, Vec<NodeId>>,
 }
 
@@ -36,10 +38,11 @@ impl Seen {
             self.open = map.group_ids().collect();
             self.epoch = Some(map.epoch);
         }
-        for (id, report) in reports {
-            self.sought.insert(*id, report.nowhere.silent.clone());
+        // Who has not looked yet, since it was started, missed what it missed before.
+        for (id, nowhere) in reports.iter().filter_map(|(id, report)| Some((id, report.nowhere.as_ref()?))) {
+            self.sought.insert(*id, nowhere.silent.clone());
         }
-        self.sought.retain(|id, sought| !sought.is_empty() && map.target(*id).is_some());
+        self.sought.retain(|id, _| map.target(*id).is_some());
         // Who was asked by an earlier map may have counted copies that are out now. A group need not be whole at the same time as others:
         // what it had when it was has its copies.
         let current = reports.iter().filter(|(_, report)| report.epoch == map.epoch);
@@ -58,10 +61,15 @@ impl Seen {
         all.filter(|(id, _)| map.target(**id).is_none()).map(|(id, domain)| (*id, *domain)).collect()
     }
 
-    /// Who seeks what may be on these alone.
-    fn seekers(&self, out: &[NodeId]) -> Vec<NodeId> {
-        let seeks = |(_, sought): &(&NodeId, &Vec<NodeId>)| sought.iter().any(|id| out.contains(id));
-        self.sought.iter().filter(seeks).map(|(id, _)| *id).collect()
+    /// Who seeks what may be on these alone, and who has not said yet whether it does. Those of their domain that are silent as well are
+    /// not asked: they have nothing but what is on others, too.
+    fn seekers(&self, map: &ClusterMap, out: &[NodeId]) -> (Vec<NodeId>, Vec<NodeId>) {
+        let domains: Vec<u16> = out.iter().filter_map(|id| map.domain(*id)).collect();
+        let names = |sought: &Vec<NodeId>| sought.len() >= limits::SOUGHT || sought.iter().any(|id| out.contains(id));
+        let seekers = self.sought.iter().filter(|(_, sought)| names(sought)).map(|(id, _)| *id).collect();
+        let is_unheard =
+            |target: &&TargetEntry| !self.sought.contains_key(&target.id) && !domains.contains(&target.domain);
+        (seekers, map.targets().filter(is_unheard).map(|target| target.id).collect())
     }
 
     /// Those of whom these may have the last copies that could be made again.
@@ -89,6 +97,8 @@ pub enum Stays {
     Earlier(Vec<NodeId>),
     /// Copies were damaged on these, and nobody else is found to have the chunks.
     Sought(Vec<NodeId>),
+    /// These have not said yet whether they seek something.
+    Unheard(Vec<NodeId>),
 }
 
 impl fmt::Display for Stays {
@@ -102,6 +112,10 @@ impl fmt::Display for Stays {
             Self::Earlier(gone) => {
                 let gone = Named(gone);
                 write!(f, "copies of what {gone} had are still being made, and it may have the last of some")
+            }
+            Self::Unheard(targets) => {
+                let targets = Named(targets);
+                write!(f, "it may have the last copies of chunks that were damaged on {targets}, of which nothing was heard yet")
             }
             Self::Sought(seekers) => {
                 let seekers = Named(seekers);
@@ -144,9 +158,12 @@ pub fn check(
     if let Some(own) = all().find(|own| present.may_hide_kept(out, *own)) {
         return Err(Stays::LastCopies(own));
     }
-    let seekers = seen.seekers(out);
+    let (seekers, unheard) = seen.seekers(present, out);
     if !seekers.is_empty() {
         return Err(Stays::Sought(seekers));
+    }
+    if !unheard.is_empty() {
+        return Err(Stays::Unheard(unheard));
     }
     let gone = seen.before(present, out);
     let with: BTreeSet<u16> = out.iter().filter_map(|id| lasting_domain(present, *id)).collect();
@@ -200,8 +217,10 @@ mod tests {
         planner::plan(map, &wish, 0).expect("a next map")
     }
 
+    /// Nobody went before, and all targets say that they seek nothing. (Of a map that is none of those that are used here.)
     fn none() -> Seen {
-        Seen::default()
+        let sought = (0..200).map(|id| (NodeId(id), Vec::new())).collect();
+        Seen { sought, ..Seen::default() }
     }
 
     /// A steward says so of all these groups.
@@ -242,7 +261,7 @@ mod tests {
     #[test]
     fn who_goes_next_waits_until_what_an_earlier_one_had_is_made_again() {
         let first = of(60).with_min_copies(2);
-        let mut earlier = Seen::default();
+        let mut earlier = none();
         earlier.look(&first, &[]);
         let next = plan(&first, &[NodeId(2)]).map;
         let (here, there) = ([NodeId(3)], [NodeId(5)]);
@@ -273,7 +292,7 @@ mod tests {
     #[test]
     fn so_many_domains_may_go_one_after_the_other_as_have_not_all_copies_of_anything() {
         let first = map().with_min_copies(3);
-        let mut earlier = Seen::default();
+        let mut earlier = none();
         earlier.look(&first, &[]);
         let next = plan(&first, &[NodeId(2)]).map.with_min_copies(3);
         earlier.look(&next, &[]);
@@ -292,12 +311,12 @@ mod tests {
     #[test]
     fn who_may_have_the_last_copy_of_something_stays_until_that_is_found() {
         let map = map();
-        let mut seen = Seen::default();
+        let mut seen = none();
         let seeks = |by: u32, silent: &[u32]| {
             let silent = silent.iter().copied().map(NodeId).collect();
             (
                 NodeId(by),
-                HealthReport { nowhere: Nowhere { lost: 0, sought: 1, silent }, ..HealthReport::of(map.epoch) },
+                HealthReport { nowhere: Some(Nowhere { lost: 0, sought: 1, silent }), ..HealthReport::of(map.epoch) },
             )
         };
         let checks = |seen: &Seen, out: u32| check(&map, &[NodeId(out)], &plan(&map, &[NodeId(out)]), [], None, seen);
@@ -311,5 +330,31 @@ mod tests {
         assert_eq!(checks(&seen, 2), Err(Stays::Sought(vec![NodeId(6)])));
         seen.look(&map, &[seeks(6, &[])]);
         assert_eq!(checks(&seen, 2), Ok(()));
+    }
+
+    #[test]
+    fn who_has_not_looked_since_it_was_started_missed_what_it_missed_before() {
+        let map = map();
+        let says = |by: u32, nowhere: Option<Vec<u32>>| {
+            let of = |ids: Vec<u32>| Nowhere { lost: 0, sought: 1, silent: ids.into_iter().map(NodeId).collect() };
+            (NodeId(by), HealthReport { nowhere: nowhere.map(of), ..HealthReport::of(map.epoch) })
+        };
+        let checks = |seen: &Seen| check(&map, &[NodeId(2)], &plan(&map, &[NodeId(2)]), [], None, seen);
+        let mut seen = none();
+        seen.look(&map, &[says(4, Some(vec![2]))]);
+        seen.look(&map, &[says(4, None)]);
+        assert_eq!(checks(&seen), Err(Stays::Sought(vec![NodeId(4)])));
+        // A gateway that was just started.
+        let mut fresh = Seen::default();
+        let others = |id: &u32| *id != 4;
+        fresh.look(&map, &(0..10).filter(others).map(|id| says(id, Some(vec![]))).collect::<Vec<_>>());
+        assert_eq!(checks(&fresh), Err(Stays::Unheard(vec![NodeId(4)])));
+        fresh.look(&map, &[says(4, None)]);
+        assert_eq!(checks(&fresh), Err(Stays::Unheard(vec![NodeId(4)])));
+        fresh.look(&map, &[says(4, Some(vec![]))]);
+        assert_eq!(checks(&fresh), Ok(()));
+        // Who cannot name all that are silent may mean anybody.
+        fresh.look(&map, &[says(4, Some((20..28).collect()))]);
+        assert_eq!(checks(&fresh), Err(Stays::Sought(vec![NodeId(4)])));
     }
 }

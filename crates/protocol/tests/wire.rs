@@ -39,7 +39,8 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
     let witness = HealthReport { watched, ..report.clone() };
     let mover = HealthReport { moving: 4, moved: 5, moved_bytes: 6, ..report.clone() };
     let nowhere = Nowhere { lost: 7, sought: 8, silent: vec![NodeId(4), NodeId(5)] };
-    let seeker = HealthReport { nowhere, ..report.clone() };
+    let seeker = HealthReport { nowhere: Some(nowhere), ..report.clone() };
+    let starter = HealthReport { nowhere: None, ..report.clone() };
     let fill = Fill { live: 1, room: 2, chunks: 3 };
     let copies = vec![Counted { id, wanted }, Counted { id, wanted: Wanted::BY_MAP }];
     let census = |after| Message::Census(CensusRequest { txn, group: GroupId(2), range, salt: 7, after });
@@ -58,7 +59,8 @@ fn census_messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Presence { here: false }, "presence", 49),
         (Message::Gone { id }, "gone", 81),
         (Message::HealthReport { txn, report: mover }, "health-report-moving", 135),
-        (Message::HealthReport { txn, report: seeker }, "health-report-seeking", 152),
+        (Message::HealthReport { txn, report: seeker }, "health-report-seeking", 153),
+        (Message::HealthReport { txn, report: starter }, "health-report-starting", 145),
         (Message::Fill { txn }, "fill", 56),
         (Message::Filled { txn, fill }, "filled", 80),
         (Message::Move { txn, id, wanted, to: NodeId(4) }, "move", 94),

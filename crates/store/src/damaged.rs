@@ -77,13 +77,17 @@ impl Store {
         (lost.saturating_add(damaged.ids.len() as u64), damaged.more || lost > 0)
     }
 
-    /// Those chunks in order, from the one after `after` on, as far as they are remembered; and whether there are more.
+    /// Those chunks in order, from the one after `after` on, as far as they are remembered, and those whose copy the disk did not read when
+    /// that was tried last; and whether there are more.
     #[must_use]
     pub fn missing(&self, after: Option<&ChunkId>, limit: usize) -> (Vec<ChunkId>, bool) {
         let damaged = lock(&self.damaged);
-        let mut behind = damaged.ids.range((after.map_or(Unbounded, Excluded), Unbounded));
-        let ids = behind.by_ref().take(limit).copied().collect();
-        (ids, behind.next().is_some())
+        let behind = (after.map_or(Unbounded, Excluded), Unbounded);
+        let all = [&damaged.ids, &damaged.unreadable].map(|ids| ids.range(behind).take(limit + 1).copied());
+        let mut ids: Vec<ChunkId> = all.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect();
+        let more = ids.len() > limit;
+        ids.truncate(limit);
+        (ids, more)
     }
 
     /// Forgets copies that were found damaged in these places (`None` when they are in none any more), durably, and remembers

@@ -257,8 +257,12 @@ impl Store {
             .map(|(id, _)| *id)
             .filter(|id| after != Some(id))
             .take_while(|id| id.encode().starts_with(prefix));
-        let ids: Vec<ChunkId> = matching.by_ref().take(limit).collect();
+        let mut ids: Vec<ChunkId> = matching.by_ref().take(limit).collect();
         let more = matching.next().is_some();
+        if len == ChunkId::LEN {
+            // Who asks for one chunk wants to know whether it can be had here.
+            ids.retain(|id| !lock(&self.damaged).is_unread(id));
+        }
         (ids, more)
     }
 

@@ -59,7 +59,11 @@ impl Collector for Data {
         gauge("at_risk_chunks", "Chunks that have fewer copies than are wanted", health.at_risk)?;
         let last = health.at_risk_by_copies.get("1").copied().unwrap_or(0);
         gauge("last_copy_chunks", "Chunks of which one copy is left, and more are wanted", last)?;
-        gauge("strayed_chunks", "Chunks that lack copies in their group, and have enough", health.strayed)?;
+        gauge(
+            "strayed_chunks",
+            "Chunks that have enough copies, of which some are outside of their group",
+            health.strayed,
+        )?;
         gauge("sought_chunks", "Chunks that were damaged, and may be on a silent target only", health.sought)?;
         gauge("nowhere_chunks", "Chunks that were damaged, and are on no target", health.nowhere)?;
         gauge("unknown_groups", "Groups of which nobody says whether chunks lack copies", health.unknown_groups)?;

@@ -230,7 +230,7 @@ mod tests {
             let bytes = chunk(10_000, 7);
             let Coded { id, pieces } = cut(code, &bytes).expect("it is short");
             assert_eq!((id.code(), id.piece(), id.whole(), pieces.len()), (Some(code), None, id, code.fragments()));
-            assert_eq!(ChunkId::decode(&id.encode()), Some(id));
+            assert_eq!(ChunkId::decode(&id.encode()), None, "none is put yet");
             for (number, piece) in (0..).map(Piece).zip(&pieces) {
                 let own = id.of_piece(number);
                 assert_eq!((own.piece(), own.whole(), own.placement_key()), (Some(number), id, id.placement_key()));

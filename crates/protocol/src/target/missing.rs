@@ -9,8 +9,9 @@ use std::collections::{BTreeSet, VecDeque};
 use super::{Bug, ChunkId, Effect, Message, NodeId, Pending, Target, TxnId};
 use crate::config::Config;
 use crate::limits;
+use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
-use crate::wire::Nowhere;
+use crate::wire::{Bid, Nowhere};
 
 /// Times that a target is asked before it counts as silent until the next look, with twice as long to answer each time.
 const ASKED: u8 = 3;
@@ -19,12 +20,13 @@ const ASKED: u8 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     look: Option<Look>,
-    /// When the next look begins, if none is under way.
+    /// When the next look begins, if none is under way; and when it may at the earliest, whatever is missing since the last one.
     next: Instant,
-    /// Whether one more follows the look that is under way at once.
+    rest_until: Instant,
+    /// Whether one more follows the look that is under way.
     again: bool,
-    /// What the last look found.
-    nowhere: Nowhere,
+    /// What the last look found; `None` before the first one is over.
+    nowhere: Option<Nowhere>,
 }
 
 /// All that are missing are looked for, one after the other.
@@ -33,6 +35,8 @@ struct Look {
     ids: VecDeque<ChunkId>,
     /// Where the disk goes on to name them; `None` when it has named all.
     after: Option<ChunkId>,
+    /// When it is asked for them once more, as it had too much to do.
+    name_again: Option<Instant>,
     question: Option<Question>,
     silent: BTreeSet<NodeId>,
     found: Nowhere,
@@ -56,25 +60,29 @@ impl Missing {
     pub(super) fn next_deadline(&self, config: &Config) -> Option<Instant> {
         match &self.look {
             _ if config.census_interval == Span::ZERO => None,
-            Some(look) => look.question.as_ref().map(|question| question.again),
+            Some(look) => look.name_again.or_else(|| look.question.as_ref().map(|question| question.again)),
             None => Some(self.next),
         }
     }
 
     /// One more copy is missing.
     pub(super) fn hurry(&mut self, now: Instant) {
-        self.next = now;
+        self.next = self.rest_until.max(now);
         self.again = self.look.is_some();
     }
 
-    /// What was found by the last look, and as far as one is under way by that: whoever falls silent meanwhile is known at once.
-    pub(super) fn nowhere(&self) -> Nowhere {
-        let mut all = self.nowhere.clone();
+    /// What was found by the last look, and as far as one is under way by that: who fell silent meanwhile is known at once.
+    pub(super) fn nowhere(&self) -> Option<Nowhere> {
+        let mut all = self.nowhere.clone()?;
         if let Some(look) = &self.look {
             (all.lost, all.sought) = (all.lost.max(look.found.lost), all.sought.max(look.found.sought));
             look.found.silent.iter().for_each(|silent| all.note_silent(*silent));
         }
-        all
+        Some(all)
+    }
+
+    fn question(&mut self) -> Option<&mut Question> {
+        self.look.as_mut()?.question.as_mut()
     }
 }
 
@@ -86,11 +94,19 @@ impl Target {
         let now = self.now;
         match &mut self.missing.look {
             None if now < self.missing.next => {}
-            None if self.setup.bug == Some(Bug::NeverSeek) => self.missing.next = now + self.config.census_interval,
+            None if self.setup.bug == Some(Bug::NeverSeek) => {
+                self.missing.nowhere = Some(Nowhere::default());
+                self.missing.next = now + self.config.census_interval;
+            }
             None => {
                 self.missing.look = Some(Look::default());
                 self.missing.again = false;
                 self.name_missing(None);
+            }
+            Some(look) if look.name_again.is_some_and(|at| now >= at) => {
+                look.name_again = None;
+                let after = look.after;
+                self.name_missing(after);
             }
             Some(Look { question: Some(question), silent, .. }) if now >= question.again => {
                 if question.asked < ASKED {
@@ -108,17 +124,18 @@ impl Target {
 
     /// Has the disk name those behind this one.
     fn name_missing(&mut self, after: Option<ChunkId>) {
+        self.missing.look.iter_mut().for_each(|look| look.after = after);
         self.begin_effect(Effect::Missing { after, limit: limits::LISTED }, Pending::Missing);
     }
 
     /// The disk has named some; none when it has too much to do.
     pub(super) fn missing_named(&mut self, named: Option<(Vec<ChunkId>, bool)>) {
+        let again = self.now + self.config.late;
+        let Some(look) = &mut self.missing.look else { return };
         let Some((ids, more)) = named else {
-            self.missing.next = self.now + self.config.late;
-            self.missing.look = None;
+            look.name_again = Some(again);
             return;
         };
-        let Some(look) = &mut self.missing.look else { return };
         look.after = ids.last().copied().filter(|_| more);
         look.ids = ids.into();
         self.look_for_next();
@@ -128,21 +145,20 @@ impl Target {
     fn look_for_next(&mut self) {
         let Some(look) = &mut self.missing.look else { return };
         look.question = None;
-        match (look.ids.pop_front(), look.after.take()) {
-            (Some(id), after) => {
-                look.after = after;
-                let (map, own) = (&self.setup.map, self.setup.id);
-                let keepers = map.keepers(map.group_of(&id)).into_iter().filter(|keeper| *keeper != own);
-                let (silent, others): (Vec<NodeId>, Vec<NodeId>) = keepers.partition(|id| look.silent.contains(id));
-                let (to, txn, again) = (own, TxnId(0), Instant::FAR);
+        match (look.ids.pop_front(), look.after) {
+            (Some(id), _) => {
+                let all = may_have(&self.setup.map, &id).into_iter().filter(|other| *other != self.setup.id);
+                let (silent, others): (Vec<NodeId>, Vec<NodeId>) = all.partition(|other| look.silent.contains(other));
+                let (to, txn, again) = (self.setup.id, TxnId(0), Instant::FAR);
                 look.question = Some(Question { id, to, txn, asked: 0, again, others: others.into(), silent });
                 self.next_of_missing(id);
             }
             (None, Some(after)) => self.name_missing(Some(after)),
             (None, None) => {
-                let pause = if self.missing.again { Span::ZERO } else { self.config.census_interval };
-                self.missing.next = self.now + pause.max(Span::from_nanos(1));
-                self.missing.nowhere = self.missing.look.take().map_or_else(Nowhere::default, |look| look.found);
+                let (now, interval) = (self.now, self.config.census_interval);
+                self.missing.rest_until = now + self.config.settling().min(interval).max(Span::from_nanos(1));
+                self.missing.next = if self.missing.again { self.missing.rest_until } else { now + interval };
+                self.missing.nowhere = self.missing.look.take().map(|look| look.found);
             }
         }
     }
@@ -163,7 +179,7 @@ impl Target {
 
     fn ask_for_missing(&mut self) {
         let (now, txn, wait) = (self.now, TxnId(self.secrets.next_u64()), self.config.bid_timeout);
-        let Some(question) = self.missing.look.as_mut().and_then(|look| look.question.as_mut()) else { return };
+        let Some(question) = self.missing.question() else { return };
         question.again = now + wait.times(1 << question.asked);
         question.asked += 1;
         question.txn = txn;
@@ -171,19 +187,17 @@ impl Target {
         self.send(to, &Message::List { txn, prefix, after: None });
     }
 
-    /// The chunks whose copy here was damaged, and that were found nowhere else.
+    /// The chunks whose copy here was damaged, and that were found nowhere else; `None` before it was looked.
     #[must_use]
-    pub fn nowhere(&self) -> Nowhere {
-        self.missing.nowhere()
+    pub fn nowhere(&self) -> Option<Nowhere> {
+        // Where nobody looks, nobody is known to miss anything.
+        if self.config.census_interval == Span::ZERO { Some(Nowhere::default()) } else { self.missing.nowhere() }
     }
 
     /// A target says whether it has a chunk. Whether it was asked that for a copy that is missing here.
     pub(super) fn listed(&mut self, from: NodeId, txn: TxnId, ids: &[ChunkId]) -> bool {
-        let question = self.missing.look.as_ref().and_then(|look| look.question.as_ref());
-        let Some(question) = question.filter(|question| question.to == from && question.txn == txn) else {
-            return false;
-        };
-        let id = question.id;
+        let is_asked = |question: &&mut Question| question.to == from && question.txn == txn;
+        let Some(id) = self.missing.question().filter(is_asked).map(|question| question.id) else { return false };
         if ids.contains(&id) {
             // Its steward sees to the rest.
             self.look_for_next();
@@ -192,4 +206,20 @@ impl Target {
         }
         true
     }
+
+    /// A target is there, and does not say now whether it has a chunk: it has too much to do, or a newer map. Whether it was asked.
+    pub(super) fn missing_put_off(&mut self, from: NodeId, bid: &Bid) -> bool {
+        let again = self.now + self.config.late;
+        let is_asked = |question: &&mut Question| question.to == from && question.txn == bid.txn;
+        let Some(question) = self.missing.question().filter(is_asked) else { return false };
+        (question.asked, question.again) = (0, again);
+        true
+    }
+}
+
+/// Who is where a map has a chunk, or the layout before.
+fn may_have(map: &ClusterMap, id: &ChunkId) -> BTreeSet<NodeId> {
+    let before = map.previous().map(|previous| previous.targets_of(id)).unwrap_or_default();
+    let before = before.into_iter().filter(|target| map.target(*target).is_some());
+    map.members(map.group_of(id)).map(|member| member.id).chain(before).collect()
 }

@@ -328,9 +328,10 @@ impl Target {
             Message::Ack { txn, ack } if self.order_acked(from, txn, ack) => {}
             Message::Pong { txn, .. } if self.is_there(from, txn) => {}
             Message::Listed { txn, ids, .. } if self.listed(from, txn, &ids) => {}
+            Message::Bid(bid) if self.missing_put_off(from, &bid) => {}
             Message::Bid(_) | Message::Ack { .. } | Message::Pong { .. } => self.pass_to_initiator(datagram),
-            Message::Listed { .. }
-            | Message::Marked { .. }
+            Message::Listed { .. } => self.event(Event::Ignored(IgnoredReason::Late)),
+            Message::Marked { .. }
             | Message::Discarded { .. }
             | Message::HealthReport { .. }
             | Message::Used { .. } => {

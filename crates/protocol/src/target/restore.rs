@@ -197,7 +197,7 @@ impl Target {
         let silent_for = |id: NodeId| (id, silent.get(&id).map(|since| self.now.since(*since)));
         let watched = self.watched().take(limits::WATCHED).map(silent_for).collect();
         let Made { chunks: restored, bytes: restored_bytes, moved, moved_bytes } = self.made;
-        let nowhere = self.missing.nowhere();
+        let nowhere = self.nowhere();
         let report = HealthReport {
             epoch,
             groups,

@@ -151,7 +151,7 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
         lacks.at_risk.iter().for_each(|chunks| out.put_u32_le(*chunks));
         out.put_u32_le(lacks.strayed);
     }
-    let has_sought = report.nowhere != Nowhere::default();
+    let has_sought = report.nowhere.as_ref() != Some(&Nowhere::default());
     let has_moved = report.moving > 0 || report.moved > 0 || has_sought;
     // Left out where nobody is watched, as from targets that do not know of it.
     if !report.watched.is_empty() || has_moved {
@@ -169,10 +169,12 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
     }
     // And where nothing is missing.
     if has_sought {
-        out.put_u32_le(report.nowhere.lost);
-        out.put_u32_le(report.nowhere.sought);
-        out.put_u8(report.nowhere.silent.len() as u8);
-        report.nowhere.silent.iter().for_each(|id| out.put_u32_le(id.0));
+        let nowhere = report.nowhere.clone().unwrap_or_default();
+        out.put_u8(u8::from(report.nowhere.is_some()));
+        out.put_u32_le(nowhere.lost);
+        out.put_u32_le(nowhere.sought);
+        out.put_u8(nowhere.silent.len() as u8);
+        nowhere.silent.iter().for_each(|id| out.put_u32_le(id.0));
     }
 }
 
@@ -196,7 +198,7 @@ fn take_health(r: &mut Reader<'_>) -> Option<Message> {
         watched.push((id, millis.checked_sub(1).map(|millis| Span::from_millis(millis.into()))));
     }
     let (moving, moved, moved_bytes) = if r.at_end() { (0, 0, 0) } else { (r.u16()?, r.u64()?, r.u64()?) };
-    let nowhere = if r.at_end() { Nowhere::default() } else { take_nowhere(r)? };
+    let nowhere = if r.at_end() { Some(Nowhere::default()) } else { take_nowhere(r)? };
     let report = HealthReport {
         epoch,
         groups,
@@ -212,8 +214,11 @@ fn take_health(r: &mut Reader<'_>) -> Option<Message> {
     Some(Message::HealthReport { txn, report })
 }
 
-fn take_nowhere(r: &mut Reader<'_>) -> Option<Nowhere> {
-    let (lost, sought) = (r.u32()?, r.u32()?);
+fn take_nowhere(r: &mut Reader<'_>) -> Option<Option<Nowhere>> {
+    let (is_known, lost, sought) = (r.flag()?, r.u32()?, r.u32()?);
     let silent = (0..r.count(limits::SOUGHT)?).map(|_| r.u32().map(NodeId)).collect::<Option<_>>()?;
-    Some(Nowhere { lost, sought, silent })
+    let nowhere = Nowhere { lost, sought, silent };
+    // Left out where it is known that nothing is missing.
+    let is_right = if is_known { nowhere != Nowhere::default() } else { nowhere == Nowhere::default() };
+    is_right.then(|| is_known.then_some(nowhere))
 }

@@ -247,8 +247,8 @@ pub struct HealthReport {
     pub moved: u64,
     /// Their bytes.
     pub moved_bytes: u64,
-    /// Those whose copy on its disk was damaged, and that it found nowhere.
-    pub nowhere: Nowhere,
+    /// Those whose copy on its disk was damaged, and that it found nowhere; `None` before it has looked for them.
+    pub nowhere: Option<Nowhere>,
 }
 
 /// Chunks whose copy on a target's disk was damaged, and of which nobody else was found to have one.
@@ -258,7 +258,7 @@ pub struct Nowhere {
     pub lost: u32,
     /// Those that somebody may have who did not answer.
     pub sought: u32,
-    /// Who did not; [`SOUGHT`](crate::limits::SOUGHT) at most.
+    /// Who did not; when they are [`SOUGHT`](crate::limits::SOUGHT), there may be more.
     pub silent: Vec<NodeId>,
 }
 
@@ -285,7 +285,7 @@ impl HealthReport {
             moving: 0,
             moved: 0,
             moved_bytes: 0,
-            nowhere: Nowhere { lost: 0, sought: 0, silent: Vec::new() },
+            nowhere: Some(Nowhere { lost: 0, sought: 0, silent: Vec::new() }),
         }
     }
 }

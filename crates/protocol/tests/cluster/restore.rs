@@ -128,15 +128,18 @@ fn what_only_a_silent_target_may_have_is_sought() {
     cluster.run_for(INTERVAL.times(2));
     for other in &others {
         let nowhere = cluster.targets[other].nowhere();
-        assert_eq!(nowhere, Nowhere { lost: 0, sought: hidden, silent: vec![last] }, "{other} of {hidden}");
+        assert_eq!(nowhere, Some(Nowhere { lost: 0, sought: hidden, silent: vec![last] }), "{other} of {hidden}");
     }
     let found = cluster.targets.iter().filter(|(id, _)| !others.contains(id)).map(|(_, target)| target.nowhere());
-    assert!(found.into_iter().all(|nowhere| nowhere == Nowhere::default()), "whoever misses nothing seeks nothing");
+    assert!(
+        found.into_iter().all(|nowhere| nowhere == Some(Nowhere::default())),
+        "whoever misses nothing seeks nothing"
+    );
     cluster.dead.remove(&last);
     cluster.handle(last, None);
     cluster.run_for(INTERVAL.times(20));
     assert!(ids.iter().all(|id| cluster.holders(id).len() == 3) && is_whole(&cluster));
-    assert!(cluster.targets.values().all(|target| target.nowhere() == Nowhere::default()));
+    assert!(cluster.targets.values().all(|target| target.nowhere() == Some(Nowhere::default())));
 }
 
 /// While somebody is silent who may have what is missing, nothing is made; it is said that chunks are at risk.

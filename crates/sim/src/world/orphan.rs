@@ -17,8 +17,8 @@ const COPIES: usize = 3;
 pub(super) struct Orphan {
     chunk: ChunkId,
     last: NodeId,
-    /// Who found that its copy is damaged, when, and in which of its lives.
-    found: BTreeMap<NodeId, (Instant, u32)>,
+    /// Who found that its copy is damaged, and when.
+    found: BTreeMap<NodeId, Instant>,
 }
 
 impl World<'_> {
@@ -47,9 +47,8 @@ impl World<'_> {
 
     /// A target has found that its copy of a chunk is damaged.
     pub(super) fn found_damaged(&mut self, by: NodeId, chunk: ChunkId) {
-        let life = self.nodes.get(&by).map_or(0, |node| node.life);
         if let Some(orphan) = self.orphan.as_mut().filter(|orphan| orphan.chunk == chunk) {
-            orphan.found.insert(by, (self.now, life));
+            orphan.found.insert(by, self.now);
         }
     }
 
@@ -65,11 +64,13 @@ impl World<'_> {
         }
         // Whoever misses a copy looks for another, and is told by everybody else of the group, or not for as long as it waits.
         let looks = self.scenario.config.bid_timeout.times(32) + Span::from_millis(50);
-        let knows = |(by, (at, life)): &(&NodeId, &(Instant, u32))| {
-            let is_up = |node: &super::Node| node.life == *life && matches!(node.machine, NodeMachine::Target(..));
-            *at + looks < asked && before.target(**by).is_some() && self.nodes.get(by).is_some_and(is_up)
+        // Who got another disk forgets.
+        let knows = |(by, at): &(&NodeId, &Instant)| {
+            let is_up = |node: &super::Node| matches!(node.machine, NodeMachine::Target(..));
+            let is_in_map = before.target(**by).is_some() && !self.disk_lost.contains_key(by);
+            **at + looks < asked && is_in_map && self.nodes.get(by).is_some_and(is_up)
         };
-        if let Some((by, (at, _))) = found.iter().find(knows) {
+        if let Some((by, at)) = found.iter().find(knows) {
             self.fail(format!(
                 "{last} was taken out, and has the last copy of {chunk:?}: {by} found at {at} that its own is damaged"
             ));
