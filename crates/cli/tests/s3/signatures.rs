@@ -138,6 +138,7 @@ fn addresses(s3: &S3) {
     for value in ["%2B300", "-1", "x", "604801", ""] {
         expires(value).fails(400, "AuthorizationQueryParametersError");
     }
+    expires("0").fails(403, "AccessDenied");
     expires("301").fails(403, "SignatureDoesNotMatch");
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Incoming;
 use object::objects::Objects;
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -14,17 +14,21 @@ use s3s::{Body, HttpError, HttpResponse};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::access::Access;
+use super::address::Address;
 use super::chunks::{self, Chunked};
 use super::connection::{Accepted, DEFAULT_TIMEOUT, Listener};
 use super::drain_body::{self, WatchedBody};
 use super::form::{self, Forms, Sender};
-use super::host::{Domain, bucket_of};
+use super::host::Domain;
 use super::invalid_range::WithoutRange;
+use super::request_ids::RequestIds;
 use super::tls::{Certificate, Tls};
-use super::{region, signature, sigv2};
-use crate::ops::{Operations, cors, lifecycle, multipart};
+use super::{cors, metadata, region, signature, sigv2};
+use crate::ops::attributes::BareTag;
+use crate::ops::{Operations, lifecycle, multipart};
 use crate::rules::caller::Peer;
 use crate::rules::cors::BrowserRequest;
+use crate::rules::error;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::StorageClasses;
 use crate::state::State;
@@ -89,10 +93,11 @@ impl Default for Settings {
 pub struct Server {
     service: S3Service,
     state: State,
-    domain: Option<Domain>,
+    domain: Option<Arc<Domain>>,
     tls: Option<Arc<Tls>>,
     forms: Forms,
     control: Arc<AdmissionControl>,
+    ids: Arc<RequestIds>,
     patience: Duration,
     watch: Option<Watch>,
 }
@@ -101,7 +106,7 @@ impl Server {
     /// A gateway to these objects for these users.
     ///
     /// # Errors
-    /// When the domain is none, or the certificate is no good.
+    /// When the domain is none, the certificate is no good, or the system has no randomness.
     pub fn new(objects: Arc<Objects>, users: Users, settings: &Settings) -> Result<Self, String> {
         let mut config = S3Config::default();
         config.xml_max_body_size = XML_BYTES;
@@ -128,10 +133,11 @@ impl Server {
         Ok(Self {
             service,
             state,
-            domain,
+            domain: domain.map(Arc::new),
             tls,
             forms,
             control,
+            ids: Arc::new(RequestIds::new()?),
             patience: settings.patience,
             watch: settings.watch.clone(),
         })
@@ -182,8 +188,27 @@ impl Server {
         accepted.client.count(Reason::Handshake);
     }
 
-    /// Answers a request, counts the answer, and drains the rest of the body.
+    /// Answers a request, and gives the answer what every answer has.
     async fn serve_one(
+        self,
+        request: http::Request<Incoming>,
+        peer: Peer,
+        admission: Admission,
+    ) -> Result<HttpResponse, HttpError> {
+        let (ids, domain, address) = (Arc::clone(&self.ids), self.domain.clone(), Address::of(&request));
+        let id = ids.next();
+        let mut answer = self.answer_and_drain(request, peer, admission).await?;
+        ids.set(&id, answer.headers_mut());
+        if !answer.status().is_success() {
+            let resource = address.resource(domain.as_deref());
+            tracing::debug!(request = id, status = answer.status().as_u16(), resource, "refused");
+            error::complete(&mut answer, &resource, &id, ids.gateway());
+        }
+        Ok(answer)
+    }
+
+    /// Answers a request, counts the answer, and drains the rest of the body.
+    async fn answer_and_drain(
         self,
         mut request: http::Request<Incoming>,
         peer: Peer,
@@ -192,6 +217,7 @@ impl Server {
         let watch = self.watch.clone();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(admission.clone());
+        metadata::as_utf8(request.headers_mut());
         let version = request.version();
         let (request, unread) = drain_body::watch(request, self.patience);
         if !admission.client.is_authenticated() && !self.is_claimed(&request) {
@@ -234,17 +260,31 @@ impl Server {
         peer: Peer,
         admission: &Admission,
     ) -> Result<HttpResponse, HttpError> {
-        let page = BrowserRequest::of(request.method(), request.headers());
-        let rule = match (&page, bucket_of(&request, self.domain.as_ref())) {
-            (Some(page), Some(bucket)) => {
-                let page = page.clone();
-                self.state.blocking(move |state| cors::rule_for(state, &bucket, &page)).await.unwrap_or_default()
-            }
-            _ => None,
-        };
-        if let Some(page) = page.as_ref().filter(|page| page.preflight) {
-            return Ok(page.preflight(rule.as_ref()));
+        let address = Address::of(&request);
+        let domain = self.domain.as_deref();
+        if request.method() == Method::OPTIONS {
+            return Ok(cors::preflight(&self.state, &address, domain, request.headers()).await);
         }
+        let page = BrowserRequest::of(request.method(), request.headers());
+        let rule = match &page {
+            Some(page) => cors::rule_for(&self.state, address.bucket(domain), page).await,
+            None => None,
+        };
+        let mut answer = self.answer_operation(request, &address, peer, admission).await?;
+        if let (Some(page), Some(rule)) = (page, rule) {
+            page.add_headers(&rule, answer.headers_mut());
+        }
+        Ok(answer)
+    }
+
+    /// Answers a request for an operation, or refuses it from its head.
+    async fn answer_operation(
+        &self,
+        request: http::Request<WatchedBody>,
+        address: &Address,
+        peer: Peer,
+        admission: &Admission,
+    ) -> Result<HttpResponse, HttpError> {
         if sigv2::is_signed(request.headers(), request.uri()) {
             return Ok(sigv2::refusal());
         }
@@ -253,7 +293,7 @@ impl Server {
         }
         let form = form::is_form(&request);
         let (request, _permit) = if form {
-            let bucket = bucket_of(&request, self.domain.as_ref());
+            let bucket = address.bucket(self.domain.as_deref());
             admission.end_check();
             match self.forms.take(request, Sender { state: &self.state, admission, peer, bucket }).await {
                 Ok((request, permit)) => (request, Some(permit)),
@@ -265,13 +305,11 @@ impl Server {
             (request.map(Body::http_body_unsync), None)
         };
         let mut answer = self.service.call(request).await?;
-        if form {
-            answer = form::broken_policy(answer);
+        if answer.extensions().get::<BareTag>().is_some() {
+            let text = answer.body().bytes().unwrap_or_default();
+            *answer.body_mut() = Body::from(String::from_utf8_lossy(&text).replace("&quot;", ""));
         }
-        if let Some(page) = page {
-            page.add_headers(rule.as_ref(), answer.headers_mut());
-        }
-        Ok(answer)
+        Ok(if form { form::broken_policy(answer) } else { answer })
     }
 
     /// Removes what has expired, and soon tries again what failed.

@@ -46,9 +46,16 @@ fn buckets_of(state: &State, user: &str) -> S3Result<BTreeMap<String, Timestamp>
     Ok(own)
 }
 
+/// Makes a bucket. In this region, as in S3's first, whoever has it already is told that it is there, and nothing of it
+/// changes.
 pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
     let user = caller.require_user()?;
-    if buckets_of(state, user)?.len() >= MOST {
+    let mine = buckets_of(state, user)?;
+    let location = Some(format!("/{}", input.bucket));
+    if mine.contains_key(&input.bucket) {
+        return Ok(CreateBucketOutput { location });
+    }
+    if mine.len() >= MOST {
         return Err(s3_error!(TooManyBuckets, "a user may have {MOST} buckets: delete some first"));
     }
     let mut record = ObjectRecord::new(Kind::Bucket, &input.bucket, "", VersionId::default());
@@ -58,15 +65,15 @@ pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketI
     if input.object_lock_enabled_for_bucket == Some(true) {
         lock::enable(&mut record.attributes);
     }
-    let location = Some(format!("/{}", input.bucket));
     match state.objects.create_bucket(record) {
         Ok(_) => Ok(CreateBucketOutput { location }),
         Err(failure) if failure.refused() == Some(Refused::BucketExists) => {
             let existing = state.objects.catalog().bucket(&input.bucket).map_err(error::catalog)?;
-            Err(match existing {
-                Some(row) if owner(&row.record) == user => S3ErrorCode::BucketAlreadyOwnedByYou.into(),
-                _ => S3ErrorCode::BucketAlreadyExists.into(),
-            })
+            match existing {
+                // Somebody with the same key was a moment faster.
+                Some(row) if owner(&row.record) == user => Ok(CreateBucketOutput { location }),
+                _ => Err(S3ErrorCode::BucketAlreadyExists.into()),
+            }
         }
         Err(failure) => Err(error::s3(failure)),
     }

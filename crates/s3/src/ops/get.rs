@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use catalog::Row;
 use catalog::object_manifest::ObjectRecord;
+use http::{HeaderName, HeaderValue};
 use object::objects::Reader;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -17,6 +18,9 @@ use crate::rules::preconditions::{Preconditions, preconditions};
 use crate::rules::{error, lock, storage_class, tags};
 use crate::state::State;
 use crate::state::admission::Admission;
+
+/// How many tags an object has.
+const TAG_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 
 /// The input of GetObject and HeadObject.
 struct ReadRequest {
@@ -129,10 +133,22 @@ pub(crate) async fn get_object(
     Ok(S3Response::new(GetObjectOutput { body, ..output }))
 }
 
-pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput) -> S3Result<HeadObjectOutput> {
+/// The answer to HeadObject, and how many tags there are, which `s3s` does not know of a HEAD.
+pub(crate) fn respond_head((output, tags): (HeadObjectOutput, Option<i32>)) -> S3Response<HeadObjectOutput> {
+    let mut response = S3Response::new(output);
+    response.headers.extend(tags.map(|count| (TAG_COUNT, HeaderValue::from(count))));
+    response
+}
+
+pub(crate) fn head_object(
+    state: &State,
+    caller: &Caller,
+    input: HeadObjectInput,
+) -> S3Result<(HeadObjectOutput, Option<i32>)> {
     let asked = read_request!(input);
     let (_, _, output) = find_version(state, caller, &asked)?;
-    Ok(HeadObjectOutput {
+    let tags = output.tag_count;
+    let output = HeadObjectOutput {
         accept_ranges: output.accept_ranges,
         cache_control: input.response_cache_control.or(output.cache_control),
         checksum_crc32: output.checksum_crc32,
@@ -158,7 +174,8 @@ pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput
         storage_class: output.storage_class,
         version_id: output.version_id,
         ..HeadObjectOutput::default()
-    })
+    };
+    Ok((output, tags))
 }
 
 /// The answer for a part of a version, without its body. A checksum is that of the whole.
