@@ -37,6 +37,7 @@ fn answers_say_what_those_of_aws_say() {
     metadata(&s3);
     uploads(&s3);
     ways_to_sign(&s3);
+    arguments(&s3);
     assert!(cluster.stop());
 }
 
@@ -260,4 +261,44 @@ fn ways_to_sign(s3: &S3) {
     ] {
         s3.send("GET", &address, &[("authorization", header)], b"").unwrap().fails(status, code);
     }
+}
+
+/// Methods and arguments that S3 does not have.
+fn arguments(s3: &S3) {
+    let send = |method: &str, path: &str| s3.send(method, &format!("{}/{path}", s3.endpoint), &[], b"").unwrap();
+    for (method, path, kind) in [
+        ("PATCH", "answers/k", "OBJECT"),
+        ("PATCH", "answers", "BUCKET"),
+        ("PUT", "", "SERVICE"),
+        ("DELETE", "", "SERVICE"),
+    ] {
+        let refused = send(method, path).fails(405, "MethodNotAllowed");
+        assert_eq!(refused.element("ResourceType"), kind);
+        assert!(refused.header("allow").starts_with("GET"));
+    }
+    let fails =
+        |key: &str, query: &[(&str, &str)]| s3.ask("GET", (B, key), query, &[], b"").fails(400, "InvalidArgument");
+    fails("k", &[("partNumber", "0")]);
+    fails("k", &[("partNumber", "10001")]);
+    fails("", &[("versions", ""), ("version-id-marker", "null")]);
+    for most in ["0", "10001"] {
+        s3.ask("GET", ("", ""), &[("max-buckets", most)], &[], b"").fails(400, "InvalidArgument");
+    }
+    let elsewhere = s3.ask("GET", ("", ""), &[("bucket-region", "eu-west-1")], &[], b"").is(200);
+    assert_eq!(elsewhere.elements("Name").len(), 0);
+    let put = |headers: &[(&str, &str)]| s3.ask("PUT", (B, "bad"), &[], headers, b"x");
+    put(&[("content-md5", "")]).fails(400, "InvalidDigest");
+    put(&[("x-amz-tagging", "a=1&a=2")]).fails(400, "InvalidArgument");
+    let create = |headers: &[(&str, &str)]| s3.ask("POST", (B, "bad"), &[("uploads", "")], headers, b"");
+    let algorithm = |name| ("x-amz-checksum-algorithm", name);
+    let kind = |name| ("x-amz-checksum-type", name);
+    create(&[algorithm("MD4")]).fails(400, "InvalidRequest");
+    create(&[algorithm("SHA256"), kind("FULL_OBJECT")]).fails(400, "InvalidRequest");
+    create(&[kind("COMPOSITE")]).fails(400, "InvalidRequest");
+    assert_eq!(create(&[algorithm("SHA256")]).is(200).header("x-amz-checksum-type"), "COMPOSITE");
+    // What is missing is the source, and not what the address names.
+    let copy = |from| s3.ask("PUT", (B, "copy"), &[], &[("x-amz-copy-source", from)], b"");
+    assert_eq!(copy("no-such-bucket/k").fails(404, "NoSuchBucket").element("BucketName"), "");
+    assert_eq!(copy("answers/none").fails(404, "NoSuchKey").element("Key"), "");
+    s3.head(B, "bad").is(404);
 }

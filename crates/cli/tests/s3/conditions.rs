@@ -18,6 +18,7 @@ fn conditions_and_attributes_are_those_of_aws() {
     copies(&s3);
     owners(&s3, &ann(&cluster, &s3));
     attributes(&s3);
+    expirations(&s3);
     assert!(cluster.stop());
 }
 
@@ -150,4 +151,28 @@ fn attributes(s3: &S3) {
     s3.ask("GET", (B, "parts"), &[("partNumber", "3")], &[], b"").fails(416, "InvalidPartNumber");
     let whole = s3.ask("GET", (B, "tagged"), &[("partNumber", "1")], &[], b"").is(206);
     assert_eq!((whole.body.len(), whole.header("x-amz-mp-parts-count")), (10, ""));
+}
+
+/// An object says when it expires, and by which rule: by the one that comes first.
+fn expirations(s3: &S3) {
+    let rule = |id: &str, prefix: &str, ends: &str| {
+        format!(
+            "<Rule><ID>{id}</ID><Filter><Prefix>{prefix}</Prefix></Filter><Status>Enabled</Status><Expiration>{ends}\
+             </Expiration></Rule>"
+        )
+    };
+    let date = "<Date>2199-01-01T00:00:00Z</Date>";
+    let rules = [rule("all of it", "", date), rule("soon", "soon/", "<Days>2</Days>")].concat();
+    let xml = format!("<LifecycleConfiguration>{rules}</LifecycleConfiguration>");
+    s3.ask("PUT", (B, ""), &[("lifecycle", "")], &[], xml.as_bytes()).is(200);
+    let late = "expiry-date=\"Tue, 01 Jan 2199 00:00:00 GMT\", rule-id=\"all%20of%20it\"";
+    assert_eq!(s3.put(B, "late", b"x").is(200).header("x-amz-expiration"), late);
+    assert_eq!(s3.head(B, "late").is(200).header("x-amz-expiration"), late);
+    let soon = s3.put(B, "soon/k", b"x").is(200).header("x-amz-expiration").to_owned();
+    assert!(soon.ends_with(" 00:00:00 GMT\", rule-id=\"soon\""), "{soon}");
+    assert_eq!(s3.get(B, "soon/k").is(200).header("x-amz-expiration"), soon);
+    let copied = s3.ask("PUT", (B, "copy"), &[], &[("x-amz-copy-source", "conditions/late")], b"").is(200);
+    assert_eq!(copied.header("x-amz-expiration"), late);
+    s3.ask("DELETE", (B, ""), &[("lifecycle", "")], &[], b"").is(204);
+    assert_eq!(s3.head(B, "late").is(200).header("x-amz-expiration"), "");
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::Method;
 use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{HeaderValue, Method};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -88,6 +88,10 @@ impl S3Access for Access {
             if refused {
                 return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
             }
+        }
+        // `s3s` takes an empty header for none.
+        if context.headers().get("content-md5").is_some_and(HeaderValue::is_empty) {
+            return Err(S3ErrorCode::InvalidDigest.into());
         }
         if let Some(class) = context.headers().get(STORAGE_CLASS) {
             self.state.classes.check(class.to_str().unwrap_or_default())?;

@@ -5,12 +5,14 @@ use http::{HeaderMap, HeaderValue, Request, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::host::Domain;
+use crate::rules::error::About;
 
 /// Host and path of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     uri: Uri,
     host: Option<HeaderValue>,
+    copies: bool,
 }
 
 impl Address {
@@ -19,7 +21,8 @@ impl Address {
     }
 
     pub(crate) fn new(uri: &Uri, headers: &HeaderMap) -> Self {
-        Self { uri: uri.clone(), host: headers.get(HOST).cloned() }
+        let copies = headers.contains_key("x-amz-copy-source");
+        Self { uri: uri.clone(), host: headers.get(HOST).cloned(), copies }
     }
 
     /// The host and the port, as the client has them. With HTTP/2 they are in the address.
@@ -43,9 +46,18 @@ impl Address {
         }
     }
 
-    /// Whether it is for an object, and not for its bucket.
-    pub(crate) fn has_key(&self, domain: Option<&Domain>) -> bool {
-        self.resource(domain).splitn(3, '/').nth(2).is_some_and(|key| !key.is_empty())
+    /// What errors say of it.
+    pub(crate) fn about(&self, domain: Option<&Domain>) -> About {
+        About { resource: self.resource(domain), copies: self.copies }
+    }
+
+    /// What kind of thing it is for, as errors name it.
+    pub(crate) fn kind(&self, domain: Option<&Domain>) -> &'static str {
+        match self.resource(domain).trim_start_matches('/').split_once('/') {
+            Some((_, key)) if !key.is_empty() => "OBJECT",
+            _ if self.bucket(domain).is_some() => "BUCKET",
+            _ => "SERVICE",
+        }
     }
 }
 
@@ -61,12 +73,13 @@ mod tests {
         let ask = |host: &str, path: &str| {
             let address = Address::of(&Request::get(path).header(HOST, host).body(()).unwrap());
             let domain = Some(&domain);
-            (address.bucket(domain).unwrap(), address.resource(domain), address.has_key(domain))
+            (address.bucket(domain).unwrap_or_default(), address.resource(domain), address.kind(domain))
         };
-        let is = |bucket: &str, resource: &str, has_key| (bucket.to_owned(), resource.to_owned(), has_key);
-        assert_eq!(ask("b.localhost:80", "/a/b%20c"), is("b", "/b/a/b c", true));
-        assert_eq!(ask("b.localhost:80", "/"), is("b", "/b/", false));
-        assert_eq!(ask("localhost:80", "/first/second"), is("first", "/first/second", true));
-        assert_eq!(ask("127.0.0.1", "/first"), is("first", "/first", false));
+        let is = |bucket: &str, resource: &str, kind| (bucket.to_owned(), resource.to_owned(), kind);
+        assert_eq!(ask("b.localhost:80", "/a/b%20c"), is("b", "/b/a/b c", "OBJECT"));
+        assert_eq!(ask("b.localhost:80", "/"), is("b", "/b/", "BUCKET"));
+        assert_eq!(ask("localhost:80", "/first/second"), is("first", "/first/second", "OBJECT"));
+        assert_eq!(ask("127.0.0.1", "/first"), is("first", "/first", "BUCKET"));
+        assert_eq!(ask("127.0.0.1", "/"), is("", "/", "SERVICE"));
     }
 }

@@ -43,7 +43,7 @@ pub(crate) async fn preflight(
         }
         Err(_) => return plain(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the rules cannot be read now"),
     };
-    let kind = if address.has_key(domain) { "OBJECT" } else { "BUCKET" };
+    let kind = address.kind(domain);
     let element = format!("<Method>{}</Method><ResourceType>{kind}</ResourceType>", page.method);
     with_element(StatusCode::FORBIDDEN, "AccessForbidden", why, &element)
 }

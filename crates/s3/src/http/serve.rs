@@ -200,9 +200,9 @@ impl Server {
         let mut answer = self.answer_and_drain(request, peer, admission).await?;
         ids.set(&id, answer.headers_mut());
         if !answer.status().is_success() {
-            let resource = address.resource(domain.as_deref());
-            tracing::debug!(request = id, status = answer.status().as_u16(), resource, "refused");
-            error::complete(&mut answer, &resource, &id, ids.gateway());
+            let about = address.about(domain.as_deref());
+            tracing::debug!(request = id, status = answer.status().as_u16(), resource = about.resource, "refused");
+            error::complete(&mut answer, &about, &id, ids.gateway());
         }
         Ok(answer)
     }
@@ -285,6 +285,9 @@ impl Server {
         peer: Peer,
         admission: &Admission,
     ) -> Result<HttpResponse, HttpError> {
+        if let Some(answer) = method_refusal(request.method(), address.kind(self.domain.as_deref())) {
+            return Ok(answer);
+        }
         if sigv2::is_signed(request.headers(), request.uri()) {
             return Ok(sigv2::refusal());
         }
@@ -306,8 +309,7 @@ impl Server {
         };
         let mut answer = self.service.call(request).await?;
         if answer.extensions().get::<BareTag>().is_some() {
-            let text = answer.body().bytes().unwrap_or_default();
-            *answer.body_mut() = Body::from(String::from_utf8_lossy(&text).replace("&quot;", ""));
+            bare_tag(&mut answer);
         }
         Ok(if form { form::broken_policy(answer) } else { answer })
     }
@@ -325,4 +327,28 @@ impl Server {
             }
         });
     }
+}
+
+/// The answer to a method that S3 does not have for such a resource.
+fn method_refusal(method: &Method, kind: &str) -> Option<HttpResponse> {
+    let allowed: &[Method] = match kind {
+        "SERVICE" => &[Method::GET],
+        _ => &[Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE],
+    };
+    if allowed.contains(method) {
+        return None;
+    }
+    let element = format!("<Method>{}</Method><ResourceType>{kind}</ResourceType>", error::escaped(method.as_str()));
+    let why = "The specified method is not allowed against this resource.";
+    let mut answer = error::with_element(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why, &element);
+    let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+    answer.headers_mut().extend(HeaderValue::from_str(&names).ok().map(|names| (header::ALLOW, names)));
+    Some(answer)
+}
+
+/// Takes the quotes of the entity tag away.
+fn bare_tag(answer: &mut HttpResponse) {
+    let text = answer.body().bytes().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).replace("&quot;", "\"");
+    *answer.body_mut() = Body::from(text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>"));
 }

@@ -25,7 +25,7 @@ use crate::rules::{error, storage_class, tags};
 use crate::state::State;
 
 /// Parts of one upload, as in S3.
-const PARTS: i32 = 10_000;
+pub(crate) const PARTS: i32 = 10_000;
 /// Bytes of each part but the last, as in S3.
 const LEAST: u64 = 5 << 20;
 /// Bytes of a part at most, as in S3.
@@ -59,6 +59,9 @@ pub(crate) fn create_upload(
     let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
     algorithm.as_deref().map_or(Ok(()), checksums::check_algorithm)?;
     let kind = input.checksum_type.as_ref().map(|t| t.as_str().to_owned());
+    checksums::check_kind(algorithm.as_deref(), kind.as_deref())?;
+    let default = algorithm.as_deref().map(checksums::default_kind).map(str::to_owned);
+    let algorithm_kind = kind.clone().or(default).map(ChecksumType::from);
     record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
     record.attributes.extend(kind.map(|name| (KIND.to_owned(), name)));
     let id = state.objects.next_version();
@@ -68,8 +71,8 @@ pub(crate) fn create_upload(
         bucket: Some(input.bucket),
         key: Some(input.key),
         upload_id: Some(id.to_string()),
+        checksum_type: algorithm_kind,
         checksum_algorithm: input.checksum_algorithm,
-        checksum_type: input.checksum_type,
         ..CreateMultipartUploadOutput::default()
     })
 }
@@ -292,7 +295,7 @@ pub(crate) fn list_parts(state: &State, caller: &Caller, input: ListPartsInput) 
         is_truncated: Some(more),
         key: Some(input.key),
         max_parts: Some(most as i32),
-        next_part_number_marker: last.filter(|_| more),
+        next_part_number_marker: Some(last.unwrap_or(0)),
         owner: Some(owner_dto(owner)),
         part_number_marker: Some(input.part_number_marker.unwrap_or(0)),
         parts: Some(parts.iter().map(part_listed).collect()),

@@ -12,6 +12,7 @@ use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{set_checksums, take_checksums};
 use crate::rules::headers::{Headers, headers};
+use crate::rules::lifecycle::{self, Rule};
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
 use crate::rules::versioning::Versioning;
@@ -27,6 +28,7 @@ struct Prepared {
     record: ObjectRecord,
     condition: Condition,
     compress: Option<bool>,
+    rules: Vec<Rule>,
     expected: Expected,
 }
 
@@ -67,7 +69,8 @@ fn prepare(state: &State, caller: &Caller, mut input: PutObjectInput, expected: 
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
     check_condition(state, &record.bucket, &record.key, &condition)?;
-    Ok(Prepared { record, condition, compress: tags::compress(&bucket.record), expected })
+    let (compress, rules) = (tags::compress(&bucket.record), lifecycle::rules(bucket)?);
+    Ok(Prepared { record, condition, compress, rules, expected })
 }
 
 /// Refuses what is asked for on a condition that does not hold now. A write checks it again when it is made.
@@ -86,7 +89,7 @@ fn put(
     body: Option<StreamingBlob>,
     permit: Permit,
 ) -> S3Result<(PutObjectOutput, Kept)> {
-    let Prepared { record, condition, compress, expected } = prepared;
+    let Prepared { record, condition, compress, rules, expected } = prepared;
     let mut incoming = Incoming::new(body, expected, permit);
     incoming.compress = compress;
     let made = state.objects.put(record, &condition, &mut incoming).map_err(|e| put_error(e, &condition))?;
@@ -94,6 +97,7 @@ fn put(
     let mut output = PutObjectOutput {
         e_tag: attributes::etag(&record),
         checksum_type: attributes::get(&record, CHECKSUM_TYPE).map(ChecksumType::from),
+        expiration: lifecycle::expiration(&rules, &record),
         version_id: attributes::version_header(&record),
         ..PutObjectOutput::default()
     };
@@ -202,6 +206,7 @@ pub(crate) fn copy_object(
     let output = CopyObjectOutput {
         copy_object_result: Some(result),
         copy_source_version_id: attributes::version_header(&from.record),
+        expiration: lifecycle::expiration(&lifecycle::rules(&bucket)?, &row.record),
         version_id: attributes::version_header(&row.record),
         ..CopyObjectOutput::default()
     };

@@ -102,7 +102,11 @@ pub(crate) fn list_object_versions(
 /// Where a list of versions begins.
 fn first_version(state: &State, bucket: &Row, query: &Query, version: Option<&str>) -> S3Result<Start> {
     let key = &query.after;
-    let id = match version.filter(|text| !text.is_empty()) {
+    let version = version.filter(|text| !text.is_empty());
+    if version.is_some() && key.is_empty() {
+        return Err(s3_error!(InvalidArgument, "A version-id marker cannot be specified without a key marker."));
+    }
+    let id = match version {
         None => return Ok(query.start()),
         Some("null") => {
             let row = state.objects.catalog().version(&bucket.record.bucket, key, None).map_err(error::catalog)?;

@@ -96,6 +96,30 @@ pub(crate) fn check_algorithm(name: &str) -> S3Result<()> {
     Err(s3_error!(InvalidRequest, "{why}"))
 }
 
+/// The type of a checksum by this algorithm, for an upload that asks for none.
+pub(crate) fn default_kind(algorithm: &str) -> &'static str {
+    if algorithm.eq_ignore_ascii_case("crc64nvme") { "FULL_OBJECT" } else { "COMPOSITE" }
+}
+
+/// Refuses a type of checksum that an algorithm does not have.
+pub(crate) fn check_kind(algorithm: Option<&str>, kind: Option<&str>) -> S3Result<()> {
+    let Some(kind) = kind else { return Ok(()) };
+    let Some(algorithm) = algorithm.map(str::to_ascii_lowercase) else {
+        let why = "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.";
+        return Err(s3_error!(InvalidRequest, "{why}"));
+    };
+    match (kind, algorithm.as_str()) {
+        ("FULL_OBJECT", "crc32" | "crc32c" | "crc64nvme") | ("COMPOSITE", "crc32" | "crc32c" | "sha1" | "sha256") => {
+            Ok(())
+        }
+        ("FULL_OBJECT" | "COMPOSITE", _) => Err(s3_error!(
+            InvalidRequest,
+            "The {kind} checksum type cannot be used with the {algorithm} checksum algorithm."
+        )),
+        _ => Err(s3_error!(InvalidRequest, "Value for x-amz-checksum-type header is invalid.")),
+    }
+}
+
 /// The checksums that a trailer is to have.
 pub(crate) fn announced(trailer: Option<&str>) -> S3Result<Vec<&'static str>> {
     let names = trailer.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -133,8 +157,7 @@ pub(crate) fn of_part(part: &catalog::Part) -> Attributes {
 pub(crate) fn of_object(parts: &[Part], algorithm: Option<&str>, kind: Option<&str>) -> S3Result<Attributes> {
     let algorithm = algorithm.unwrap_or("CRC64NVME").to_ascii_lowercase();
     let name = format!("x-amz-checksum-{algorithm}");
-    let default = if algorithm == "crc64nvme" { "FULL_OBJECT" } else { "COMPOSITE" };
-    let kind = kind.unwrap_or(default).to_owned();
+    let kind = kind.unwrap_or(default_kind(&algorithm)).to_owned();
     let mut values = vec![];
     for part in parts {
         let Some(value) = of_part(part).remove(&name) else {
@@ -197,6 +220,12 @@ mod tests {
         assert!(check(&vec![]).is_ok() && check(&vec![good.clone()]).is_ok());
         assert!(check(&vec![short]).is_err() && check(&vec![given(CHECKSUMS[4], "AAAAAA==")]).is_err());
         assert!(check(&vec![good, given(CHECKSUMS[1], "AAAAAA==")]).is_err());
+        assert!(check_kind(None, None).is_ok() && check_kind(None, Some("COMPOSITE")).is_err());
+        assert!(check_kind(Some("SHA256"), Some("FULL_OBJECT")).is_err());
+        assert!(check_kind(Some("CRC64NVME"), Some("COMPOSITE")).is_err());
+        assert!(
+            check_kind(Some("CRC32"), Some("FULL_OBJECT")).is_ok() && check_kind(Some("CRC32"), Some("x")).is_err()
+        );
         assert!(check_algorithm("crc32c").is_ok() && check_algorithm("MD4").is_err());
         assert_eq!(announced(Some("X-Amz-Checksum-CRC32 ,")).unwrap(), [CHECKSUMS[0]]);
         assert!(announced(Some("x-amz-meta-a")).is_err() && announced(None).unwrap().is_empty());

@@ -104,9 +104,17 @@ pub(crate) fn with_element(status: StatusCode, code: &str, message: &str, elemen
     answer
 }
 
+/// What a request was for, as its errors say it.
+pub(crate) struct About {
+    /// `/BUCKET/KEY`.
+    pub(crate) resource: String,
+    /// It copies, so that another bucket or key may be the one that is missing.
+    pub(crate) copies: bool,
+}
+
 /// Gives an answer that is an error what S3 says with each: a message, what it was about, and the ids of the request and
 /// the gateway.
-pub(crate) fn complete(answer: &mut HttpResponse, resource: &str, request: &str, gateway: &str) {
+pub(crate) fn complete(answer: &mut HttpResponse, about: &About, request: &str, gateway: &str) {
     let status = answer.status();
     if status == StatusCode::NOT_MODIFIED {
         answer.headers_mut().remove(header::CONTENT_TYPE);
@@ -124,8 +132,10 @@ pub(crate) fn complete(answer: &mut HttpResponse, resource: &str, request: &str,
         _ if rest.starts_with("<Message>") => String::new(),
         known => format!("<Message>{}</Message>", known.unwrap_or(code)),
     };
-    let (bucket, key) = resource.trim_start_matches('/').split_once('/').unwrap_or((resource.trim_matches('/'), ""));
+    let place = about.resource.trim_start_matches('/');
+    let (bucket, key) = place.split_once('/').unwrap_or((place, ""));
     let named = match code {
+        _ if about.copies => String::new(),
         "NoSuchBucket" | "BucketNotEmpty" | "BucketAlreadyExists" | "InvalidBucketName" => {
             format!("<BucketName>{}</BucketName>", escaped(bucket))
         }
@@ -135,7 +145,7 @@ pub(crate) fn complete(answer: &mut HttpResponse, resource: &str, request: &str,
     let body = format!(
         "{begin}</Code>{said}{rest}{named}<Resource>{}</Resource><RequestId>{request}</RequestId>\
          <HostId>{gateway}</HostId></Error>",
-        escaped(resource)
+        escaped(&about.resource)
     );
     *answer.body_mut() = Body::from(body);
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/xml"));
@@ -162,7 +172,7 @@ mod tests {
 
     fn completed(error: S3Error, resource: &str) -> String {
         let mut answer = error.to_http_response().unwrap();
-        complete(&mut answer, resource, "ID", "HOST");
+        complete(&mut answer, &About { resource: resource.to_owned(), copies: false }, "ID", "HOST");
         assert_eq!(answer.headers().get(header::CONTENT_TYPE).unwrap(), "application/xml");
         let text = String::from_utf8(answer.body().bytes().unwrap().to_vec()).unwrap();
         text.split_once("<Error>").unwrap().1.to_owned()
@@ -191,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_no_error_stays() {
         let mut answer = HttpResponse::new(Body::from("<Error><Code>x</Code></Error>".to_owned()));
-        complete(&mut answer, "/b", "ID", "HOST");
+        complete(&mut answer, &About { resource: "/b".to_owned(), copies: false }, "ID", "HOST");
         assert_eq!(answer.body().bytes().unwrap(), "<Error><Code>x</Code></Error>");
     }
 }

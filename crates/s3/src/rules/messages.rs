@@ -43,6 +43,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size"),
     ("MethodNotAllowed", "The specified method is not allowed against this resource."),
     ("MissingContentLength", "You must provide the Content-Length HTTP header."),
+    ("MissingRequestBodyError", "Request Body is empty"),
     ("NoSuchBucket", "The specified bucket does not exist"),
     ("NoSuchBucketPolicy", "The bucket policy does not exist"),
     ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
