@@ -293,9 +293,9 @@ fn pages(s3: &S3, style: &str, query: &[(&str, &str)], most: &str) -> Vec<String
         if page.element("IsTruncated") != "true" {
             return found;
         }
+        let keys_alone = style == "1" && !query.iter().any(|(name, _)| *name == "delimiter");
         next = page.element(if style == "2" { "NextContinuationToken" } else { "NextMarker" });
         // Of keys alone the last one is the marker, and is not repeated.
-        let keys_alone = style == "1" && !query.iter().any(|(name, _)| *name == "delimiter");
         assert_eq!(next.is_empty(), keys_alone, "{}", page.text());
         if keys_alone {
             next = found.last().unwrap().clone();

@@ -284,7 +284,8 @@ fn tags(s3: &S3) {
     s3.ask("DELETE", ("tags", "k"), &[("tagging", "")], &[], b"").is(204);
     assert_eq!(get().elements("Key").len(), 0);
     s3.ask("GET", ("tags", "missing"), &[("tagging", "")], &[], b"").fails(404, "NoSuchKey");
-    s3.ask("PUT", ("tags", "k"), &[], &[("x-amz-tagging", "a=1&a=2")], b"x").fails(400, "InvalidTag");
+    s3.ask("PUT", ("tags", "k"), &[], &[("x-amz-tagging", "a=1&a=2")], b"x").fails(400, "InvalidArgument");
+    s3.ask("PUT", ("tags", "k"), &[], &[("x-amz-tagging", "=1")], b"x").fails(400, "InvalidTag");
 }
 
 fn users(cluster: &Cluster, s3: &S3) {

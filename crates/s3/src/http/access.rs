@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use super::caller::{of_request, signer};
 use crate::rules::caller::Caller;
+use crate::rules::checksums;
 use crate::rules::policy;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::STORAGE_CLASS;
@@ -89,10 +90,7 @@ impl S3Access for Access {
                 return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
             }
         }
-        // `s3s` takes an empty header for none.
-        if context.headers().get("content-md5").is_some_and(HeaderValue::is_empty) {
-            return Err(S3ErrorCode::InvalidDigest.into());
-        }
+        check_digests(context.headers())?;
         if let Some(class) = context.headers().get(STORAGE_CLASS) {
             self.state.classes.check(class.to_str().unwrap_or_default())?;
         }
@@ -134,6 +132,19 @@ impl S3Access for Access {
         context.extensions_mut().insert(caller);
         Ok(())
     }
+}
+
+/// Refuses what `s3s` overlooks of checksums: an empty one, and an algorithm that there is not.
+fn check_digests(headers: &HeaderMap) -> S3Result<()> {
+    if headers.get("content-md5").is_some_and(HeaderValue::is_empty) {
+        return Err(S3ErrorCode::InvalidDigest.into());
+    }
+    let name = "x-amz-sdk-checksum-algorithm";
+    let algorithm = headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if algorithm.is_some_and(|algorithm| checksums::check_algorithm(algorithm).is_err()) {
+        return Err(s3_error!(InvalidRequest, "Value for {name} header is invalid."));
+    }
+    Ok(())
 }
 
 /// The bucket and the key that a request is about, when it needs an action there.

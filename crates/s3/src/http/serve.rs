@@ -308,6 +308,10 @@ impl Server {
             (request.map(Body::http_body_unsync), None)
         };
         let mut answer = self.service.call(request).await?;
+        // `s3s` knows of parts in answers to GET alone.
+        if answer.status() == StatusCode::OK && answer.headers().contains_key(header::CONTENT_RANGE) {
+            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
         if answer.extensions().get::<BareTag>().is_some() {
             bare_tag(&mut answer);
         }

@@ -21,7 +21,7 @@ use crate::rules::checksums::{self, of_part, set_checksums, take_checksums};
 use crate::rules::headers::headers;
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
-use crate::rules::{error, storage_class, tags};
+use crate::rules::{error, lifecycle, storage_class, tags};
 use crate::state::State;
 
 /// Parts of one upload, as in S3.
@@ -234,11 +234,13 @@ pub(crate) fn complete_upload(
     }
     record.attributes.extend(total);
     record.attributes.insert(UPLOAD.to_owned(), input.upload_id);
-    lock::apply_default(&state.bucket_named(&input.bucket)?, &mut record.attributes)?;
+    let bucket = state.bucket_named(&input.bucket)?;
+    lock::apply_default(&bucket, &mut record.attributes)?;
     record.parts = parts.iter().map(|part| part.size).collect();
     let made = state.objects.complete(record, &condition, upload.id);
     let made = made.map_err(|failure| put_error(failure, &condition))?;
-    Ok((completed(&made.row), made.kept))
+    let expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &made.row.record);
+    Ok((CompleteMultipartUploadOutput { expiration, ..completed(&made.row) }, made.kept))
 }
 
 /// The parts that a completion lists. They must exist with these tags.
