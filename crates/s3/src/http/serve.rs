@@ -285,13 +285,13 @@ impl Server {
         peer: Peer,
         admission: &Admission,
     ) -> Result<HttpResponse, HttpError> {
-        if let Some(answer) = method_refusal(request.method(), address.kind(self.domain.as_deref())) {
-            return Ok(answer);
-        }
         if sigv2::is_signed(request.headers(), request.uri()) {
             return Ok(sigv2::refusal());
         }
         if let Some(answer) = region::wrong(request.headers()).or_else(|| signature::refusal(&request)) {
+            return Ok(answer);
+        }
+        if let Some(answer) = method_refusal(request.method(), address.kind(self.domain.as_deref())) {
             return Ok(answer);
         }
         let form = form::is_form(&request);
