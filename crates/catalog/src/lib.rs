@@ -111,7 +111,7 @@ pub enum Change {
     CreateBucket(Row),
     /// Other settings of a bucket that exists and has this manifest.
     SetBucket(Row, ChunkId),
-    /// Removes a bucket without versions and without uploads; what its removal has for a version.
+    /// Removes a bucket without versions, and ends its uploads; what its removal has for a version.
     DeleteBucket(String, VersionId),
     /// A version that becomes the newest of its key. The null version takes the place of an earlier one.
     Put(Row, Condition),
@@ -187,7 +187,7 @@ pub enum Refused {
     /// There is one already.
     #[error("the bucket exists")]
     BucketExists,
-    /// It has versions or uploads.
+    /// It has versions.
     #[error("the bucket is not empty")]
     NotEmpty,
     /// There is no such version.

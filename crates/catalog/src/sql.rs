@@ -256,11 +256,13 @@ fn delete_bucket<D: Db>(db: &mut D, name: &str) -> Result<(), CatalogError> {
     if !exists(db, &sql, &[Text(name)])? {
         return Err(Refused::NoBucket.into());
     }
-    for table in ["versions", "uploads"] {
-        if exists(db, &format!("SELECT bucket FROM {table} WHERE bucket = ?1 LIMIT 1"), &[Text(name)])? {
-            return Err(Refused::NotEmpty.into());
-        }
+    if exists(db, "SELECT bucket FROM versions WHERE bucket = ?1 LIMIT 1", &[Text(name)])? {
+        return Err(Refused::NotEmpty.into());
     }
+    // Parts that are put at this moment hold their upload's row.
+    exists(db, &format!("SELECT id FROM uploads WHERE bucket = ?1{}", D::OWN), &[Text(name)])?;
+    db.run("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?1)", &[Text(name)])?;
+    db.run("DELETE FROM uploads WHERE bucket = ?1", &[Text(name)])?;
     db.run("DELETE FROM buckets WHERE name = ?1", &[Text(name)]).map(drop)
 }
 

@@ -177,7 +177,7 @@ impl Crowd {
 
     /// Goes on until `stop`.
     fn go_on(mut self, s3: &S3, stop: &AtomicBool) -> Self {
-        let mut response = [0; 4_096];
+        let mut response = vec![0; 1 << 16];
         while !stop.load(Ordering::SeqCst) {
             for at in 0..self.held.len() {
                 let (stream, n) = &mut self.held[at];

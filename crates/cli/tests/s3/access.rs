@@ -103,6 +103,12 @@ fn retentions(s3: &S3) {
     s3.put("locked", "k", b"over").is(200);
     retain(s3, "locked", &governed, GOVERNANCE, &later(60), &[]).fails(403, "AccessDenied");
     retain(s3, "locked", &governed, GOVERNANCE, &later(7_200), &[]).is(200);
+    // What is stricter cannot be taken back, and needs the bypass as well.
+    retain(s3, "locked", &governed, COMPLIANCE, &later(9_000), &[]).fails(403, "AccessDenied");
+    for mode in ["governance", "FOREVER", ""] {
+        retain(s3, "locked", &governed, mode, &later(9_000), &[BYPASS]).fails(400, "MalformedXML");
+    }
+    retain(s3, "locked", &governed, GOVERNANCE, "2020-01-01T00:00:00Z", &[BYPASS]).fails(400, "InvalidArgument");
     retain(s3, "locked", &governed, GOVERNANCE, &later(1_800), &[BYPASS]).is(200);
     let query = [("retention", ""), ("versionId", governed.as_str())];
     assert_eq!(s3.ask("GET", ("locked", "k"), &query, &[], b"").is(200).element("Mode"), GOVERNANCE);
@@ -114,6 +120,9 @@ fn retentions(s3: &S3) {
     s3.ask("PUT", ("locked", "k"), &[("retention", "")], &[BYPASS], b"<Retention></Retention>")
         .fails(403, "AccessDenied");
     retain(s3, "locked", &strict, COMPLIANCE, &later(9_000), &[]).is(200);
+    let turned = put(s3, "locked", &lock(GOVERNANCE));
+    retain(s3, "locked", &turned, COMPLIANCE, &later(9_000), &[BYPASS]).is(200);
+    retain(s3, "locked", &turned, GOVERNANCE, &later(9_000), &[BYPASS]).fails(403, "AccessDenied");
     // A copy does not inherit the lock, and tags are no way around it.
     let from = format!("locked/k?versionId={strict}");
     let copied = s3.ask("PUT", ("locked", "copy"), &[], &[("x-amz-copy-source", &from)], b"").is(200);
@@ -148,7 +157,10 @@ fn defaults(s3: &S3) {
     };
     ask("<Mode>GOVERNANCE</Mode>").fails(400, "MalformedXML");
     ask("<Mode>GOVERNANCE</Mode><Days>1</Days><Years>1</Years>").fails(400, "MalformedXML");
-    ask("<Mode>GOVERNANCE</Mode><Days>0</Days>").fails(400, "InvalidArgument");
+    for bad in ["<Days>0</Days>", "<Days>-1</Days>", "<Years>0</Years>", "<Days>36501</Days>"] {
+        ask(&format!("<Mode>GOVERNANCE</Mode>{bad}")).fails(400, "InvalidRetentionPeriod");
+    }
+    ask("<Mode>governance</Mode><Days>3</Days>").fails(400, "MalformedXML");
     ask("<Mode>GOVERNANCE</Mode><Days>3</Days>").is(200);
     assert_eq!(s3.list("default", &[("object-lock", "")]).is(200).element("Days"), "3");
     let plain = put(s3, "default", &[]);
@@ -194,7 +206,7 @@ fn restored(cluster: Cluster, s3: &S3) {
     remove(&s3, "ends", &free, &[]).is(204);
     let versions = s3.list("locked", &[("versions", "")]).is(200).elements("VersionId");
     let locked = versions.iter().filter(|version| remove(&s3, "locked", version, &[BYPASS]).status == 403).count();
-    assert_eq!(locked, 1, "the one in compliance mode");
+    assert_eq!(locked, 2, "those in compliance mode");
     assert_eq!(s3.list("default", &[("object-lock", "")]).is(200).element("Days"), "3");
 }
 

@@ -8,7 +8,9 @@ mod client;
 mod common;
 
 mod access;
+mod answers;
 mod compression;
+mod conditions;
 mod deletes;
 mod files;
 mod hard;

@@ -84,7 +84,7 @@ fn objects_come_back_as_they_were_put() {
 fn buckets(s3: &S3) {
     s3.list("first", &[]).fails(404, "NoSuchBucket");
     s3.put("first", "", b"").is(200);
-    s3.put("first", "", b"").fails(409, "BucketAlreadyOwnedByYou");
+    s3.put("first", "", b"").is(200);
     s3.put("second", "", b"").is(200);
     s3.put("Bad_Name", "", b"").fails(400, "InvalidBucketName");
     s3.head("first", "").is(200);
@@ -293,8 +293,13 @@ fn pages(s3: &S3, style: &str, query: &[(&str, &str)], most: &str) -> Vec<String
         if page.element("IsTruncated") != "true" {
             return found;
         }
+        let keys_alone = style == "1" && !query.iter().any(|(name, _)| *name == "delimiter");
         next = page.element(if style == "2" { "NextContinuationToken" } else { "NextMarker" });
-        assert_ne!(next, "", "{}", page.text());
+        // Of keys alone the last one is the marker, and is not repeated.
+        assert_eq!(next.is_empty(), keys_alone, "{}", page.text());
+        if keys_alone {
+            next = found.last().unwrap().clone();
+        }
     }
 }
 
@@ -462,7 +467,7 @@ const OPERATIONS: &[Operation] = &[
     ("PutObjectLegalHold", "PUT", "k", &[("legal-hold", "")], &[], ""),
     ("GetObjectRetention", "GET", "k", &[("retention", "")], &[], ""),
     ("PutObjectRetention", "PUT", "k", &[("retention", "")], &[], ""),
-    ("GetObjectAttributes", "GET", "k", &[("attributes", "")], &[], ""),
+    ("GetObjectAttributes", "GET", "k", &[("attributes", "")], &[("x-amz-object-attributes", "ETag")], ""),
     ("GetObjectTorrent", "GET", "k", &[("torrent", "")], &[], ""),
     ("RestoreObject", "POST", "k", &[("restore", "")], &[], ""),
     ("SelectObjectContent", "POST", "k", &[("select", ""), ("select-type", "2")], &[], ""),

@@ -159,8 +159,10 @@ fn checksums(s3: &S3) {
     ];
     for (name, value) in good {
         assert_eq!(put("sum", &[(name, value)]).is(200).header(name), value);
-        put("sum", &[(name, "AAAAAA==")]).fails(400, "BadDigest");
+        put("sum", &[(name, &format!("A{}", &value[1..]))]).fails(400, "BadDigest");
+        put("sum", &[(name, "AAAA")]).fails(400, "InvalidRequest");
     }
+    put("sum", &good[..2]).fails(400, "InvalidRequest");
     put("sum", &[good[0]]).is(200);
     let got = s3.ask("GET", ("parts", "sum"), &[], &[("x-amz-checksum-mode", "ENABLED")], b"").is(200);
     assert_eq!((got.header("x-amz-checksum-crc32"), got.header("x-amz-checksum-type")), ("y/Q5Jg==", "FULL_OBJECT"));
@@ -193,7 +195,9 @@ fn versions(s3: &S3) {
     let marker = gone.header("x-amz-version-id").to_owned();
     let missing = s3.get("versions", "k").fails(404, "NoSuchKey");
     assert_eq!(missing.header("x-amz-delete-marker"), "true");
-    get(&marker).fails(405, "MethodNotAllowed");
+    let refused = get(&marker).fails(405, "MethodNotAllowed");
+    assert_eq!((refused.header("allow"), refused.header("x-amz-delete-marker")), ("DELETE", "true"));
+    assert!(refused.header("last-modified").ends_with("GMT"));
     assert_eq!(s3.list("versions", &[]).is(200).elements("Key").len(), 0);
     s3.delete("versions", "").fails(409, "BucketNotEmpty");
     let delete = |id: &str| s3.ask("DELETE", ("versions", "k"), &[("versionId", id)], &[], b"").is(204);
@@ -280,7 +284,8 @@ fn tags(s3: &S3) {
     s3.ask("DELETE", ("tags", "k"), &[("tagging", "")], &[], b"").is(204);
     assert_eq!(get().elements("Key").len(), 0);
     s3.ask("GET", ("tags", "missing"), &[("tagging", "")], &[], b"").fails(404, "NoSuchKey");
-    s3.ask("PUT", ("tags", "k"), &[], &[("x-amz-tagging", "a=1&a=2")], b"x").fails(400, "InvalidTag");
+    s3.ask("PUT", ("tags", "k"), &[], &[("x-amz-tagging", "a=1&a=2")], b"x").fails(400, "InvalidArgument");
+    s3.ask("PUT", ("tags", "k"), &[], &[("x-amz-tagging", "=1")], b"x").fails(400, "InvalidTag");
 }
 
 fn users(cluster: &Cluster, s3: &S3) {

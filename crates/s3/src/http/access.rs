@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use http::Method;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{HeaderMap, HeaderValue, Method};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use super::caller::{of_request, signer};
 use crate::rules::caller::Caller;
+use crate::rules::checksums;
 use crate::rules::policy;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::STORAGE_CLASS;
@@ -20,6 +21,7 @@ use crate::state::admission::Admission;
 /// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
 /// become a request for something else.
 const QUERY: &[&str] = &[
+    "attributes",
     "continuation-token",
     "cors",
     "delete",
@@ -62,8 +64,6 @@ const HEADERS: &[(&str, &[&str])] = &[
     ("x-amz-mfa", &[]),
     ("x-amz-website-redirect-location", &[]),
     ("x-amz-write-offset-bytes", &[]),
-    ("x-amz-expected-bucket-owner", &[]),
-    ("x-amz-source-expected-bucket-owner", &[]),
     ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
     ("x-amz-rename-source", &[]),
 ];
@@ -90,6 +90,7 @@ impl S3Access for Access {
                 return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
             }
         }
+        check_digests(context.headers())?;
         if let Some(class) = context.headers().get(STORAGE_CLASS) {
             self.state.classes.check(class.to_str().unwrap_or_default())?;
         }
@@ -118,7 +119,11 @@ impl S3Access for Access {
             self.check_unsigned(context, caller.clone()).await?;
             context.extensions_mut().insert(admission.allow());
         }
-        if has_document(context.method(), context.s3_op().name()) {
+        let has_document = has_document(context.method(), context.s3_op().name());
+        if has_document && caller.user.is_some() && context.headers().contains_key(EXPECT) {
+            self.check_signed(context, caller.clone()).await?;
+        }
+        if has_document {
             let length = context.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
             let permit = self.state.document_permit(&caller, length, context.extensions_mut()).await?;
             // Until the request is answered.
@@ -126,6 +131,29 @@ impl S3Access for Access {
         }
         context.extensions_mut().insert(caller);
         Ok(())
+    }
+}
+
+/// Refuses what `s3s` overlooks of checksums: an empty one, and an algorithm that there is not.
+fn check_digests(headers: &HeaderMap) -> S3Result<()> {
+    if headers.get("content-md5").is_some_and(HeaderValue::is_empty) {
+        return Err(S3ErrorCode::InvalidDigest.into());
+    }
+    let name = "x-amz-sdk-checksum-algorithm";
+    let algorithm = headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if algorithm.is_some_and(|algorithm| checksums::check_algorithm(algorithm).is_err()) {
+        return Err(s3_error!(InvalidRequest, "Value for {name} header is invalid."));
+    }
+    Ok(())
+}
+
+/// The bucket and the key that a request is about, when it needs an action there.
+fn place(context: &S3AccessContext<'_>, caller: &Caller) -> Option<(String, String)> {
+    match context.s3_path() {
+        _ if caller.action.is_empty() => None,
+        S3Path::Bucket { bucket } => Some((bucket.to_string(), String::new())),
+        S3Path::Object { bucket, key } => Some((bucket.to_string(), key.to_string())),
+        S3Path::Root => None,
     }
 }
 
@@ -138,15 +166,22 @@ fn has_document(method: &Method, operation: &str) -> bool {
 impl Access {
     /// Refuses what needs a signature.
     async fn check_unsigned(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
-        let (bucket, key) = match context.s3_path() {
-            S3Path::Bucket { bucket } if !caller.action.is_empty() => (bucket.to_string(), String::new()),
-            S3Path::Object { bucket, key } if !caller.action.is_empty() => (bucket.to_string(), key.to_string()),
-            _ => return caller.require_user().map(drop),
-        };
+        let Some((bucket, key)) = place(context, &caller) else { return caller.require_user().map(drop) };
         // The keys are in the body.
         let some_key = matches!(context.s3_op().name(), "DeleteObjects" | "PostObject");
         let check = move |state: &State| match some_key {
-            true => policy::check_some_key(&state.bucket_named(&bucket)?, &caller),
+            true => policy::check_some_key(&state.bucket_of_owner(&bucket, &caller)?, &caller),
+            false => state.bucket(&bucket, &caller, &key).map(drop),
+        };
+        self.state.blocking(check).await
+    }
+
+    /// Refuses a document before its client is told to send it, as far as can be seen from the head.
+    async fn check_signed(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
+        let Some((bucket, key)) = place(context, &caller) else { return Ok(()) };
+        let some_key = context.s3_op().name() == "DeleteObjects";
+        let check = move |state: &State| match some_key {
+            true => state.bucket_of_owner(&bucket, &caller).map(drop),
             false => state.bucket(&bucket, &caller, &key).map(drop),
         };
         self.state.blocking(check).await

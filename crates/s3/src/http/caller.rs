@@ -1,6 +1,6 @@
 //! Finds the caller of a request.
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderName, header};
 use s3s::access::S3AccessContext;
 use s3s::{S3ErrorCode, S3Result};
 
@@ -31,6 +31,8 @@ pub(crate) fn of_request(context: &mut S3AccessContext<'_>, users: &Users) -> S3
         delimiter: asked("delimiter"),
         referer: text(context.headers(), header::REFERER),
         agent: text(context.headers(), header::USER_AGENT),
+        expects: text(context.headers(), HeaderName::from_static("x-amz-expected-bucket-owner")),
+        expects_source: text(context.headers(), HeaderName::from_static("x-amz-source-expected-bucket-owner")),
     })
 }
 
@@ -44,6 +46,8 @@ pub(crate) fn of_form(peer: Peer, headers: &HeaderMap) -> Caller {
         delimiter: None,
         referer: text(headers, header::REFERER),
         agent: text(headers, header::USER_AGENT),
+        expects: None,
+        expects_source: None,
     }
 }
 

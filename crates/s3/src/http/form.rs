@@ -22,7 +22,7 @@ use super::caller::of_form;
 use super::drain_body::WatchedBody;
 use super::sigv2;
 use crate::rules::caller::Peer;
-use crate::rules::error::plain;
+use crate::rules::error::{escaped, plain};
 use crate::rules::policy;
 use crate::state::State;
 use crate::state::admission::{Admission, Allowed, FIRST_REQUEST_TIMEOUT};
@@ -230,10 +230,6 @@ pub(crate) fn broken_policy(answer: HttpResponse) -> HttpResponse {
         return answer;
     }
     plain(StatusCode::FORBIDDEN, "AccessDenied", "Invalid according to Policy: Policy Condition failed")
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 /// What the fields of a form say before its file.

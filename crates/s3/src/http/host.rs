@@ -1,7 +1,5 @@
 //! Virtual hosts: `BUCKET.DOMAIN`. Requests to other hosts have the bucket in their path.
 
-use http::Request;
-use http::header::HOST;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
@@ -24,7 +22,7 @@ impl Domain {
     }
 
     /// The bucket that a host stands for; `None` when its requests name buckets in their paths.
-    fn bucket(&self, host: &str) -> Option<String> {
+    pub(crate) fn bucket(&self, host: &str) -> Option<String> {
         let name = without_port(host).trim_end_matches('.').to_ascii_lowercase();
         let bucket = name.strip_suffix(&self.0)?.strip_suffix('.')?;
         (!bucket.is_empty()).then(|| bucket.to_owned())
@@ -50,14 +48,6 @@ pub fn without_port(host: &str) -> &str {
     }
 }
 
-/// The bucket that a request is for.
-pub(crate) fn bucket_of<B>(request: &Request<B>, domain: Option<&Domain>) -> Option<String> {
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)).unwrap_or_default();
-    let by_host = domain.and_then(|domain| domain.bucket(host));
-    by_host.or_else(|| request.uri().path().split('/').nth(1).filter(|name| !name.is_empty()).map(str::to_owned))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
@@ -77,17 +67,5 @@ mod tests {
         for bad in ["", "a..b", "a:80", "a b", ".a"] {
             assert!(Domain::new(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_request_names_its_bucket_by_host_or_by_path() {
-        let domain = Domain::new("localhost").unwrap();
-        let ask = |host: &str| {
-            let request = Request::get("/first/second").header(HOST, host).body(()).unwrap();
-            bucket_of(&request, Some(&domain))
-        };
-        assert_eq!(ask("b.localhost:80").as_deref(), Some("b"));
-        assert_eq!(ask("localhost:80").as_deref(), Some("first"));
-        assert_eq!(ask("127.0.0.1").as_deref(), Some("first"));
     }
 }

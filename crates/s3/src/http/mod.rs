@@ -1,15 +1,19 @@
 //! HTTP: connections, and requests and answers before and after an operation.
 
 mod access;
+mod address;
 mod caller;
 mod chunks;
 mod connection;
+mod cors;
 mod drain_body;
 mod form;
 mod host;
 mod idle_timeout;
 mod invalid_range;
+mod metadata;
 mod region;
+mod request_ids;
 mod serve;
 mod signature;
 mod sigv2;

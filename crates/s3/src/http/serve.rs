@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Incoming;
 use object::objects::Objects;
 use s3s::config::{S3Config, StaticConfigProvider};
@@ -14,17 +14,21 @@ use s3s::{Body, HttpError, HttpResponse};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::access::Access;
+use super::address::Address;
 use super::chunks::{self, Chunked};
 use super::connection::{Accepted, DEFAULT_TIMEOUT, Listener};
 use super::drain_body::{self, WatchedBody};
 use super::form::{self, Forms, Sender};
-use super::host::{Domain, bucket_of};
+use super::host::Domain;
 use super::invalid_range::WithoutRange;
+use super::request_ids::RequestIds;
 use super::tls::{Certificate, Tls};
-use super::{region, signature, sigv2};
-use crate::ops::{Operations, cors, lifecycle, multipart};
+use super::{cors, metadata, region, signature, sigv2};
+use crate::ops::attributes::BareTag;
+use crate::ops::{Operations, lifecycle, multipart};
 use crate::rules::caller::Peer;
 use crate::rules::cors::BrowserRequest;
+use crate::rules::error;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::StorageClasses;
 use crate::state::State;
@@ -89,10 +93,11 @@ impl Default for Settings {
 pub struct Server {
     service: S3Service,
     state: State,
-    domain: Option<Domain>,
+    domain: Option<Arc<Domain>>,
     tls: Option<Arc<Tls>>,
     forms: Forms,
     control: Arc<AdmissionControl>,
+    ids: Arc<RequestIds>,
     patience: Duration,
     watch: Option<Watch>,
 }
@@ -101,7 +106,7 @@ impl Server {
     /// A gateway to these objects for these users.
     ///
     /// # Errors
-    /// When the domain is none, or the certificate is no good.
+    /// When the domain is none, the certificate is no good, or the system has no randomness.
     pub fn new(objects: Arc<Objects>, users: Users, settings: &Settings) -> Result<Self, String> {
         let mut config = S3Config::default();
         config.xml_max_body_size = XML_BYTES;
@@ -128,10 +133,11 @@ impl Server {
         Ok(Self {
             service,
             state,
-            domain,
+            domain: domain.map(Arc::new),
             tls,
             forms,
             control,
+            ids: Arc::new(RequestIds::new()?),
             patience: settings.patience,
             watch: settings.watch.clone(),
         })
@@ -182,8 +188,27 @@ impl Server {
         accepted.client.count(Reason::Handshake);
     }
 
-    /// Answers a request, counts the answer, and drains the rest of the body.
+    /// Answers a request, and gives the answer what every answer has.
     async fn serve_one(
+        self,
+        request: http::Request<Incoming>,
+        peer: Peer,
+        admission: Admission,
+    ) -> Result<HttpResponse, HttpError> {
+        let (ids, domain, address) = (Arc::clone(&self.ids), self.domain.clone(), Address::of(&request));
+        let id = ids.next();
+        let mut answer = self.answer_and_drain(request, peer, admission).await?;
+        ids.set(&id, answer.headers_mut());
+        if !answer.status().is_success() {
+            let about = address.about(domain.as_deref());
+            tracing::debug!(request = id, status = answer.status().as_u16(), resource = about.resource, "refused");
+            error::complete(&mut answer, &about, &id, ids.gateway());
+        }
+        Ok(answer)
+    }
+
+    /// Answers a request, counts the answer, and drains the rest of the body.
+    async fn answer_and_drain(
         self,
         mut request: http::Request<Incoming>,
         peer: Peer,
@@ -192,6 +217,7 @@ impl Server {
         let watch = self.watch.clone();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(admission.clone());
+        metadata::as_utf8(request.headers_mut());
         let version = request.version();
         let (request, unread) = drain_body::watch(request, self.patience);
         if !admission.client.is_authenticated() && !self.is_claimed(&request) {
@@ -234,26 +260,43 @@ impl Server {
         peer: Peer,
         admission: &Admission,
     ) -> Result<HttpResponse, HttpError> {
-        let page = BrowserRequest::of(request.method(), request.headers());
-        let rule = match (&page, bucket_of(&request, self.domain.as_ref())) {
-            (Some(page), Some(bucket)) => {
-                let page = page.clone();
-                self.state.blocking(move |state| cors::rule_for(state, &bucket, &page)).await.unwrap_or_default()
-            }
-            _ => None,
-        };
-        if let Some(page) = page.as_ref().filter(|page| page.preflight) {
-            return Ok(page.preflight(rule.as_ref()));
+        let address = Address::of(&request);
+        let domain = self.domain.as_deref();
+        if request.method() == Method::OPTIONS {
+            return Ok(cors::preflight(&self.state, &address, domain, request.headers()).await);
         }
+        let page = BrowserRequest::of(request.method(), request.headers());
+        let rule = match &page {
+            Some(page) => cors::rule_for(&self.state, address.bucket(domain), page).await,
+            None => None,
+        };
+        let mut answer = self.answer_operation(request, &address, peer, admission).await?;
+        if let (Some(page), Some(rule)) = (page, rule) {
+            page.add_headers(&rule, answer.headers_mut());
+        }
+        Ok(answer)
+    }
+
+    /// Answers a request for an operation, or refuses it from its head.
+    async fn answer_operation(
+        &self,
+        request: http::Request<WatchedBody>,
+        address: &Address,
+        peer: Peer,
+        admission: &Admission,
+    ) -> Result<HttpResponse, HttpError> {
         if sigv2::is_signed(request.headers(), request.uri()) {
             return Ok(sigv2::refusal());
         }
         if let Some(answer) = region::wrong(request.headers()).or_else(|| signature::refusal(&request)) {
             return Ok(answer);
         }
+        if let Some(answer) = method_refusal(request.method(), address.kind(self.domain.as_deref())) {
+            return Ok(answer);
+        }
         let form = form::is_form(&request);
         let (request, _permit) = if form {
-            let bucket = bucket_of(&request, self.domain.as_ref());
+            let bucket = address.bucket(self.domain.as_deref());
             admission.end_check();
             match self.forms.take(request, Sender { state: &self.state, admission, peer, bucket }).await {
                 Ok((request, permit)) => (request, Some(permit)),
@@ -265,13 +308,14 @@ impl Server {
             (request.map(Body::http_body_unsync), None)
         };
         let mut answer = self.service.call(request).await?;
-        if form {
-            answer = form::broken_policy(answer);
+        // `s3s` knows of parts in answers to GET alone.
+        if answer.status() == StatusCode::OK && answer.headers().contains_key(header::CONTENT_RANGE) {
+            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
-        if let Some(page) = page {
-            page.add_headers(rule.as_ref(), answer.headers_mut());
+        if answer.extensions().get::<BareTag>().is_some() {
+            bare_tag(&mut answer);
         }
-        Ok(answer)
+        Ok(if form { form::broken_policy(answer) } else { answer })
     }
 
     /// Removes what has expired, and soon tries again what failed.
@@ -287,4 +331,28 @@ impl Server {
             }
         });
     }
+}
+
+/// The answer to a method that S3 does not have for such a resource.
+fn method_refusal(method: &Method, kind: &str) -> Option<HttpResponse> {
+    let allowed: &[Method] = match kind {
+        "SERVICE" => &[Method::GET],
+        _ => &[Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE],
+    };
+    if allowed.contains(method) {
+        return None;
+    }
+    let element = format!("<Method>{}</Method><ResourceType>{kind}</ResourceType>", error::escaped(method.as_str()));
+    let why = "The specified method is not allowed against this resource.";
+    let mut answer = error::with_element(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why, &element);
+    let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+    answer.headers_mut().extend(HeaderValue::from_str(&names).ok().map(|names| (header::ALLOW, names)));
+    Some(answer)
+}
+
+/// Takes the quotes of the entity tag away.
+fn bare_tag(answer: &mut HttpResponse) {
+    let text = answer.body().bytes().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).replace("&quot;", "\"");
+    *answer.body_mut() = Body::from(text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>"));
 }

@@ -2,15 +2,18 @@
 //! only what is listed as signed. Operations read every header, so that the holder of a signed address could ask for
 //! more with it.
 
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use hyper::body::Body;
 use s3s::HttpResponse;
 
-use crate::rules::error::{self, plain};
+use crate::rules::error::{escaped, plain, with_element};
 use crate::rules::query::{decode, parameters};
 
 /// The longest validity of a signed address, in seconds, as in S3.
 const LONGEST: u64 = 604_800;
+/// What a signed address has beside its signature.
+const PARAMETERS: [&str; 5] =
+    ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-SignedHeaders", "X-Amz-Expires"];
 /// The header with the hash of the signed body.
 const PAYLOAD: &str = "x-amz-content-sha256";
 /// The SHA-256 of no bytes.
@@ -25,21 +28,13 @@ pub(crate) fn refusal<B: Body>(request: &Request<B>) -> Option<HttpResponse> {
     let refuse = |code, why| Some(plain(StatusCode::BAD_REQUEST, code, why));
     let listed = match (in_headers, in_query) {
         (0, false) => return None,
-        (0, true) => {
-            let seconds = values_of(query, "X-Amz-Expires").next().unwrap_or_default();
-            if !seconds.bytes().all(|byte| byte.is_ascii_digit()) || seconds.parse().map_or(true, |s: u64| s > LONGEST)
-            {
-                let why = "X-Amz-Expires must be a number of seconds, at most 604800, a week";
-                return refuse("AuthorizationQueryParametersError", why);
-            }
-            let Some(listed) = values_of(query, "X-Amz-SignedHeaders").next() else {
-                return refuse("AuthorizationQueryParametersError", "X-Amz-SignedHeaders is missing");
-            };
-            listed
-        }
+        (0, true) => match in_address(query) {
+            Ok(listed) => listed,
+            Err((status, code, why)) => return Some(plain(status, code, why)),
+        },
         (1, false) => match in_header(headers) {
             Some(listed) => listed.to_owned(),
-            None => return refuse("InvalidRequest", "the authorization header cannot be read"),
+            None => return Some(unreadable(headers)),
         },
         _ => {
             let why = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string \
@@ -50,9 +45,9 @@ pub(crate) fn refusal<B: Body>(request: &Request<B>) -> Option<HttpResponse> {
     let listed: Vec<&str> = listed.split(';').collect();
     let missing = not_covered(headers, &listed, in_query);
     if !missing.is_empty() {
-        let element = format!("<HeadersNotSigned>{}</HeadersNotSigned>", missing.join(", ").replace('&', "&amp;"));
+        let element = format!("<HeadersNotSigned>{}</HeadersNotSigned>", escaped(&missing.join(", ")));
         let why = "There were headers present in the request which were not signed";
-        return Some(error::with_element(StatusCode::FORBIDDEN, "AccessDenied", why, &element));
+        return Some(with_element(StatusCode::FORBIDDEN, "AccessDenied", why, &element));
     }
     let payload = headers.get(PAYLOAD).map_or(EMPTY.as_bytes(), |payload| payload.as_bytes());
     // A missing body is not read, so that nothing else would notice that another one was signed.
@@ -60,6 +55,45 @@ pub(crate) fn refusal<B: Body>(request: &Request<B>) -> Option<HttpResponse> {
         return refuse("XAmzContentSHA256Mismatch", "the request has no body, and x-amz-content-sha256 is that of one");
     }
     None
+}
+
+/// The list of signed headers in a signed address, which must be good for a sensible time; or status, code and message.
+fn in_address(query: &str) -> Result<String, (StatusCode, &'static str, &'static str)> {
+    let refusal = |why| Err((StatusCode::BAD_REQUEST, "AuthorizationQueryParametersError", why));
+    if PARAMETERS.iter().any(|name| values_of(query, name).next().is_none()) {
+        return refusal(
+            "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, \
+             X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.",
+        );
+    }
+    let expires = values_of(query, "X-Amz-Expires").next().unwrap_or_default();
+    let digits = expires.strip_prefix('-').unwrap_or(&expires);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return refusal("X-Amz-Expires should be a number");
+    }
+    match expires.parse() {
+        _ if digits.len() < expires.len() => refusal("X-Amz-Expires must be non-negative"),
+        // Also when its date is a little later than the time here.
+        Ok(0) => Err((StatusCode::FORBIDDEN, "AccessDenied", "Request has expired")),
+        Ok(1..=LONGEST) => Ok(values_of(query, "X-Amz-SignedHeaders").next().unwrap_or_default()),
+        Ok(_) | Err(_) => refusal(
+            "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than \
+             604800 seconds",
+        ),
+    }
+}
+
+/// The answer to an authorization header that cannot be read.
+fn unreadable(headers: &HeaderMap) -> HttpResponse {
+    let text = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    if text.is_empty() {
+        plain(StatusCode::FORBIDDEN, "AccessDenied", "Access Denied")
+    } else if text.starts_with(b"AWS4-HMAC-SHA256") {
+        let why = "The authorization header is malformed; it needs Credential, SignedHeaders and Signature.";
+        plain(StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed", why)
+    } else {
+        plain(StatusCode::BAD_REQUEST, "InvalidArgument", "Unsupported Authorization Type")
+    }
 }
 
 /// The values of a parameter, whose name may be encoded.
@@ -99,6 +133,8 @@ mod tests {
 
     const KEY: &str = "AWS4-HMAC-SHA256 Credential=KEY/20260101/us-east-1/s3/aws4_request";
 
+    const ADDRESS: &str = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=x&X-Amz-Date=x";
+
     fn code(uri: &str, headers: &[(&'static str, &str)]) -> Option<String> {
         let mut request = Request::get(uri);
         for (name, value) in headers {
@@ -122,10 +158,13 @@ mod tests {
         assert_eq!(header("host", &[("x-amz-acl", "private")]).unwrap(), "x-amz-acl");
         assert_eq!(header("host;x-amz-acl", &[("x-amz-acl", "private"), (PAYLOAD, EMPTY)]).unwrap(), PAYLOAD);
         assert_eq!(header("host", &[("authorization", "other")]).unwrap(), "InvalidArgument");
-        for bad in
-            [&format!("{KEY}, Signature=00"), "AWS4-HMAC-SHA256,SignedHeaders=host Credential=x", "Basic eDp5", ""]
-        {
-            assert_eq!(code("/b/k", &[("authorization", bad), ("host", "h")]).unwrap(), "InvalidRequest");
+        for (bad, expected) in [
+            (&*format!("{KEY}, Signature=00"), "AuthorizationHeaderMalformed"),
+            ("AWS4-HMAC-SHA256,SignedHeaders=host Credential=x", "AuthorizationHeaderMalformed"),
+            ("Basic eDp5", "InvalidArgument"),
+            ("", "AccessDenied"),
+        ] {
+            assert_eq!(code("/b/k", &[("authorization", bad), ("host", "h")]).unwrap(), expected);
         }
         assert_eq!(code("/b/k", &[("host", "h"), ("x-amz-acl", "private")]), None, "it is not signed");
     }
@@ -133,7 +172,7 @@ mod tests {
     #[test]
     fn of_a_signed_address_all_but_the_body_is_covered() {
         let with = |list: &str, more: &[(&'static str, &str)]| {
-            code(&format!("/b/k?X-Amz-%53ignature=0&X-Amz-Expires=9&X-Amz-SignedHeaders={list}"), more)
+            code(&format!("/b/k?X-Amz-%53ignature=0&X-Amz-Expires=9&{ADDRESS}&X-Amz-SignedHeaders={list}"), more)
         };
         assert_eq!(with("host", &[("host", "h")]), None);
         assert_eq!(with("host", &[(PAYLOAD, EMPTY)]), None);
@@ -142,9 +181,16 @@ mod tests {
         assert_eq!(with("host", &[("x-amz-meta-a", "1")]).unwrap(), "x-amz-meta-a");
         assert_eq!(with("", &[]).unwrap(), "host");
         assert_eq!(with("host", &[("authorization", KEY)]).unwrap(), "InvalidArgument");
-        for seconds in ["", "x", "-1", "%2B1", "604801", "99999999999999999999"] {
-            let uri = format!("/b/k?X-Amz-Signature=0&X-Amz-SignedHeaders=host&X-Amz-Expires={seconds}");
-            assert_eq!(code(&uri, &[]).unwrap(), "AuthorizationQueryParametersError", "{seconds}");
+        let expires = |seconds: &str| {
+            let uri = format!("/b/k?X-Amz-Signature=0&{ADDRESS}&X-Amz-SignedHeaders=host&X-Amz-Expires={seconds}");
+            code(&uri, &[("host", "h")])
+        };
+        for seconds in ["", "x", "-", "-1", "%2B1", "604801", "99999999999999999999"] {
+            assert_eq!(expires(seconds).unwrap(), "AuthorizationQueryParametersError", "{seconds}");
         }
+        assert_eq!(expires("0").unwrap(), "AccessDenied");
+        assert_eq!((expires("1"), expires("604800")), (None, None));
+        let without = "/b/k?X-Amz-Signature=0&X-Amz-SignedHeaders=host&X-Amz-Expires=9";
+        assert_eq!(code(without, &[("host", "h")]).unwrap(), "AuthorizationQueryParametersError");
     }
 }

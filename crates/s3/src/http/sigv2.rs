@@ -16,6 +16,7 @@ pub(crate) fn refusal() -> HttpResponse {
 
 /// Whether a request is signed so, in its header or in its address.
 pub(crate) fn is_signed(headers: &HeaderMap, uri: &Uri) -> bool {
-    let header = headers.get(header::AUTHORIZATION).is_some_and(|value| value.as_bytes().starts_with(b"AWS "));
+    let signed = |value: &[u8]| value.starts_with(b"AWS ") && value.contains(&b':');
+    let header = headers.get(header::AUTHORIZATION).is_some_and(|value| signed(value.as_bytes()));
     header || parameters(uri.query().unwrap_or_default()).any(|(name, _)| name == "AWSAccessKeyId")
 }

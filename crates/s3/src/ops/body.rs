@@ -47,6 +47,25 @@ pub(crate) struct Expected {
     pub(crate) trailers: Option<TrailingHeaders>,
 }
 
+impl Expected {
+    /// Refuses what no body can fulfil, before it is asked for.
+    pub(crate) fn check(&self) -> S3Result<()> {
+        if self.md5.as_deref().is_some_and(|text| md5(text).is_none()) {
+            return Err(S3ErrorCode::InvalidDigest.into());
+        }
+        if let Some(name) = &self.algorithm {
+            checksums::check_algorithm(name)?;
+        }
+        checksums::announced(self.trailer.as_deref())?;
+        checksums::check(&self.checksums)
+    }
+}
+
+/// The hash in `Content-MD5`.
+fn md5(text: &str) -> Option<Vec<u8>> {
+    base64_simd::STANDARD.decode_to_vec(text).ok().filter(|bytes| bytes.len() == 16)
+}
+
 /// The origin of bytes.
 enum Origin {
     /// The body of a request. It is read on a thread that may block, so that `s3s` verifies signed bodies there as well.
@@ -116,8 +135,7 @@ impl Incoming {
         }
         let md5 = self.md5.take().map(Etag::finish).unwrap_or_default();
         if let Some(requested) = &self.expected.md5 {
-            let requested = base64_simd::STANDARD.decode_to_vec(requested).ok().filter(|bytes| bytes.len() == 16);
-            match requested {
+            match self::md5(requested) {
                 None => return Err(S3ErrorCode::InvalidDigest.into()),
                 Some(requested) if requested[..] != md5[..] => return Err(S3ErrorCode::BadDigest.into()),
                 Some(_) => {}

@@ -14,19 +14,26 @@ use crate::state::State;
 
 /// Buckets of a user. Each list of buckets, each cleaning and each sweep reads all buckets of the cluster.
 const MOST: usize = 1_000;
+/// Buckets on a page at most, as in S3.
+const PAGE: i32 = 10_000;
 
 pub(crate) fn list_buckets(state: &State, caller: &Caller, input: ListBucketsInput) -> S3Result<ListBucketsOutput> {
     let user = caller.require_user()?;
     let after = input.continuation_token.unwrap_or_default();
     let prefix = input.prefix.clone().unwrap_or_default();
-    let most = usize::try_from(input.max_buckets.unwrap_or(10_000)).unwrap_or(0).clamp(1, 10_000);
+    let most = input.max_buckets.unwrap_or(PAGE);
+    if !(1..=PAGE).contains(&most) {
+        return Err(s3_error!(InvalidArgument, "Argument max-buckets must be an integer between 1 and {PAGE}"));
+    }
+    let elsewhere = input.bucket_region.is_some_and(|region| region != REGION);
+    let most = if elsewhere { 0 } else { usize::try_from(most).unwrap_or(0) };
     let wanted = |name: &str| name > after.as_str() && name.starts_with(&prefix);
     let mut own: Vec<Bucket> = buckets_of(state, user)?
         .into_iter()
         .filter(|(name, _)| wanted(name))
         .map(|(name, made)| Bucket { creation_date: Some(made), name: Some(name), ..Bucket::default() })
         .collect();
-    let more = own.len() > most;
+    let more = own.len() > most && !elsewhere;
     own.truncate(most);
     let continuation_token = own.last().and_then(|bucket| bucket.name.clone()).filter(|_| more);
     let owner = owner_dto(user);
@@ -46,9 +53,16 @@ fn buckets_of(state: &State, user: &str) -> S3Result<BTreeMap<String, Timestamp>
     Ok(own)
 }
 
+/// Makes a bucket. In this region, as in S3's first, whoever has it already is told that it is there, and nothing of it
+/// changes.
 pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
     let user = caller.require_user()?;
-    if buckets_of(state, user)?.len() >= MOST {
+    let mine = buckets_of(state, user)?;
+    let location = Some(format!("/{}", input.bucket));
+    if mine.contains_key(&input.bucket) {
+        return Ok(CreateBucketOutput { location });
+    }
+    if mine.len() >= MOST {
         return Err(s3_error!(TooManyBuckets, "a user may have {MOST} buckets: delete some first"));
     }
     let mut record = ObjectRecord::new(Kind::Bucket, &input.bucket, "", VersionId::default());
@@ -58,15 +72,15 @@ pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketI
     if input.object_lock_enabled_for_bucket == Some(true) {
         lock::enable(&mut record.attributes);
     }
-    let location = Some(format!("/{}", input.bucket));
     match state.objects.create_bucket(record) {
         Ok(_) => Ok(CreateBucketOutput { location }),
         Err(failure) if failure.refused() == Some(Refused::BucketExists) => {
             let existing = state.objects.catalog().bucket(&input.bucket).map_err(error::catalog)?;
-            Err(match existing {
-                Some(row) if owner(&row.record) == user => S3ErrorCode::BucketAlreadyOwnedByYou.into(),
-                _ => S3ErrorCode::BucketAlreadyExists.into(),
-            })
+            match existing {
+                // Somebody with the same key was a moment faster.
+                Some(row) if owner(&row.record) == user => Ok(CreateBucketOutput { location }),
+                _ => Err(S3ErrorCode::BucketAlreadyExists.into()),
+            }
         }
         Err(failure) => Err(error::s3(failure)),
     }

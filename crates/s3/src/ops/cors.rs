@@ -4,15 +4,14 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use crate::rules::caller::Caller;
-use crate::rules::cors::{self, BrowserRequest, CORS, Rule};
+use crate::rules::cors::{self, CORS, Rule};
 use crate::rules::error;
 use crate::state::State;
 
-/// The first rule of a bucket that allows the request of a page. Blocks.
-pub(crate) fn rule_for(state: &State, bucket: &str, page: &BrowserRequest) -> S3Result<Option<Rule>> {
-    let Some(row) = state.objects.catalog().bucket(bucket).map_err(error::catalog)? else { return Ok(None) };
-    let rules = cors::rules(row.record.attributes.get(CORS))?;
-    Ok(rules.into_iter().find(|rule| rule.allows(page)))
+/// The rules of a bucket; `None` when there is no such bucket. Blocks.
+pub(crate) fn rules_of(state: &State, bucket: &str) -> S3Result<Option<Vec<Rule>>> {
+    let row = state.objects.catalog().bucket(bucket).map_err(error::catalog)?;
+    row.map(|row| cors::rules(row.record.attributes.get(CORS))).transpose()
 }
 
 pub(crate) fn put_bucket_cors(

@@ -5,9 +5,10 @@ use catalog::{Condition, Refused, Row};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use super::put::draft;
+use super::put::{check_condition, condition, draft, put_error};
 use crate::rules::attributes::version_id;
 use crate::rules::caller::Caller;
+use crate::rules::messages::message;
 use crate::rules::versioning::Versioning;
 use crate::rules::{error, lock, policy};
 use crate::state::State;
@@ -26,14 +27,14 @@ struct Deleted {
 }
 
 pub(crate) fn delete_object(state: &State, caller: &Caller, input: DeleteObjectInput) -> S3Result<DeleteObjectOutput> {
-    let conditional =
-        input.if_match.is_some() || input.if_match_last_modified_time.is_some() || input.if_match_size.is_some();
-    if conditional {
-        return Err(s3_error!(NotImplemented, "conditional deletes are not supported"));
+    // S3 has these for directory buckets alone.
+    if input.if_match_last_modified_time.is_some() || input.if_match_size.is_some() {
+        return Err(S3ErrorCode::NotImplemented.into());
     }
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
-    let bypass = lock::bypasses(&bucket, caller, &input.key, input.bypass_governance_retention)?;
-    let deleted = delete(state, &bucket, &input.key, input.version_id.as_deref(), bypass)?;
+    let condition = condition(input.if_match.as_ref(), None)?;
+    let asked = Delete { key: &input.key, version: input.version_id.as_deref(), condition };
+    let deleted = delete(state, caller, &bucket, &asked, input.bypass_governance_retention)?;
     Ok(DeleteObjectOutput {
         delete_marker: deleted.marker.then_some(true),
         version_id: deleted.version,
@@ -57,7 +58,7 @@ pub(crate) async fn delete_objects(
 
 fn delete_all(state: &State, caller: &Caller, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
     // Access is checked for each key.
-    let bucket = state.bucket_named(&input.bucket)?;
+    let bucket = state.bucket_of_owner(&input.bucket, caller)?;
     let objects = input.delete.objects;
     if objects.is_empty() || objects.len() > AT_ONCE {
         return Err(S3ErrorCode::MalformedXML.into());
@@ -87,7 +88,7 @@ fn delete_all(state: &State, caller: &Caller, input: DeleteObjectsInput) -> S3Re
             Err(failure) => errors.push(Error {
                 code: Some(failure.code().as_str().to_owned()),
                 key: Some(object.key),
-                message: failure.message().map(str::to_owned),
+                message: failure.message().or_else(|| message(failure.code().as_str())).map(str::to_owned),
                 version_id: object.version_id,
             }),
         }
@@ -104,12 +105,22 @@ fn delete_one(
     object: &ObjectIdentifier,
     bypass: Option<bool>,
 ) -> S3Result<Deleted> {
-    if object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some() {
-        return Err(s3_error!(NotImplemented, "conditional deletes are not supported"));
+    if object.size.is_some() || object.last_modified_time.is_some() {
+        return Err(S3ErrorCode::NotImplemented.into());
     }
     policy::check(bucket, caller, policy::action("DeleteObject", object.version_id.is_some()), &object.key)?;
-    let bypass = lock::bypasses(bucket, caller, &object.key, bypass)?;
-    delete(state, bucket, &object.key, object.version_id.as_deref(), bypass)
+    let condition = match &object.e_tag {
+        None => Condition::Always,
+        Some(tag) if tag.value() == "*" => Condition::Present,
+        Some(tag) => Condition::Matches(tag.value().to_owned()),
+    };
+    delete(
+        state,
+        caller,
+        bucket,
+        &Delete { key: &object.key, version: object.version_id.as_deref(), condition },
+        bypass,
+    )
 }
 
 /// Removes an object like a DELETE without a version, unless a newer version took its place.
@@ -125,24 +136,47 @@ pub(crate) fn expire(state: &State, bucket: &Row, row: &Row) -> S3Result<()> {
     }
 }
 
-/// Removes a key, or one version of it. Removing what is not there succeeds, as in S3.
-fn delete(state: &State, bucket: &Row, key: &str, version: Option<&str>, bypass: bool) -> S3Result<Deleted> {
+/// What is to be removed: a key, or one version of it, if the condition holds for the key's newest version.
+struct Delete<'a> {
+    key: &'a str,
+    version: Option<&'a str>,
+    condition: Condition,
+}
+
+/// Removes a key, or one version of it. Removing what is not there succeeds, as in S3, but not on a condition.
+fn delete(state: &State, caller: &Caller, bucket: &Row, asked: &Delete<'_>, bypass: Option<bool>) -> S3Result<Deleted> {
+    let Delete { key, version, condition } = asked;
     let name = &bucket.record.bucket;
     let versioning = Versioning::of(&bucket.record);
+    if matches!(condition, Condition::Matches(_)) {
+        // Otherwise it would say what the object is to somebody who may not read it.
+        policy::check(bucket, caller, policy::action("GetObject", version.is_some()), key)?;
+    }
+    let bypass = lock::bypasses(bucket, caller, key, bypass)?;
     if version.is_none() && versioning != Versioning::Never {
         let mut marker = draft(bucket, key)?;
         marker.kind = Kind::Marker;
-        let row = state.objects.publish(marker, &Condition::Always).map_err(error::s3)?.row;
+        let made = state.objects.publish(marker, condition).map_err(|failure| put_error(failure, condition))?;
+        let row = made.row;
         return Ok(Deleted { version: Some(version_id(&row.record)), marker: true });
     }
     let id = match version {
         None | Some("null") => None,
-        Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?),
+        Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "Invalid version id specified"))?),
     };
     let mut marker = false;
     // A put may replace what was found. Then its version is removed: otherwise this delete would have happened neither before
     // the put nor after it.
-    while let Some(row) = state.objects.catalog().version(name, key, id).map_err(error::catalog)? {
+    loop {
+        check_condition(state, name, key, condition)?;
+        let Some(row) = state.objects.catalog().version(name, key, id).map_err(error::catalog)? else { break };
+        if let Condition::Matches(tag) = condition
+            && version.is_none()
+            && row.record.etag != *tag
+        {
+            // Another put came between.
+            continue;
+        }
         marker = row.record.kind == Kind::Marker;
         if remove(state, &row, bypass)? {
             break;

@@ -5,18 +5,23 @@ use std::sync::Arc;
 
 use catalog::Row;
 use catalog::object_manifest::ObjectRecord;
+use http::{HeaderName, HeaderValue};
 use object::objects::Reader;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::body;
+use super::multipart::PARTS;
 use crate::rules::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::set_checksums;
 use crate::rules::preconditions::{Preconditions, preconditions};
-use crate::rules::{error, lock, storage_class, tags};
+use crate::rules::{error, lifecycle, lock, storage_class, tags};
 use crate::state::State;
 use crate::state::admission::Admission;
+
+/// How many tags an object has.
+const TAG_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 
 /// The input of GetObject and HeadObject.
 struct ReadRequest {
@@ -74,6 +79,9 @@ fn part(record: &ObjectRecord, range: Option<&Range>, number: Option<i32>) -> S3
         (Some(_), Some(_)) => return Err(s3_error!(InvalidRequest, "ask for a range or for a part, not for both")),
         (None, None) => return Ok(Part { range: 0..size, content_range: None, parts_count: None }),
         (Some(range), None) => (range.check(size).map_err(|_| invalid())?, None),
+        (None, Some(number)) if !(1..=PARTS).contains(&number) => {
+            return Err(s3_error!(InvalidArgument, "Part number must be an integer between 1 and {PARTS}, inclusive"));
+        }
         (None, Some(number)) => {
             let count = record.parts.len().max(1);
             let index = number.checked_sub(1).and_then(|n| usize::try_from(n).ok()).filter(|index| *index < count);
@@ -81,7 +89,7 @@ fn part(record: &ObjectRecord, range: Option<&Range>, number: Option<i32>) -> S3
                 error::custom(
                     "InvalidPartNumber",
                     http::StatusCode::RANGE_NOT_SATISFIABLE,
-                    "the object has no such part",
+                    "The requested partnumber is not satisfiable",
                 )
             })?;
             let start: u64 = record.parts.iter().take(index).sum();
@@ -102,7 +110,10 @@ fn find_version(state: &State, caller: &Caller, asked: &ReadRequest) -> S3Result
     let row = state.find_for(caller, &bucket, &asked.key, asked.version.as_deref())?;
     asked.preconditions.check(&row.record)?;
     let part = part(&row.record, asked.range.as_ref(), asked.part)?;
-    let output = get_output(&row.record, &part, asked.checksums);
+    let mut output = get_output(&row.record, &part, asked.checksums);
+    if asked.version.is_none() {
+        output.expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &row.record);
+    }
     Ok((row, part, output))
 }
 
@@ -129,10 +140,22 @@ pub(crate) async fn get_object(
     Ok(S3Response::new(GetObjectOutput { body, ..output }))
 }
 
-pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput) -> S3Result<HeadObjectOutput> {
+/// The answer to HeadObject, and how many tags there are, which `s3s` does not know of a HEAD.
+pub(crate) fn respond_head((output, tags): (HeadObjectOutput, Option<i32>)) -> S3Response<HeadObjectOutput> {
+    let mut response = S3Response::new(output);
+    response.headers.extend(tags.map(|count| (TAG_COUNT, HeaderValue::from(count))));
+    response
+}
+
+pub(crate) fn head_object(
+    state: &State,
+    caller: &Caller,
+    input: HeadObjectInput,
+) -> S3Result<(HeadObjectOutput, Option<i32>)> {
     let asked = read_request!(input);
     let (_, _, output) = find_version(state, caller, &asked)?;
-    Ok(HeadObjectOutput {
+    let tags = output.tag_count;
+    let output = HeadObjectOutput {
         accept_ranges: output.accept_ranges,
         cache_control: input.response_cache_control.or(output.cache_control),
         checksum_crc32: output.checksum_crc32,
@@ -148,6 +171,7 @@ pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput
         content_range: output.content_range,
         content_type: input.response_content_type.or(output.content_type),
         e_tag: output.e_tag,
+        expiration: output.expiration,
         expires: input.response_expires.or(output.expires),
         last_modified: output.last_modified,
         metadata: output.metadata,
@@ -158,7 +182,8 @@ pub(crate) fn head_object(state: &State, caller: &Caller, input: HeadObjectInput
         storage_class: output.storage_class,
         version_id: output.version_id,
         ..HeadObjectOutput::default()
-    })
+    };
+    Ok((output, tags))
 }
 
 /// The answer for a part of a version, without its body. A checksum is that of the whole.

@@ -151,10 +151,11 @@ pub(crate) fn list_objects(state: &State, caller: &Caller, input: ListObjectsInp
         marker: Some(encode(input.marker.unwrap_or_default())),
         max_keys: Some(most as i32),
         is_truncated: Some(page.next.is_some()),
-        next_marker: page.next.map(|(key, _)| encode(key)),
+        // Without a delimiter the last key is the marker, and S3 does not repeat it.
+        next_marker: page.next.filter(|_| !query.delimiter.is_empty()).map(|(key, _)| encode(key)),
         contents: Some(contents(page.rows, Some(owner(&bucket.record)), encode)),
         common_prefixes: Some(common_prefixes(page.prefixes, encode)),
-        delimiter: input.delimiter.map(encode),
+        delimiter: echoed(input.delimiter, encode),
         encoding_type: input.encoding_type,
         ..ListObjectsOutput::default()
     })
@@ -169,7 +170,8 @@ pub(crate) fn list_objects_v2(
     let most = page_length("max-keys", input.max_keys)?;
     let encode = encoding(input.encoding_type.as_ref())?;
     let after = match &input.continuation_token {
-        Some(token) => read_token(token).ok_or_else(|| s3_error!(InvalidArgument, "no such continuation token"))?,
+        Some(token) => read_token(token)
+            .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?,
         None => input.start_after.clone().unwrap_or_default(),
     };
     let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), Some(&after), most);
@@ -185,7 +187,7 @@ pub(crate) fn list_objects_v2(
         next_continuation_token: page.next.map(|(key, _)| token(&key)),
         contents: Some(contents(page.rows, owner, encode)),
         common_prefixes: Some(common_prefixes(page.prefixes, encode)),
-        delimiter: input.delimiter.map(encode),
+        delimiter: echoed(input.delimiter, encode),
         encoding_type: input.encoding_type,
         start_after: input.start_after.map(encode),
         ..ListObjectsV2Output::default()
@@ -195,7 +197,8 @@ pub(crate) fn list_objects_v2(
 /// The length of a page for which a request asks by this name.
 pub(crate) fn page_length(name: &str, asked: Option<i32>) -> S3Result<usize> {
     let Some(asked) = asked else { return Ok(PAGE) };
-    let asked = usize::try_from(asked).map_err(|_| s3_error!(InvalidArgument, "{name} cannot be negative"))?;
+    let asked = usize::try_from(asked)
+        .map_err(|_| s3_error!(InvalidArgument, "Argument {name} must be an integer between 0 and 2147483647"))?;
     Ok(asked.min(PAGE))
 }
 
@@ -204,8 +207,13 @@ pub(crate) fn encoding(asked: Option<&EncodingType>) -> S3Result<fn(String) -> S
     match asked.map(EncodingType::as_str) {
         None => Ok(|key| key),
         Some(EncodingType::URL) => Ok(|key| encode_key(&key)),
-        Some(other) => Err(s3_error!(InvalidArgument, "{other:?} is no encoding: use url")),
+        Some(_) => Err(s3_error!(InvalidArgument, "Invalid Encoding Method specified in Request")),
     }
+}
+
+/// The delimiter in an answer, which says nothing of an empty one.
+pub(crate) fn echoed(delimiter: Option<String>, encode: fn(String) -> String) -> Option<String> {
+    delimiter.filter(|text| !text.is_empty()).map(encode)
 }
 
 /// The token for the next page. It does not look like a key, so that no client takes it for one.

@@ -44,9 +44,7 @@ pub(crate) fn put_retention(
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
     lockable(&bucket)?;
     let bypass = bypasses(&bucket, caller, &input.key, input.bypass_governance_retention)?;
-    let requested = input.retention.unwrap_or_default();
-    let mode = requested.mode.as_ref().map(ObjectLockRetentionMode::as_str);
-    let asked = Retention::asked(mode, requested.retain_until_date.as_ref())?;
+    let asked = Retention::in_document(&input.retention.unwrap_or_default())?;
     state.revise(&bucket, &input.key, input.version_id.as_deref(), |record| {
         let active = Retention::of(record)?.filter(|old| !old.is_over() && !old.is_kept_by(asked.as_ref()));
         if active.is_some_and(|old| old.mode == ObjectLockMode::COMPLIANCE || !bypass) {

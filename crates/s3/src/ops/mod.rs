@@ -1,5 +1,6 @@
 //! The operations of S3, each a line that leads to the function that does it.
 
+pub(crate) mod attributes;
 mod body;
 mod bucket;
 mod bucket_tags;
@@ -17,10 +18,12 @@ mod put;
 mod tags;
 mod versions;
 
+use http::header::HOST;
+use http::uri::Authority;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
-use crate::rules::caller::Caller;
+use crate::rules::caller::{Caller, Peer};
 use crate::state::State;
 
 /// The implementation of all operations.
@@ -53,6 +56,15 @@ macro_rules! list {
     }};
 }
 
+/// The address of what a request is for, as its client asked.
+fn location<T>(request: &S3Request<T>) -> Option<String> {
+    let peer = request.extensions.get::<Peer>()?;
+    let host = request.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri.authority().map(Authority::as_str))?;
+    let scheme = if peer.secure { "https" } else { "http" };
+    Some(format!("{scheme}://{host}{}", request.uri.path()))
+}
+
 #[async_trait::async_trait]
 impl S3 for Operations {
     async fn list_buckets(&self, request: S3Request<ListBucketsInput>) -> Answer<ListBucketsOutput> {
@@ -80,7 +92,9 @@ impl S3 for Operations {
     }
 
     async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
-        query!(self.0, request, put::copy_object, kept::respond)
+        let condition = put::copy_condition(&request)?;
+        let copy = move |state: &State, caller: &Caller, input| put::copy_object(state, caller, input, &condition);
+        query!(self.0, request, copy, kept::respond)
     }
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
@@ -88,7 +102,14 @@ impl S3 for Operations {
     }
 
     async fn head_object(&self, request: S3Request<HeadObjectInput>) -> Answer<HeadObjectOutput> {
-        query!(self.0, request, get::head_object)
+        query!(self.0, request, get::head_object, get::respond_head)
+    }
+
+    async fn get_object_attributes(
+        &self,
+        request: S3Request<GetObjectAttributesInput>,
+    ) -> Answer<GetObjectAttributesOutput> {
+        query!(self.0, request, attributes::get_object_attributes, attributes::respond)
     }
 
     async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> Answer<DeleteObjectOutput> {
@@ -118,7 +139,10 @@ impl S3 for Operations {
         &self,
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> Answer<CompleteMultipartUploadOutput> {
-        query!(self.0, request, multipart::complete_upload, kept::respond)
+        let location = location(&request);
+        let mut answer = query!(self.0, request, multipart::complete_upload, kept::respond)?;
+        answer.output.location = location;
+        Ok(answer)
     }
 
     async fn abort_multipart_upload(

@@ -13,7 +13,7 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::body::{Expected, Incoming};
-use super::list::{Listed, PAGE, Query, common_prefixes, encoding, page, page_length};
+use super::list::{Listed, PAGE, Query, common_prefixes, echoed, encoding, page, page_length};
 use super::put::{condition, copy_source, draft, header, put_error, requested_attributes};
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, initiator_dto, owner, owner_dto, time};
 use crate::rules::caller::Caller;
@@ -21,11 +21,11 @@ use crate::rules::checksums::{self, of_part, set_checksums, take_checksums};
 use crate::rules::headers::headers;
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
-use crate::rules::{error, storage_class, tags};
+use crate::rules::{error, lifecycle, storage_class, tags};
 use crate::state::State;
 
 /// Parts of one upload, as in S3.
-const PARTS: i32 = 10_000;
+pub(crate) const PARTS: i32 = 10_000;
 /// Bytes of each part but the last, as in S3.
 const LEAST: u64 = 5 << 20;
 /// Bytes of a part at most, as in S3.
@@ -57,7 +57,11 @@ pub(crate) fn create_upload(
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
     let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
+    algorithm.as_deref().map_or(Ok(()), checksums::check_algorithm)?;
     let kind = input.checksum_type.as_ref().map(|t| t.as_str().to_owned());
+    checksums::check_kind(algorithm.as_deref(), kind.as_deref())?;
+    let default = algorithm.as_deref().map(checksums::default_kind).map(str::to_owned);
+    let algorithm_kind = kind.clone().or(default).map(ChecksumType::from);
     record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
     record.attributes.extend(kind.map(|name| (KIND.to_owned(), name)));
     let id = state.objects.next_version();
@@ -67,8 +71,8 @@ pub(crate) fn create_upload(
         bucket: Some(input.bucket),
         key: Some(input.key),
         upload_id: Some(id.to_string()),
+        checksum_type: algorithm_kind,
         checksum_algorithm: input.checksum_algorithm,
-        checksum_type: input.checksum_type,
         ..CreateMultipartUploadOutput::default()
     })
 }
@@ -87,12 +91,6 @@ pub(crate) async fn upload_part(
     mut request: S3Request<UploadPartInput>,
 ) -> S3Result<S3Response<UploadPartOutput>> {
     let caller = Caller::of(&request.extensions)?;
-    let input = &request.input;
-    let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id.clone());
-    let asks = caller.clone();
-    let find = move |state: &State| find_upload(state, &asks, &bucket, &key, &id);
-    let upload = state.query(&request.extensions, find).await?;
-    let permit = state.transfer_permit(&request.extensions).await?;
     let trailer = header(&request, "x-amz-trailer");
     let input = &mut request.input;
     let expected = Expected {
@@ -103,18 +101,22 @@ pub(crate) async fn upload_part(
         trailer,
         trailers: request.trailing_headers.take(),
     };
-    let body = input.body.take();
-    let work = move |state: &State| {
-        let mut expected = expected;
-        if expected.algorithm.is_none() {
-            expected.algorithm = attributes::get(&upload.record, ALGORITHM);
-        }
-        let mut incoming = Incoming::new(body, expected, permit);
-        if request.input.content_length.is_some_and(|length| length > MOST) {
+    let (body, input) = (input.body.take(), request.input);
+    let number = input.part_number;
+    // All that can be refused is refused before the body is asked for.
+    let find = move |state: &State| {
+        let upload = find_upload(state, &caller, &input.bucket, &input.key, &input.upload_id)?;
+        check_number(number)?;
+        if expected.length.is_some_and(|length| length > MOST) {
             return Err(S3ErrorCode::EntityTooLarge.into());
         }
-        put_part(state, &upload, request.input.part_number, &mut incoming)
+        expected.check()?;
+        let algorithm = expected.algorithm.clone().or_else(|| attributes::get(&upload.record, ALGORITHM));
+        Ok((upload, Expected { algorithm, ..expected }))
     };
+    let (upload, expected) = state.query(&request.extensions, find).await?;
+    let permit = state.transfer_permit(&request.extensions).await?;
+    let work = move |state: &State| put_part(state, &upload, number, &mut Incoming::new(body, expected, permit));
     let (part, _) = state.blocking(work).await?;
     let mut checksums = of_part(&part);
     let mut output = UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() };
@@ -122,11 +124,15 @@ pub(crate) async fn upload_part(
     Ok(S3Response::new(output))
 }
 
-/// Stores a part; its number must be possible.
-fn put_part(state: &State, upload: &Upload, number: i32, source: &mut Incoming) -> S3Result<(catalog::Part, u64)> {
-    if !(1..=PARTS).contains(&number) {
-        return Err(s3_error!(InvalidArgument, "a part has a number of 1 to {PARTS}"));
+fn check_number(number: i32) -> S3Result<()> {
+    if (1..=PARTS).contains(&number) {
+        return Ok(());
     }
+    Err(s3_error!(InvalidArgument, "Part number must be an integer between 1 and {PARTS}, inclusive"))
+}
+
+/// Stores a part, whose number is possible.
+fn put_part(state: &State, upload: &Upload, number: i32, source: &mut Incoming) -> S3Result<(catalog::Part, u64)> {
     source.compress = tags::compress(&state.bucket_named(&upload.record.bucket)?.record);
     let written = state.objects.write(source, upload.record.redundancy()).map_err(error::s3)?;
     let Body::Chunks(entries) = written.body else { return Err(S3ErrorCode::EntityTooLarge.into()) };
@@ -153,6 +159,7 @@ pub(crate) async fn upload_part_copy(
     let (input, extensions) = (request.input, request.extensions);
     let find = move |state: &State| {
         let upload = find_upload(state, &caller, &input.bucket, &input.key, &input.upload_id)?;
+        check_number(input.part_number)?;
         let from = copy_source(state, &caller, &input.copy_source, false)?;
         preconditions!(source of input).check_copy(&from.record)?;
         let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
@@ -173,11 +180,13 @@ pub(crate) async fn upload_part_copy(
     };
     let (part, micros, from) = state.blocking(work).await?;
     drop(asked);
-    let result = CopyPartResult {
+    let mut checksums = of_part(&part);
+    let mut result = CopyPartResult {
         e_tag: Some(ETag::Strong(part.etag)),
         last_modified: Some(time(micros)),
         ..CopyPartResult::default()
     };
+    set_checksums!(result, |name| checksums.remove(name));
     Ok(S3Response::new(UploadPartCopyOutput {
         copy_part_result: Some(result),
         copy_source_version_id: (!from.null).then(|| from.version.to_string()),
@@ -225,11 +234,13 @@ pub(crate) fn complete_upload(
     }
     record.attributes.extend(total);
     record.attributes.insert(UPLOAD.to_owned(), input.upload_id);
-    lock::apply_default(&state.bucket_named(&input.bucket)?, &mut record.attributes)?;
+    let bucket = state.bucket_named(&input.bucket)?;
+    lock::apply_default(&bucket, &mut record.attributes)?;
     record.parts = parts.iter().map(|part| part.size).collect();
     let made = state.objects.complete(record, &condition, upload.id);
     let made = made.map_err(|failure| put_error(failure, &condition))?;
-    Ok((completed(&made.row), made.kept))
+    let expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &made.row.record);
+    Ok((CompleteMultipartUploadOutput { expiration, ..completed(&made.row) }, made.kept))
 }
 
 /// The parts that a completion lists. They must exist with these tags.
@@ -286,9 +297,9 @@ pub(crate) fn list_parts(state: &State, caller: &Caller, input: ListPartsInput) 
         is_truncated: Some(more),
         key: Some(input.key),
         max_parts: Some(most as i32),
-        next_part_number_marker: last.filter(|_| more),
+        next_part_number_marker: Some(last.unwrap_or(0)),
         owner: Some(owner_dto(owner)),
-        part_number_marker: input.part_number_marker,
+        part_number_marker: Some(input.part_number_marker.unwrap_or(0)),
         parts: Some(parts.iter().map(part_listed).collect()),
         storage_class: Some(storage_class::of(&upload.record).into()),
         upload_id: Some(input.upload_id),
@@ -319,15 +330,15 @@ pub(crate) fn list_uploads(
     Ok(ListMultipartUploadsOutput {
         bucket: Some(input.bucket),
         common_prefixes: Some(common_prefixes(page.prefixes, encode)),
-        delimiter: input.delimiter.map(encode),
+        delimiter: echoed(input.delimiter, encode),
         encoding_type: input.encoding_type,
         is_truncated: Some(next_key.is_some()),
-        key_marker: input.key_marker.map(encode),
+        key_marker: Some(encode(input.key_marker.unwrap_or_default())),
         max_uploads: Some(most as i32),
         next_key_marker: next_key.map(encode),
         next_upload_id_marker: next_upload.flatten(),
         prefix: input.prefix.map(encode),
-        upload_id_marker: input.upload_id_marker,
+        upload_id_marker: Some(input.upload_id_marker.unwrap_or_default()),
         uploads: Some(page.rows.into_iter().map(|upload| upload_listed(upload, owner, encode)).collect()),
         ..ListMultipartUploadsOutput::default()
     })
@@ -364,7 +375,6 @@ fn completed(row: &Row) -> CompleteMultipartUploadOutput {
     let mut output = CompleteMultipartUploadOutput {
         bucket: Some(record.bucket.clone()),
         key: Some(record.key.clone()),
-        location: Some(format!("/{}/{}", record.bucket, record.key)),
         e_tag: attributes::etag(record),
         checksum_type: attributes::get(record, CHECKSUM_TYPE).map(ChecksumType::from),
         version_id: attributes::version_header(record),
@@ -414,10 +424,17 @@ fn upload_listed(upload: Upload, owner: &str, encode: fn(String) -> String) -> M
 fn copy_range(asked: Option<&str>, size: u64) -> S3Result<std::ops::Range<u64>> {
     let Some(asked) = asked else { return Ok(0..size) };
     let pair = asked.strip_prefix("bytes=").and_then(|pair| pair.split_once('-'));
-    let pair = pair.and_then(|(first, last)| Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?)));
-    let (first, last) = pair.ok_or_else(|| s3_error!(InvalidArgument, "{asked:?} is not bytes=FIRST-LAST"))?;
-    if first > last || last >= size {
-        return Err(s3_error!(InvalidRange, "the source has {size} bytes"));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok());
+    let pair = pair.and_then(|(first, last)| Some((digits(first)??, digits(last)??)));
+    let (first, last) = pair.filter(|(first, last)| first <= last).ok_or_else(|| {
+        s3_error!(
+            InvalidArgument,
+            "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the \
+             zero-based offsets of the first and last bytes to copy"
+        )
+    })?;
+    if last >= size {
+        return Err(s3_error!(InvalidArgument, "Range specified is not valid for source object of size: {size}"));
     }
     Ok(first..last + 1)
 }

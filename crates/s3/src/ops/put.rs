@@ -12,25 +12,31 @@ use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{set_checksums, take_checksums};
 use crate::rules::headers::{Headers, headers};
+use crate::rules::lifecycle::{self, Rule};
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
 use crate::rules::versioning::Versioning;
 use crate::rules::{error, policy, tags};
 use crate::state::State;
+use crate::state::fair_queue::Permit;
 
 /// The largest object of one put, as in S3.
 const PUT_BYTES: i64 = 5 << 30;
+
+/// A put, up to its body.
+struct Prepared {
+    record: ObjectRecord,
+    condition: Condition,
+    compress: Option<bool>,
+    rules: Vec<Rule>,
+    expected: Expected,
+}
 
 pub(crate) async fn put_object(
     state: &State,
     mut request: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
     let caller = Caller::of(&request.extensions)?;
-    let (bucket, key) = (request.input.bucket.clone(), request.input.key.clone());
-    let asks = caller.clone();
-    let find = move |state: &State| state.bucket(&bucket, &asks, &key);
-    let bucket = state.query(&request.extensions, find).await?;
-    let permit = state.transfer_permit(&request.extensions).await?;
     let trailer = header(&request, "x-amz-trailer");
     let expected = Expected {
         length: request.input.content_length,
@@ -40,22 +46,21 @@ pub(crate) async fn put_object(
         trailer,
         trailers: request.trailing_headers.take(),
     };
-    let mut incoming = Incoming::new(request.input.body.take(), expected, permit);
-    let work = move |state: &State| put(state, &caller, &bucket, request.input, &mut incoming);
+    let (body, input) = (request.input.body.take(), request.input);
+    let find = move |state: &State| prepare(state, &caller, input, expected);
+    let prepared = state.query(&request.extensions, find).await?;
+    let permit = state.transfer_permit(&request.extensions).await?;
+    let work = move |state: &State| put(state, prepared, body, permit);
     state.blocking(work).await.map(respond)
 }
 
-fn put(
-    state: &State,
-    caller: &Caller,
-    bucket: &Row,
-    mut input: PutObjectInput,
-    incoming: &mut Incoming,
-) -> S3Result<(PutObjectOutput, Kept)> {
+/// Refuses all that can be refused before the body is asked for.
+fn prepare(state: &State, caller: &Caller, mut input: PutObjectInput, expected: Expected) -> S3Result<Prepared> {
+    let bucket = &state.bucket(&input.bucket, caller, &input.key)?;
     if input.content_length.is_some_and(|length| length > PUT_BYTES) {
         return Err(S3ErrorCode::EntityTooLarge.into());
     }
-    incoming.compress = tags::compress(&bucket.record);
+    expected.check()?;
     let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let mut record = draft(bucket, &input.key)?;
     record.attributes =
@@ -63,11 +68,36 @@ fn put(
     lock::apply_default(bucket, &mut record.attributes)?;
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
-    let made = state.objects.put(record, &condition, incoming).map_err(|e| put_error(e, &condition))?;
+    check_condition(state, &record.bucket, &record.key, &condition)?;
+    let (compress, rules) = (tags::compress(&bucket.record), lifecycle::rules(bucket)?);
+    Ok(Prepared { record, condition, compress, rules, expected })
+}
+
+/// Refuses what is asked for on a condition that does not hold now. A write checks it again when it is made.
+pub(crate) fn check_condition(state: &State, bucket: &str, key: &str, condition: &Condition) -> S3Result<()> {
+    if *condition == Condition::Always {
+        return Ok(());
+    }
+    let newest = state.objects.catalog().newest(bucket, key).map_err(error::catalog)?;
+    let checked = condition.check(newest.as_ref());
+    checked.map_err(|refused| put_error(ObjectError::Catalog(refused.into()), condition))
+}
+
+fn put(
+    state: &State,
+    prepared: Prepared,
+    body: Option<StreamingBlob>,
+    permit: Permit,
+) -> S3Result<(PutObjectOutput, Kept)> {
+    let Prepared { record, condition, compress, rules, expected } = prepared;
+    let mut incoming = Incoming::new(body, expected, permit);
+    incoming.compress = compress;
+    let made = state.objects.put(record, &condition, &mut incoming).map_err(|e| put_error(e, &condition))?;
     let record = made.row.record;
     let mut output = PutObjectOutput {
         e_tag: attributes::etag(&record),
         checksum_type: attributes::get(&record, CHECKSUM_TYPE).map(ChecksumType::from),
+        expiration: lifecycle::expiration(&rules, &record),
         version_id: attributes::version_header(&record),
         ..PutObjectOutput::default()
     };
@@ -114,6 +144,7 @@ pub(crate) fn copy_source(state: &State, caller: &Caller, source: &CopySource, w
         return Err(s3_error!(NotImplemented, "only BUCKET/KEY can be copied"));
     };
     let bucket = state.bucket_named(bucket)?;
+    Caller::check_owner(caller.expects_source.as_deref(), attributes::owner(&bucket.record))?;
     let versioned = version_id.is_some();
     policy::check(&bucket, caller, policy::action("GetObject", versioned), key)?;
     let row = state.find_for(caller, &bucket, key, version_id.as_deref())?;
@@ -128,17 +159,18 @@ pub(crate) fn copy_object(
     state: &State,
     caller: &Caller,
     mut input: CopyObjectInput,
+    condition: &Condition,
 ) -> S3Result<(CopyObjectOutput, Kept)> {
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
-    let new_tags = input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+    let new_tags = replaces("tagging", input.tagging_directive.as_ref().map(TaggingDirective::as_str))?;
     let from = copy_source(state, caller, &input.copy_source, !new_tags)?;
     preconditions!(source of input).check_copy(&from.record)?;
-    let replace = input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+    let replace = replaces("metadata", input.metadata_directive.as_ref().map(MetadataDirective::as_str))?;
     let itself = from.record.bucket == input.bucket && from.record.key == input.key;
     let class = input.storage_class.take();
     if itself && !replace && class.is_none() && from.record.null {
-        let why = "an object is copied to itself only with other metadata, for which use the REPLACE directive, or with a \
-                   storage class";
+        let why = "This copy request is illegal because it is trying to copy an object to itself without changing the \
+                   object's metadata, storage class, website redirect location or encryption attributes.";
         return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, why));
     }
     let whole = state.objects.whole(&from).map_err(error::s3)?;
@@ -162,19 +194,41 @@ pub(crate) fn copy_object(
         tags::keep(&mut record.attributes, &tags::read(&input.tagging.unwrap_or_default())?);
     }
     state.classes.apply(class.as_ref().map(StorageClass::as_str), &bucket.record, &mut record)?;
-    let Made { row, kept } = state.objects.publish(record, &Condition::Always).map_err(error::s3)?;
-    let result = CopyObjectResult {
+    let made = state.objects.publish(record, condition).map_err(|failure| put_error(failure, condition));
+    let Made { row, kept } = made?;
+    let mut result = CopyObjectResult {
+        checksum_type: attributes::get(&row.record, CHECKSUM_TYPE).map(ChecksumType::from),
         e_tag: attributes::etag(&row.record),
         last_modified: Some(attributes::modified(&row.record)),
         ..CopyObjectResult::default()
     };
+    set_checksums!(result, |name| attributes::get(&row.record, name));
     let output = CopyObjectOutput {
         copy_object_result: Some(result),
         copy_source_version_id: attributes::version_header(&from.record),
+        expiration: lifecycle::expiration(&lifecycle::rules(&bucket)?, &row.record),
         version_id: attributes::version_header(&row.record),
         ..CopyObjectOutput::default()
     };
     Ok((output, kept))
+}
+
+/// Whether a copy has values of its own in place of those of its source.
+fn replaces(what: &str, directive: Option<&str>) -> S3Result<bool> {
+    match directive {
+        None | Some(MetadataDirective::COPY) => Ok(false),
+        Some(MetadataDirective::REPLACE) => Ok(true),
+        Some(_) => Err(s3_error!(InvalidArgument, "Unknown {what} directive.")),
+    }
+}
+
+/// The condition of a copy on what is at its destination. `s3s` does not read these headers of a copy.
+pub(crate) fn copy_condition<T>(request: &S3Request<T>) -> S3Result<Condition> {
+    let read = |name| {
+        let text = request.headers.get(name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
+        text.transpose().map_err(|_| s3_error!(InvalidArgument, "invalid header: {name}"))
+    };
+    condition(read("if-match")?.as_ref(), read("if-none-match")?.as_ref())
 }
 
 /// A header as text.
@@ -192,7 +246,8 @@ pub(crate) fn condition(
         (None, Some(none)) if none.is_any() => Condition::Absent,
         (Some(ETagCondition::ETag(etag)), None) => Condition::Matches(etag.value().to_owned()),
         (Some(_), None) => Condition::Present,
-        _ => return Err(s3_error!(NotImplemented, "only If-None-Match: * and If-Match with a tag can be asked for")),
+        // S3 has no other ones either.
+        _ => return Err(S3ErrorCode::NotImplemented.into()),
     })
 }
 

@@ -5,7 +5,7 @@ use catalog::{Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use super::list::{Listed, Query, common_prefixes, encoding, page, page_length};
+use super::list::{Listed, Query, common_prefixes, echoed, encoding, page, page_length};
 use crate::rules::attributes::{etag, modified, owner, owner_dto, version_id};
 use crate::rules::caller::Caller;
 use crate::rules::error;
@@ -84,7 +84,7 @@ pub(crate) fn list_object_versions(
     Ok(ListObjectVersionsOutput {
         common_prefixes: Some(common_prefixes(page.prefixes, encode)),
         delete_markers: Some(markers),
-        delimiter: input.delimiter.map(encode),
+        delimiter: echoed(input.delimiter, encode),
         encoding_type: input.encoding_type,
         is_truncated: Some(next_key.is_some()),
         key_marker: Some(encode(input.key_marker.unwrap_or_default())),
@@ -102,13 +102,17 @@ pub(crate) fn list_object_versions(
 /// Where a list of versions begins.
 fn first_version(state: &State, bucket: &Row, query: &Query, version: Option<&str>) -> S3Result<Start> {
     let key = &query.after;
-    let id = match version.filter(|text| !text.is_empty()) {
+    let version = version.filter(|text| !text.is_empty());
+    if version.is_some() && key.is_empty() {
+        return Err(s3_error!(InvalidArgument, "A version-id marker cannot be specified without a key marker."));
+    }
+    let id = match version {
         None => return Ok(query.start()),
         Some("null") => {
             let row = state.objects.catalog().version(&bucket.record.bucket, key, None).map_err(error::catalog)?;
             row.map(|row| row.record.version)
         }
-        Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?),
+        Some(text) => Some(text.parse().map_err(|()| s3_error!(InvalidArgument, "Invalid version id specified"))?),
     };
     Ok(id.map_or_else(|| query.start(), |id| Start::Version(key.clone().into_bytes(), id)))
 }

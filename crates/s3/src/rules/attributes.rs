@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use catalog::object_manifest::ObjectRecord;
+use http::HeaderValue;
 use s3s::dto::{ETag, Initiator, Metadata, Owner, Timestamp, TimestampFormat};
 
 /// The attribute with the upload id of an object, so that a repeated completion is answered like the first.
@@ -55,6 +56,13 @@ pub(crate) fn owner(bucket: &ObjectRecord) -> &str {
 /// When a version was put. S3 counts whole seconds where it compares, and so do HTTP's dates.
 pub(crate) fn modified(record: &ObjectRecord) -> Timestamp {
     time(record.version.micros())
+}
+
+/// The header that says when a version was put.
+pub(crate) fn last_modified(record: &ObjectRecord) -> Option<HeaderValue> {
+    let mut text = vec![];
+    modified(record).format(TimestampFormat::HttpDate, &mut text).ok()?;
+    HeaderValue::from_bytes(&text).ok()
 }
 
 /// A time as S3 has it.

@@ -25,12 +25,24 @@ pub(crate) struct Caller {
     pub(crate) delimiter: Option<String>,
     pub(crate) referer: Option<String>,
     pub(crate) agent: Option<String>,
+    /// Whose bucket it must be, if the request says so.
+    pub(crate) expects: Option<String>,
+    /// Whose bucket the source of a copy must be, if the request says so.
+    pub(crate) expects_source: Option<String>,
 }
 
 impl Caller {
     /// The caller that was found when access to the request was checked.
     pub(crate) fn of(extensions: &Extensions) -> S3Result<Self> {
         extensions.get::<Self>().cloned().ok_or_else(|| S3ErrorCode::AccessDenied.into())
+    }
+
+    /// Refuses the bucket of another owner than the expected one.
+    pub(crate) fn check_owner(expected: Option<&str>, owner: &str) -> S3Result<()> {
+        match expected {
+            Some(expected) if expected != owner => Err(S3ErrorCode::AccessDenied.into()),
+            _ => Ok(()),
+        }
     }
 
     /// The user's name, for what only users may do.

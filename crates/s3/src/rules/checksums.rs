@@ -62,14 +62,80 @@ macro_rules! set_checksums {
 }
 pub(crate) use set_checksums;
 
-/// The checksums in a body's trailer, which has to be as it was announced.
-pub(crate) fn trailer(announced: Option<&str>, trailers: Option<TrailingHeaders>) -> S3Result<Checksums> {
-    let requested = trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
-    let announced = announced.unwrap_or_default().to_ascii_lowercase();
-    let announced: Vec<&str> = announced.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-    if let Some(name) = announced.iter().find(|name| !CHECKSUMS.contains(name)) {
-        return Err(s3_error!(InvalidRequest, "x-amz-trailer announces {name}: only a checksum can be in a trailer"));
+/// Refuses checksums that are none, whatever the body is.
+pub(crate) fn check(given: &Checksums) -> S3Result<()> {
+    let length = |name: &str| match name {
+        "x-amz-checksum-crc64nvme" => 8,
+        "x-amz-checksum-sha1" => 20,
+        "x-amz-checksum-sha256" => 32,
+        _ => 4,
+    };
+    for (name, value) in given {
+        let bytes = base64_simd::STANDARD.decode_to_vec(value);
+        if bytes.map_or(0, |bytes| bytes.len()) != length(name) {
+            return Err(s3_error!(InvalidRequest, "Value for {name} header is invalid."));
+        }
     }
+    if given.len() > 1 {
+        return Err(s3_error!(
+            InvalidRequest,
+            "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses what is no algorithm of a checksum.
+pub(crate) fn check_algorithm(name: &str) -> S3Result<()> {
+    let known = |header: &&str| header.trim_start_matches("x-amz-checksum-").eq_ignore_ascii_case(name);
+    if CHECKSUMS.iter().any(known) {
+        return Ok(());
+    }
+    let why = "Checksum algorithm provided is unsupported. Please try again with any of the valid types: [CRC32, CRC32C, \
+               CRC64NVME, SHA1, SHA256]";
+    Err(s3_error!(InvalidRequest, "{why}"))
+}
+
+/// The type of a checksum by this algorithm, for an upload that asks for none.
+pub(crate) fn default_kind(algorithm: &str) -> &'static str {
+    if algorithm.eq_ignore_ascii_case("crc64nvme") { "FULL_OBJECT" } else { "COMPOSITE" }
+}
+
+/// Refuses a type of checksum that an algorithm does not have.
+pub(crate) fn check_kind(algorithm: Option<&str>, kind: Option<&str>) -> S3Result<()> {
+    let Some(kind) = kind else { return Ok(()) };
+    let Some(algorithm) = algorithm.map(str::to_ascii_lowercase) else {
+        let why = "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.";
+        return Err(s3_error!(InvalidRequest, "{why}"));
+    };
+    match (kind, algorithm.as_str()) {
+        ("FULL_OBJECT", "crc32" | "crc32c" | "crc64nvme") | ("COMPOSITE", "crc32" | "crc32c" | "sha1" | "sha256") => {
+            Ok(())
+        }
+        ("FULL_OBJECT" | "COMPOSITE", _) => Err(s3_error!(
+            InvalidRequest,
+            "The {kind} checksum type cannot be used with the {algorithm} checksum algorithm."
+        )),
+        _ => Err(s3_error!(InvalidRequest, "Value for x-amz-checksum-type header is invalid.")),
+    }
+}
+
+/// The checksums that a trailer is to have.
+pub(crate) fn announced(trailer: Option<&str>) -> S3Result<Vec<&'static str>> {
+    let names = trailer.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
+    let known = |name: &str| {
+        let found = CHECKSUMS.into_iter().find(|known| known.eq_ignore_ascii_case(name));
+        found.ok_or_else(|| {
+            s3_error!(InvalidRequest, "The value specified in the x-amz-trailer header is not supported")
+        })
+    };
+    names.map(known).collect()
+}
+
+/// The checksums in a body's trailer, which has to be as it was announced.
+pub(crate) fn trailer(trailer: Option<&str>, trailers: Option<TrailingHeaders>) -> S3Result<Checksums> {
+    let requested = trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
+    let announced = announced(trailer)?;
     let value = |name: &&str| requested.get(*name).and_then(|value| value.to_str().ok());
     if requested.keys().any(|name| !announced.contains(&name.as_str()))
         || announced.iter().any(|name| value(name).is_none())
@@ -91,8 +157,7 @@ pub(crate) fn of_part(part: &catalog::Part) -> Attributes {
 pub(crate) fn of_object(parts: &[Part], algorithm: Option<&str>, kind: Option<&str>) -> S3Result<Attributes> {
     let algorithm = algorithm.unwrap_or("CRC64NVME").to_ascii_lowercase();
     let name = format!("x-amz-checksum-{algorithm}");
-    let default = if algorithm == "crc64nvme" { "FULL_OBJECT" } else { "COMPOSITE" };
-    let kind = kind.unwrap_or(default).to_owned();
+    let kind = kind.unwrap_or(default_kind(&algorithm)).to_owned();
     let mut values = vec![];
     for part in parts {
         let Some(value) = of_part(part).remove(&name) else {
@@ -146,6 +211,24 @@ mod tests {
         let checksums = format!("x-amz-checksum-crc32={crc32}\nx-amz-checksum-crc64nvme={crc64}\n");
         let size = bytes.len() as u64;
         Part { number, size, etag: String::new(), micros: 0, checksums, entries: vec![] }
+    }
+
+    #[test]
+    fn what_can_be_no_checksum_is_refused() {
+        let given = |name: &'static str, value: &str| (name, value.to_owned());
+        let (good, short) = (given(CHECKSUMS[0], "AAAAAA=="), given(CHECKSUMS[0], "AAAA"));
+        assert!(check(&vec![]).is_ok() && check(&vec![good.clone()]).is_ok());
+        assert!(check(&vec![short]).is_err() && check(&vec![given(CHECKSUMS[4], "AAAAAA==")]).is_err());
+        assert!(check(&vec![good, given(CHECKSUMS[1], "AAAAAA==")]).is_err());
+        assert!(check_kind(None, None).is_ok() && check_kind(None, Some("COMPOSITE")).is_err());
+        assert!(check_kind(Some("SHA256"), Some("FULL_OBJECT")).is_err());
+        assert!(check_kind(Some("CRC64NVME"), Some("COMPOSITE")).is_err());
+        assert!(
+            check_kind(Some("CRC32"), Some("FULL_OBJECT")).is_ok() && check_kind(Some("CRC32"), Some("x")).is_err()
+        );
+        assert!(check_algorithm("crc32c").is_ok() && check_algorithm("MD4").is_err());
+        assert_eq!(announced(Some("X-Amz-Checksum-CRC32 ,")).unwrap(), [CHECKSUMS[0]]);
+        assert!(announced(Some("x-amz-meta-a")).is_err() && announced(None).unwrap().is_empty());
     }
 
     #[test]

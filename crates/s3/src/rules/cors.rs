@@ -5,9 +5,9 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use s3s::dto::CORSRule;
-use s3s::{Body, HttpResponse, S3ErrorCode, S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 
 /// The attribute of a bucket that has its rules.
@@ -83,46 +83,47 @@ impl Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct BrowserRequest {
     origin: String,
-    method: String,
+    pub(crate) method: String,
     headers: Vec<String>,
-    /// Whether it is a preflight request, which only asks what is allowed.
-    pub(crate) preflight: bool,
 }
 
 impl BrowserRequest {
     /// From the headers of a request, if a browser sent it for a page.
     pub(crate) fn of(method: &Method, headers: &HeaderMap) -> Option<Self> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let origin = text(ORIGIN)?.to_owned();
-        let preflight = method == Method::OPTIONS;
-        let method = if preflight { text(ACCESS_CONTROL_REQUEST_METHOD)? } else { method.as_str() }.to_owned();
-        let asked = text(ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| preflight).unwrap_or_default();
-        let headers = asked.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty());
-        Some(Self { origin, method, headers: headers.collect(), preflight })
+        let origin = text(headers, &ORIGIN)?.to_owned();
+        let method = text(headers, &ACCESS_CONTROL_REQUEST_METHOD).unwrap_or(method.as_str()).to_owned();
+        Some(Self { origin, method, headers: vec![] })
     }
 
-    /// Adds what the page may do with the answer.
-    pub(crate) fn add_headers(&self, rule: Option<&Rule>, answer: &mut HeaderMap) {
-        if let Some(rule) = rule {
-            rule.answer(&self.origin, answer);
-            if self.preflight
-                && !self.headers.is_empty()
-                && let Ok(value) = HeaderValue::from_str(&self.headers.join(", "))
-            {
-                answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, value);
-            }
-        }
+    /// From the headers of a preflight request, which only asks what is allowed.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn of_preflight(headers: &HeaderMap) -> Result<Self, String> {
+        let origin = text(headers, &ORIGIN).ok_or("Insufficient information. Origin request header needed.")?;
+        let method = text(headers, &ACCESS_CONTROL_REQUEST_METHOD).filter(|method| METHODS.contains(method));
+        let method = method.ok_or_else(|| {
+            let given = text(headers, &ACCESS_CONTROL_REQUEST_METHOD).unwrap_or("null");
+            format!("Invalid Access-Control-Request-Method: {given}")
+        })?;
+        let names = text(headers, &ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default().split(',');
+        let names = names.map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty());
+        Ok(Self { origin: origin.to_owned(), method: method.to_owned(), headers: names.collect() })
     }
 
-    /// The answer to a preflight request.
-    pub(crate) fn preflight(&self, rule: Option<&Rule>) -> HttpResponse {
-        let mut answer = HttpResponse::new(Body::empty());
-        if rule.is_none() {
-            *answer.status_mut() = StatusCode::FORBIDDEN;
+    /// Adds what the page may do by this rule to an answer.
+    pub(crate) fn add_headers(&self, rule: &Rule, answer: &mut HeaderMap) {
+        rule.answer(&self.origin, answer);
+        if !self.headers.is_empty()
+            && let Ok(value) = HeaderValue::from_str(&self.headers.join(", "))
+        {
+            answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, value);
         }
-        self.add_headers(rule, answer.headers_mut());
-        answer
     }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// The rules in a request, when they are valid.
@@ -158,6 +159,21 @@ pub(crate) fn rules(kept: Option<&String>) -> S3Result<Vec<Rule>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_preflight_names_its_origin_and_a_method() {
+        let asks = |pairs: &[(HeaderName, &'static str)]| {
+            let headers = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+            BrowserRequest::of_preflight(&headers.collect()).map(|page| (page.method, page.headers))
+        };
+        let (origin, method) = (ORIGIN, ACCESS_CONTROL_REQUEST_METHOD);
+        assert!(asks(&[]).is_err_and(|why| why.contains("Origin request header needed")));
+        assert!(asks(&[(origin.clone(), "a")]).is_err_and(|why| why.ends_with("null")));
+        assert!(asks(&[(origin.clone(), "a"), (method.clone(), "get")]).is_err_and(|why| why.ends_with("get")));
+        let names = vec!["x-a".to_owned(), "x-b".to_owned()];
+        let full = [(origin, "a"), (method, "PUT"), (ACCESS_CONTROL_REQUEST_HEADERS, "X-A, x-b,")];
+        assert_eq!(asks(&full), Ok(("PUT".to_owned(), names)));
+    }
 
     #[test]
     fn a_star_stands_for_anything() {

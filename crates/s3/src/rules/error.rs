@@ -9,6 +9,8 @@ use object::ServiceError;
 use object::objects::ObjectError;
 use s3s::{Body, HttpResponse, S3Error, S3ErrorCode, StdError as BoxError, s3_error};
 
+use super::messages::message;
+
 /// The error for a failed operation on objects.
 pub(crate) fn s3(error: ObjectError) -> S3Error {
     match error {
@@ -33,11 +35,6 @@ pub(crate) fn s3(error: ObjectError) -> S3Error {
     }
 }
 
-/// The error for a bucket that does not exist.
-pub(crate) fn no_bucket() -> S3Error {
-    S3Error::with_message(S3ErrorCode::NoSuchBucket, "there is no such bucket")
-}
-
 /// The part of a message for a change whose outcome is unknown.
 const OPEN: &str = "a change that was asked for may have been made or not: read before you ask for it again";
 
@@ -45,7 +42,7 @@ const OPEN: &str = "a change that was asked for may have been made or not: read 
 pub(crate) fn catalog(error: CatalogError) -> S3Error {
     match error {
         CatalogError::Refused(refused) => match refused {
-            Refused::NoBucket => no_bucket(),
+            Refused::NoBucket => S3ErrorCode::NoSuchBucket.into(),
             Refused::BucketExists => S3ErrorCode::BucketAlreadyExists.into(),
             Refused::NotEmpty => S3ErrorCode::BucketNotEmpty.into(),
             Refused::NoVersion => S3ErrorCode::NoSuchKey.into(),
@@ -104,11 +101,107 @@ pub(crate) fn with_element(status: StatusCode, code: &str, message: &str, elemen
     );
     let mut answer = HttpResponse::new(Body::from(body));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/xml"));
     answer
+}
+
+/// What a request was for, as its errors say it.
+pub(crate) struct About {
+    /// `/BUCKET/KEY`.
+    pub(crate) resource: String,
+    /// It copies, so that another bucket or key may be the one that is missing.
+    pub(crate) copies: bool,
+}
+
+/// Gives an answer that is an error what S3 says with each: a message, what it was about, and the ids of the request and
+/// the gateway.
+pub(crate) fn complete(answer: &mut HttpResponse, about: &About, request: &str, gateway: &str) {
+    let status = answer.status();
+    if status == StatusCode::NOT_MODIFIED {
+        answer.headers_mut().remove(header::CONTENT_TYPE);
+        *answer.body_mut() = Body::empty();
+    }
+    if !status.is_client_error() && !status.is_server_error() {
+        return;
+    }
+    let document = answer.body().bytes().unwrap_or_default();
+    let document = String::from_utf8_lossy(&document);
+    let Some((document, _)) = document.rsplit_once("</Error>") else { return };
+    let Some((begin, rest)) = document.split_once("</Code>") else { return };
+    let code = begin.rsplit('>').next().unwrap_or_default();
+    let said = match message(code) {
+        _ if rest.starts_with("<Message>") => String::new(),
+        known => format!("<Message>{}</Message>", known.unwrap_or(code)),
+    };
+    let place = about.resource.trim_start_matches('/');
+    let (bucket, key) = place.split_once('/').unwrap_or((place, ""));
+    let named = match code {
+        _ if about.copies => String::new(),
+        "NoSuchBucket" | "BucketNotEmpty" | "BucketAlreadyExists" | "InvalidBucketName" => {
+            format!("<BucketName>{}</BucketName>", escaped(bucket))
+        }
+        "NoSuchKey" => format!("<Key>{}</Key>", escaped(key)),
+        _ => String::new(),
+    };
+    let body = format!(
+        "{begin}</Code>{said}{rest}{named}<Resource>{}</Resource><RequestId>{request}</RequestId>\
+         <HostId>{gateway}</HostId></Error>",
+        escaped(&about.resource)
+    );
+    *answer.body_mut() = Body::from(body);
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/xml"));
+}
+
+/// A text as XML has it.
+pub(crate) fn escaped(text: &str) -> String {
+    // XML has no other control characters than these.
+    let allowed = |sign: &char| !sign.is_control() || matches!(sign, '\n' | '\r' | '\t');
+    let text: String = text.chars().filter(allowed).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// An error of S3 as the error of a source of bytes.
 pub(crate) fn boxed(error: S3Error) -> BoxError {
     Box::new(error)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use super::*;
+
+    fn completed(error: S3Error, resource: &str) -> String {
+        let mut answer = error.to_http_response().unwrap();
+        complete(&mut answer, &About { resource: resource.to_owned(), copies: false }, "ID", "HOST");
+        assert_eq!(answer.headers().get(header::CONTENT_TYPE).unwrap(), "application/xml");
+        let text = String::from_utf8(answer.body().bytes().unwrap().to_vec()).unwrap();
+        text.split_once("<Error>").unwrap().1.to_owned()
+    }
+
+    #[test]
+    fn an_error_says_what_happened_to_what_and_under_which_id() {
+        assert_eq!(
+            completed(S3ErrorCode::NoSuchKey.into(), "/b/a&b/c"),
+            "<Code>NoSuchKey</Code><Message>The specified key does not exist.</Message><Key>a&amp;b/c</Key>\
+             <Resource>/b/a&amp;b/c</Resource><RequestId>ID</RequestId><HostId>HOST</HostId></Error>"
+        );
+        let text = completed(S3ErrorCode::NoSuchBucket.into(), "/b");
+        assert!(text.contains("bucket does not exist</Message><BucketName>b</BucketName><Resource>/b</Resource>"));
+        let own = S3Error::with_message(S3ErrorCode::AccessDenied, "why");
+        assert!(completed(own, "/").starts_with("<Code>AccessDenied</Code><Message>why</Message><Resource>/<"));
+        let with_headers = {
+            let mut error: S3Error = S3ErrorCode::InvalidRange.into();
+            error.set_headers(http::HeaderMap::new());
+            error
+        };
+        assert!(completed(with_headers, "/b/k").contains("<Message>"));
+        assert!(completed(custom("Other", StatusCode::BAD_REQUEST, ""), "/b").contains("<RequestId>ID<"));
+    }
+
+    #[test]
+    fn what_is_no_error_stays() {
+        let mut answer = HttpResponse::new(Body::from("<Error><Code>x</Code></Error>".to_owned()));
+        complete(&mut answer, &About { resource: "/b".to_owned(), copies: false }, "ID", "HOST");
+        assert_eq!(answer.body().bytes().unwrap(), "<Error><Code>x</Code></Error>");
+    }
 }

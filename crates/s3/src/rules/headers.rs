@@ -76,10 +76,10 @@ impl Headers {
     }
 }
 
-/// `aws-chunked` says how the body was sent and not what the object is.
+/// `aws-chunked` says how the body was sent and not what the object is. The rest stays as it was given.
 fn without_aws_chunked(encoding: &str) -> String {
-    let kept = encoding.split(',').map(str::trim).filter(|part| *part != "aws-chunked" && !part.is_empty());
-    kept.collect::<Vec<_>>().join(",")
+    let kept = encoding.split(',').filter(|part| !part.trim().eq_ignore_ascii_case("aws-chunked"));
+    kept.collect::<Vec<_>>().join(",").trim().to_owned()
 }
 
 fn http_date(time: &Timestamp) -> Option<String> {
@@ -91,6 +91,21 @@ fn http_date(time: &Timestamp) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_an_encoding_only_aws_chunked_is_dropped() {
+        for (given, kept) in [
+            ("gzip", "gzip"),
+            ("deflate, gzip", "deflate, gzip"),
+            ("gzip,br", "gzip,br"),
+            ("aws-chunked", ""),
+            ("aws-chunked, gzip", "gzip"),
+            ("gzip, aws-chunked", "gzip"),
+            ("a, aws-chunked,b, aws-chunked", "a,b"),
+        ] {
+            assert_eq!(without_aws_chunked(given), kept);
+        }
+    }
 
     #[test]
     fn what_is_kept_of_headers_is_bounded() {

@@ -6,7 +6,7 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 
-use super::{attributes, tags};
+use super::{attributes, query, tags};
 
 /// The attribute of a bucket that has its rules.
 pub(crate) const LIFECYCLE: &str = "lifecycle";
@@ -33,10 +33,25 @@ pub(crate) struct Rule {
     upload_days: Option<i32>,
 }
 
-/// Whether so many days have passed since `from`, counted from the next midnight, as in S3.
-fn over(from: u64, days: i32, now: u64) -> bool {
+/// The end of so many days after `from`, counted from the next midnight, as in S3.
+fn end(from: u64, days: i32) -> u64 {
     let days = u64::try_from(days).unwrap_or(0);
-    now >= (from / DAY + 1 + days) * DAY
+    (from / DAY + 1 + days) * DAY
+}
+
+/// Whether so many days have passed since `from`.
+fn over(from: u64, days: i32, now: u64) -> bool {
+    now >= end(from, days)
+}
+
+/// When the newest version of a key expires, and by which of the rules, as answers say it.
+pub(crate) fn expiration(rules: &[Rule], record: &ObjectRecord) -> Option<String> {
+    let ends = rules.iter().filter_map(|rule| Some((rule.expires(record)?, rule)));
+    let (at, rule) = ends.min_by_key(|(at, _)| *at)?;
+    let mut date = vec![];
+    attributes::time(at).format(TimestampFormat::HttpDate, &mut date).ok()?;
+    let id = query::encode(rule.id.as_deref().unwrap_or_default());
+    Some(format!("expiry-date=\"{}\", rule-id=\"{id}\"", String::from_utf8(date).ok()?))
 }
 
 impl Rule {
@@ -50,10 +65,15 @@ impl Rule {
             && self.less.is_none_or(|limit| size < limit)
     }
 
-    /// Whether an object that is the newest version expires.
+    /// When an object that is the newest version expires, if it does.
+    fn expires(&self, record: &ObjectRecord) -> Option<u64> {
+        let by_age = self.days.map(|days| end(record.version.micros(), days));
+        by_age.into_iter().chain(self.date).min().filter(|_| self.names(record))
+    }
+
+    /// Whether an object that is the newest version expires by now.
     pub(crate) fn ends(&self, record: &ObjectRecord, now: u64) -> bool {
-        let by_age = self.days.is_some_and(|days| over(record.version.micros(), days, now));
-        self.names(record) && (by_age || self.date.is_some_and(|date| now >= date))
+        self.expires(record).is_some_and(|at| now >= at)
     }
 
     /// Whether a noncurrent version expires that was replaced at `since`, when `newer` noncurrent ones are newer.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, get};
 use super::caller::Caller;
+use super::error;
 use super::policy::{self, BYPASS};
 use super::versioning::{self, Versioning};
 
@@ -69,12 +70,8 @@ fn date(time: &Timestamp) -> S3Result<String> {
     String::from_utf8(text).map_err(|e| s3_error!(InternalError, "{e}"))
 }
 
-fn known_mode(mode: &str) -> S3Result<()> {
-    if [ObjectLockMode::GOVERNANCE, ObjectLockMode::COMPLIANCE].contains(&mode) {
-        Ok(())
-    } else {
-        Err(s3_error!(InvalidArgument, "Unknown wormMode directive: {mode}"))
-    }
+fn is_mode(mode: &str) -> bool {
+    [ObjectLockMode::GOVERNANCE, ObjectLockMode::COMPLIANCE].contains(&mode)
 }
 
 impl Retention {
@@ -86,28 +83,43 @@ impl Retention {
         Ok(Some(Self { mode, until }))
     }
 
-    /// The retention that a request asks for: both parts, or none.
-    pub(crate) fn asked(mode: Option<&str>, until: Option<&Timestamp>) -> S3Result<Option<Self>> {
+    /// The retention in the headers of a request: both parts, or none.
+    fn in_headers(mode: Option<&str>, until: Option<&Timestamp>) -> S3Result<Option<Self>> {
         let (mode, until) = match (mode, until) {
             (None, None) => return Ok(None),
-            (Some(mode), Some(until)) => (mode.to_owned(), until.clone()),
-            _ => return Err(s3_error!(InvalidArgument, "a retention has a mode and a date")),
+            (Some(mode), Some(until)) => (mode, until),
+            _ => return Err(s3_error!(InvalidArgument, "{MODE} and {UNTIL} must both be supplied")),
         };
-        known_mode(&mode)?;
-        if is_past(&until) {
+        if !is_mode(mode) {
+            return Err(s3_error!(InvalidArgument, "Unknown wormMode directive."));
+        }
+        Self::of_future(mode, until).map(Some)
+    }
+
+    /// The retention in a document: both parts, or none. What is no mode there is no document.
+    pub(crate) fn in_document(asked: &ObjectLockRetention) -> S3Result<Option<Self>> {
+        match (&asked.mode, &asked.retain_until_date) {
+            (None, None) => Ok(None),
+            (Some(mode), Some(until)) if is_mode(mode.as_str()) => Self::of_future(mode.as_str(), until).map(Some),
+            _ => Err(S3ErrorCode::MalformedXML.into()),
+        }
+    }
+
+    fn of_future(mode: &str, until: &Timestamp) -> S3Result<Self> {
+        if is_past(until) {
             return Err(s3_error!(InvalidArgument, "The retain until date must be in the future!"));
         }
-        Ok(Some(Self { mode, until }))
+        Ok(Self { mode: mode.to_owned(), until: until.clone() })
     }
 
     pub(crate) fn is_over(&self) -> bool {
         is_past(&self.until)
     }
 
-    /// Whether another retention is at least as strict.
+    /// Whether another retention only goes on with this one. Another mode does not, also when it is stricter: it cannot be
+    /// taken back.
     pub(crate) fn is_kept_by(&self, other: Option<&Self>) -> bool {
-        let strict = |retention: &Self| retention.mode == ObjectLockMode::COMPLIANCE;
-        other.is_some_and(|other| other.until >= self.until && strict(other) >= strict(self))
+        other.is_some_and(|other| other.until >= self.until && other.mode == self.mode)
     }
 
     pub(crate) fn keep(&self, attributes: &mut Attributes) -> S3Result<()> {
@@ -130,7 +142,8 @@ pub(crate) fn keep(
     requested: &RequestedLock,
     attributes: &mut Attributes,
 ) -> S3Result<()> {
-    let retention = Retention::asked(requested.mode.as_ref().map(ObjectLockMode::as_str), requested.until.as_ref())?;
+    let retention =
+        Retention::in_headers(requested.mode.as_ref().map(ObjectLockMode::as_str), requested.until.as_ref())?;
     if retention.is_none() && requested.hold.is_none() {
         return Ok(());
     }
@@ -226,14 +239,17 @@ impl BucketDefault {
         let Some(rule) = rule else { return Ok(Self::default()) };
         let requested = rule.default_retention.ok_or(S3ErrorCode::MalformedXML)?;
         let mode = requested.mode.ok_or(S3ErrorCode::MalformedXML)?.as_str().to_owned();
-        known_mode(&mode).map_err(|_| S3ErrorCode::MalformedXML)?;
+        if !is_mode(&mode) {
+            return Err(S3ErrorCode::MalformedXML.into());
+        }
         let good = match (requested.days, requested.years) {
             (Some(days), None) => (1..=DAYS).contains(&days),
             (None, Some(years)) => (1..=DAYS / 365).contains(&years),
             _ => return Err(S3ErrorCode::MalformedXML.into()),
         };
         if !good {
-            return Err(s3_error!(InvalidArgument, "a default retention lasts 1 day to 100 years"));
+            let why = "Default retention period must be a positive integer value of at most 100 years";
+            return Err(error::custom("InvalidRetentionPeriod", http::StatusCode::BAD_REQUEST, why));
         }
         Ok(Self { mode: Some(mode), days: requested.days, years: requested.years })
     }

@@ -8,6 +8,7 @@ pub(crate) mod error;
 pub(crate) mod headers;
 pub(crate) mod lifecycle;
 pub(crate) mod lock;
+pub(crate) mod messages;
 pub(crate) mod policy;
 pub(crate) mod preconditions;
 pub(crate) mod query;

@@ -4,7 +4,7 @@ use catalog::object_manifest::ObjectRecord;
 use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-use super::attributes::{etag, modified, seconds};
+use super::attributes::{etag, last_modified, modified, seconds};
 
 /// The preconditions in a request's headers.
 #[derive(Debug, Default)]
@@ -66,6 +66,7 @@ impl Preconditions {
         if let Some(tag) = etag(record).and_then(|tag| tag.to_http_header().ok()) {
             headers.insert(http::header::ETAG, tag);
         }
+        headers.extend(last_modified(record).map(|date| (http::header::LAST_MODIFIED, date)));
         unchanged.set_headers(headers);
         Err(unchanged)
     }

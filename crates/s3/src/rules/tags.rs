@@ -22,7 +22,14 @@ pub(crate) type Tags = Vec<(String, String)>;
 
 /// The tags in a header.
 pub(crate) fn read(text: &str) -> S3Result<Tags> {
-    check(parse(text).ok_or_else(|| s3_error!(InvalidArgument, "the tags are not encoded"))?, MOST)
+    let tags = parse(text).filter(|tags| !repeats(tags)).ok_or_else(|| {
+        s3_error!(
+            InvalidArgument,
+            "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters without tag name \
+             duplicates."
+        )
+    })?;
+    check(tags, MOST)
 }
 
 /// The tags in a text, whatever they are; `None` when it is not encoded.
@@ -47,19 +54,25 @@ pub(crate) fn to_dto(tags: Tags) -> Vec<Tag> {
 
 /// Tags that there may be, of which there are at most so many.
 pub(crate) fn check(tags: Tags, most: usize) -> S3Result<Tags> {
-    let keys: BTreeSet<&str> = tags.iter().map(|(key, _)| key.as_str()).collect();
     let fit = |text: &str, most| text.chars().count() <= most;
-    let good = tags.iter().all(|(key, value)| !key.is_empty() && fit(key, CHARACTERS.0) && fit(value, CHARACTERS.1));
-    if tags.len() > most {
-        return Err(s3_error!(InvalidTag, "there can be {most} tags"));
-    }
-    if !good || keys.len() != tags.len() {
-        return Err(s3_error!(
-            InvalidTag,
-            "a tag has a key of its own of 1 to 128, and a value of up to 256 characters"
-        ));
-    }
-    Ok(tags)
+    let why = if tags.len() > most {
+        return Err(s3_error!(InvalidTag, "There cannot be more than {most} tags"));
+    } else if repeats(&tags) {
+        "Cannot provide multiple Tags with the same key"
+    } else if !tags.iter().all(|(key, _)| !key.is_empty() && fit(key, CHARACTERS.0)) {
+        "The TagKey you have provided is invalid"
+    } else if !tags.iter().all(|(_, value)| fit(value, CHARACTERS.1)) {
+        "The TagValue you have provided is invalid"
+    } else {
+        return Ok(tags);
+    };
+    Err(s3_error!(InvalidTag, "{why}"))
+}
+
+/// Whether a key is there twice.
+fn repeats(tags: &Tags) -> bool {
+    let keys: BTreeSet<&str> = tags.iter().map(|(key, _)| key.as_str()).collect();
+    keys.len() != tags.len()
 }
 
 /// Whether a bucket wants its new chunks compressed; `None` when it says nothing.

@@ -15,14 +15,21 @@ const SETTING_BYTES: usize = 256 << 10;
 impl State {
     /// A bucket. Blocks.
     pub(crate) fn bucket_named(&self, name: &str) -> S3Result<Row> {
-        self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or_else(error::no_bucket)
+        self.objects.catalog().bucket(name).map_err(error::catalog)?.ok_or_else(|| S3ErrorCode::NoSuchBucket.into())
     }
 
     /// A bucket in which `caller` may do what the request asks for: with a key, or with the bucket when that is empty.
     /// Blocks.
     pub(crate) fn bucket(&self, name: &str, caller: &Caller, key: &str) -> S3Result<Row> {
-        let row = self.bucket_named(name)?;
+        let row = self.bucket_of_owner(name, caller)?;
         policy::check(&row, caller, caller.action, key)?;
+        Ok(row)
+    }
+
+    /// A bucket, which must be that of the owner whom the request expects. Blocks.
+    pub(crate) fn bucket_of_owner(&self, name: &str, caller: &Caller) -> S3Result<Row> {
+        let row = self.bucket_named(name)?;
+        Caller::check_owner(caller.expects.as_deref(), attributes::owner(&row.record))?;
         Ok(row)
     }
 
@@ -81,7 +88,7 @@ impl State {
             None => (catalog.newest(bucket, key), S3ErrorCode::NoSuchKey),
             Some("null") => (catalog.version(bucket, key, None), S3ErrorCode::NoSuchVersion),
             Some(text) => {
-                let id = text.parse().map_err(|()| s3_error!(InvalidArgument, "{text:?} is no version id"))?;
+                let id = text.parse().map_err(|()| s3_error!(InvalidArgument, "Invalid version id specified"))?;
                 (catalog.version(bucket, key, Some(id)), S3ErrorCode::NoSuchVersion)
             }
         };
@@ -92,9 +99,13 @@ impl State {
         let mut failure = if version.is_none() {
             S3Error::new(S3ErrorCode::NoSuchKey)
         } else {
-            S3Error::with_message(S3ErrorCode::MethodNotAllowed, "this version is a delete marker")
+            S3Error::new(S3ErrorCode::MethodNotAllowed)
         };
         let mut headers = http::HeaderMap::new();
+        if version.is_some() {
+            headers.insert(http::header::ALLOW, http::HeaderValue::from_static("DELETE"));
+            headers.extend(attributes::last_modified(&row.record).map(|date| (http::header::LAST_MODIFIED, date)));
+        }
         headers.insert("x-amz-delete-marker", http::HeaderValue::from_static("true"));
         if let Ok(id) = http::HeaderValue::from_str(&attributes::version_id(&row.record)) {
             headers.insert("x-amz-version-id", id);

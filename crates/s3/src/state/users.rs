@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use s3s::auth::{S3Auth, SecretKey};
-use s3s::{S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 
 /// Characters of new keys: without those that look alike.
@@ -193,7 +193,7 @@ impl S3Auth for Users {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
         match self.find(access_key) {
             Some(user) => Ok(user.secret_key.into()),
-            None => Err(s3_error!(InvalidAccessKeyId, "there is no such access key")),
+            None => Err(S3ErrorCode::InvalidAccessKeyId.into()),
         }
     }
 }

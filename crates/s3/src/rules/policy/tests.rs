@@ -14,6 +14,8 @@ fn caller(user: Option<&str>) -> Caller {
         delimiter: None,
         referer: None,
         agent: None,
+        expects: None,
+        expects_source: None,
     }
 }
 
