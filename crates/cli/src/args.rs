@@ -409,7 +409,7 @@ pub(crate) struct RunArgs {
 /// Settings of `sim paper`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct PaperArgs {
-    /// Only these tables and figures.
+    /// Only these tables and figures. Those of the messenger are left out where they are not named.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<ExhibitArg>,
     /// Runs of each cell, with a seed each.
@@ -571,6 +571,14 @@ pub(crate) enum ExhibitArg {
     ChoosyM,
     /// Latencies of single puts, without and with choosy initiators.
     ChoosySpikes,
+    /// Throughput of the messenger alone, by policy; takes minutes, as do the others of the messenger.
+    MessengerFig10,
+    /// How evenly its workers share the load.
+    MessengerFig11,
+    /// Throughput of the whole system.
+    MessengerFig12,
+    /// Bandwidth of the whole system over several connections.
+    MessengerFig13,
 }
 
 /// A peculiarity of the paper's simulator.

@@ -5,6 +5,7 @@ mod cells;
 mod check;
 mod choosy;
 mod leader;
+mod messenger;
 mod paper;
 mod plot;
 mod progress;

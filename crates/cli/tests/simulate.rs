@@ -51,6 +51,21 @@ fn the_paper_comes_out_as_json_and_as_a_report() {
 }
 
 #[test]
+fn the_messenger_levels_its_workers_beside_the_papers() {
+    let text = output_of(&["sim", "paper", "--only", "messenger-fig11", "--seeds", "1", "--json"]);
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!(rows.len(), 4);
+    let deviation = |name: &str| {
+        let row = rows.iter().find(|row| row["protocol"] == name).unwrap();
+        assert!(row["table"] == "messenger-fig11" && row["size"] == "4K" && row["seeds"] == 1, "{row}");
+        row["deviation_kb"].as_f64().unwrap()
+    };
+    let original = rows.iter().find(|row| row["protocol"] == "async-orig").unwrap();
+    assert!((0.85..1.15).contains(&original["ratio"].as_f64().unwrap()), "{original}");
+    assert!(deviation("async-ld") < deviation("async-orig") && deviation("work") < deviation("async-orig"));
+}
+
+#[test]
 fn every_scenario_that_ships_runs() {
     let mut ran = 0;
     for entry in fs::read_dir(scenarios()).unwrap() {

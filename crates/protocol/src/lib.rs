@@ -32,6 +32,7 @@ pub mod limits;
 pub mod machine;
 pub mod map;
 mod map_fetch;
+pub mod messenger;
 pub mod overview;
 pub mod placement;
 pub mod planner;

@@ -12,6 +12,7 @@ pub mod governing;
 mod heap;
 pub mod layout;
 pub mod linear;
+pub mod messenger;
 mod net;
 mod object;
 pub mod perf;

@@ -9,6 +9,7 @@ use sim::perf::{LATE_FRAMES, Quirks, STAGGERED_START, cores};
 
 use super::cells::{find, with_interval};
 use super::choosy;
+use super::messenger;
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::progress::Progress;
 use super::report::{Report, make_place};
@@ -18,6 +19,14 @@ use crate::output::{json, line, table};
 
 /// Points that a plot of single chunks has for each protocol at most.
 const POINTS: usize = 1_200;
+
+/// A row as JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum RowJson {
+    Cell(Box<CellJson>),
+    Messenger(messenger::Row),
+}
 
 /// One cell as JSON.
 #[derive(Serialize)]
@@ -77,7 +86,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     let exhibits: Vec<Exhibit> = if args.only.is_empty() {
         Exhibit::ALL.to_vec()
     } else {
-        Exhibit::ALL.into_iter().filter(|e| args.only.iter().any(|only| exhibit(*only) == *e)).collect()
+        Exhibit::ALL.into_iter().filter(|e| args.only.iter().any(|only| exhibit(*only) == Some(*e))).collect()
     };
     make_place(&args.report)?;
     let begin = Instant::now();
@@ -87,30 +96,30 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
         reproduce(&exhibits, args.seeds, quirks(&args.quirks), cores(), &hear).map_err(|why| anyhow!(why))?;
     progress.end();
     let took = begin.elapsed().as_secs_f64();
-    let cells: Vec<CellJson> = exhibits
-        .iter()
-        .flat_map(|e| {
-            e.cells().into_iter().filter_map(|cell| Some(as_json(*e, find(&measured, cell)?, &measured, args.seeds)))
-        })
-        .collect();
+    let figures = messenger::rows(&args.only, args.seeds);
+    let cells = exhibits.iter().flat_map(|e| {
+        e.cells().into_iter().filter_map(|cell| Some(as_json(*e, find(&measured, cell)?, &measured, args.seeds)))
+    });
+    let cells: Vec<RowJson> = cells.map(|cell| RowJson::Cell(Box::new(cell))).collect();
+    if !args.report.json {
+        show(&exhibits, &measured, args.seeds, took)?;
+        messenger::show(&figures)?;
+    }
+    let page = args.report.out.as_ref().map(|directory| {
+        let mut report = Report::new("The paper's tables and figures, simulated again");
+        if !exhibits.is_empty() {
+            fill(&mut report, &exhibits, &measured, args)?;
+        }
+        messenger::fill(&mut report, &figures);
+        anyhow::Ok((directory, report))
+    });
+    let page = page.transpose()?;
+    let figures = figures.into_iter().flat_map(|(_, rows)| rows).map(RowJson::Messenger);
+    let cells: Vec<RowJson> = cells.into_iter().chain(figures).collect();
     if args.report.json {
         json(&cells)?;
-    } else {
-        for exhibit in &exhibits {
-            line(&format!("\n{}", exhibit.title()))?;
-            let (header, rows) = rows(*exhibit, &measured);
-            table(&header, rows)?;
-        }
-        line("")?;
-        for remark in remarks(&exhibits, &measured) {
-            line(&remark)?;
-        }
-        let events: u64 = measured.iter().map(|m| m.events).sum();
-        line(&format!("{} runs, {events} events, {took:.1} s", measured.len() as u64 * args.seeds))?;
     }
-    if let Some(directory) = &args.report.out {
-        let mut report = Report::new("The paper's tables and figures, simulated again");
-        fill(&mut report, &exhibits, &measured, args)?;
+    if let Some((directory, mut report)) = page {
         report.file("cells.json", serde_json::to_string_pretty(&cells)?);
         let page = report.write(directory)?;
         crate::output::say!("written: {}", page.display());
@@ -118,8 +127,26 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-const fn exhibit(arg: ExhibitArg) -> Exhibit {
-    match arg {
+/// Prints the tables.
+fn show(exhibits: &[Exhibit], measured: &[Measured], seeds: u64, took: f64) -> anyhow::Result<()> {
+    if exhibits.is_empty() {
+        return Ok(());
+    }
+    for exhibit in exhibits {
+        line(&format!("\n{}", exhibit.title()))?;
+        let (header, rows) = rows(*exhibit, measured);
+        table(&header, rows)?;
+    }
+    line("")?;
+    for remark in remarks(exhibits, measured) {
+        line(&remark)?;
+    }
+    let events: u64 = measured.iter().map(|m| m.events).sum();
+    line(&format!("{} runs, {events} events, {took:.1} s", measured.len() as u64 * seeds))
+}
+
+const fn exhibit(arg: ExhibitArg) -> Option<Exhibit> {
+    Some(match arg {
         ExhibitArg::Table2 => Exhibit::Table2,
         ExhibitArg::Table3 => Exhibit::Table3,
         ExhibitArg::Table5 => Exhibit::Table5,
@@ -132,7 +159,11 @@ const fn exhibit(arg: ExhibitArg) -> Exhibit {
         ExhibitArg::Choosy => Exhibit::Choosy,
         ExhibitArg::ChoosyM => Exhibit::ChoosyM,
         ExhibitArg::ChoosySpikes => Exhibit::ChoosySpikes,
-    }
+        ExhibitArg::MessengerFig10
+        | ExhibitArg::MessengerFig11
+        | ExhibitArg::MessengerFig12
+        | ExhibitArg::MessengerFig13 => return None,
+    })
 }
 
 fn quirks(args: &[QuirkArg]) -> Quirks {
