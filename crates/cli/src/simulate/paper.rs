@@ -25,7 +25,7 @@ const POINTS: usize = 1_200;
 #[serde(untagged)]
 enum RowJson {
     Cell(Box<CellJson>),
-    Messenger(messenger::Row),
+    Messenger(Box<messenger::Row>),
 }
 
 /// One cell as JSON.
@@ -114,7 +114,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
         anyhow::Ok((directory, report))
     });
     let page = page.transpose()?;
-    let figures = figures.into_iter().flat_map(|(_, rows)| rows).map(RowJson::Messenger);
+    let figures = figures.into_iter().flat_map(|(_, rows)| rows).map(|row| RowJson::Messenger(Box::new(row)));
     let cells: Vec<RowJson> = cells.into_iter().chain(figures).collect();
     if args.report.json {
         json(&cells)?;
