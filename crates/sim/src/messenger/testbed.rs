@@ -11,7 +11,7 @@ pub(crate) const JOBS: usize = 8;
 pub(crate) const DEPTH: usize = 4;
 /// Servers.
 pub(crate) const NODES: usize = 4;
-/// Targets [OSDs] of each.
+/// Targets (OSDs) of each.
 pub(crate) const TARGETS_OF_NODE: usize = 2;
 /// All targets.
 pub(crate) const TARGETS: usize = NODES * TARGETS_OF_NODE;
