@@ -62,6 +62,8 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
                 }
                 None => self.at_once.push((op, Completion::Read(Err(ReadFailure::Missing)))),
             },
+            // No copy is ever damaged.
+            Effect::Missing { .. } => self.at_once.push((op, Completion::Listed { ids: Vec::new(), more: false })),
             // Disks have room for more than any run puts, so nothing has to move from one to another.
             Effect::Usage => self.at_once.push((op, Completion::Used(Usage::default()))),
             effect => panic!("no run asks a target for {effect:?}"),
