@@ -261,8 +261,7 @@ fn delete_bucket<D: Db>(db: &mut D, name: &str) -> Result<(), CatalogError> {
     }
     // Parts that are put at this moment hold their upload's row.
     exists(db, &format!("SELECT id FROM uploads WHERE bucket = ?1{}", D::OWN), &[Text(name)])?;
-    db.run("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?1)", &[Text(name)])?;
-    db.run("DELETE FROM uploads WHERE bucket = ?1", &[Text(name)])?;
+    end_uploads(db, name)?;
     db.run("DELETE FROM buckets WHERE name = ?1", &[Text(name)]).map(drop)
 }
 
@@ -315,8 +314,7 @@ pub(crate) fn amend(db: &mut impl Db, amends: &Amends) -> Result<(), CatalogErro
             insert_bucket(db, row)?;
             continue;
         }
-        db.run("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?1)", &[Text(name)])?;
-        db.run("DELETE FROM uploads WHERE bucket = ?1", &[Text(name)])?;
+        end_uploads(db, name)?;
     }
     for (bucket, key, rows) in &amends.keys {
         db.run("DELETE FROM versions WHERE bucket = ?1 AND key = ?2", &[Text(bucket), Bytes(key.as_bytes())])?;
@@ -397,6 +395,12 @@ fn put_part<D: Db>(db: &mut D, upload: VersionId, part: &Part) -> Result<(), Cat
 fn end_upload(db: &mut impl Db, id: [u8; 16]) -> Result<(), CatalogError> {
     db.run("DELETE FROM parts WHERE upload = ?1", &[Bytes(&id)])?;
     db.run("DELETE FROM uploads WHERE id = ?1", &[Bytes(&id)]).map(drop)
+}
+
+/// Ends all uploads of a bucket.
+fn end_uploads(db: &mut impl Db, bucket: &str) -> Result<(), CatalogError> {
+    db.run("DELETE FROM parts WHERE upload IN (SELECT id FROM uploads WHERE bucket = ?1)", &[Text(bucket)])?;
+    db.run("DELETE FROM uploads WHERE bucket = ?1", &[Text(bucket)]).map(drop)
 }
 
 fn stored(row: &Row) -> ([u8; ChunkId::LEN], Vec<u8>) {

@@ -225,16 +225,16 @@ fn summary(
 ) -> HealthInfo {
     let Overview { lacks, unknown_groups, whole } = Overview::of(epoch, groups, reports, is_silent);
     let sum = |of: fn(&HealthReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum();
-    let sought_on = reports.iter().filter_map(|(_, report)| report.nowhere.as_ref());
+    let nowhere = || reports.iter().filter_map(|(_, report)| report.nowhere.as_ref());
     let counted = (1_u32..).zip(lacks.at_risk).filter(|(_, chunks)| *chunks > 0);
     HealthInfo {
         at_risk: lacks.at_risk(),
         whole,
         at_risk_by_copies: counted.map(|(copies, chunks)| (copies.to_string(), u64::from(chunks))).collect(),
         strayed: u64::from(lacks.strayed),
-        sought: sum(|report| report.nowhere.as_ref().map_or(0, |nowhere| nowhere.sought.into())),
-        sought_on: sought_on.flat_map(|nowhere| &nowhere.silent).map(|id| id.0).collect(),
-        nowhere: sum(|report| report.nowhere.as_ref().map_or(0, |nowhere| nowhere.lost.into())),
+        sought: nowhere().map(|nowhere| u64::from(nowhere.sought)).sum(),
+        sought_on: nowhere().flat_map(|nowhere| &nowhere.silent).map(|id| id.0).collect(),
+        nowhere: nowhere().map(|nowhere| u64::from(nowhere.lost)).sum(),
         unknown_groups: unknown_groups as u64,
         restoring: sum(|report| u64::from(report.restoring)),
         restored_chunks: sum(|report| report.restored),

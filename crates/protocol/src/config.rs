@@ -113,6 +113,11 @@ impl Config {
         self.late.times(20)
     }
 
+    /// The pause after a sweep, or a look for what is missing, while something is to be looked at again.
+    pub(crate) fn short_pause(&self) -> Span {
+        self.settling().min(self.census_interval)
+    }
+
     /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
     /// many, another that all others were known for long enough, and a target that restarts meanwhile may cost a few.
     pub(crate) fn moved_for(&self) -> Span {

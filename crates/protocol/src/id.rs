@@ -186,20 +186,21 @@ impl ChunkId {
     /// [`Effect`](crate::machine::Effect)s, machines never do.
     #[must_use]
     pub fn matches<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> bool {
-        if self.kind == ChunkKind::Coded {
-            return coded::matches(self, parts);
-        }
-        let mut hasher = blake3::Hasher::new();
-        for part in parts {
-            hasher.update(part);
-        }
-        let hash = hasher.finalize();
         match self.kind {
-            ChunkKind::Payload => hash.as_bytes() == &self.bytes,
-            ChunkKind::Manifest => hash.as_bytes()[..10] == self.bytes[22..],
-            ChunkKind::Coded => false,
+            ChunkKind::Payload => hash(parts).as_bytes() == &self.bytes,
+            ChunkKind::Manifest => hash(parts).as_bytes()[..10] == self.bytes[22..],
+            ChunkKind::Coded => coded::matches(self, parts),
         }
     }
+}
+
+/// The hash of `parts`, one after the other.
+fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize()
 }
 
 impl fmt::Display for ChunkId {

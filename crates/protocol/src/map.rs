@@ -387,6 +387,13 @@ impl ClusterMap {
         keepers
     }
 
+    /// Who may hold a chunk: the members of its group, and those of this map where the layout before had it.
+    pub fn may_hold(&self, id: &ChunkId) -> impl Iterator<Item = NodeId> + '_ {
+        let before = self.previous().map(|previous| previous.targets_of(id)).unwrap_or_default();
+        let before = before.into_iter().filter(|target| self.target(*target).is_some());
+        self.members(self.group_of(id)).map(|member| member.id).chain(before)
+    }
+
     /// Whether a group has this number.
     #[must_use]
     pub fn is_group(&self, group: GroupId) -> bool {

@@ -260,7 +260,7 @@ impl Steward {
     /// Sweeps soon; the group is not asked all the time, however much is said.
     fn hurry(&mut self, context: &Context<'_>) {
         self.hurries = true;
-        self.next_sweep = self.next_sweep.min(self.swept + short_pause(context.config));
+        self.next_sweep = self.next_sweep.min(self.swept + context.config.short_pause());
     }
 
     /// A holder of a copy that is one too many noted a moment. Whether this steward told it to.
@@ -425,7 +425,7 @@ impl Steward {
         let soon = self.hurries || self.is_open() || self.suspects.values().any(is_due);
         let interval = context.config.census_interval;
         let moves = self.levelling.finish(context);
-        let pause = if soon || moves { short_pause(context.config) } else { interval };
+        let pause = if soon || moves { context.config.short_pause() } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = context.now + pause;
         let took = context.now.since(sweep.began);
@@ -537,11 +537,6 @@ impl Steward {
         let Self { levelling, txns, .. } = self;
         levelling.order(context, self.orders.is_empty(), || TxnId(txns.next_u64()));
     }
-}
-
-/// The pause after a sweep while something is to be looked at again.
-fn short_pause(config: &Config) -> Span {
-    config.settling().min(config.census_interval)
 }
 
 /// The longest pause after a sweep: whoever is to be the next steward takes one for dead that asks for nothing for longer

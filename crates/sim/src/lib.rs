@@ -20,6 +20,7 @@ pub mod planted;
 mod runner;
 pub mod swarm;
 pub mod theory;
+mod threads;
 mod trace;
 mod world;
 

@@ -9,6 +9,7 @@ use crate::Outcome;
 use crate::excuse::Excuse;
 use crate::planted::Planted;
 use crate::swarm::Scenario;
+use crate::threads;
 use crate::world::World;
 
 /// What a run of many seeds found.
@@ -59,36 +60,25 @@ pub fn check_seeds(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Report {
-    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-    let report = Mutex::new(Report::default());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let nth = next.fetch_add(1, Ordering::Relaxed);
-                    if nth >= count {
-                        return;
-                    }
-                    let seed = first.wrapping_add(nth);
-                    let outcome = run_seed(seed, planted);
-                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
-                    report.seeds += 1;
-                    report.puts += u64::from(outcome.puts);
-                    report.gets += u64::from(outcome.gets);
-                    report.events += outcome.events;
-                    for (excuse, times) in outcome.excuses.iter() {
-                        let (seeds, all) = report.excuses.entry(excuse).or_insert((0, 0));
-                        (*seeds, *all) = (*seeds + 1, *all + times);
-                    }
-                    report.moved.0 += u64::from(outcome.moved > 0);
-                    report.moved.1 += u64::from(outcome.moved);
-                    report.disks.add(&outcome.disks);
-                    report.governed.add(&outcome.governed);
-                    report.failures.extend(outcome.failure.map(|why| (seed, why)));
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
-                }
-            });
+    let (done, report) = (AtomicU64::new(0), Mutex::new(Report::default()));
+    threads::each(count as usize, threads, |nth| {
+        let seed = first.wrapping_add(nth as u64);
+        let outcome = run_seed(seed, planted);
+        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.seeds += 1;
+        report.puts += u64::from(outcome.puts);
+        report.gets += u64::from(outcome.gets);
+        report.events += outcome.events;
+        for (excuse, times) in outcome.excuses.iter() {
+            let (seeds, all) = report.excuses.entry(excuse).or_insert((0, 0));
+            (*seeds, *all) = (*seeds + 1, *all + times);
         }
+        report.moved.0 += u64::from(outcome.moved > 0);
+        report.moved.1 += u64::from(outcome.moved);
+        report.disks.add(&outcome.disks);
+        report.governed.add(&outcome.governed);
+        report.failures.extend(outcome.failure.map(|why| (seed, why)));
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1);
     });
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.failures.sort();

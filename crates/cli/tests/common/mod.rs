@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -232,6 +233,16 @@ impl Drop for Cluster {
             signal(self.child.id(), "-TERM");
             let _ = self.child.wait();
         }
+    }
+}
+
+/// Flips a byte of a segment where each of these is in it.
+pub(crate) fn rot<'s>(segment: &Path, samples: impl IntoIterator<Item = &'s [u8]>) {
+    let stored = fs::read(segment).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(segment).unwrap();
+    for sample in samples {
+        let at = stored.windows(sample.len()).position(|window| window == sample).unwrap();
+        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
     }
 }
 

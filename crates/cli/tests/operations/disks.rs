@@ -1,11 +1,10 @@
 //! Disks that are full, read-only, damaged or gone, under real processes.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Cluster, content, error_of, make_store, reservoir, signal, wait_until};
+use crate::common::{Cluster, content, error_of, make_store, reservoir, rot, signal, wait_until};
 
 /// A cluster that was started once; `change` has edited its map.
 fn made(place: &Path, targets: &str, change: impl Fn(String) -> String) -> PathBuf {
@@ -129,11 +128,7 @@ fn room_that_others_take_and_leave_is_seen_without_a_put() {
 /// Flips a byte of every copy of a chunk that has `sample` in it.
 fn rot_everywhere(data: &Path, sample: &[u8]) {
     for target in 1..=3 {
-        let segment = data.join(format!("targets/{target}/segment-00000001"));
-        let stored = fs::read(&segment).unwrap();
-        let at = stored.windows(sample.len()).position(|window| window == sample).unwrap();
-        let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
-        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
+        rot(&data.join(format!("targets/{target}/segment-00000001")), [sample]);
     }
 }
 
@@ -233,14 +228,7 @@ fn damage_is_in_the_status_until_it_is_made_good() {
     // Whoever has other copies is away, and cannot make these again.
     let others = [0, 2].map(|n| cluster.children("target")[n]);
     others.iter().for_each(|pid| signal(*pid, "-STOP"));
-    let segment = data.join("targets/2/segment-00000001");
-    let stored = fs::read(&segment).unwrap();
-    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
-    for chunk in [0, 2] {
-        let sample = &bytes[(chunk << 20) + 700_000..][..32];
-        let at = stored.windows(32).position(|window| window == sample).unwrap();
-        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
-    }
+    rot(&data.join("targets/2/segment-00000001"), [0, 2].map(|chunk| &bytes[(chunk << 20) + 700_000..][..32]));
     let lost = [None, Some(2), None];
     wait_until("a scrub of what rotted", || missed(&cluster) == lost);
     assert_eq!(value(&data, 2, "damaged_chunks"), 2.0);
@@ -267,13 +255,7 @@ fn flipped_bytes_are_found_by_the_scrub_named_and_their_space_is_won_back() {
     assert!(cluster.try_run(&["put", "-", "f"], &bytes).status.success());
     // Most of its 48 chunks rot on target 1: more than half of the segment.
     let segment = data.join("targets/1/segment-00000001");
-    let stored = fs::read(&segment).unwrap();
-    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
-    for chunk in 0..44 {
-        let sample = &bytes[(chunk << 20) + 700_000..][..32];
-        let at = stored.windows(32).position(|window| window == sample).unwrap();
-        file.write_all_at(&[stored[at] ^ 1], at as u64).unwrap();
-    }
+    rot(&segment, (0..44).map(|chunk| &bytes[(chunk << 20) + 700_000..][..32]));
     wait_until("a scrub of all that rotted", || value(&data, 1, "corrupt_copies_total") >= 44.0);
     let log = fs::read_to_string(data.join("logs/target-1.log")).unwrap();
     let damaged: Vec<&str> = log.lines().filter(|line| line.contains("which was damaged")).collect();

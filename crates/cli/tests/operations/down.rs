@@ -1,9 +1,8 @@
 //! A target that is lost for good is taken out of the cluster map by itself, and what it had is made again.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 
-use crate::common::{Cluster, content, happened};
+use crate::common::{Cluster, content, happened, rot};
 use crate::metrics::scrape_gateway;
 use serde_json::Value;
 
@@ -66,18 +65,13 @@ fn a_target_that_may_have_the_last_copy_stays_until_it_is_back() {
     cluster.wait_for("whole", |status| status["whole"] == true);
     let segment = |target: u32| data.join(format!("targets/{target}/segment-00000001"));
     let sample = &bytes[700_000..][..32];
-    let place_of = |target: &u32| {
-        let stored = fs::read(segment(*target)).unwrap_or_default();
-        Some((*target, stored.windows(32).position(|window| window == sample)?))
-    };
-    let holders: Vec<(u32, usize)> = (1..=6).filter_map(|target| place_of(&target)).collect();
+    let holds =
+        |target: &u32| fs::read(segment(*target)).unwrap_or_default().windows(32).any(|window| window == sample);
+    let holders: Vec<u32> = (1..=6).filter(holds).collect();
     assert_eq!(holders.len(), 3, "{holders:?}");
-    let last = holders[0].0;
+    let last = holders[0];
     cluster.kill_target(last);
-    for (target, at) in &holders[1..] {
-        let file = fs::OpenOptions::new().write(true).open(segment(*target)).unwrap();
-        file.write_all_at(&[sample[0] ^ 1], *at as u64).unwrap();
-    }
+    holders[1..].iter().for_each(|target| rot(&segment(*target), [sample]));
     assert!(!cluster.try_run(&["get", "f", "-o", "-"], b"").status.success());
     let is_sought =
         |status: &Value| status["sought"].as_u64() > Some(0) && status["sought_on"] == serde_json::json!([last]);

@@ -101,12 +101,6 @@ impl Header {
         FIXED + HASH * code.fragments()
     }
 
-    /// The id of the chunk.
-    #[must_use]
-    pub fn id(&self) -> ChunkId {
-        id_of(&self.encode(), self.code)
-    }
-
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::len(self.code));
         bytes.extend([self.code.byte(), 0, 0, 0]);
@@ -149,10 +143,9 @@ pub fn cut(code: Code, chunk: &[u8]) -> Option<Coded> {
     let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(|piece| &mut piece[before..]).collect();
     code.encoding().make(&inputs, &mut outputs);
     let hashes = pieces.iter().map(|piece| *blake3::hash(&piece[before..]).as_bytes()).collect();
-    let header = Header { code, length, hashes };
-    let (bytes, id) = (header.encode(), header.id());
-    pieces.iter_mut().for_each(|piece| piece[..before].copy_from_slice(&bytes));
-    Some(Coded { id, pieces: pieces.into_iter().map(BytesMut::freeze).collect() })
+    let header = Header { code, length, hashes }.encode();
+    pieces.iter_mut().for_each(|piece| piece[..before].copy_from_slice(&header));
+    Some(Coded { id: id_of(&header, code), pieces: pieces.into_iter().map(BytesMut::freeze).collect() })
 }
 
 /// Whether `parts`, one after the other, are the piece with this id. A coded chunk is no sequence of bytes itself.

@@ -63,9 +63,7 @@ impl Question {
         let Discard { mark, since, chunks } = discard;
         let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
         for (id, mut holders) in chunks {
-            let before = context.map.previous().map(|previous| previous.targets_of(&id)).unwrap_or_default();
-            holders.extend(members(&context.map, &id).1);
-            holders.extend(before.into_iter().filter(|target| context.map.target(*target).is_some()));
+            holders.extend(context.map.may_hold(&id));
             holders.sort_unstable();
             holders.dedup();
             holders.into_iter().for_each(|holder| by_target.entry(holder).or_default().push(id));

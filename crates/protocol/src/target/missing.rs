@@ -9,7 +9,6 @@ use std::collections::{BTreeSet, VecDeque};
 use super::{Bug, ChunkId, Effect, Message, NodeId, Pending, Target, TxnId};
 use crate::config::Config;
 use crate::limits;
-use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
 use crate::wire::{Bid, Nowhere};
 
@@ -84,6 +83,11 @@ impl Missing {
     fn question(&mut self) -> Option<&mut Question> {
         self.look.as_mut()?.question.as_mut()
     }
+
+    /// The question that a target answers.
+    fn answered(&mut self, from: NodeId, txn: TxnId) -> Option<&mut Question> {
+        self.question().filter(|question| question.to == from && question.txn == txn)
+    }
 }
 
 impl Target {
@@ -101,12 +105,11 @@ impl Target {
             None => {
                 self.missing.look = Some(Look::default());
                 self.missing.again = false;
-                self.name_missing(None);
+                self.name_missing();
             }
             Some(look) if look.name_again.is_some_and(|at| now >= at) => {
                 look.name_again = None;
-                let after = look.after;
-                self.name_missing(after);
+                self.name_missing();
             }
             Some(Look { question: Some(question), silent, .. }) if now >= question.again => {
                 if question.asked < ASKED {
@@ -122,9 +125,9 @@ impl Target {
         }
     }
 
-    /// Has the disk name those behind this one.
-    fn name_missing(&mut self, after: Option<ChunkId>) {
-        self.missing.look.iter_mut().for_each(|look| look.after = after);
+    /// Has the disk name the next of them.
+    fn name_missing(&mut self) {
+        let after = self.missing.look.as_ref().and_then(|look| look.after);
         self.begin_effect(Effect::Missing { after, limit: limits::LISTED }, Pending::Missing);
     }
 
@@ -147,16 +150,18 @@ impl Target {
         look.question = None;
         match (look.ids.pop_front(), look.after) {
             (Some(id), _) => {
-                let all = may_have(&self.setup.map, &id).into_iter().filter(|other| *other != self.setup.id);
-                let (silent, others): (Vec<NodeId>, Vec<NodeId>) = all.partition(|other| look.silent.contains(other));
+                let others = self.setup.map.may_hold(&id).filter(|other| *other != self.setup.id);
+                let all: BTreeSet<NodeId> = others.collect();
+                let (silent, others): (Vec<NodeId>, Vec<NodeId>) =
+                    all.into_iter().partition(|other| look.silent.contains(other));
                 let (to, txn, again) = (self.setup.id, TxnId(0), Instant::FAR);
                 look.question = Some(Question { id, to, txn, asked: 0, again, others: others.into(), silent });
                 self.next_of_missing(id);
             }
-            (None, Some(after)) => self.name_missing(Some(after)),
+            (None, Some(_)) => self.name_missing(),
             (None, None) => {
                 let (now, interval) = (self.now, self.config.census_interval);
-                self.missing.rest_until = now + self.config.settling().min(interval).max(Span::from_nanos(1));
+                self.missing.rest_until = now + self.config.short_pause().max(Span::from_nanos(1));
                 self.missing.next = if self.missing.again { self.missing.rest_until } else { now + interval };
                 self.missing.nowhere = self.missing.look.take().map(|look| look.found);
             }
@@ -196,8 +201,7 @@ impl Target {
 
     /// A target says whether it has a chunk. Whether it was asked that for a copy that is missing here.
     pub(super) fn listed(&mut self, from: NodeId, txn: TxnId, ids: &[ChunkId]) -> bool {
-        let is_asked = |question: &&mut Question| question.to == from && question.txn == txn;
-        let Some(id) = self.missing.question().filter(is_asked).map(|question| question.id) else { return false };
+        let Some(id) = self.missing.answered(from, txn).map(|question| question.id) else { return false };
         if ids.contains(&id) {
             // Its steward sees to the rest.
             self.look_for_next();
@@ -210,16 +214,8 @@ impl Target {
     /// A target is there, and does not say now whether it has a chunk: it has too much to do, or a newer map. Whether it was asked.
     pub(super) fn missing_put_off(&mut self, from: NodeId, bid: &Bid) -> bool {
         let again = self.now + self.config.late;
-        let is_asked = |question: &&mut Question| question.to == from && question.txn == bid.txn;
-        let Some(question) = self.missing.question().filter(is_asked) else { return false };
+        let Some(question) = self.missing.answered(from, bid.txn) else { return false };
         (question.asked, question.again) = (0, again);
         true
     }
-}
-
-/// Who is where a map has a chunk, or the layout before.
-fn may_have(map: &ClusterMap, id: &ChunkId) -> BTreeSet<NodeId> {
-    let before = map.previous().map(|previous| previous.targets_of(id)).unwrap_or_default();
-    let before = before.into_iter().filter(|target| map.target(*target).is_some());
-    map.members(map.group_of(id)).map(|member| member.id).chain(before).collect()
 }

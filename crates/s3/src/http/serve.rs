@@ -197,7 +197,7 @@ impl Server {
     ) -> Result<HttpResponse, HttpError> {
         let (ids, domain, address) = (Arc::clone(&self.ids), self.domain.clone(), Address::of(&request));
         let id = ids.next();
-        let mut answer = self.answer_and_drain(request, peer, admission).await?;
+        let mut answer = self.answer_and_drain(request, &address, peer, admission).await?;
         ids.set(&id, answer.headers_mut());
         if !answer.status().is_success() {
             let about = address.about(domain.as_deref());
@@ -211,6 +211,7 @@ impl Server {
     async fn answer_and_drain(
         self,
         mut request: http::Request<Incoming>,
+        address: &Address,
         peer: Peer,
         admission: Admission,
     ) -> Result<HttpResponse, HttpError> {
@@ -223,7 +224,7 @@ impl Server {
         if !admission.client.is_authenticated() && !self.is_claimed(&request) {
             admission.begin_check().await;
         }
-        let mut answer = self.answer(request, peer, &admission).await?;
+        let mut answer = self.answer(request, address, peer, &admission).await?;
         admission.end_check();
         if answer.status() == StatusCode::FORBIDDEN && !admission.is_signed() {
             admission.client.count(Reason::Unauthorized);
@@ -257,20 +258,20 @@ impl Server {
     async fn answer(
         self,
         request: http::Request<WatchedBody>,
+        address: &Address,
         peer: Peer,
         admission: &Admission,
     ) -> Result<HttpResponse, HttpError> {
-        let address = Address::of(&request);
         let domain = self.domain.as_deref();
         if request.method() == Method::OPTIONS {
-            return Ok(cors::preflight(&self.state, &address, domain, request.headers()).await);
+            return Ok(cors::preflight(&self.state, address, domain, request.headers()).await);
         }
         let page = BrowserRequest::of(request.method(), request.headers());
         let rule = match &page {
             Some(page) => cors::rule_for(&self.state, address.bucket(domain), page).await,
             None => None,
         };
-        let mut answer = self.answer_operation(request, &address, peer, admission).await?;
+        let mut answer = self.answer_operation(request, address, peer, admission).await?;
         if let (Some(page), Some(rule)) = (page, rule) {
             page.add_headers(&rule, answer.headers_mut());
         }

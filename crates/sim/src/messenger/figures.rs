@@ -1,7 +1,6 @@
 //! Figures 10 to 13 of the paper, each of its figures that the text prints beside ours, and what our policy does there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use protocol::messenger::{Choice, Policy};
 use protocol::time::Span;
@@ -9,6 +8,7 @@ use protocol::time::Span;
 use super::run::{Outcome, run};
 use super::testbed::{Chosen, Direction, Messenger, Setup};
 use crate::perf::Estimate;
+use crate::threads;
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -312,20 +312,10 @@ fn measured(cell: Cell, outcomes: &[Outcome], original: &[Outcome]) -> Measured 
 }
 
 fn run_all(setups: &[Setup], threads: usize, progress: &(dyn Fn(f64, usize) + Sync)) -> Vec<Outcome> {
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let outcomes = Mutex::new(vec![Outcome::default(); setups.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, setups.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(setup) = setups.get(at) else { return };
-                    let outcome = run(setup);
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner)[at] = outcome;
-                    progress((done.fetch_add(1, Ordering::Relaxed) + 1) as f64, setups.len());
-                }
-            });
-        }
-    });
-    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let done = AtomicUsize::new(0);
+    threads::map(setups.len(), threads, |at| {
+        let outcome = run(&setups[at]);
+        progress((done.fetch_add(1, Ordering::Relaxed) + 1) as f64, setups.len());
+        outcome
+    })
 }

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use protocol::id::{ChunkId, NodeId};
-use protocol::initiator;
 use protocol::map::ClusterMap;
 use protocol::time::{Instant, Span};
 
-use super::workload::Asked;
 use super::{NodeMachine, World};
 
 /// Most copies that go bad at once.
@@ -40,9 +38,9 @@ impl World<'_> {
         self.orphan = Some(Orphan { chunk, last, found: BTreeMap::new() });
         self.next_handle += 1;
         let handle = self.next_handle;
-        let asked = Asked::Get(chunk, self.healed, self.promises.get(&chunk).cloned(), self.now);
+        let (asked, request) = self.ask_get(handle, chunk);
         self.open.insert((reader, handle), asked);
-        self.input(reader, None, Some(initiator::Request::Get { handle, id: chunk, holders: vec![] }));
+        self.input(reader, None, Some(request));
     }
 
     /// A target has found that its copy of a chunk is damaged.

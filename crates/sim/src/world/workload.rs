@@ -190,6 +190,11 @@ impl World<'_> {
             let nth = self.rng.below(known) as usize;
             self.acknowledged.keys().nth(nth).copied().unwrap_or_else(|| ChunkId::of_payload(b""))
         };
+        self.ask_get(handle, id)
+    }
+
+    /// A get from now on.
+    pub(super) fn ask_get(&self, handle: u64, id: ChunkId) -> (Asked, initiator::Request) {
         let asked = Asked::Get(id, self.healed, self.promises.get(&id).cloned(), self.now);
         (asked, initiator::Request::Get { handle, id, holders: vec![] })
     }
