@@ -9,8 +9,10 @@ use crate::redundancy::{Piece, Pieces, Redundancy};
 pub struct Goal {
     redundancy: Redundancy,
     missing: Pieces,
+    /// With so many pieces it is met.
+    enough: usize,
     /// The domains in which pieces count, in the order in which these came.
-    domains: [u16; limits::COPIES],
+    domains: [u16; limits::PIECES],
     held: usize,
 }
 
@@ -18,7 +20,8 @@ impl Goal {
     /// Nothing is durable yet.
     #[must_use]
     pub const fn new(redundancy: Redundancy) -> Self {
-        Self { redundancy, missing: redundancy.all(), domains: [0; limits::COPIES], held: 0 }
+        let (missing, enough) = (redundancy.all(), redundancy.pieces());
+        Self { redundancy, missing, enough, domains: [0; limits::PIECES], held: 0 }
     }
 
     /// What is to be reached.
@@ -31,8 +34,8 @@ impl Goal {
     #[must_use]
     pub fn at_most(self, pieces: usize) -> Self {
         let redundancy = self.redundancy.at_most(u8::try_from(pieces).unwrap_or(u8::MAX));
-        // What counts already has the lowest numbers: copies are alike.
-        Self { redundancy, missing: self.missing.and(redundancy.all()), ..self }
+        // Of copies what counts already has the lowest numbers: they are alike.
+        Self { redundancy, missing: self.missing.and(redundancy.all()), enough: self.enough.min(pieces.max(1)), ..self }
     }
 
     /// The pieces that are to become durable yet, each in a domain that is none of [`domains`](Self::domains).
@@ -41,10 +44,10 @@ impl Goal {
         self.missing
     }
 
-    /// Whether no piece is missing.
+    /// Whether no piece is missing, or enough of them are durable.
     #[must_use]
     pub const fn is_met(&self) -> bool {
-        self.missing.is_empty()
+        self.held >= self.enough
     }
 
     /// The failure domains in which a piece counts.
@@ -53,12 +56,12 @@ impl Goal {
         &self.domains[..self.held]
     }
 
-    /// Whether it would be met if copies were in these domains as well.
+    /// Whether it would be met if pieces that are missing were in these domains as well.
     #[must_use]
     pub fn would_be_met(mut self, domains: impl IntoIterator<Item = u16>) -> bool {
         self.is_met()
             || domains.into_iter().any(|domain| {
-                self.hold(self.redundancy.of_copy(), domain);
+                self.hold(self.redundancy.all(), domain);
                 self.is_met()
             })
     }
@@ -81,6 +84,7 @@ impl Goal {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use erasure::Code;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -119,9 +123,23 @@ mod tests {
     }
 
     #[test]
+    fn each_fragment_of_a_code_is_missing_until_it_is_held_itself() {
+        let code = Code::new(2, 1).and_then(Redundancy::code).expect("a code");
+        let mut goal = Goal::new(code);
+        assert_eq!([goal.hold(pieces(&[2]), 7), goal.hold(pieces(&[2]), 8)], [Some(Piece(2)), None]);
+        assert!(goal.would_be_met([8, 9]) && !goal.would_be_met([7, 8]));
+        let less = goal.at_most(2);
+        assert_eq!((less.missing(), less.redundancy()), (pieces(&[0, 1]), code), "either of them");
+        assert_eq!(goal.hold(pieces(&[1]), 8), Some(Piece(1)));
+        assert!(goal.at_most(2).is_met() && !goal.is_met() && !goal.at_most(3).is_met());
+        assert_eq!(goal.hold(pieces(&[0]), 9), Some(Piece(0)));
+        assert!(goal.is_met());
+    }
+
+    #[test]
     fn a_set_of_pieces_has_each_once() {
         assert_eq!(pieces(&[3, 0, 3]).iter().collect::<Vec<_>>(), [Piece(0), Piece(3)]);
-        assert_eq!([0, 1, 8, 9].map(|count| Pieces::first(count).len()), [0, 1, 8, 8]);
+        assert_eq!([0, 1, 16, 17].map(|count| Pieces::first(count).len()), [0, 1, 16, 16]);
         assert_eq!(pieces(&[200]), Pieces::default());
         assert_eq!(pieces(&[1, 2]).without(Piece(2)).without(Piece(200)), pieces(&[1]));
     }
@@ -162,7 +180,7 @@ mod tests {
             let redundancy = Redundancy::Copies(count);
             let mut goal = Goal::new(redundancy);
             let numbers: Vec<u8> =
-                domains.iter().filter_map(|domain| goal.hold(redundancy.of_copy(), *domain)).map(|p| p.0).collect();
+                domains.iter().filter_map(|domain| goal.hold(redundancy.all(), *domain)).map(|p| p.0).collect();
             let distinct = domains.iter().collect::<BTreeSet<_>>().len();
             prop_assert_eq!(goal.missing().len(), usize::from(count).saturating_sub(distinct));
             prop_assert_eq!(goal.is_met(), redundancy.is_met(distinct));

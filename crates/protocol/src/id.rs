@@ -4,6 +4,8 @@ pub mod coded;
 
 use core::fmt;
 
+use crate::redundancy::{Redundancy, Wanted};
+
 /// A node (target or initiator) of one cluster. Targets have the id of the cluster map; initiators draw theirs from
 /// [`NodeId::FIRST_INITIATOR`] upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,12 +74,16 @@ pub enum ChunkKind {
 }
 
 impl ChunkKind {
-    /// The kind with this wire and disk code. Nothing is put as fragments yet, so none is taken for one.
+    /// Every kind, in the order of ids.
+    pub const ALL: [Self; 3] = [Self::Payload, Self::Manifest, Self::Coded];
+
+    /// The kind with this wire and disk code.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Payload),
             1 => Some(Self::Manifest),
+            2 => Some(Self::Coded),
             _ => None,
         }
     }
@@ -179,6 +185,16 @@ impl ChunkId {
             ChunkKind::Payload => &self.bytes,
             ChunkKind::Manifest => &self.bytes[..Self::NAME_LEN],
             ChunkKind::Coded => &self.bytes[..coded::HASHED],
+        }
+    }
+
+    /// What of it has to be durable, when this is wanted and the map says that: of a coded chunk its pieces, of a piece that one.
+    #[must_use]
+    pub fn redundancy(&self, wanted: Wanted, map: Redundancy) -> Redundancy {
+        match self.code() {
+            Some(_) if self.piece().is_some() => Redundancy::Copies(1),
+            Some(code) => Redundancy::Code(code),
+            None => wanted.redundancy(map),
         }
     }
 

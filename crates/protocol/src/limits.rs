@@ -15,6 +15,8 @@ pub const CELL_IDS: u32 = 1 << 20;
 pub const SHARES: u32 = 1 << 22;
 /// Most copies of a chunk: what an accept message can name.
 pub const COPIES: usize = 8;
+/// Most pieces of a chunk, be they copies or fragments of a code.
+pub const PIECES: usize = erasure::FRAGMENTS;
 /// Reservations that a target keeps at once; further requests get `Busy`.
 pub const RESERVATIONS: usize = 256;
 /// Reads that a target serves at once; further get requests get `Busy`.

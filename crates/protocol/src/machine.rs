@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::census::{Holding, IdRange};
-use crate::id::{ChunkId, GroupId, NodeId, OpId};
+use crate::id::{ChunkId, GroupId, NodeId, OpId, coded};
 use crate::map::{ClusterMap, MemberSet};
 use crate::promise::Promise;
 use crate::redundancy::Wanted;
@@ -184,7 +184,7 @@ pub enum Effect {
         /// Which.
         id: ChunkId,
         /// When somebody will count on the copy if it is there: promise it, in the same step. A copy that is not kept for what
-        /// is wanted is none.
+        /// is wanted is none. Of a coded chunk, asked for as a whole, any piece is found.
         promise: Option<Promise>,
     },
     /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].
@@ -227,6 +227,13 @@ pub enum Effect {
         /// Its bytes, in order.
         pieces: Vec<Bytes>,
     },
+    /// Make what is wanted from pieces of a coded chunk, all of which were verified. [`Completion::Decoded`].
+    Decode {
+        /// As many as it has fragments of data.
+        pieces: Vec<Bytes>,
+        /// What.
+        into: Decoded,
+    },
     /// The durable chunks whose encoded id begins with `prefix`, in order. [`Completion::Listed`].
     List {
         /// First bytes of [`ChunkId::encode`].
@@ -265,11 +272,40 @@ pub enum Effect {
     },
 }
 
+/// What is made from pieces of a coded chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// The bytes of the chunk, in order.
+    Chunk,
+    /// All of its pieces, by their numbers.
+    Pieces,
+}
+
+impl Decoded {
+    /// That. CPU-heavy, as [`coded`](crate::id::coded) says: for drivers.
+    #[must_use]
+    pub fn make(self, pieces: &[Bytes]) -> Option<Vec<Bytes>> {
+        match self {
+            Self::Chunk => coded::join(pieces),
+            Self::Pieces => coded::make_all(pieces),
+        }
+    }
+}
+
+/// What is durable on a target of a chunk: a copy, or a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The id of the copy or piece.
+    pub id: ChunkId,
+    /// Its bytes.
+    pub size: u32,
+}
+
 /// How an effect ended.
 #[derive(Clone, Debug)]
 pub enum Completion {
-    /// The chunk's size in bytes if it is durable here.
-    Found(Option<u32>),
+    /// What is durable here of the chunk.
+    Found(Option<Held>),
     /// The write, with the bytes still free on this target.
     Written {
         /// Durable, or why not.
@@ -292,6 +328,8 @@ pub enum Completion {
     Read(Result<Bytes, ReadFailure>),
     /// Whether the pieces are what the id names.
     Verified(bool),
+    /// What was made; `None` when these were not enough pieces of one chunk.
+    Decoded(Option<Vec<Bytes>>),
     /// The ids, and whether there are more behind them.
     Listed {
         /// In ascending order.

@@ -551,7 +551,7 @@ impl ClusterMap {
     pub fn goal(&self, redundancy: Redundancy, holders: &[NodeId]) -> Goal {
         let mut goal = Goal::new(redundancy);
         for domain in holders.iter().filter_map(|holder| self.domain(*holder)) {
-            goal.hold(redundancy.of_copy(), domain);
+            goal.hold(redundancy.all(), domain);
         }
         goal
     }

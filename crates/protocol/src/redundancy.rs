@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use erasure::Code;
+
 use crate::limits;
 
 /// One piece of a chunk, by its number: they count from 0. Copies are numbered in the order in which they become durable.
@@ -11,15 +13,16 @@ pub struct Piece(pub u8);
 
 /// Some pieces of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Pieces(u8);
+pub struct Pieces(u16);
 
-const _: () = assert!(limits::COPIES <= u8::BITS as usize, "every piece needs a bit");
+const _: () =
+    assert!(limits::PIECES <= u16::BITS as usize && limits::COPIES <= limits::PIECES, "every piece needs a bit");
 
 impl Pieces {
-    /// So many pieces, from the first on; at most [`limits::COPIES`].
+    /// So many pieces, from the first on; at most [`limits::PIECES`].
     #[must_use]
     pub const fn first(count: usize) -> Self {
-        Self(((1_u32 << if count < limits::COPIES { count } else { limits::COPIES }) - 1) as u8)
+        Self(((1_u32 << if count < limits::PIECES { count } else { limits::PIECES }) - 1) as u16)
     }
 
     /// How many they are.
@@ -40,6 +43,18 @@ impl Pieces {
         Self(self.0 & other.0)
     }
 
+    /// Those that are not in the other.
+    #[must_use]
+    pub const fn and_not(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// With one more.
+    #[must_use]
+    pub const fn with(self, piece: Piece) -> Self {
+        Self(self.0 | Self::bit(piece))
+    }
+
     /// Without one of them.
     #[must_use]
     pub const fn without(self, piece: Piece) -> Self {
@@ -54,11 +69,17 @@ impl Pieces {
 
     /// Each of them, in order.
     pub fn iter(self) -> impl Iterator<Item = Piece> {
-        (0..limits::COPIES as u8).map(Piece).filter(move |piece| self.0 & Self::bit(*piece) != 0)
+        (0..limits::PIECES as u8).map(Piece).filter(move |piece| self.0 & Self::bit(*piece) != 0)
     }
 
-    const fn bit(piece: Piece) -> u8 {
-        if (piece.0 as usize) < limits::COPIES { 1 << piece.0 } else { 0 }
+    const fn bit(piece: Piece) -> u16 {
+        if (piece.0 as usize) < limits::PIECES { 1 << piece.0 } else { 0 }
+    }
+}
+
+impl From<Piece> for Pieces {
+    fn from(piece: Piece) -> Self {
+        Self(Self::bit(piece))
     }
 }
 
@@ -73,6 +94,8 @@ impl FromIterator<Piece> for Pieces {
 pub enum Redundancy {
     /// So many whole copies.
     Copies(u8),
+    /// A fragment of each number of a code ([`coded`](crate::id::coded)).
+    Code(Code),
 }
 
 impl Redundancy {
@@ -82,19 +105,49 @@ impl Redundancy {
         (1..=limits::COPIES).contains(&usize::from(copies)).then_some(Self::Copies(copies))
     }
 
+    /// The fragments of a code, when as many copies as survive the same can be had of what names them.
+    #[must_use]
+    pub fn code(code: Code) -> Option<Self> {
+        (code.parity() < limits::COPIES).then_some(Self::Code(code))
+    }
+
     /// Into how many pieces a chunk is put.
     #[must_use]
     pub const fn pieces(self) -> usize {
         match self {
             Self::Copies(copies) => copies as usize,
+            Self::Code(code) => code.fragments(),
         }
     }
 
-    /// The same with so many copies at the most; one at least.
+    /// How many of these pieces a chunk is read from.
+    #[must_use]
+    pub const fn enough(self) -> usize {
+        match self {
+            Self::Copies(_) => 1,
+            Self::Code(code) => code.data(),
+        }
+    }
+
+    /// How many failures of a domain it survives that is kept in so many of them, and one more: as many as it would be copies. 0 when it
+    /// cannot be read.
+    #[must_use]
+    pub const fn as_copies(self, domains: usize) -> usize {
+        (domains + 1).saturating_sub(self.enough())
+    }
+
+    /// As so many whole copies as survive the same.
+    #[must_use]
+    pub const fn in_copies(self) -> Self {
+        Self::Copies(self.as_copies(self.pieces()) as u8)
+    }
+
+    /// The same with so many copies at the most; one at least. Of a code nothing can be left out.
     #[must_use]
     pub fn at_most(self, copies: u8) -> Self {
         match self {
             Self::Copies(wanted) => Self::Copies(wanted.min(copies.max(1))),
+            Self::Code(_) => self,
         }
     }
 
@@ -104,11 +157,12 @@ impl Redundancy {
         Pieces::first(self.pieces())
     }
 
-    /// As which pieces a whole copy of the chunk may count: copies are alike.
+    /// As which pieces of a chunk that is kept so this one may count: copies are alike.
     #[must_use]
-    pub const fn of_copy(self) -> Pieces {
+    pub fn counting(self, piece: Piece) -> Pieces {
         match self {
             Self::Copies(_) => self.all(),
+            Self::Code(_) => piece.into(),
         }
     }
 
@@ -119,11 +173,12 @@ impl Redundancy {
     }
 }
 
-/// So many copies by their number.
+/// So many copies by their number, a code as `4+2`.
 impl fmt::Display for Redundancy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Copies(copies) => write!(f, "{copies}"),
+            Self::Code(code) => write!(f, "{code}"),
         }
     }
 }
@@ -144,12 +199,13 @@ impl Wanted {
     /// What the map says.
     pub const BY_MAP: Self = Self { by_map: true, copies: 0 };
 
-    /// What somebody wants who asks for this; `None` is as the map says.
+    /// What somebody wants who asks for this; `None` is as the map says. What a code keeps is named by chunks that are kept as copies,
+    /// which survive the same.
     #[must_use]
     pub const fn of(asked: Option<Redundancy>) -> Self {
         match asked {
             None => Self::BY_MAP,
-            Some(Redundancy::Copies(copies)) => Self { by_map: false, copies },
+            Some(asked) => Self { by_map: false, copies: asked.as_copies(asked.pieces()) as u8 },
         }
     }
 
@@ -205,7 +261,7 @@ pub struct UnknownRedundancy;
 
 impl fmt::Display for UnknownRedundancy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a number of copies: choose 1 to {}", limits::COPIES)
+        write!(f, "choose a number of copies, 1 to {}, or a code as 4+2", limits::COPIES)
     }
 }
 
@@ -215,6 +271,10 @@ impl FromStr for Redundancy {
     type Err = UnknownRedundancy;
 
     fn from_str(text: &str) -> Result<Self, UnknownRedundancy> {
+        if text.contains('+') {
+            let code = text.parse().map_err(|_| UnknownRedundancy)?;
+            return Self::code(code).ok_or(UnknownRedundancy);
+        }
         // As it is written: no sign, no zeros before.
         let copies: u8 = text.parse().map_err(|_| UnknownRedundancy)?;
         Self::copies(copies).filter(|parsed| parsed.to_string() == text).ok_or(UnknownRedundancy)
@@ -243,12 +303,23 @@ mod tests {
     #[test]
     fn each_copy_needs_a_domain() {
         let three = Redundancy::copies(3).expect("there can be three");
-        assert_eq!((three.pieces(), three.all().len(), three.of_copy()), (3, 3, three.all()));
+        assert_eq!((three.pieces(), three.all().len(), three.counting(Piece(9))), (3, 3, three.all()));
         assert!(three.is_met(4) && three.is_met(3) && !three.is_met(2));
         assert_eq!(("3".parse(), three.to_string()), (Ok(three), "3".to_owned()));
-        for wrong in ["", "0", "+3", "03", "3 copies", "256"] {
+        for wrong in ["", "0", "+3", "03", "3 copies", "256", "4+", "4+0", "1+1", "04+2", "4+2+1", "8+9"] {
             assert_eq!(wrong.parse::<Redundancy>(), Err(UnknownRedundancy), "{wrong}");
         }
         assert_eq!((Redundancy::copies(0), Redundancy::copies(limits::COPIES as u8 + 1)), (None, None));
+    }
+
+    #[test]
+    fn each_fragment_of_a_code_counts_as_itself() {
+        let code = Code::new(4, 2).and_then(Redundancy::code).expect("a code");
+        assert_eq!((code.pieces(), code.enough(), code.counting(Piece(5))), (6, 4, Piece(5).into()));
+        assert_eq!(("4+2".parse(), code.to_string()), (Ok(code), "4+2".to_owned()));
+        assert_eq!([6, 5, 4, 3].map(|domains| code.as_copies(domains)), [3, 2, 1, 0]);
+        assert_eq!(code.in_copies(), Redundancy::Copies(3));
+        assert_eq!(Wanted::of(Some(code)), Wanted::of(Some(Redundancy::Copies(3))));
+        assert_eq!(Code::new(2, 8).and_then(Redundancy::code), None);
     }
 }

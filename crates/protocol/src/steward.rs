@@ -14,7 +14,7 @@ mod sweep;
 
 use std::collections::BTreeMap;
 
-use crate::census::{Holding, IdRange, PARTS};
+use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::config::Config;
 use crate::health::Health;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
@@ -23,7 +23,7 @@ use crate::redundancy::Wanted;
 use crate::rng::{Unguessable, mix};
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, CensusRequest, Fill, Message};
-use copies::Copies;
+use copies::{Copies, Copy};
 use level::Levelling;
 use surplus::{AllSurplus, Surplus};
 use sweep::{Listing, Settled, Sweep, Visit};
@@ -84,7 +84,7 @@ struct Order {
     id: ChunkId,
     to: NodeId,
     wanted: Wanted,
-    /// In how many failure domains it is; `None`: in enough, and some are where the layout before had it.
+    /// How many failure domains have to fail until it is lost; `None`: it lacks nothing, and some are where the layout before had it.
     domains: Option<usize>,
     asked: u8,
     again: Instant,
@@ -119,7 +119,7 @@ pub(crate) struct Steward {
     /// When the last sweep was over, and whether another is to follow soon.
     swept: Instant,
     hurries: bool,
-    /// Those to be put, by the number of failure domains in which they are.
+    /// Those to be put, by how many failure domains have to fail until they are lost.
     lacking: BTreeMap<(u8, ChunkId), Lacking>,
     orders: BTreeMap<TxnId, Order>,
     surplus: AllSurplus,
@@ -245,7 +245,7 @@ impl Steward {
     /// A member's copy of a chunk was damaged, and is gone.
     pub(crate) fn copy_gone(&mut self, context: &Context<'_>, id: ChunkId) {
         if self.gone.len() < REMEMBERED {
-            self.gone.insert(id, context.now);
+            self.gone.insert(id.whole(), context.now);
             self.hurry(context);
         }
     }
@@ -436,9 +436,12 @@ impl Steward {
     fn judge(&mut self, context: &Context<'_>) {
         let Some(mut visit) = self.sweep.as_mut().and_then(|sweep| sweep.path.pop()) else { return };
         let members = self.members.clone();
-        let mut chunks: BTreeMap<ChunkId, Vec<(NodeId, Wanted)>> = BTreeMap::new();
-        for (keeper, copies) in &visit.copies {
-            copies.iter().for_each(|copy| chunks.entry(copy.id).or_default().push((*keeper, copy.wanted)));
+        let mut chunks: BTreeMap<ChunkId, Vec<Copy>> = BTreeMap::new();
+        for (holder, copies) in &visit.copies {
+            for Counted { id, wanted } in copies {
+                let (piece, kept_for) = (id.piece().unwrap_or_default(), *wanted);
+                chunks.entry(id.whole()).or_default().push(Copy { holder: *holder, piece, kept_for });
+            }
         }
         for (id, copies) in chunks {
             if context.bug != Some(Bug::ForgetRange) || id.bytes()[0] < 0xc0 {
@@ -478,8 +481,7 @@ impl Steward {
             return;
         };
         let holders = copies.kept_for(wanted);
-        let domains = context.map.count_domains(&holders);
-        let at_risk = (!goal.redundancy().is_met(domains)).then_some(domains);
+        let at_risk = copies.at_risk(wanted);
         visit.lacks.count(at_risk);
         match surplus.filter(|_| context.bug == Some(Bug::LetGoEarly)) {
             Some(surplus) => visit.again = visit.again.min(self.surplus.found(context, id, surplus)),
@@ -502,7 +504,8 @@ impl Steward {
             self.suspects.remove(&id);
             let is_ordered = self.orders.values().any(|order| order.id == id);
             if !is_ordered && self.lacking.len() < REMEMBERED {
-                self.lacking.insert((domains as u8, id), Lacking { holders, wanted, domains: at_risk });
+                let left = at_risk.unwrap_or(usize::from(u8::MAX)) as u8;
+                self.lacking.insert((left, id), Lacking { holders, wanted, domains: at_risk });
             }
         }
     }

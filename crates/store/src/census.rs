@@ -22,7 +22,7 @@ impl Store {
         counts: impl Fn(&ChunkId) -> bool,
     ) -> Holding {
         let mut count = Count::new(range, salt, after);
-        for kind in [ChunkKind::Payload, ChunkKind::Manifest] {
+        for kind in ChunkKind::ALL {
             let (first, last) = range.ends(kind);
             let mut begin = after.filter(|after| *after >= first).map_or(Bound::Included(first), Bound::Excluded);
             while leads_to(begin, last) {

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use protocol::census::IdRange;
 use protocol::id::{ChunkId, GroupId, OpId};
-use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
+use protocol::machine::{Completion, Decoded, Effect, ReadFailure, WriteFailure};
 use protocol::map::ClusterMap;
 use protocol::promise::Promise;
 use protocol::redundancy::Wanted;
@@ -80,6 +80,7 @@ pub struct Read {
 enum ReadKind {
     Chunk(ChunkId),
     Scrub { after: Option<ChunkId>, max_bytes: u64 },
+    Decode { pieces: Vec<Bytes>, into: Decoded },
     Census { map: ClusterMap, group: GroupId, range: IdRange, salt: u64, after: Option<ChunkId> },
 }
 
@@ -151,8 +152,8 @@ impl Store {
     #[must_use]
     pub fn work(&self, op: OpId, effect: Effect) -> Work {
         Work::Done(match effect {
-            Effect::Lookup { id, promise: None } => Completion::Found(self.contains(&id)),
-            Effect::Lookup { id, promise: Some(promise) } => Completion::Found(self.promise(&id, promise)),
+            Effect::Lookup { id, promise: None } => Completion::Found(self.find(&id)),
+            Effect::Lookup { id, promise: Some(promise) } => Completion::Found(self.find_promised(&id, promise)),
             Effect::Usage => {
                 let space = self.space();
                 let live = space.written.saturating_sub(space.dead);
@@ -175,6 +176,7 @@ impl Store {
             Effect::Discard { ids, mark, since, kept_for } => {
                 return Work::Write(Write { op, change: Change::Discard { ids, mark, since, kept_for } });
             }
+            Effect::Decode { pieces, into } => return Work::Read(Read { op, kind: ReadKind::Decode { pieces, into } }),
             Effect::Read { id } => return Work::Read(Read { op, kind: ReadKind::Chunk(id) }),
             Effect::Census { map, group, range, salt, after } => {
                 return Work::Read(Read { op, kind: ReadKind::Census { map, group, range, salt, after } });
@@ -234,6 +236,7 @@ impl Store {
                 let bytes = result.as_ref().map_or(0, |payload| payload.len() as u64);
                 (bytes, Completion::Read(result.map_err(|error| (&error).into())))
             }
+            ReadKind::Decode { pieces, into } => (0, Completion::Decoded(into.make(&pieces))),
             ReadKind::Census { map, group, range, salt, after } => {
                 let holding = self.census(range, salt, after, |id| map.group_of(id) == group);
                 (0, Completion::Counted(holding))

@@ -1,9 +1,10 @@
 //! A chunk that is kept as fragments of a code in place of copies: its id, its pieces, and how they are checked.
 //!
 //! A *piece* is a fragment with a header before it. The header says what the code is, how long the chunk is, and the BLAKE3 hash of each
-//! fragment; it is the same in all pieces. The id of the chunk begins with the hash of the header, so whoever has one good piece knows all the
-//! others by their hashes, and each is checked by itself: a target checks what it is to store, whoever computed it, and a scrub and a repair
-//! check the same. Pieces have the id of the chunk but for the last byte, their number: they are of one group, and listed under one prefix.
+//! fragment; it is the same in all pieces but for a byte that says which of them this is. The id of the chunk begins with the hash of the header
+//! without that byte, so whoever has one good piece knows all the others by their hashes, and each is checked by itself: a target checks what it
+//! is to store, whoever computed it, and a scrub and a repair check the same. Pieces have the id of the chunk but for the last byte, their
+//! number: they are of one group, and listed under one prefix. As a piece says which it is, whoever chooses the targets need not tell them.
 //!
 //! | bytes of an id | what |
 //! |---|---|
@@ -14,7 +15,8 @@
 //! | bytes of a header | what |
 //! |---|---|
 //! | 1 | the code: fragments of data in the upper half, of parity in the lower |
-//! | 3 | 0 |
+//! | 1 | the number of the piece; 0 where the header is hashed |
+//! | 2 | 0 |
 //! | 4 | bytes of the chunk, little-endian |
 //! | 32 for each fragment | its BLAKE3 hash |
 
@@ -31,11 +33,14 @@ pub const COMMON: usize = 31;
 const WHOLE: u8 = u8::MAX;
 const HASH: usize = 32;
 const FIXED: usize = 8;
+/// Where in a piece its number is.
+const NUMBER: usize = 1;
 
 /// What stands before each fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     code: Code,
+    piece: Piece,
     length: u32,
     hashes: Vec<[u8; HASH]>,
 }
@@ -63,19 +68,29 @@ impl ChunkId {
         self.code().filter(|code| usize::from(number) < code.fragments()).map(|_| Piece(number))
     }
 
-    /// The id of a piece of this coded chunk.
+    /// The id of a piece of this coded chunk; of another chunk its own, as copies are alike.
     #[must_use]
     pub fn of_piece(&self, piece: Piece) -> Self {
         self.with_number(piece.0)
     }
 
+    /// The id of the piece of this coded chunk that `piece`, its bytes one part after the other, says that it is; itself where that is no
+    /// coded chunk.
+    pub(crate) fn of_its_piece(&self, piece: &[Bytes]) -> Self {
+        let number = piece.iter().flatten().nth(NUMBER);
+        number.map_or(*self, |number| self.with_number(*number))
+    }
+
     /// The coded chunk of which this is a piece; itself, if it is none.
     #[must_use]
     pub fn whole(&self) -> Self {
-        if self.kind() == ChunkKind::Coded { self.with_number(WHOLE) } else { *self }
+        self.with_number(WHOLE)
     }
 
     fn with_number(&self, number: u8) -> Self {
+        if self.kind() != ChunkKind::Coded {
+            return *self;
+        }
         let mut bytes = *self.bytes();
         bytes[COMMON] = number;
         Self::from_parts(self.kind(), bytes)
@@ -101,9 +116,15 @@ impl Header {
         FIXED + HASH * code.fragments()
     }
 
+    /// Bytes of a piece of a chunk of `length` bytes.
+    #[must_use]
+    pub const fn piece_len(code: Code, length: usize) -> usize {
+        Self::len(code) + code.fragment_len(length)
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::len(self.code));
-        bytes.extend([self.code.byte(), 0, 0, 0]);
+        bytes.extend([self.code.byte(), self.piece.0, 0, 0]);
         bytes.extend(self.length.to_le_bytes());
         self.hashes.iter().for_each(|hash| bytes.extend(hash));
         bytes
@@ -113,18 +134,26 @@ impl Header {
     #[must_use]
     pub fn decode(piece: &[u8]) -> Option<Self> {
         let (fixed, rest) = piece.split_at_checked(FIXED)?;
-        let code = Code::from_byte(fixed[0]).filter(|_| fixed[1..4] == [0; 3])?;
+        let code = Code::from_byte(fixed[0]).filter(|_| fixed[2..4] == [0; 2])?;
+        let piece = Some(Piece(fixed[NUMBER])).filter(|piece| usize::from(piece.0) < code.fragments())?;
         let length = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
         let hashes = rest.get(..HASH * code.fragments())?.as_chunks().0.to_vec();
-        Some(Self { code, length, hashes })
+        Some(Self { code, piece, length, hashes })
     }
 }
 
-fn id_of(header: &[u8], code: Code) -> ChunkId {
+/// The id of the chunk of which a piece has this header.
+fn id_of(header: &Header) -> ChunkId {
     let mut bytes = [0; 32];
-    bytes[..HASHED].copy_from_slice(&blake3::hash(header).as_bytes()[..HASHED]);
-    (bytes[HASHED], bytes[COMMON]) = (code.byte(), WHOLE);
+    let hashed = Header { piece: Piece(0), ..header.clone() }.encode();
+    bytes[..HASHED].copy_from_slice(&blake3::hash(&hashed).as_bytes()[..HASHED]);
+    (bytes[HASHED], bytes[COMMON]) = (header.code.byte(), WHOLE);
     ChunkId::from_parts(ChunkKind::Coded, bytes)
+}
+
+/// A header for the piece with this number, in place of one of the same chunk.
+fn renumber(piece: &mut [u8], number: usize) {
+    piece[NUMBER] = number as u8;
 }
 
 /// Cuts a chunk into pieces, and computes those of parity. CPU-heavy, as all in this module: drivers and clients do it, machines never do.
@@ -143,14 +172,18 @@ pub fn cut(code: Code, chunk: &[u8]) -> Option<Coded> {
     let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(|piece| &mut piece[before..]).collect();
     code.encoding().make(&inputs, &mut outputs);
     let hashes = pieces.iter().map(|piece| *blake3::hash(&piece[before..]).as_bytes()).collect();
-    let header = Header { code, length, hashes }.encode();
-    pieces.iter_mut().for_each(|piece| piece[..before].copy_from_slice(&header));
-    Some(Coded { id: id_of(&header, code), pieces: pieces.into_iter().map(BytesMut::freeze).collect() })
+    let header = Header { code, piece: Piece(0), length, hashes };
+    let encoded = header.encode();
+    for (number, piece) in pieces.iter_mut().enumerate() {
+        piece[..before].copy_from_slice(&encoded);
+        renumber(piece, number);
+    }
+    Some(Coded { id: id_of(&header), pieces: pieces.into_iter().map(BytesMut::freeze).collect() })
 }
 
 /// Whether `parts`, one after the other, are the piece with this id. A coded chunk is no sequence of bytes itself.
 pub(crate) fn matches<'a>(id: &ChunkId, parts: impl IntoIterator<Item = &'a [u8]>) -> bool {
-    let (Some(code), Some(Piece(number))) = (id.code(), id.piece()) else { return false };
+    let (Some(code), Some(piece)) = (id.code(), id.piece()) else { return false };
     let (mut header, mut fragment, mut length) = (Vec::with_capacity(Header::len(code)), blake3::Hasher::new(), 0);
     for part in parts {
         let (of_header, rest) = part.split_at(part.len().min(Header::len(code) - header.len()));
@@ -158,49 +191,74 @@ pub(crate) fn matches<'a>(id: &ChunkId, parts: impl IntoIterator<Item = &'a [u8]
         fragment.update(rest);
         length += rest.len();
     }
-    let Some(read) = Header::decode(&header).filter(|read| read.code == code) else { return false };
-    let is_of_chunk = id_of(&header, code) == id.whole() && length == code.fragment_len(read.length());
-    is_of_chunk && read.hashes.get(usize::from(number)) == Some(fragment.finalize().as_bytes())
+    let Some(read) = Header::decode(&header).filter(|read| read.code == code && read.piece == piece) else {
+        return false;
+    };
+    let is_of_chunk = id_of(&read) == id.whole() && length == code.fragment_len(read.length());
+    is_of_chunk && read.hashes.get(usize::from(piece.0)) == Some(fragment.finalize().as_bytes())
 }
 
 /// The pieces of a chunk with these numbers, made from as many others as it has fragments of data, all of which were checked. `None`
 /// when they are not so many different ones of one chunk.
 #[must_use]
-pub fn make(from: &[(Piece, Bytes)], wanted: &[Piece]) -> Option<Vec<Bytes>> {
-    let header = Header::decode(&from.first()?.1)?;
-    let (code, before) = (header.code, Header::len(header.code));
-    let each = code.fragment_len(header.length());
-    let is_whole = |(_, piece): &(Piece, Bytes)| piece.len() == before + each && piece[..before] == from[0].1[..before];
-    let numbers = |pieces: &[Piece]| pieces.iter().map(|piece| usize::from(piece.0)).collect::<Vec<_>>();
-    let have: Vec<Piece> = from.iter().map(|(piece, _)| *piece).collect();
-    let decoding = code.decoding(&numbers(&have), &numbers(wanted)).filter(|_| from.iter().all(is_whole))?;
+pub fn make(from: &[Bytes], wanted: &[Piece]) -> Option<Vec<Bytes>> {
+    let (code, length, numbers) = same_chunk(from)?;
+    let (before, each) = (Header::len(code), code.fragment_len(length));
+    let wanted: Vec<usize> = wanted.iter().map(|piece| usize::from(piece.0)).collect();
+    let decoding = code.decoding(&numbers, &wanted)?;
     if wanted.is_empty() {
         return Some(Vec::new());
     }
-    let inputs: Vec<&[u8]> = from.iter().map(|(_, piece)| &piece[before..]).collect();
+    let inputs: Vec<&[u8]> = from.iter().map(|piece| &piece[before..]).collect();
     let mut made = vec![BytesMut::zeroed(before + each); wanted.len()];
     let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(|piece| &mut piece[before..]).collect();
     decoding.make(&inputs, &mut outputs);
-    made.iter_mut().for_each(|piece| piece[..before].copy_from_slice(&from[0].1[..before]));
+    for (piece, number) in made.iter_mut().zip(wanted) {
+        piece[..before].copy_from_slice(&from[0][..before]);
+        renumber(piece, number);
+    }
     Some(made.into_iter().map(BytesMut::freeze).collect())
+}
+
+/// All pieces of a chunk, by their numbers. `None` as for [`make`].
+#[must_use]
+pub fn make_all(from: &[Bytes]) -> Option<Vec<Bytes>> {
+    let (code, _, numbers) = same_chunk(from)?;
+    let lost: Vec<Piece> = (0..code.fragments()).filter(|n| !numbers.contains(n)).map(|n| Piece(n as u8)).collect();
+    let mut pieces: Vec<(usize, Bytes)> = numbers.into_iter().zip(from.iter().cloned()).collect();
+    pieces.extend(lost.iter().map(|piece| usize::from(piece.0)).zip(make(from, &lost)?));
+    pieces.sort_by_key(|(number, _)| *number);
+    Some(pieces.into_iter().map(|(_, piece)| piece).collect())
 }
 
 /// The bytes of a chunk, from as many pieces as it has fragments of data, all of which were checked: in order, without a copy where they are
 /// those of data. `None` as for [`make`].
 #[must_use]
-pub fn join(from: &[(Piece, Bytes)]) -> Option<Vec<Bytes>> {
-    let header = Header::decode(&from.first()?.1)?;
-    let (code, before) = (header.code, Header::len(header.code));
-    let of = |number: usize| from.iter().find(|(piece, _)| usize::from(piece.0) == number);
+pub fn join(from: &[Bytes]) -> Option<Vec<Bytes>> {
+    let (code, length, numbers) = same_chunk(from)?;
+    let of = |number: usize| numbers.iter().position(|other| *other == number).map(|at| from[at].clone());
     let lost: Vec<Piece> = (0..code.data()).filter(|n| of(*n).is_none()).map(|n| Piece(n as u8)).collect();
     let mut made = make(from, &lost)?.into_iter();
     let mut fragments = Vec::with_capacity(code.data());
     for number in 0..code.data() {
-        let piece = of(number).map(|(_, piece)| piece.clone()).or_else(|| made.next())?;
-        let length = code.range(number, header.length()).len();
-        fragments.push(piece.slice(before..before + length));
+        let piece = of(number).or_else(|| made.next())?;
+        let before = Header::len(code);
+        fragments.push(piece.slice(before..before + code.range(number, length).len()));
     }
     Some(fragments)
+}
+
+/// The code and the length of the chunk of which these are pieces, and their numbers.
+fn same_chunk(pieces: &[Bytes]) -> Option<(Code, usize, Vec<usize>)> {
+    let first = Header::decode(pieces.first()?)?;
+    let (code, length) = (first.code, first.length());
+    let number = |piece: &Bytes| {
+        let read = Header::decode(piece)?;
+        let number = usize::from(read.piece.0);
+        let is_same = piece.len() == Header::piece_len(code, length) && Header { piece: first.piece, ..read } == first;
+        is_same.then_some(number)
+    };
+    Some((code, length, pieces.iter().map(number).collect::<Option<_>>()?))
 }
 
 #[cfg(test)]
@@ -223,7 +281,7 @@ mod tests {
             let bytes = chunk(10_000, 7);
             let Coded { id, pieces } = cut(code, &bytes).expect("it is short");
             assert_eq!((id.code(), id.piece(), id.whole(), pieces.len()), (Some(code), None, id, code.fragments()));
-            assert_eq!(ChunkId::decode(&id.encode()), None, "none is put yet");
+            assert_eq!(ChunkId::decode(&id.encode()), Some(id));
             for (number, piece) in (0..).map(Piece).zip(&pieces) {
                 let own = id.of_piece(number);
                 assert_eq!((own.piece(), own.whole(), own.placement_key()), (Some(number), id, id.placement_key()));
@@ -269,12 +327,13 @@ mod tests {
             let mut order: Vec<Piece> = (0..code.fragments() as u8).map(Piece).collect();
             order.sort_by_key(|piece| crate::rng::mix(seed ^ u64::from(piece.0)));
             let (from, lost) = order.split_at(code.data());
-            let from: Vec<(Piece, Bytes)> = from.iter().map(|n| (*n, pieces[usize::from(n.0)].clone())).collect();
+            let from: Vec<Bytes> = from.iter().map(|n| pieces[usize::from(n.0)].clone()).collect();
             let joined = join(&from).expect("enough");
             prop_assert_eq!(joined.concat(), bytes);
             for (piece, made) in lost.iter().zip(make(&from, lost).expect("enough")) {
                 prop_assert!(id.of_piece(*piece).matches([&made[..]]));
             }
+            prop_assert_eq!(make_all(&from), Some(pieces));
             prop_assert!(join(&from[1..]).is_none(), "one is missing");
             let twice = [&from[1..], &from[1..2]].concat();
             prop_assert!(join(&twice).is_none(), "one is there twice");

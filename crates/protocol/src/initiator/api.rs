@@ -4,10 +4,11 @@ use core::fmt;
 
 use bytes::Bytes;
 
+use crate::id::coded::Coded;
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
 use crate::machine::IgnoredReason;
 use crate::map::{ClusterMap, MapDocument};
-use crate::redundancy::{Redundancy, Wanted};
+use crate::redundancy::{Piece, Redundancy, Wanted};
 use crate::time::Span;
 use crate::wire::{Answer, HealthReport, Usage};
 
@@ -16,19 +17,70 @@ use crate::wire::{Answer, HealthReport, Usage};
 pub struct ChunkPut {
     /// The chunk's id.
     pub id: ChunkId,
-    /// Its bytes: 1 to [`limits::CHUNK_BYTES`](crate::limits::CHUNK_BYTES).
-    pub payload: Bytes,
+    /// Its bytes: of each copy or piece 1 to [`limits::CHUNK_BYTES`](crate::limits::CHUNK_BYTES).
+    pub payload: Payload,
     /// How it is kept; `None` is as the map says when it is done.
     pub redundancy: Option<Redundancy>,
     /// Whether it is a manifest that says that something is removed: targets have room for it when they are full.
     pub removal: bool,
 }
 
+/// What is put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// The bytes of every copy.
+    Copies(Bytes),
+    /// All pieces of a coded chunk, by their numbers.
+    Pieces(Vec<Bytes>),
+}
+
+impl Payload {
+    /// Of each copy or piece.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Copies(bytes) => bytes.len(),
+            Self::Pieces(pieces) => pieces.first().map_or(0, Bytes::len),
+        }
+    }
+
+    /// Whether it is what an id of this kind is put with.
+    pub(super) fn is_of(&self, id: &ChunkId) -> bool {
+        match (self, id.code().filter(|_| id.piece().is_none())) {
+            (Self::Copies(_), code) => code.is_none(),
+            (Self::Pieces(pieces), Some(code)) => {
+                let size = self.size();
+                pieces.len() == code.fragments() && pieces.iter().all(|piece| piece.len() == size)
+            }
+            (Self::Pieces(_), None) => false,
+        }
+    }
+
+    /// The bytes of a piece; copies are alike.
+    pub(super) fn of(&self, piece: Piece) -> Bytes {
+        match self {
+            Self::Copies(bytes) => bytes.clone(),
+            Self::Pieces(pieces) => pieces.get(usize::from(piece.0)).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Whether one transmission may serve several targets.
+    pub(super) const fn is_common(&self) -> bool {
+        matches!(self, Self::Copies(_))
+    }
+}
+
 impl ChunkPut {
     /// A chunk that is kept as the map says.
     #[must_use]
     pub const fn new(id: ChunkId, payload: Bytes) -> Self {
-        Self { id, payload, redundancy: None, removal: false }
+        Self { id, payload: Payload::Copies(payload), redundancy: None, removal: false }
+    }
+
+    /// A coded chunk.
+    #[must_use]
+    pub fn coded(Coded { id, pieces }: Coded) -> Self {
+        Self { id, payload: Payload::Pieces(pieces), redundancy: None, removal: false }
     }
 }
 
@@ -50,7 +102,9 @@ pub enum Request {
         /// The chunk.
         id: ChunkId,
         /// Its bytes.
-        payload: Bytes,
+        payload: Payload,
+        /// Which piece of a coded chunk this node has; copies are alike.
+        piece: Piece,
         /// What its copies are to be kept for.
         wanted: Wanted,
         /// It is done with so many copies, also when more are wanted.
@@ -67,6 +121,15 @@ pub enum Request {
         id: ChunkId,
         /// Targets that were listed as its holders, in its group or not. They are asked first. Empty when none are known.
         holders: Vec<NodeId>,
+    },
+    /// Fetch what all pieces of a coded chunk can be made of, and make them.
+    Pieces {
+        /// The caller's name for this request.
+        handle: u64,
+        /// The chunk's id.
+        id: ChunkId,
+        /// Pieces that are here: verified.
+        here: Vec<Bytes>,
     },
     /// Ask targets something that carries no payload.
     Query {
@@ -157,6 +220,13 @@ pub enum Event {
         handle: u64,
         /// The verified bytes in order, or why there are none.
         result: Result<Fetched, GetError>,
+    },
+    /// Pieces of a coded chunk were fetched.
+    Pieces {
+        /// Of which request.
+        handle: u64,
+        /// All pieces, by their numbers, or why they cannot be made.
+        result: Result<Vec<Bytes>, GetError>,
     },
     /// A query is over.
     Query {

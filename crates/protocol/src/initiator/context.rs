@@ -13,11 +13,11 @@ use crate::calendar::{Calendar, least};
 use crate::config::Config;
 use crate::estimate::LatencyEstimate;
 use crate::goal::Goal;
-use crate::id::{GroupId, NodeId, OpId, TxnId};
+use crate::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{Body, Destination, Effect, IgnoredReason, Output, Transmit};
 use crate::map::ClusterMap;
-use crate::redundancy::{Piece, Redundancy, Wanted};
+use crate::redundancy::{Piece, Pieces, Redundancy, Wanted};
 use crate::rng::{Rng, Unguessable};
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
@@ -64,6 +64,8 @@ pub(super) struct Context {
     /// Who was silent when it was asked last, and how such are asked again.
     pub(super) missed: BTreeMap<NodeId, Missed>,
     pub(super) asking: Asking,
+    /// What came of the pieces of coded chunks that are gathered.
+    pub(super) fetched: VecDeque<(TxnId, Piece, Result<Fetched, GetError>)>,
 }
 
 impl Context {
@@ -230,9 +232,9 @@ impl Context {
     }
 
     /// What is to be reached, as the map is now.
-    pub(super) fn redundancy(&self, wanted: Wanted) -> Redundancy {
+    pub(super) fn redundancy(&self, id: &ChunkId, wanted: Wanted) -> Redundancy {
         let wanted = if self.bug == Some(Bug::IgnoreRedundancy) { Wanted::BY_MAP } else { wanted };
-        wanted.redundancy(self.map.redundancy())
+        id.redundancy(wanted, self.map.redundancy())
     }
 
     /// In how many distinct failure domains these targets are.
@@ -243,16 +245,17 @@ impl Context {
         }
     }
 
-    /// A target has a copy durably: as which piece it counts.
-    pub(super) fn hold(&self, goal: &mut Goal, target: NodeId) -> Option<Piece> {
-        goal.hold(goal.redundancy().of_copy(), self.domain(target)?)
+    /// A target has these pieces durably: as which it counts.
+    pub(super) fn hold(&self, goal: &mut Goal, target: NodeId, pieces: Pieces) -> Option<Piece> {
+        goal.hold(pieces, self.domain(target)?)
     }
 
-    /// Whether a goal would be met if these had copies as well.
+    /// Whether a goal would be met if these had pieces that are missing as well.
     pub(super) fn would_meet(&self, mut goal: Goal, targets: impl IntoIterator<Item = NodeId>) -> bool {
         goal.is_met()
             || targets.into_iter().any(|target| {
-                self.hold(&mut goal, target);
+                let any = goal.redundancy().all();
+                self.hold(&mut goal, target, any);
                 goal.is_met()
             })
     }

@@ -52,6 +52,8 @@ pub(super) struct Job {
     pub(super) holders: Vec<NodeId>,
     pub(super) asked: Instant,
     pub(super) give_up_at: Instant,
+    /// Who gathers pieces, of which this is one.
+    pub(super) gather: Option<TxnId>,
 }
 
 /// What is known after all rounds so far.
@@ -201,6 +203,7 @@ impl Get {
     /// before, from where data may not have moved yet.
     fn candidates(&self, context: &Context) -> (GroupId, Vec<NodeId>) {
         let (group, mut all) = members(&context.map, &self.job.id);
+        all.retain(|member| *member != context.id);
         all.extend(self.listed(context, &all));
         if self.progress.asks_previous {
             all.extend(self.previous_members(context, &all));
@@ -300,7 +303,14 @@ impl Get {
     }
 
     fn fail(&mut self, context: &mut Context, error: GetError) -> Step {
-        context.event(Event::Get { handle: self.job.handle, result: Err(error) });
+        self.end(context, Err(error))
+    }
+
+    fn end(&mut self, context: &mut Context, result: Result<Fetched, GetError>) -> Step {
+        match (self.job.gather, self.job.id.piece()) {
+            (Some(gather), Some(piece)) => context.fetched.push_back((gather, piece, result)),
+            _ => context.event(Event::Get { handle: self.job.handle, result }),
+        }
         Step::Over
     }
 
@@ -349,7 +359,7 @@ impl Get {
             }
             // The newer map is on its way here.
             Answer::Stale => self.round.note_busy(Span::ZERO),
-            Answer::NoSpace | Answer::HaveIt | Answer::Part(_) => {}
+            Answer::NoSpace | Answer::HaveIt | Answer::HavePiece(_) | Answer::Part(_) => {}
         }
         self.choose(context, false)
     }
@@ -413,6 +423,10 @@ impl Get {
         let silence =
             self.round.answered.is_empty() && self.progress.absent.is_empty() && self.progress.corrupt.is_empty();
         let busy = self.round.busy.is_some();
+        if self.job.gather.is_some() && !busy {
+            // Another piece is as good.
+            return self.unavailable(context);
+        }
         self.progress.fruitless = self.progress.fruitless.saturating_add(u8::from(!busy && !silence));
         if self.progress.fruitless >= FRUITLESS {
             return self.unavailable(context);
@@ -530,8 +544,7 @@ impl Get {
             }
             let fetched =
                 Fetched { pieces, from, took: context.now.since(self.job.asked), rounds: self.progress.rounds };
-            context.event(Event::Get { handle: self.job.handle, result: Ok(fetched) });
-            return Step::Over;
+            return self.end(context, Ok(fetched));
         }
         context.send(Destination::Node(from), &Message::Suspect { id: self.job.id });
         context.event(Event::CorruptCopy { id: self.job.id, target: from });

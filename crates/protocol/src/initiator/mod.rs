@@ -5,6 +5,7 @@
 
 mod api;
 mod context;
+mod gather;
 mod get;
 mod memory;
 mod multicast;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 
 pub use api::*;
 use context::Context;
+use gather::Gather;
 use get::Get;
 use memory::Memory;
 use multicast::Multicast;
@@ -33,10 +35,10 @@ use crate::estimate::LatencyEstimate;
 use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
-use crate::machine::{Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output};
+use crate::machine::{Completion, Deadline, Decoded, Destination, Effect, IgnoredReason, Input, Machine, Output};
 use crate::map::ClusterMap;
 use crate::map_fetch::MapFetch;
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 use crate::rng::{Rng, Unguessable};
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
@@ -75,6 +77,8 @@ enum Step {
 pub struct Initiator {
     context: Context,
     active: FlatMap<TxnId, Active, 4>,
+    /// Gets of coded chunks; those of their pieces are active.
+    gathers: BTreeMap<TxnId, Gather>,
     /// Transactions of `active` that count against the depth.
     transfers: usize,
     waiting: VecDeque<(Instant, Request)>,
@@ -116,8 +120,10 @@ impl Initiator {
             hedged: 0,
             missed: BTreeMap::new(),
             asking: silence::Asking::default(),
+            fetched: VecDeque::new(),
         };
-        Self { context, active: FlatMap::new(), transfers: 0, waiting: VecDeque::new(), map_fetch: MapFetch::default() }
+        let (active, gathers, waiting) = (FlatMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { context, active, gathers, transfers: 0, waiting, map_fetch: MapFetch::default() }
     }
 
     /// The same with a defect.
@@ -135,19 +141,40 @@ impl Initiator {
         self
     }
 
-    /// Has the port outwards together with somebody else, whose windows are in `outward`: learns of those, and takes its own out of
-    /// there and of `leftover`, until [`Initiator::share_port`] says which of them are left.
-    pub(crate) fn take_port(&mut self, now: Instant, outward: &mut Calendar, leftover: &mut Calendar) {
-        let (mine, uplink) = (&self.active, &mut self.context.uplink);
-        let foreign: Vec<TxnId> = uplink.windows().map(|w| w.txn).filter(|txn| !mine.contains_key(txn)).collect();
-        foreign.iter().for_each(|txn| uplink.remove(*txn));
-        mine.keys().for_each(|txn| outward.remove(*txn));
-        *leftover = Calendar::default();
-        outward.windows().filter(|w| w.end > now).for_each(|w| uplink.insert_overlapping(*w));
+    /// Whether a transaction is under way here.
+    pub(crate) fn has(&self, txn: TxnId) -> bool {
+        self.active.contains_key(&txn)
     }
 
-    /// Puts the windows of what is under way into `outward`, and of what gives way to others into `leftover`.
-    pub(crate) fn share_port(&self, now: Instant, outward: &mut Calendar, leftover: &mut Calendar) {
+    /// Has a port together with somebody else, whose windows are in `outward` and `inward`: learns of those, and takes its own out of
+    /// there and of `leftover`, until [`Initiator::share_port`] says which of them are left.
+    pub(crate) fn take_port(
+        &mut self,
+        now: Instant,
+        outward: &mut Calendar,
+        leftover: &mut Calendar,
+        inward: &mut Calendar,
+    ) {
+        let mine = &self.active;
+        for (own, shared) in [(&mut self.context.uplink, outward), (&mut self.context.downlink, inward)] {
+            let foreign: Vec<TxnId> = own.windows().map(|w| w.txn).filter(|txn| !mine.contains_key(txn)).collect();
+            foreign.iter().for_each(|txn| own.remove(*txn));
+            mine.keys().for_each(|txn| shared.remove(*txn));
+            shared.windows().filter(|w| w.end > now).for_each(|w| own.insert_overlapping(*w));
+        }
+        *leftover = Calendar::default();
+    }
+
+    /// Puts the windows of what is under way into `outward` and `inward`, and of what gives way to others into `leftover`.
+    pub(crate) fn share_port(
+        &self,
+        now: Instant,
+        outward: &mut Calendar,
+        leftover: &mut Calendar,
+        inward: &mut Calendar,
+    ) {
+        let fetched = self.context.downlink.windows().filter(|w| w.end > now && self.has(w.txn));
+        fetched.for_each(|window| inward.insert_free(*window));
         for window in self.context.uplink.windows().filter(|w| w.end > now) {
             match self.active.get(&window.txn).map(|active| &active.txn) {
                 Some(Txn::Put(put)) if put.gives_way() => leftover.insert_free(*window),
@@ -171,17 +198,17 @@ impl Initiator {
     /// Puts, gets, lists and pings that are not answered yet.
     #[must_use]
     pub fn in_progress(&self) -> usize {
-        self.active.len() + self.waiting.len()
+        self.active.len() + self.gathers.len() + self.waiting.len()
     }
 
     fn request(&mut self, request: Request) {
         let full = self.in_progress() >= limits::WAITING;
         match request {
             Request::Map(map) => self.new_map(map),
-            Request::Put { handle, put: ChunkPut { payload, .. } }
-                if payload.is_empty() || payload.len() > limits::CHUNK_BYTES as usize =>
+            Request::Put { handle, put: ChunkPut { id, payload, .. } }
+                if !payload.is_of(&id) || !(1..=limits::CHUNK_BYTES as usize).contains(&payload.size()) =>
             {
-                self.context.event(Event::Put { handle, result: Err(PutError::Size(payload.len())) });
+                self.context.event(Event::Put { handle, result: Err(PutError::Size(payload.size())) });
             }
             Request::Put { handle, .. } if full => {
                 self.context.event(Event::Put { handle, result: Err(PutError::Busy) });
@@ -189,13 +216,17 @@ impl Initiator {
             Request::Get { handle, .. } if full => {
                 self.context.event(Event::Get { handle, result: Err(GetError::Busy) });
             }
+            Request::Pieces { handle, .. } if full => {
+                self.context.event(Event::Pieces { handle, result: Err(GetError::Busy) });
+            }
             Request::Query { handle, query } if full => {
                 self.context.event(Event::Query { handle, answer: query.refused() });
             }
             Request::Restore { handle, .. } if full => {
                 self.context.event(Event::Put { handle, result: Err(PutError::Busy) });
             }
-            request @ (Request::Put { .. } | Request::Restore { .. } | Request::Get { .. }) => {
+            request
+            @ (Request::Put { .. } | Request::Restore { .. } | Request::Get { .. } | Request::Pieces { .. }) => {
                 self.waiting.push_back((self.context.now, request));
             }
             Request::Query { handle, query } => {
@@ -210,7 +241,7 @@ impl Initiator {
     fn new_txn(&mut self) -> TxnId {
         loop {
             let txn = TxnId(self.context.txns.next_u64());
-            if !self.active.contains_key(&txn) {
+            if !self.active.contains_key(&txn) && !self.gathers.contains_key(&txn) {
                 return txn;
             }
         }
@@ -233,18 +264,37 @@ impl Initiator {
                     let wanted = Wanted::of(put.redundancy);
                     let ChunkPut { id, payload, removal, .. } = put;
                     let why = if removal { put::Why::Remove } else { put::Why::Store };
-                    let job = put::Job { handle, id, payload, wanted, why, asked, give_up_at };
+                    let piece = Piece::default();
+                    let job = put::Job { handle, id, payload, piece, wanted, why, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
-                Request::Restore { handle, id, payload, wanted, most, to } => {
+                Request::Restore { handle, id, payload, piece, wanted, most, to } => {
                     let give_up_at = asked + context.config.give_up;
                     let why = to.map_or(put::Why::Restore(most), put::Why::Move);
-                    let job = put::Job { handle, id, payload, wanted, why, asked, give_up_at };
+                    let job = put::Job { handle, id, payload, piece, wanted, why, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
                 Request::Get { handle, id, holders } => {
                     let give_up_at = asked + context.config.give_up;
-                    Txn::Get(Box::new(Get::new(context, txn, get::Job { handle, id, holders, asked, give_up_at })))
+                    if let Some(code) = id.code().filter(|_| id.piece().is_none()) {
+                        let into = Decoded::Chunk;
+                        let job = gather::Job { handle, id, holders, asked, give_up_at, into };
+                        self.begin_gather(txn, Gather::new(job, code, Vec::new()));
+                        continue;
+                    }
+                    let job = get::Job { handle, id, holders, asked, give_up_at, gather: None };
+                    Txn::Get(Box::new(Get::new(context, txn, job)))
+                }
+                Request::Pieces { handle, id, here } => {
+                    let give_up_at = asked + context.config.give_up;
+                    let Some(code) = id.code() else {
+                        context.event(Event::Pieces { handle, result: Err(GetError::NotFound) });
+                        continue;
+                    };
+                    let into = Decoded::Pieces;
+                    let job = gather::Job { handle, id: id.whole(), holders: Vec::new(), asked, give_up_at, into };
+                    self.begin_gather(txn, Gather::new(job, code, here));
+                    continue;
                 }
                 Request::Query { .. } | Request::Map(_) => continue,
             };
@@ -368,6 +418,7 @@ impl Initiator {
         self.context.check_multicast();
         self.context.ask_silent();
         self.fetch_map_on();
+        self.wake_gathers();
         // Those that want the port at the same time have it in the order in which they were asked for.
         let mut due: Vec<(Instant, TxnId)> = self
             .active
@@ -429,16 +480,17 @@ impl Machine for Initiator {
                 self.message(&bytes);
             }
             Input::Payload { header, payload, .. } => self.payload(&header, &payload),
-            Input::Done { op, completion } => {
-                if let (Some(txn), Completion::Verified(good)) = (self.context.effects.remove(&op), completion) {
-                    self.step(txn, |active, context| match active {
-                        Txn::Get(get) => get.verified(context, good),
-                        Txn::Put(_) | Txn::Query(_) => Step::Continue,
-                    });
-                }
-            }
+            Input::Done { op, completion } => match (self.context.effects.remove(&op), completion) {
+                (Some(txn), Completion::Verified(good)) => self.step(txn, |active, context| match active {
+                    Txn::Get(get) => get.verified(context, good),
+                    Txn::Put(_) | Txn::Query(_) => Step::Continue,
+                }),
+                (Some(txn), Completion::Decoded(decoded)) => self.gather_decoded(txn, decoded),
+                _ => {}
+            },
             Input::Request(request) => self.request(request),
         }
+        self.gather_fetched();
         self.begin();
     }
 
@@ -463,7 +515,9 @@ impl Machine for Initiator {
         let context = &self.context;
         let others =
             context.next_multicast_check().into_iter().chain(context.next_asking()).chain(self.next_map_request());
-        active.chain(others).min_by_key(|deadline| deadline.at)
+        let gathers = self.gathers.values().filter_map(Gather::next_deadline);
+        let gathers = gathers.map(|at| Deadline { at, why: "pieces" });
+        active.chain(others).chain(gathers).min_by_key(|deadline| deadline.at)
     }
 }
 

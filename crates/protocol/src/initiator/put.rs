@@ -9,12 +9,10 @@ mod fewer;
 mod parts;
 mod transfer;
 
-use bytes::Bytes;
-
 use self::parts::Parts;
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
-use super::{Bug, Context, Deadline, Destination, Event, Instant, NodeId, Span, Step, Stored, TxnId, members};
+use super::{Bug, Context, Deadline, Destination, Event, Instant, NodeId, Payload, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;
 use crate::choose::{Choice, Offers};
 use crate::choosy::MaxBidWait;
@@ -23,7 +21,7 @@ use crate::goal::Goal;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
 use crate::map::ClusterMap;
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 use crate::transfer::Outgoing;
 use crate::wire::{Ack, Answer, BusyWindows, ByteRange, Granted, Grants, Message, Purpose, PutRequest};
 
@@ -66,7 +64,9 @@ pub(super) struct Put {
 pub(super) struct Job {
     pub(super) handle: u64,
     pub(super) id: ChunkId,
-    pub(super) payload: Bytes,
+    pub(super) payload: Payload,
+    /// Which piece this node has, if it is a target.
+    pub(super) piece: Piece,
     pub(super) wanted: Wanted,
     pub(super) why: Why,
     pub(super) asked: Instant,
@@ -107,7 +107,7 @@ impl Job {
             Why::Restore(most) => most,
             Why::Move(_) => 1,
         };
-        Goal::new(context.redundancy(self.wanted).at_most(most))
+        Goal::new(context.redundancy(&self.id, self.wanted)).at_most(usize::from(most))
     }
 }
 
@@ -116,8 +116,8 @@ impl Job {
 struct Progress {
     /// Which pieces are durable, and where.
     goal: Goal,
-    /// Targets with a durable copy, also those that are not apart from others.
-    holders: Vec<NodeId>,
+    /// Targets with a durable copy or piece, also those that are not apart from others.
+    holders: Vec<(NodeId, Piece)>,
     /// Targets that failed this put; asked again only when there is nobody else.
     failed: Vec<NodeId>,
     /// Targets that have no room: not asked again by this put.
@@ -135,9 +135,13 @@ impl Progress {
         Self { goal, holders, failed, full, rounds: 0, counted: 0, sent: false }
     }
 
+    fn holds(&self, target: NodeId) -> bool {
+        self.holders.iter().any(|(holder, _)| *holder == target)
+    }
+
     /// Whether a target need not be asked again by this put.
     fn rules_out(&self, target: NodeId) -> bool {
-        [&self.holders, &self.failed, &self.full].iter().any(|list| list.contains(&target))
+        self.holds(target) || [&self.failed, &self.full].iter().any(|list| list.contains(&target))
     }
 
     /// In how many distinct failure domains it is durable, and in how many it is to be.
@@ -165,6 +169,8 @@ enum Phase {
 /// An acknowledgement that is outstanding.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
+    /// What is sent to it.
+    piece: Piece,
     due: Instant,
     probes: u8,
     rate: u64,
@@ -175,7 +181,8 @@ impl Put {
     /// Begins to put a chunk.
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
         // A leader grants by what is free for all.
-        let left = if job.why == Why::Remove { 0 } else { LEADER_ROUNDS };
+        let is_led = job.why != Why::Remove && job.payload.is_common();
+        let left = if is_led { LEADER_ROUNDS } else { 0 };
         let goal = job.goal(context);
         let mut put = Self {
             txn,
@@ -195,7 +202,7 @@ impl Put {
         };
         // Of a target that puts what it has, the copy counts where the chunk is looked for.
         put.rank(context);
-        put.hold(context, context.id);
+        put.hold(context, context.id, put.job.piece);
         if !put.progress.goal.is_met() {
             put.ask(context);
         }
@@ -203,7 +210,7 @@ impl Put {
     }
 
     fn size(&self) -> u32 {
-        self.job.payload.len() as u32
+        self.job.payload.size() as u32
     }
 
     /// How many pieces are missing.
@@ -211,12 +218,13 @@ impl Put {
         self.progress.goal.missing().len()
     }
 
-    /// A target has a durable copy. It counts where the chunk is looked for: in its group.
-    fn hold(&mut self, context: &Context, holder: NodeId) {
+    /// A target has a durable copy, or this piece. It counts where the chunk is looked for: in its group.
+    fn hold(&mut self, context: &Context, holder: NodeId, piece: Piece) {
         let counts = context.bug == Some(Bug::KeepHolders) || self.ranked.contains(&holder);
-        if counts && !self.progress.holders.contains(&holder) {
-            self.progress.holders.push(holder);
-            context.hold(&mut self.progress.goal, holder);
+        if counts && !self.progress.holders.contains(&(holder, piece)) {
+            self.progress.holders.push((holder, piece));
+            let pieces = self.progress.goal.redundancy().counting(piece);
+            context.hold(&mut self.progress.goal, holder, pieces);
         }
     }
 
@@ -232,8 +240,8 @@ impl Put {
     pub(super) fn regroup(&mut self, context: &Context) {
         self.progress.goal = self.job.goal(context);
         self.rank(context);
-        for holder in core::mem::take(&mut self.progress.holders) {
-            self.hold(context, holder);
+        for (holder, piece) in core::mem::take(&mut self.progress.holders) {
+            self.hold(context, holder, piece);
         }
     }
 
@@ -295,8 +303,8 @@ impl Put {
 
     fn request(&self, context: &Context) -> PutRequest {
         let pieces = self.progress.goal.redundancy().pieces();
-        let once =
-            context.config.transport.is_common() && context.multicast() && pieces <= context.map.most_addressed();
+        let may = context.config.transport.is_common() && self.job.payload.is_common();
+        let once = may && context.multicast() && pieces <= context.map.most_addressed();
         // For one transfer: several need not follow each other at once.
         let sent = self.sent_before(context);
         let bytes = self.size() - sent.unwrap_or(0);
@@ -332,7 +340,8 @@ impl Put {
         let mut goal = self.progress.goal;
         let mut ranked = self.ranked.clone();
         ranked.sort_by_key(|n| (context.is_suspect(*n), context.is_down(*n)));
-        ranked.retain(|n| !self.progress.rules_out(*n) && context.hold(&mut goal, *n).is_some());
+        let any = goal.redundancy().all();
+        ranked.retain(|n| !self.progress.rules_out(*n) && context.hold(&mut goal, *n, any).is_some());
         ranked
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::goal::Goal;
 use crate::id::ChunkId;
 use crate::machine::IgnoredReason;
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 use crate::wire::{self, HealthReport, Message, Usage};
 
 /// Times that a silent target is asked before the answer is given without it.
@@ -48,7 +48,7 @@ struct Owed {
 enum Question {
     List { prefix: Vec<u8>, found: BTreeMap<ChunkId, BTreeSet<NodeId>> },
     Ping { alive: BTreeMap<NodeId, Alive> },
-    Renew { id: ChunkId, wanted: Wanted, holders: Vec<NodeId> },
+    Renew { id: ChunkId, wanted: Wanted, holders: Vec<(NodeId, Piece)> },
     Mark { mark: Mark },
     Discard { mark: TxnId, since: TxnId, chunks: BTreeMap<NodeId, Vec<ChunkId>>, done: Discarded },
     Usage { used: Vec<(NodeId, Usage)> },
@@ -204,9 +204,7 @@ impl OpenQuery {
         if self.open.remove(&from).is_none() {
             return context.ignore(IgnoredReason::Late);
         }
-        if ack == Ack::Durable {
-            holders.push(from);
-        }
+        holders.extend(ack.durable().map(|piece| (from, piece)));
         if self.is_renewed(context) {
             self.open.clear();
         }
@@ -217,8 +215,12 @@ impl OpenQuery {
     fn is_renewed(&self, context: &Context) -> bool {
         let Question::Renew { id, wanted, holders } = &self.question else { return false };
         let group = members(&context.map, id).1;
-        let here = holders.iter().copied().filter(|holder| group.contains(holder));
-        context.would_meet(Goal::new(context.redundancy(*wanted)), here)
+        let mut goal = Goal::new(context.redundancy(id, *wanted));
+        for (holder, piece) in holders.iter().filter(|(holder, _)| group.contains(holder)) {
+            let pieces = goal.redundancy().counting(*piece);
+            context.hold(&mut goal, *holder, pieces);
+        }
+        goal.is_met()
     }
 
     pub(super) fn marked(&mut self, context: &mut Context, from: NodeId) -> Step {

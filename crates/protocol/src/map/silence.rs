@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::ClusterMap;
-use crate::id::NodeId;
+use crate::id::{ChunkId, NodeId};
 use crate::placement::Placement;
 use crate::redundancy::{Redundancy, Wanted};
 
@@ -34,13 +34,21 @@ impl ClusterMap {
     }
 
     /// With how few copies a put of this is acknowledged when no more failure domains are alive. What has a number of copies of its
-    /// own may lack as many as the map lets lack, but two of several copies are always made.
+    /// own, or is coded, may lack as many as the map lets lack, but two of several copies are always made, and a piece more than it can be
+    /// read from.
     #[must_use]
-    pub fn least(&self, wanted: Wanted) -> usize {
+    pub fn least(&self, id: &ChunkId, wanted: Wanted) -> usize {
         let few = self.min_copies.min(self.copies);
-        match wanted.own() {
+        let own = match id.redundancy(wanted, self.redundancy()) {
+            Redundancy::Copies(_) => wanted.own(),
+            code @ Redundancy::Code(_) => Some(code),
+        };
+        match own {
             None => usize::from(few),
-            Some(own) => own.pieces().saturating_sub(usize::from(self.copies - few)).max(own.pieces().min(LEAST)),
+            Some(own) => {
+                let least = own.pieces().min(own.enough() - 1 + LEAST);
+                own.pieces().saturating_sub(usize::from(self.copies - few)).max(least)
+            }
         }
     }
 
@@ -50,7 +58,7 @@ impl ClusterMap {
     pub fn fewest(&self, own: Option<Redundancy>) -> Redundancy {
         let fewest = match own {
             None => self.min_copies.min(self.fewest_before) as usize,
-            Some(own) => own.pieces().min(LEAST),
+            Some(own) => own.as_copies(own.pieces()).min(LEAST),
         };
         Redundancy::Copies(fewest as u8)
     }

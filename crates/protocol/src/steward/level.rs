@@ -8,11 +8,10 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::copies::Copies;
+use super::copies::{Copies, Copy};
 use super::{ASKED, Bug, Context, REMEMBERED};
 use crate::census::IdRange;
 use crate::id::{ChunkId, NodeId, TxnId};
-use crate::redundancy::Wanted;
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, Fill, Message};
 use plan::Plan;
@@ -28,9 +27,8 @@ const RESTS: u32 = 8;
 /// A chunk of which a copy is to move.
 #[derive(Clone, Copy, Debug)]
 struct Moving {
-    from: NodeId,
+    copy: Copy,
     to: NodeId,
-    wanted: Wanted,
 }
 
 #[derive(Debug)]
@@ -136,8 +134,8 @@ impl Levelling {
             return;
         }
         let Some(plan) = self.plan.as_mut().and_then(Option::as_mut) else { return };
-        if let Some((from, to, wanted)) = plan.choose(copies, context.bug) {
-            self.planned.insert(copies.id, Moving { from, to, wanted });
+        if let Some((copy, to)) = plan.choose(copies, context.bug) {
+            self.planned.insert(copies.id, Moving { copy, to });
             self.chosen = true;
         }
     }
@@ -195,7 +193,9 @@ impl Levelling {
 
     /// What a holder says of a chunk that it was to put. Whether this is an answer to that.
     pub(super) fn acked(&mut self, context: &Context<'_>, from: NodeId, txn: TxnId, ack: Ack) -> bool {
-        let Some(order) = self.orders.get_mut(&txn).filter(|order| order.moving.from == from) else { return false };
+        let Some(order) = self.orders.get_mut(&txn).filter(|order| order.moving.copy.holder == from) else {
+            return false;
+        };
         if ack == Ack::Pending {
             order.asked = 0;
             order.again = context.now + context.config.late.times(8);
@@ -204,7 +204,7 @@ impl Levelling {
         let (id, moving) = (order.id, order.moving);
         self.orders.remove(&txn);
         match ack {
-            Ack::Durable => drop(self.moved.insert(id, (moving.from, context.now))),
+            Ack::Durable => drop(self.moved.insert(id, (moving.copy.holder, context.now))),
             Ack::NoSpace => drop(self.full.insert(moving.to, context.now + again(context.config.census_interval))),
             _ => {}
         }
@@ -230,7 +230,7 @@ impl Order {
     fn ask(&mut self, context: &mut Context<'_>, txn: TxnId) {
         self.asked += 1;
         self.again = context.now + context.config.bid_timeout;
-        let Moving { from, to, wanted } = self.moving;
-        context.out.push((from, Message::Move { txn, id: self.id, wanted, to }));
+        let Moving { copy: Copy { holder, piece, kept_for: wanted }, to } = self.moving;
+        context.out.push((holder, Message::Move { txn, id: self.id.of_piece(piece), wanted, to }));
     }
 }

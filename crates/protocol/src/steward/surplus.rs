@@ -11,21 +11,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::copies::Copies;
+use super::copies::{Copies, Copy};
 use super::{ASKED, AT_ONCE, Bug, Context, REMEMBERED};
 use crate::id::{ChunkId, NodeId, TxnId};
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 use crate::time::{Instant, Span};
 use crate::wire::{Ack, Message};
 
 /// A chunk with more copies than are wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Surplus {
-    /// What stays, and what it is kept for.
-    stay: BTreeMap<NodeId, Wanted>,
-    /// All of that together.
+    /// Whose stay.
+    stay: BTreeMap<NodeId, Copy>,
+    /// What these are kept for, all together.
     wanted: Wanted,
-    go: Vec<NodeId>,
+    /// Whose go: of each holder one at once.
+    go: BTreeMap<NodeId, Piece>,
 }
 
 impl Surplus {
@@ -34,10 +35,12 @@ impl Surplus {
         if copies.are_few() {
             return None;
         }
-        let stay: BTreeMap<NodeId, Wanted> = copies.to_stay(bug, goes).into_iter().collect();
-        let go: Vec<NodeId> =
-            copies.all.iter().map(|(holder, _)| *holder).filter(|holder| !stay.contains_key(holder)).collect();
-        let wanted = stay.values().copied().reduce(Wanted::and)?;
+        let stay: BTreeMap<NodeId, Copy> =
+            copies.to_stay(bug, goes).into_iter().map(|copy| (copy.holder, copy)).collect();
+        let goes = |copy: &&Copy| stay.get(&copy.holder) != Some(copy);
+        let go: BTreeMap<NodeId, Piece> =
+            copies.all.iter().filter(goes).map(|copy| (copy.holder, copy.piece)).collect();
+        let wanted = stay.values().map(|copy| copy.kept_for).reduce(Wanted::and)?;
         (!go.is_empty()).then_some(Self { stay, wanted, go })
     }
 }
@@ -124,7 +127,7 @@ impl AllSurplus {
         while self.open.len() < AT_ONCE {
             let Some((id, surplus)) = self.due.pop_first() else { return };
             self.since.remove(&id);
-            let (step, noted, owed) = (Step::Note, BTreeMap::new(), surplus.go.iter().copied().collect());
+            let (step, noted, owed) = (Step::Note, BTreeMap::new(), surplus.go.keys().copied().collect());
             let mut open = Open { id, surplus, step, noted, owed, asked: 0, again: context.now };
             let txn = new_txn();
             open.ask(context, txn);
@@ -156,7 +159,7 @@ impl AllSurplus {
         match (&open.step, ack) {
             // It is asked again.
             (_, Ack::Pending) => {}
-            (Step::Promise, Ack::Durable) | (Step::LetGo, _) => {
+            (Step::Promise, Ack::Durable | Ack::Piece(_)) | (Step::LetGo, _) => {
                 open.owed.remove(&from);
                 self.go_on(context, txn, next);
             }
@@ -171,10 +174,10 @@ impl AllSurplus {
         if open.owed.is_empty() {
             (open.step, open.owed) = match open.step {
                 Step::Note if context.bug == Some(Bug::TrustCount) => {
-                    (Step::LetGo, open.surplus.go.iter().copied().collect())
+                    (Step::LetGo, open.surplus.go.keys().copied().collect())
                 }
                 Step::Note => (Step::Promise, open.surplus.stay.keys().copied().collect()),
-                Step::Promise => (Step::LetGo, open.surplus.go.iter().copied().collect()),
+                Step::Promise => (Step::LetGo, open.surplus.go.keys().copied().collect()),
                 Step::LetGo => return,
             };
             open.asked = 0;
@@ -194,15 +197,17 @@ impl Open {
         if self.asked > ASKED {
             return;
         }
-        let (id, wanted) = (self.id, self.surplus.wanted);
+        let Surplus { stay, wanted, go } = &self.surplus;
         for to in &self.owed {
-            let message = match self.step {
-                Step::Note => Message::Surplus { txn, id, wanted, note: None },
-                Step::Promise => {
-                    let wanted = self.surplus.stay.get(to).copied().unwrap_or(Wanted::BY_MAP);
-                    Message::Probe { txn, id, wanted }
+            let goes = go.get(to).copied().unwrap_or_default();
+            let (id, wanted) = (self.id.of_piece(goes), *wanted);
+            let message = match (&self.step, stay.get(to)) {
+                (Step::Note, _) => Message::Surplus { txn, id, wanted, note: None },
+                (Step::Promise, Some(copy)) => {
+                    Message::Probe { txn, id: self.id.of_piece(copy.piece), wanted: copy.kept_for }
                 }
-                Step::LetGo => Message::Surplus { txn, id, wanted, note: self.noted.get(to).copied() },
+                (Step::Promise, None) => continue,
+                (Step::LetGo, _) => Message::Surplus { txn, id, wanted, note: self.noted.get(to).copied() },
             };
             context.out.push((*to, message));
         }

@@ -96,7 +96,7 @@ impl Target {
 
     /// Whether it is being decided if a chunk may go.
     pub(super) fn is_judging(&self, id: &ChunkId) -> bool {
-        let judges = |pending: &Pending| matches!(pending, Pending::Discard { judged, .. } if judged.iter().any(|(_, of)| of == id));
+        let judges = |pending: &Pending| matches!(pending, Pending::Discard { judged, .. } if judged.iter().any(|(_, of)| of.whole() == id.whole()));
         self.pending.values().any(judges)
     }
 

@@ -46,8 +46,8 @@ use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, NodeId, OpId, TxnId};
 use crate::limits;
 use crate::machine::{
-    Body, Completion, Deadline, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit,
-    WriteFailure,
+    Body, Completion, Deadline, Destination, Effect, Held, IgnoredReason, Input, Machine, Output, ReadFailure,
+    Transmit, WriteFailure,
 };
 use crate::map_fetch::MapFetch;
 use crate::rng::Unguessable;
@@ -256,6 +256,7 @@ impl Target {
             | Pending::Seek { .. }
             | Pending::Write { .. }
             | Pending::Read { .. }
+            | Pending::Fetched { .. }
             | Pending::RestoreRead { .. }
             | Pending::Census { .. }
             | Pending::Fill { .. }
@@ -292,7 +293,7 @@ impl Target {
             Message::Leading(message) => self.leading(from, message),
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
-                let pending = Pending::Get { from, txn, round, id, unreserved, earliest };
+                let pending = Pending::Get { from, txn, round, unreserved, earliest };
                 self.begin_effect(Effect::Lookup { id, promise: None }, pending);
             }
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
@@ -381,8 +382,8 @@ impl Target {
             (Pending::Put { from, request, arrived }, Completion::Found(found)) => {
                 self.put_looked_up(from, request, arrived, found);
             }
-            (Pending::Get { from, txn, round, id, unreserved, earliest }, Completion::Found(found)) => match found {
-                Some(size) => self.offer_get(from, txn, round, id, size, unreserved, earliest),
+            (Pending::Get { from, txn, round, unreserved, earliest }, Completion::Found(found)) => match found {
+                Some(Held { id, size }) => self.offer_get(from, txn, round, id, size, unreserved, earliest),
                 None => self.bid(from, txn, round, Answer::NotHere),
             },
             (Pending::Granted { from, txn, round }, Completion::Found(found)) => {
@@ -391,12 +392,12 @@ impl Target {
                 }
             }
             (Pending::Seek { from, seek }, Completion::Found(found)) => {
-                if let Some(size) = found {
-                    self.sought(from, &seek, size);
+                if let Some(held) = found {
+                    self.sought(from, &seek, held.size);
                 }
             }
             (Pending::Probe { from, txn }, Completion::Found(found)) => {
-                let ack = if found.is_some() { Ack::Durable } else { Ack::Unknown };
+                let ack = found.map_or(Ack::Unknown, |held| Ack::of_held(&held.id));
                 self.deliver(from, &Message::Ack { txn, ack });
             }
             (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
@@ -422,6 +423,9 @@ impl Target {
             (Pending::Fill { from, txn }, Completion::Used(usage)) => self.fill_known(from, txn, &usage),
             (Pending::Surplus { from, txn, id }, Completion::Discarded { dropped, bytes, result }) => {
                 self.let_go((from, txn, id), dropped > 0, bytes, result);
+            }
+            (Pending::Fetched { op }, completion @ (Completion::Verified(_) | Completion::Decoded(_))) => {
+                self.initiate(Input::Done { op, completion });
             }
             (Pending::Restore { handle }, Completion::Found(found)) => self.restore_looked_up(handle, found),
             (Pending::RestoreRead { handle, begun }, Completion::Read(result)) => {

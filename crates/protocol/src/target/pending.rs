@@ -1,7 +1,7 @@
 //! What the effects of a target were started for.
 
 use super::{ChunkId, NodeId, PutRequest, Seek, TxnId};
-use crate::id::Epoch;
+use crate::id::{Epoch, OpId};
 use crate::time::{Instant, Span};
 
 /// What an effect under way was started for.
@@ -16,7 +16,6 @@ pub(super) enum Pending {
         from: NodeId,
         txn: TxnId,
         round: u8,
-        id: ChunkId,
         unreserved: bool,
         earliest: Span,
     },
@@ -75,6 +74,10 @@ pub(super) enum Pending {
         handle: u64,
     },
     Missing,
+    /// Of the initiator that puts chunks again.
+    Fetched {
+        op: OpId,
+    },
     RestoreRead {
         handle: u64,
         begun: Instant,

@@ -10,10 +10,10 @@ mod stage;
 use bytes::Bytes;
 
 use super::{
-    Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Pending, PutRequest,
-    Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
+    Ack, Answer, Bug, ChunkId, DataHeader, Effect, Event, Held, Instant, Message, NodeId, OfferedWindow, Pending,
+    PutRequest, Repair, Span, Target, TxnId, Window, WriteFailure, is_newer, limits,
 };
-use crate::machine::IgnoredReason;
+use crate::machine::{IgnoredReason, Input};
 use crate::promise::Promise;
 use crate::redundancy::Wanted;
 use crate::transfer::{Incoming, at_once};
@@ -56,7 +56,7 @@ pub(super) struct Reservation {
 impl Reservation {
     /// Whether it is a copy of this chunk.
     pub(super) fn is_of(&self, id: &ChunkId) -> bool {
-        self.id == *id
+        self.id.whole() == id.whole()
     }
 
     /// What was offered, with its spans counted from `now`.
@@ -108,16 +108,16 @@ impl Target {
         );
     }
 
-    pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, arrived: Instant, found: Option<u32>) {
+    pub(super) fn put_looked_up(&mut self, from: NodeId, request: PutRequest, arrived: Instant, found: Option<Held>) {
         let (txn, round) = (request.txn, request.round);
         let is_rest = |r: &Reservation| r.stage == Stage::Resting && r.round == round && r.is_whole_of(&request);
         let rests = self.reservations.get(&txn).map(is_rest);
         // A new put does not count on a copy whose disk fails.
-        if found.is_some() && !self.disk_failed {
+        if let Some(held) = found.filter(|_| !self.disk_failed) {
             if rests == Some(true) {
                 self.drop_reservation(txn);
             }
-            return self.bid(from, txn, round, Answer::HaveIt);
+            return self.bid(from, txn, round, Answer::of_held(&held.id));
         }
         match rests {
             Some(false) => return self.event(Event::Ignored(IgnoredReason::Late)),
@@ -331,6 +331,11 @@ impl Target {
             Some(r) if r.stage == Stage::Tentative => self.accepted(txn),
             Some(_) => {}
             None if self.finished.get(txn).is_some() => return self.event(Event::Ignored(IgnoredReason::Late)),
+            None if self.fetches(txn) => {
+                let (header, payload, arrived) = (*header, payload.clone(), self.arrived);
+                self.initiate(Input::Payload { header, payload, arrived });
+                return;
+            }
             None => return self.event(Event::Ignored(IgnoredReason::Unsolicited)),
         }
         let patience = self.patience(0);
@@ -417,7 +422,9 @@ impl Target {
         };
         r.stage = Stage::Writing;
         let size = r.incoming.size();
-        let (id, from, pieces, claim) = (r.id, r.from, r.incoming.take(), r.claim);
+        let (from, pieces, claim) = (r.from, r.incoming.take(), r.claim);
+        // Which piece of a coded chunk it is, its bytes say.
+        let id = r.id.piece().map_or_else(|| r.id.of_its_piece(&pieces), |_| r.id);
         let (restores, removal) = (r.purpose.restores(), r.purpose.removes(&id));
         let promise = Promise { mark: self.marks.newest(), wanted: r.wanted, restores };
         let trusts = match self.setup.bug {
@@ -452,7 +459,7 @@ impl Target {
         };
         let from = r.from;
         let ack = match result {
-            Ok(()) => Ack::Durable,
+            Ok(()) => Ack::of_held(&id),
             Err(WriteFailure::NoSpace) => Ack::NoSpace,
             Err(WriteFailure::Exhausted) => Ack::DiskFailed,
             Err(WriteFailure::Disk) => {
@@ -467,7 +474,7 @@ impl Target {
             }
         };
         self.reservations.remove(&txn);
-        if ack == Ack::Durable {
+        if ack.durable().is_some() {
             self.setup.chunks += 1;
             self.event(Event::Stored { id, bytes: size, took: self.now.since(begun) });
         }
@@ -499,7 +506,7 @@ impl Target {
                 self.deliver(from, &Message::Ack { txn, ack: Ack::Pending });
             }
             _ => match self.finished.get(txn) {
-                Some(ack) if ack != Ack::Durable => self.deliver(from, &Message::Ack { txn, ack }),
+                Some(ack) if ack.durable().is_none() => self.deliver(from, &Message::Ack { txn, ack }),
                 // Only the index says what is durable: a transaction's number proves nothing, and a copy may have rotted.
                 _ => {
                     let promise = self.promise(wanted, false);

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Ack, Bug, ChunkId, Effect, Event, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target, TxnId,
-    Window,
+    Ack, Bug, ChunkId, Effect, Event, Held, IgnoredReason, Message, NodeId, Output, Pending, ReadFailure, Target,
+    TxnId, Window,
 };
 use crate::config::Config;
-use crate::initiator::{self, Initiator, PutError};
+use crate::initiator::{self, GetError, Initiator, Payload, PutError};
 use crate::limits;
 use crate::machine::{Body, Input, Machine};
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 use crate::steward;
 use crate::time::{Instant, Span};
 use crate::transport::{Selection, Transport};
@@ -28,8 +28,8 @@ pub(super) struct Restoring {
     initiator: Initiator,
     jobs: BTreeMap<u64, Job>,
     next: u64,
-    /// Those that are to be read, with their sizes, and the one that is being read.
-    to_read: VecDeque<(u64, u32)>,
+    /// Those that are to be read, and the size of the one that is being read.
+    to_read: VecDeque<(u64, Held)>,
     reading: Option<u32>,
 }
 
@@ -51,8 +51,10 @@ struct Job {
     /// Who hears how it ended, and as the answer to what.
     steward: NodeId,
     txn: TxnId,
-    /// Its bytes, once they are read.
-    payload: Bytes,
+    /// Its bytes, once they are read; of a coded chunk, once enough of it is fetched, those of all pieces.
+    payload: Option<Payload>,
+    /// Which piece is here.
+    piece: Piece,
     /// With how many copies it is done, as no more can be had.
     most: u8,
     /// The member that is to have it, when there are enough copies.
@@ -60,9 +62,15 @@ struct Job {
 }
 
 impl Job {
-    fn request(&self, handle: u64) -> initiator::Request {
-        let payload = self.payload.clone();
-        initiator::Request::Restore { handle, id: self.id, payload, wanted: self.wanted, most: self.most, to: self.to }
+    fn request(&self, handle: u64) -> Option<initiator::Request> {
+        let Self { id, piece, wanted, most, to, .. } = *self;
+        let payload = self.payload.clone()?;
+        Some(initiator::Request::Restore { handle, id, payload, piece, wanted, most, to })
+    }
+
+    /// Bytes of each copy or piece that is put.
+    fn size(&self) -> u64 {
+        self.payload.as_ref().map_or(0, Payload::size) as u64
     }
 }
 
@@ -85,7 +93,7 @@ impl Target {
     /// Whether a chunk is being put from here, as there are too few copies of it, or to move one. It stays until that is over.
     #[must_use]
     pub fn is_restoring(&self, id: &ChunkId) -> bool {
-        self.restoring.as_ref().is_some_and(|restoring| restoring.jobs.values().any(|job| job.id == *id))
+        self.restoring.as_ref().is_some_and(|restoring| restoring.jobs.values().any(|job| job.id.whole() == id.whole()))
     }
 
     /// A steward says that a chunk that is here has too few copies, or is to have one more in a certain place.
@@ -110,16 +118,16 @@ impl Target {
         let Some(restoring) = self.restoring.as_mut().filter(|_| is_new) else { return };
         let handle = restoring.next;
         restoring.next += 1;
-        let (since, payload, most) = (self.now, Bytes::new(), u8::MAX);
-        restoring.jobs.insert(handle, Job { id, wanted, since, steward: from, txn, payload, most, to });
+        let (since, payload, piece, most) = (self.now, None, Piece::default(), u8::MAX);
+        restoring.jobs.insert(handle, Job { id, wanted, since, steward: from, txn, payload, piece, most, to });
         self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Restore { handle });
     }
 
     /// Whether it is here is known.
-    pub(super) fn restore_looked_up(&mut self, handle: u64, found: Option<u32>) {
+    pub(super) fn restore_looked_up(&mut self, handle: u64, found: Option<Held>) {
         match found {
-            Some(size) => {
-                self.restoring.iter_mut().for_each(|restoring| restoring.to_read.push_back((handle, size)));
+            Some(held) => {
+                self.restoring.iter_mut().for_each(|restoring| restoring.to_read.push_back((handle, held)));
                 self.maintain_on();
             }
             None => self.restored(handle, Ack::Unknown),
@@ -135,8 +143,9 @@ impl Target {
     pub(super) fn read_next(&mut self) -> Span {
         let now = self.now;
         let Some(restoring) = self.restoring.as_mut() else { return Span::ZERO };
-        while let Some((handle, size)) = restoring.to_read.pop_front() {
-            let Some(id) = restoring.jobs.get(&handle).map(|job| job.id) else { continue };
+        while let Some((handle, Held { id, size })) = restoring.to_read.pop_front() {
+            let Some(job) = restoring.jobs.get_mut(&handle) else { continue };
+            job.piece = id.piece().unwrap_or_default();
             restoring.reading = Some(size);
             self.start(Effect::Read { id }, Pending::RestoreRead { handle, begun: now });
             return self.reads.each(now, size);
@@ -162,21 +171,38 @@ impl Target {
         self.restoring.iter_mut().for_each(|restoring| restoring.reading = None);
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
         match result {
+            Ok(piece) if job.id.code().is_some() && job.id.piece().is_none() => {
+                let request = initiator::Request::Pieces { handle, id: job.id, here: vec![piece] };
+                self.initiate(Input::Request(request));
+            }
             Ok(payload) => {
-                job.payload = payload;
+                job.payload = Some(Payload::Copies(payload));
                 let (request, order) = (job.request(handle), (job.steward, job.txn, job.id));
                 if job.to.is_some() && self.setup.bug == Some(Bug::Steward(steward::Bug::DropBeforeDurable)) {
                     self.drop_at_once(order);
                 }
-                self.initiate(Input::Request(request));
+                if let Some(request) = request {
+                    self.initiate(Input::Request(request));
+                }
             }
             Err(failure) => {
-                let id = job.id;
+                let id = job.id.of_piece(job.piece);
                 if failure == ReadFailure::Corrupt {
                     self.suspect(&id);
                 }
                 self.restored(handle, Ack::DiskFailed);
             }
+        }
+    }
+
+    /// All pieces of a coded chunk are here, or not enough of them can be had.
+    fn restore_gathered(&mut self, handle: u64, result: Result<Vec<Bytes>, GetError>) {
+        let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
+        job.payload = result.ok().map(Payload::Pieces);
+        match job.request(handle) {
+            Some(request) => drop(self.initiate(Input::Request(request))),
+            // A steward finds it again.
+            None => self.restored(handle, Ack::DiskFailed),
         }
     }
 
@@ -221,6 +247,11 @@ impl Target {
         }
     }
 
+    /// Whether the initiator of this target has this transaction under way.
+    pub(super) fn fetches(&self, txn: TxnId) -> bool {
+        self.restoring.as_ref().is_some_and(|restoring| restoring.initiator.has(txn))
+    }
+
     /// Gives the initiator of this target something to do. Whether there is one.
     pub(super) fn initiate(&mut self, input: Input<initiator::Request>) -> bool {
         self.with_initiator(|initiator, now| initiator.handle_input(now, input))
@@ -237,12 +268,12 @@ impl Target {
 
     fn with_initiator(&mut self, act: impl FnOnce(&mut Initiator, Instant)) -> bool {
         let Some(restoring) = self.restoring.as_mut() else { return false };
-        // One port: what it sends to those who read, and what it puts.
+        // One port: what it sends to those who read, and what it puts; what others put here, and what it fetches.
         let (outward, leftover) = (&mut self.outward, &mut self.outward_leftover);
-        restoring.initiator.take_port(self.now, outward, leftover);
+        restoring.initiator.take_port(self.now, outward, leftover, &mut self.inward);
         act(&mut restoring.initiator, self.now);
-        restoring.initiator.share_port(self.now, outward, leftover);
-        let (mut ended, mut sent) = (Vec::new(), 0);
+        restoring.initiator.share_port(self.now, outward, leftover, &mut self.inward);
+        let (mut ended, mut gathered, mut effects, mut sent) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for output in restoring.initiator.outputs().drain(..) {
             match output {
                 Output::Transmit(transmit) => {
@@ -252,12 +283,20 @@ impl Target {
                     self.out.push_back(Output::Transmit(transmit));
                 }
                 Output::Event(initiator::Event::Put { handle, result }) => ended.push((handle, result)),
-                // What an initiator reports besides is for its own metrics; a put asks nothing of a disk.
-                Output::Event(_) | Output::Effect { .. } | Output::Idle(_) => {}
+                Output::Event(initiator::Event::Pieces { handle, result }) => gathered.push((handle, result)),
+                Output::Effect { op, effect } => effects.push((op, effect)),
+                // What an initiator reports besides is for its own metrics.
+                Output::Event(_) | Output::Idle(_) => {}
             }
         }
         if sent > 0 {
             self.has_sent(sent);
+        }
+        for (op, effect) in effects {
+            self.start(effect, Pending::Fetched { op });
+        }
+        for (handle, result) in gathered {
+            self.restore_gathered(handle, result);
         }
         for (handle, result) in ended {
             self.restore_ended(handle, result.err());
@@ -270,7 +309,7 @@ impl Target {
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
         match failed {
             None if job.to.is_some() => {
-                let (id, bytes) = (job.id, job.payload.len() as u64);
+                let (id, bytes) = (job.id, job.size());
                 self.made.moved += 1;
                 self.made.moved_bytes += bytes;
                 self.leaving.leave(id, bytes, self.now);
@@ -279,7 +318,7 @@ impl Target {
             }
             None => {
                 let ack = if job.most == u8::MAX { Ack::Durable } else { Ack::NoSpace };
-                let (id, bytes, since) = (job.id, job.payload.len() as u64, job.since);
+                let (id, bytes, since) = (job.id, job.size(), job.since);
                 self.made.chunks += 1;
                 self.made.bytes += bytes;
                 self.event(Event::Restored { id, since });
@@ -290,7 +329,9 @@ impl Target {
             {
                 job.most = possible as u8;
                 let request = job.request(handle);
-                self.initiate(Input::Request(request));
+                if let Some(request) = request {
+                    self.initiate(Input::Request(request));
+                }
             }
             Some(_) => self.restored(handle, Ack::NoSpace),
         }

@@ -13,7 +13,7 @@ use super::{CONTROL_HEADER, Head, MAGIC, MAX_CONTROL, VERSION};
 use crate::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::map::MapDocument;
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 
 /// Encodes a message behind its header, for a [`Session`](super::Session) to finish.
 #[must_use]
@@ -109,7 +109,7 @@ impl Message {
             }
             Self::Ack { txn, ack } => {
                 out.put_u64_le(txn.0);
-                out.put_u8(*ack as u8);
+                ack.put(out);
             }
             Self::Repair(repair) => put_repair(repair, out),
             Self::Probe { txn, id, wanted } => {
@@ -167,7 +167,7 @@ impl Message {
             1 => Self::PutRequest(take_request(r)?),
             2 => Self::Bid(take_bid(r)?),
             3 => {
-                let (txn, round, count) = (TxnId(r.u64()?), r.u8()?, r.count(limits::COPIES)?);
+                let (txn, round, count) = (TxnId(r.u64()?), r.u8()?, r.count(limits::PIECES)?);
                 let granted = (0..count)
                     .map(|_| Some(Granted { target: NodeId(r.u32()?), offset: r.span()? }))
                     .collect::<Option<_>>()?;
@@ -180,7 +180,7 @@ impl Message {
                 id: r.chunk()?,
                 earliest: r.span()?,
             },
-            5 => Self::Ack { txn: TxnId(r.u64()?), ack: Ack::from_code(r.u8()?)? },
+            5 => Self::Ack { txn: TxnId(r.u64()?), ack: Ack::take(r)? },
             6 => {
                 let (txn, rate, count) = (TxnId(r.u64()?), r.u32()?, r.count(limits::RANGES)?);
                 let ranges =
@@ -364,6 +364,7 @@ fn put_bid(bid: &Bid, out: &mut impl BufMut) {
             put_offered(&offered, out);
         }
         Answer::HaveIt => out.put_u8(1),
+        Answer::HavePiece(piece) => out.put_slice(&[7, piece.0]),
         Answer::NotHere => out.put_u8(2),
         Answer::Busy(wait) => {
             out.put_u8(3);
@@ -389,20 +390,41 @@ fn take_bid(r: &mut Reader<'_>) -> Option<Bid> {
         4 => Answer::NoSpace,
         5 => Answer::Stale,
         6 => Answer::Part(take_offered(r).filter(|offered| offered.size > 0)?),
+        7 => Answer::HavePiece(take_piece(r)?),
         _ => return None,
     };
     Some(Bid { txn, round, answer })
 }
 
+#[inline]
+fn take_piece(r: &mut Reader<'_>) -> Option<Piece> {
+    r.u8().map(Piece).filter(|piece| usize::from(piece.0) < limits::PIECES)
+}
+
 impl Ack {
-    const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
+    fn put(self, out: &mut impl BufMut) {
+        let code = match self {
+            Self::Durable => 0,
+            Self::BadHash => 1,
+            Self::NoSpace => 2,
+            Self::DiskFailed => 3,
+            Self::Pending => 4,
+            Self::Unknown => 5,
+            Self::Piece(piece) => return out.put_slice(&[6, piece.0]),
+        };
+        out.put_u8(code);
+    }
+
+    #[inline]
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        Some(match r.u8()? {
             0 => Self::Durable,
             1 => Self::BadHash,
             2 => Self::NoSpace,
             3 => Self::DiskFailed,
             4 => Self::Pending,
             5 => Self::Unknown,
+            6 => Self::Piece(take_piece(r)?),
             _ => return None,
         })
     }

@@ -10,7 +10,7 @@ use crate::health::Health;
 use crate::id::{ChunkId, ChunkKind, Epoch, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::map::MapDocument;
-use crate::redundancy::Wanted;
+use crate::redundancy::{Piece, Wanted};
 use crate::time::Span;
 
 /// Everything that nodes say to each other besides payload.
@@ -458,6 +458,8 @@ pub enum Answer {
     Part(OfferedWindow),
     /// The copy is durable here already: it counts.
     HaveIt,
+    /// This piece of the coded chunk is durable here already: it counts as that.
+    HavePiece(Piece),
     /// (To a get.) Not here. (To the request for the next part of a copy.) What came of it before is not here any more.
     NotHere,
     /// Nothing free soon enough; ask again after this.
@@ -474,8 +476,23 @@ impl Answer {
     pub const fn window(&self) -> Option<&OfferedWindow> {
         match self {
             Self::Window(offered) | Self::Part(offered) => Some(offered),
-            Self::HaveIt | Self::NotHere | Self::Busy(_) | Self::NoSpace | Self::Stale => None,
+            Self::HaveIt | Self::HavePiece(_) | Self::NotHere | Self::Busy(_) | Self::NoSpace | Self::Stale => None,
         }
+    }
+
+    /// Which piece is durable, if one is; copies are alike.
+    #[must_use]
+    pub(crate) const fn held(&self) -> Piece {
+        match self {
+            Self::HavePiece(piece) => *piece,
+            _ => Piece(0),
+        }
+    }
+
+    /// That a copy or a piece with this id is durable here.
+    #[must_use]
+    pub(crate) fn of_held(id: &ChunkId) -> Self {
+        id.piece().map_or(Self::HaveIt, Self::HavePiece)
     }
 }
 
@@ -514,6 +531,8 @@ pub struct Granted {
 pub enum Ack {
     /// Verified and durable.
     Durable,
+    /// The same of a coded chunk, as this piece of it.
+    Piece(Piece),
     /// (To payload.) The bytes did not match the id: send again. (To an accepted get.) The copy here is damaged.
     BadHash,
     /// No room.
@@ -525,6 +544,24 @@ pub enum Ack {
     Pending,
     /// (To a probe.) Nothing known, not held: a restart, an expired window.
     Unknown,
+}
+
+impl Ack {
+    /// That a copy or a piece with this id is durable.
+    #[must_use]
+    pub(crate) fn of_held(id: &ChunkId) -> Self {
+        id.piece().map_or(Self::Durable, Self::Piece)
+    }
+
+    /// As which piece it is durable, if it is; copies are alike.
+    #[must_use]
+    pub(crate) const fn durable(self) -> Option<Piece> {
+        match self {
+            Self::Durable => Some(Piece(0)),
+            Self::Piece(piece) => Some(piece),
+            Self::BadHash | Self::NoSpace | Self::DiskFailed | Self::Pending | Self::Unknown => None,
+        }
+    }
 }
 
 /// A request for missing ranges.

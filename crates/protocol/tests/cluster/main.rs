@@ -1,5 +1,6 @@
 //! Whole conversations on a perfect network with a fixed delay: the machines alone, without a driver's tricks.
 
+mod coded;
 mod fewer;
 mod level;
 mod network;

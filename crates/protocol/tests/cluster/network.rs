@@ -8,7 +8,8 @@ use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
 use protocol::machine::{
-    Body, Completion, Destination, Effect, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit, WriteFailure,
+    Body, Completion, Destination, Effect, Held, IgnoredReason, Input, Machine, Output, ReadFailure, Transmit,
+    WriteFailure,
 };
 use protocol::map::{ClusterMap, MemberSet, TargetEntry};
 use protocol::promise::{Stamps, Verdict};
@@ -154,8 +155,11 @@ impl Cluster {
         let live = disk.values().map(|bytes| bytes.len() as u64).sum();
         let (delay, completion) = match effect {
             Effect::Lookup { id, promise } => {
+                let is_it = |(held, _): &(&ChunkId, &Bytes)| **held == id || held.whole() == id;
+                let held = disk.iter().find(is_it).map(|(id, bytes)| Held { id: *id, size: bytes.len() as u32 });
+                let id = held.map_or(id, |held| held.id);
                 promise.into_iter().for_each(|promise| self.stamps.entry((node, id)).or_default().keep(promise));
-                (Span::ZERO, Completion::Found(disk.get(&id).map(|b| b.len() as u32)))
+                (Span::ZERO, Completion::Found(held))
             }
             Effect::Write { id, pieces, verify, promise, .. } => {
                 let good = !verify || id.matches(pieces.iter().map(|p| &p[..]));
@@ -175,6 +179,7 @@ impl Cluster {
             Effect::Verify { id, pieces } => {
                 (Span::ZERO, Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
             }
+            Effect::Decode { pieces, into } => (Span::ZERO, Completion::Decoded(into.make(&pieces))),
             Effect::List { prefix, after, limit } => {
                 let all = disk.keys().filter(|id| id.encode().starts_with(&prefix) && Some(**id) > after);
                 let mut ids: Vec<ChunkId> = all.copied().collect();

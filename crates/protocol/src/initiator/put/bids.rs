@@ -56,8 +56,8 @@ impl Put {
                     self.offers.insert(from, offer);
                 }
             }
-            Answer::HaveIt => {
-                self.hold(context, from);
+            Answer::HaveIt | Answer::HavePiece(_) => {
+                self.hold(context, from, bid.answer.held());
                 if self.finish_if_enough(context) == Step::Over {
                     self.cancel(context);
                     return Step::Over;
@@ -192,7 +192,7 @@ impl Put {
             };
             return self.offers.iter().map(at_once).collect();
         }
-        let common = context.config.transport.is_common() && self.by_multicast(context);
+        let common = context.config.transport.is_common() && self.job.payload.is_common() && self.by_multicast(context);
         let most = if common { context.map.most_addressed() } else { 1 };
         windows(most, offers, &self.progress.goal, context.now, &context.uplink)
     }

@@ -16,7 +16,7 @@ impl Put {
         // A grant that comes too late is given back, and all is asked again.
         let lead = context.lead() + context.grant_lateness();
         let (start, _) = context.uplink.place(context.now + lead, length);
-        let have = self.progress.holders.iter().take(limits::COPIES).copied().collect();
+        let have = self.progress.holders.iter().take(limits::COPIES).map(|(holder, _)| *holder).collect();
         let down = self.ranked.iter().filter(|n| context.is_down(**n));
         let avoid = self.progress.failed.iter().chain(&self.progress.full).chain(down);
         let avoid = avoid.take(limits::GROUP_MEMBERS).copied().collect();
@@ -107,8 +107,8 @@ impl Put {
             return context.ignore(IgnoredReason::Late);
         }
         match answer {
-            Answer::HaveIt => {
-                self.hold(context, from);
+            Answer::HaveIt | Answer::HavePiece(_) => {
+                self.hold(context, from, answer.held());
                 if self.finish_if_enough(context) == Step::Over {
                     return Step::Over;
                 }

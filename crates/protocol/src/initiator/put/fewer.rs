@@ -13,7 +13,7 @@ impl Put {
         if self.job.restores() {
             return goal;
         }
-        let least = context.map.least(self.job.wanted);
+        let least = context.map.least(&self.job.id, self.job.wanted);
         match context.bug {
             Some(Bug::AckTooFew) => return goal.at_most(1),
             Some(Bug::NeverWaitForTheLast) => return goal.at_most(least),
@@ -25,9 +25,9 @@ impl Put {
         if alive.is_empty() {
             return goal;
         }
-        let mut possible = goal;
+        let (mut possible, any) = (goal, goal.redundancy().all());
         for member in alive {
-            context.hold(&mut possible, member);
+            context.hold(&mut possible, member, any);
         }
         let domains = possible.domains().len();
         if domains < least { goal } else { goal.at_most(domains) }
@@ -38,9 +38,16 @@ impl Put {
         if !self.enough(context).is_met() {
             return Step::Continue;
         }
-        let mut holders = core::mem::take(&mut self.progress.holders);
+        let held = core::mem::take(&mut self.progress.holders);
+        let mut holders: Vec<NodeId> = held.iter().map(|(holder, _)| *holder).collect();
         holders.sort_unstable();
-        context.memory.remember(self.job.id, holders.clone());
+        holders.dedup();
+        if self.job.payload.is_common() {
+            context.memory.remember(self.job.id, holders.clone());
+        } else {
+            held.iter()
+                .for_each(|(holder, piece)| context.memory.remember(self.job.id.of_piece(*piece), vec![*holder]));
+        }
         let rounds = if self.progress.sent { self.progress.rounds } else { 0 };
         let (copies, wanted) = self.progress.reached();
         let stored = Stored { holders, copies, wanted, took: context.now.since(self.job.asked), rounds };
@@ -76,13 +83,15 @@ impl Put {
             !self.round.answered.contains(n) && !self.progress.full.contains(n) && (!patient || context.is_suspect(*n))
         };
         let silent: Vec<NodeId> = self.round.asked_of.iter().copied().filter(silent).collect();
-        let (have, full) = (core::mem::take(&mut self.progress.holders), core::mem::take(&mut self.progress.full));
+        let have =
+            core::mem::take(&mut self.progress.holders).into_iter().map(|(holder, _)| holder).collect::<Vec<_>>();
+        let full = core::mem::take(&mut self.progress.full);
         let mut possible = self.ranked.clone();
         possible.retain(|n| !silent.contains(n) && !full.contains(n) && !context.is_suspect(*n));
         possible.extend(&have);
         let (domains, possible) = (context.domains(&have), context.domains(&possible));
         let want = self.progress.goal.redundancy().pieces() as u8;
-        let least = if self.job.restores() { want } else { context.map.least(self.job.wanted) as u8 };
+        let least = if self.job.restores() { want } else { context.map.least(&self.job.id, self.job.wanted) as u8 };
         let error = PutError::TooFewCopies { have, domains, possible, want, least, silent, full };
         context.event(Event::Put { handle: self.job.handle, result: Err(error) });
         Step::Over

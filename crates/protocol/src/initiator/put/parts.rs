@@ -52,7 +52,11 @@ impl Put {
     pub(super) fn sent_before(&self, context: &Context) -> Option<u32> {
         // In the first round nothing is known of copies elsewhere: mostly one is missing.
         let one = self.need() == 1 || self.progress.rounds == 1;
-        let may = self.job.restores() && !self.is_urgent() && context.config.transport.reserved && one;
+        let may = self.job.restores()
+            && self.job.payload.is_common()
+            && !self.is_urgent()
+            && context.config.transport.reserved
+            && one;
         may.then(|| self.parts.map_or(0, |parts| parts.before))
     }
 

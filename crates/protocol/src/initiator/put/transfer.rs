@@ -6,14 +6,20 @@ use super::{
 };
 use crate::flat_map::FlatMap;
 use crate::machine::{IgnoredReason, Output};
+use crate::redundancy::Piece;
 use crate::transfer::SLOWEST;
 
 impl Put {
     pub(super) fn send(&mut self, context: &mut Context, choices: Vec<Choice>) {
-        let header = context.data_header(self.txn, self.job.payload.len());
+        let header = context.data_header(self.txn, self.job.payload.size());
+        // Each target gets a piece that is missing; of copies any.
+        let mut missing = self.progress.goal.missing().iter();
         let mut outgoing = Vec::new();
         let mut waiting = FlatMap::new();
         for choice in choices {
+            let Some(piece) = (if self.job.payload.is_common() { Some(Piece(0)) } else { missing.next() }) else {
+                break;
+            };
             if context.config.transport.reserved {
                 let end = choice.start + choice.length;
                 context.uplink.insert_free(Window { start: choice.start, end, txn: self.txn });
@@ -21,14 +27,14 @@ impl Put {
             for target in &choice.targets {
                 let done = self.offers.get(target).map_or(choice.start, |o| o.done + choice.start.since(o.start));
                 let due = done.max(choice.start + choice.length) + context.config.late.times(2);
-                waiting.insert(*target, Waiting { due, probes: 0, rate: choice.rate, resends: 0 });
+                waiting.insert(*target, Waiting { piece, due, probes: 0, rate: choice.rate, resends: 0 });
             }
             let set = match choice.targets.as_slice() {
                 [single] => Some(Destination::Node(*single)),
                 many => context.map.set_of(self.round.group, |n| many.contains(&n)).map(Destination::Members),
             };
             let Some(to) = set else { continue };
-            let whole = Outgoing::whole(to, header, self.job.payload.clone(), choice.start, choice.rate);
+            let whole = Outgoing::whole(to, header, self.job.payload.of(piece), choice.start, choice.rate);
             outgoing.push(match self.begin_part(context, &choice.targets) {
                 Some(part) => whole.ranges(&[part]),
                 None => whole,
@@ -60,8 +66,8 @@ impl Put {
     }
 
     pub(in crate::initiator) fn ack(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
-        if ack == Ack::Durable {
-            self.hold(context, from);
+        if let Some(piece) = ack.durable() {
+            self.hold(context, from, piece);
             if let Phase::Transferring { waiting, .. } = &mut self.phase {
                 waiting.remove(&from);
             }
@@ -81,7 +87,7 @@ impl Put {
             Ack::Pending => *entry = Waiting { due: now + late.times(2), probes: 0, ..*entry },
             Ack::BadHash if entry.resends < PROBES => {
                 entry.resends += 1;
-                let whole = ByteRange { offset: 0, len: self.job.payload.len() as u32 };
+                let whole = ByteRange { offset: 0, len: self.job.payload.size() as u32 };
                 return self.repair(context, from, u64::MAX, &[whole]);
             }
             Ack::NoSpace => {
@@ -93,7 +99,7 @@ impl Put {
                 self.stop_sending(context, from);
                 self.reachability.stranger(from);
             }
-            Ack::BadHash | Ack::DiskFailed | Ack::Durable => {
+            Ack::BadHash | Ack::DiskFailed | Ack::Durable | Ack::Piece(_) => {
                 waiting.remove(&from);
                 self.progress.failed.push(from);
             }
@@ -107,7 +113,7 @@ impl Put {
         waiting.remove(&to);
         let is_its = |sending: &&Outgoing| sending.to() == Destination::Node(to);
         let unsent = outgoing.iter().filter(is_its).map(Outgoing::unsent).sum::<u64>();
-        let most = (self.job.payload.len() as u32).saturating_sub(context.config.per_datagram as u32);
+        let most = (self.job.payload.size() as u32).saturating_sub(context.config.per_datagram as u32);
         self.parts.iter_mut().for_each(|parts| parts.again(unsent as u32, most));
         outgoing.retain(|sending| !is_its(&sending));
         // Maintenance gives its windows back to clients, however often these come.
@@ -134,7 +140,7 @@ impl Put {
         rate: u64,
         ranges: &[ByteRange],
     ) -> Step {
-        let header = context.data_header(self.txn, self.job.payload.len());
+        let header = context.data_header(self.txn, self.job.payload.size());
         let late = context.config.late;
         let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
             return context.ignore(IgnoredReason::Late);
@@ -148,7 +154,7 @@ impl Put {
             return context.ignore(IgnoredReason::Busy);
         }
         let rate = rate.clamp(entry.rate / SLOWEST, entry.rate);
-        let again = Outgoing::whole(to, header, self.job.payload.clone(), context.now, rate).ranges(ranges);
+        let again = Outgoing::whole(to, header, self.job.payload.of(entry.piece), context.now, rate).ranges(ranges);
         // Who still waits for it says so when it is asked: no need to be patient here.
         let length = Span::of_transfer(again.unsent(), rate).min(late.times(4));
         *entry = Waiting { due: context.now + length + late.times(2), probes: 0, ..*entry };

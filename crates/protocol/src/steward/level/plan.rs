@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::copies::Copies;
+use super::super::copies::{Copies, Copy};
 use super::{Bug, Context};
 use crate::id::NodeId;
-use crate::redundancy::Wanted;
 use crate::wire::Fill;
 
 /// Of these are how full a member is, and how far others may be from it.
@@ -170,11 +169,11 @@ impl Plan {
     }
 
     /// Which copy of a chunk moves to whom, if one may: from the fullest to the emptiest, so that copies stay in distinct failure domains.
-    pub(super) fn choose(&mut self, copies: &Copies<'_>, bug: Option<Bug>) -> Option<(NodeId, NodeId, Wanted)> {
-        let holds = |id: NodeId| copies.all.iter().any(|(holder, _)| *holder == id);
+    pub(super) fn choose(&mut self, copies: &Copies<'_>, bug: Option<Bug>) -> Option<(Copy, NodeId)> {
+        let holds = |id: NodeId| copies.all.iter().any(|copy| copy.holder == id);
         let is_apart = |from: &Member, to: &Member| {
-            let others = copies.all.iter().filter(|(holder, _)| *holder != from.id);
-            others.filter_map(|(holder, _)| copies.map.domain(*holder)).all(|domain| domain != to.domain)
+            let others = copies.all.iter().filter(|copy| copy.holder != from.id);
+            others.filter_map(|copy| copies.map.domain(copy.holder)).all(|domain| domain != to.domain)
         };
         let mut best: Option<(u64, usize, usize)> = None;
         for (nth, from) in self.members.iter().enumerate().filter(|(_, member)| holds(member.id)) {
@@ -186,14 +185,14 @@ impl Plan {
         }
         let (_, from, to) = best?;
         let (id, chunk) = (self.members[from].id, self.members[from].chunk());
-        let wanted = copies.all.iter().find(|(holder, _)| *holder == id).map(|(_, wanted)| *wanted)?;
+        let copy = copies.all.iter().find(|copy| copy.holder == id).copied()?;
         let giver = &mut self.members[from];
         giver.gives = giver.gives.saturating_sub(chunk);
         giver.fill.live = giver.fill.live.saturating_sub(chunk);
         let taker = &mut self.members[to];
         taker.takes = taker.takes.saturating_sub(chunk);
         taker.fill.live += chunk;
-        Some((id, self.members[to].id, wanted))
+        Some((copy, self.members[to].id))
     }
 }
 
