@@ -202,8 +202,9 @@ pub(crate) struct FewerInfo {
 /// What of a storage class can be found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ClassInfo {
-    /// Copies of each of its chunks.
-    pub(crate) copies: u8,
+    /// Copies of each of its chunks, or the code: `4+2`.
+    #[serde(default)]
+    pub(crate) redundancy: String,
     /// The groups of which silent targets may be all that hold something of it.
     pub(crate) out_of_reach: Vec<u32>,
 }

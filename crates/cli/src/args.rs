@@ -100,8 +100,9 @@ pub(crate) struct UpArgs {
     /// Targets of a new cluster, 3 or more (default: 9); an existing one keeps its own.
     #[arg(long, value_name = "N")]
     pub(crate) targets: Option<u32>,
-    /// Copies of each object of a new cluster, where its bucket does not say otherwise (default: 3); an existing one keeps its own.
-    #[arg(long, value_name = "N")]
+    /// Copies of each object of a new cluster, or a code of data and parity as 4+2, where its bucket does not say otherwise (default: 3);
+    /// an existing one keeps its own.
+    #[arg(long, value_name = "N|K+M")]
     pub(crate) redundancy: Option<Redundancy>,
     /// Make a new cluster on the loopback interface's IPv6 address; an existing one stays where it is.
     #[arg(long)]

@@ -87,7 +87,7 @@ fn say_out_of_reach(status: &Status) -> anyhow::Result<()> {
     }
     for (name, class) in status.classes.iter().filter(|(_, class)| class.out_of_reach != status.out_of_reach) {
         if !class.out_of_reach.is_empty() {
-            hidden(&format!("some objects of class {name} (copies = {})", class.copies), &class.out_of_reach)?;
+            hidden(&format!("some objects of class {name} ({})", class.redundancy), &class.out_of_reach)?;
         }
     }
     Ok(())

@@ -66,8 +66,49 @@ impl CleanFile {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StorageClass {
-    /// Copies of every chunk.
-    pub(crate) copies: u8,
+    /// Copies of every chunk; it or a code is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) copies: Option<u8>,
+    /// Fragments of data and of parity: `4+2`.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "code_text")]
+    pub(crate) code: Option<Redundancy>,
+}
+
+impl StorageClass {
+    /// Of objects that are kept so.
+    pub(crate) fn of(redundancy: Redundancy) -> Self {
+        match redundancy {
+            Redundancy::Copies(copies) => Self { copies: Some(copies), code: None },
+            code @ Redundancy::Code(_) => Self { copies: None, code: Some(code) },
+        }
+    }
+
+    fn redundancy(self) -> anyhow::Result<Redundancy> {
+        match self {
+            Self { copies: Some(copies), code: None } => {
+                Redundancy::copies(copies).with_context(|| format!("copies = {copies}: choose 1 to {}", limits::COPIES))
+            }
+            Self { copies: None, code: Some(code) } => Ok(code),
+            _ => bail!("write copies = 2, or code = \"4+2\""),
+        }
+    }
+}
+
+/// A code as text.
+mod code_text {
+    use protocol::redundancy::Redundancy;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(code: &Option<Redundancy>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&code.map(|code| code.to_string()).unwrap_or_default())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Redundancy>, D::Error> {
+        let text = String::deserialize(from)?;
+        let code = text.parse().ok().filter(|read| matches!(read, Redundancy::Code(_)));
+        code.map(Some).ok_or_else(|| de::Error::custom(format!("{text:?} is no code: write 4+2, for example")))
+    }
 }
 
 /// Section `[s3]`.
@@ -146,10 +187,7 @@ impl S3File {
     /// How objects of the storage classes are kept.
     pub(crate) fn redundancies(&self) -> anyhow::Result<BTreeMap<String, Redundancy>> {
         let redundancy = |(name, class): (&String, &StorageClass)| {
-            let redundancy = Redundancy::copies(class.copies)
-                .with_context(|| format!("copies = {}: choose 1 to {}", class.copies, limits::COPIES))
-                .with_context(|| in_class(name))?;
-            Ok((name.clone(), redundancy))
+            Ok((name.clone(), class.redundancy().with_context(|| in_class(name))?))
         };
         self.storage_class.iter().map(redundancy).collect()
     }

@@ -14,7 +14,7 @@ use protocol::redundancy::Redundancy;
 use protocol::transport::{Selection, Transport};
 
 use crate::args::UpArgs;
-use crate::gateway_file::{self, CleanFile, GatewayFile, S3File};
+use crate::gateway_file::{self, CleanFile, GatewayFile, S3File, StorageClass};
 use crate::output::program;
 use crate::password::without_password;
 
@@ -128,7 +128,11 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<ClusterConfig> {
 
 /// Gives a cluster that was made before there was an S3 endpoint an address for one, and one without users its first.
 /// Where its catalog is stays written down, so that the next start finds the same objects. The user, if it made one.
-pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Result<Option<s3::User>> {
+pub(crate) fn complete(
+    directory: &Path,
+    catalog: Option<&str>,
+    redundancy: Option<Redundancy>,
+) -> anyhow::Result<Option<s3::User>> {
     let config = directory.join("cluster.toml");
     let catalog = catalog.map(without_password).transpose()?;
     let mut file = gateway_file::load(&config)?;
@@ -139,6 +143,9 @@ pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Resul
     };
     let moved = catalog.is_some() && catalog != s3.catalog;
     s3.catalog = catalog.or(s3.catalog);
+    // Copies the cluster map says.
+    let code = redundancy.filter(|redundancy| !known && matches!(redundancy, Redundancy::Code(_)));
+    s3.storage_class.extend(code.map(|code| ("STANDARD".to_owned(), StorageClass::of(code))));
     let users = gateway_file::users(&config, Some(&s3));
     file.s3 = Some(s3);
     if moved || !known {
@@ -194,7 +201,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         let (transport, out_after, redundancy) = (args.transport, args.out_after, args.redundancy);
         create(&args.data, &Shape { targets, redundancy, interface, transport, slow: None, out_after })?;
     }
-    let new_user = complete(&args.data, args.catalog.url.as_deref())?;
+    let new_user = complete(&args.data, args.catalog.url.as_deref(), args.redundancy.filter(|_| created))?;
     let mut cluster = Cluster { created, new_user, ..Cluster::open(&args.data)? };
     cluster.gateways.extend(further_gateways(&cluster.directory, args.gateways)?);
     let count = cluster.targets.len();
@@ -205,7 +212,8 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         );
     }
     let config = load(&cluster.config_path)?;
-    if let Some(asked) = args.redundancy.filter(|asked| asked.pieces() != usize::from(config.copies)) {
+    let differs = |asked: &Redundancy| asked.in_copies() != Redundancy::Copies(config.copies);
+    if let Some(asked) = args.redundancy.filter(|asked| !created && differs(asked)) {
         let (directory, own) = (cluster.directory.display(), config.copies);
         crate::output::say!(
             "reservoir: the cluster in {directory} keeps {own} copies of each object (asked for: {asked}); `reservoir cluster plan --copies` \
@@ -240,7 +248,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Copies of each object of a new cluster, unless something else is asked for.
-const COPIES: usize = 3;
+const COPIES: Redundancy = Redundancy::Copies(3);
 
 /// What a new cluster looks like.
 pub(crate) struct Shape {
@@ -261,10 +269,14 @@ pub(crate) struct Shape {
 /// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let targets = shape.targets;
-    let pieces = shape.redundancy.map_or(COPIES, Redundancy::pieces);
+    let redundancy = shape.redundancy.unwrap_or(COPIES);
+    let (pieces, what) = match redundancy {
+        Redundancy::Copies(copies) => (usize::from(copies), "copies"),
+        Redundancy::Code(code) => (code.fragments(), "pieces"),
+    };
     ensure!(
         targets as usize >= pieces.max(3),
-        "{targets} targets are too few for {pieces} copies in a cluster of 3 targets at least: ask for {} or more with --targets",
+        "{targets} targets are too few for {pieces} {what} in a cluster of 3 targets at least: ask for {} or more with --targets",
         pieces.max(3)
     );
     ensure!(shape.targets <= 500, "{} targets are too many for one machine: ask for at most 500", shape.targets);
@@ -361,7 +373,8 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
     let config = ClusterConfig {
         cluster: format!("local-{}", random_hex::<4>()?),
         epoch: 1,
-        copies: shape.redundancy.map_or(COPIES, Redundancy::pieces) as u8,
+        // What names chunks of a code is kept as copies that survive the same.
+        copies: shape.redundancy.unwrap_or(COPIES).in_copies().pieces() as u8,
         min_copies: None,
         fewest_copies: None,
         out_after_seconds: Some(shape.out_after.unwrap_or(OUT_AFTER)),

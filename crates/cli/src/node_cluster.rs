@@ -10,7 +10,7 @@ use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored, TargetState};
 use protocol::map::ClusterMap;
-use protocol::redundancy::{Redundancy, Wanted};
+use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 use protocol::wire::{HealthReport, Usage};
 use s3::StorageClasses;
@@ -94,7 +94,7 @@ where
 
 impl ChunkService for NodeCluster {
     fn put(&self, put: ChunkPut) -> Pending<Result<Stored, ServiceError>> {
-        let (live, fewer, bytes) = (Arc::clone(&self.live), Arc::clone(&self.fewer), put.payload.len() as u64);
+        let (live, fewer, bytes) = (Arc::clone(&self.live), Arc::clone(&self.fewer), put.payload.length() as u64);
         pending(self.client.put_chunk(put), move |stored: Option<&Stored>| {
             // Where every copy was there already, nobody took one.
             let took = stored.filter(|stored| stored.rounds > 0).map_or(&[][..], |stored| &stored.holders);
@@ -198,7 +198,7 @@ impl Cluster for NodeCluster {
             map.out_of_reach(&silent, own).into_iter().map(|n| n as u32).collect()
         };
         let class = |redundancy: Redundancy| ClassInfo {
-            copies: redundancy.pieces() as u8,
+            redundancy: redundancy.to_string(),
             out_of_reach: out_of_reach(Some(redundancy)),
         };
         let classes = self.classes.iter().map(|(name, redundancy)| (name.to_owned(), class(redundancy))).collect();
@@ -212,7 +212,7 @@ impl Cluster for NodeCluster {
             multicast: self.client.multicast(),
             targets,
             groups,
-            min_copies: map.least(Wanted::BY_MAP) as u8,
+            min_copies: map.least(None) as u8,
             fewer_copies: self.fewer.info(Instant::now()),
             out_of_reach: out_of_reach(None),
             classes,

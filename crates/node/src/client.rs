@@ -114,7 +114,7 @@ impl Drop for Answering {
 
 struct ClientHost {
     waiting: Arc<Mutex<Waiting>>,
-    hashes: Sender<(OpId, ChunkId, Vec<Bytes>)>,
+    hashes: Sender<(OpId, Effect)>,
     map: MapInUse,
     mailbox: Mailbox<Request>,
     metrics: Arc<InitiatorMetrics>,
@@ -123,16 +123,14 @@ struct ClientHost {
 
 impl Host<Initiator> for ClientHost {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion> {
-        match effect {
-            Effect::Verify { id, pieces } if pieces.iter().map(Bytes::len).sum::<usize>() < INLINE => {
-                Some(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
-            }
-            Effect::Verify { id, pieces } => {
-                drop(self.hashes.send((op, id, pieces)));
+        match effect.computes() {
+            Some(bytes) if bytes < INLINE => effect.compute().ok(),
+            Some(_) => {
+                drop(self.hashes.send((op, effect)));
                 None
             }
-            other => {
-                tracing::error!("an initiator has no disk for {other:?}");
+            None => {
+                tracing::error!("an initiator has no disk for {effect:?}");
                 None
             }
         }
@@ -160,6 +158,8 @@ impl Host<Initiator> for ClientHost {
                 return;
             }
             Event::Multicast { works } => return self.multicast_works(*works),
+            // Of those nobody is asked here.
+            Event::Pieces { .. } => return,
             Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged | Event::Ignored(_) => return,
             Event::CorruptCopy { id, target } => {
                 return tracing::error!("{target} sent a damaged copy of {id}; another one is asked for");
@@ -426,11 +426,12 @@ impl Drop for Shared {
     }
 }
 
-fn hash_loop(queue: &Receiver<(OpId, ChunkId, Vec<Bytes>)>, mailbox: &Mailbox<Request>) {
+fn hash_loop(queue: &Receiver<(OpId, Effect)>, mailbox: &Mailbox<Request>) {
     event_loop::yield_to_event_loops();
-    while let Ok((op, id, pieces)) = queue.recv() {
-        let good = id.matches(pieces.iter().map(|p| &p[..]));
-        mailbox.send(Mail::Done(op, Completion::Verified(good)));
+    while let Ok((op, effect)) = queue.recv() {
+        if let Ok(completion) = effect.compute() {
+            mailbox.send(Mail::Done(op, completion));
+        }
     }
 }
 

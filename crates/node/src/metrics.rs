@@ -183,7 +183,7 @@ const fn answer_name(answer: &Answer) -> &'static str {
     match answer {
         Answer::Window(_) => "window",
         Answer::Part(_) => "part",
-        Answer::HaveIt => "have_it",
+        Answer::HaveIt | Answer::HavePiece(_) => "have_it",
         Answer::NotHere => "not_here",
         Answer::Busy(_) => "busy",
         Answer::NoSpace => "no_space",
@@ -514,7 +514,10 @@ impl InitiatorMetrics {
             initiator::Event::Ignored(why) => self.net.dropped(why.name(), 1),
             initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
-            initiator::Event::Query { .. } | initiator::Event::NewMap { .. } | initiator::Event::NeedMap { .. } => {}
+            initiator::Event::Pieces { .. }
+            | initiator::Event::Query { .. }
+            | initiator::Event::NewMap { .. }
+            | initiator::Event::NeedMap { .. } => {}
         }
     }
 

@@ -315,7 +315,7 @@ fn describe(why: &Unfinished) -> String {
     }
 }
 
-/// The payload chunks of some slices that something refers to.
+/// The payload chunks of some slices that something refers to, plain or coded.
 #[derive(Default)]
 struct References {
     slice_bytes: u8,
@@ -336,7 +336,7 @@ impl References {
 
     fn add(&mut self, id: ChunkId) {
         let slice = self.slice(id.bytes());
-        if id.kind() != ChunkKind::Payload || slice < self.from || slice >= self.until {
+        if id.kind() == ChunkKind::Manifest || slice < self.from || slice >= self.until {
             return;
         }
         self.ids.insert(*id.bytes());

@@ -467,8 +467,9 @@ impl Objects {
     /// Starts to store a record's manifest: as often as the map says, so that lost disks hide no name, and as often as what it
     /// names, or carries.
     fn put_manifest(&self, record: &ObjectRecord, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
-        let redundancy = record.redundancy().filter(|own| *own > self.service.map().redundancy());
-        self.service.put(ChunkPut { id, payload: bytes, redundancy, removal: record.is_removal() })
+        let own = record.redundancy().map(Redundancy::in_copies);
+        let redundancy = own.filter(|own| *own > self.service.map().redundancy());
+        self.service.put(ChunkPut { redundancy, removal: record.is_removal(), ..ChunkPut::new(id, bytes) })
     }
 
     /// With which redundancy the manifest is stored that says that something is gone which had `own`: with the larger of
@@ -476,14 +477,15 @@ impl Objects {
     /// is made again. What the map cannot keep any more does not stand in the way of a removal.
     fn of_removal(&self, own: Option<Redundancy>) -> Option<Redundancy> {
         let map = self.service.map();
-        own.filter(|own| *own > map.redundancy() && map.can_keep(*own).is_ok())
+        own.map(Redundancy::in_copies).filter(|own| *own > map.redundancy() && map.can_keep(*own).is_ok())
     }
 
     /// Gives a delete marker the redundancy of the newest version, which it hides, and of the null version if it takes its
     /// place.
     fn outlast_hidden(&self, marker: &mut ObjectRecord, newest: Option<&Row>) -> Result<(), CatalogError> {
         let null = if marker.null { self.catalog.version(&marker.bucket, &marker.key, None)? } else { None };
-        let hidden = newest.into_iter().chain(&null).filter_map(|row| row.record.redundancy()).max();
+        let hidden =
+            newest.into_iter().chain(&null).filter_map(|row| row.record.redundancy()).map(Redundancy::in_copies).max();
         marker.set_redundancy(self.of_removal(hidden));
         Ok(())
     }

@@ -87,8 +87,10 @@ impl Manifests {
         if map.may_hide(&silent) {
             return Err(RebuildError::Silent(silent.len()));
         }
-        let (payload, silent) = list(service, ChunkKind::Payload)?;
-        let payload: BTreeSet<ChunkId> = payload.into_iter().map(|(id, _)| id).collect();
+        let (plain, silent) = list(service, ChunkKind::Payload)?;
+        let (coded, others) = list(service, ChunkKind::Coded)?;
+        let silent = if silent.len() < others.len() { others } else { silent };
+        let payload: BTreeSet<ChunkId> = plain.into_iter().chain(coded).map(|(id, _)| id.whole()).collect();
         let is_hidden = |record: &ObjectRecord| match record.redundancy() {
             Some(redundancy) => map.may_hide_kept(&silent, Some(redundancy)),
             None => map.may_hide(&silent),

@@ -71,14 +71,17 @@ enum Phase {
     Reading {
         from: u32,
     },
+    /// The chunks of the slice `at`, the plain or the coded.
     Listing {
         at: u32,
         until: u32,
+        coded: bool,
     },
-    /// Then the list of `at` follows, or the next reading.
+    /// Then that list follows, or the next reading.
     Discarding {
         at: u32,
         until: u32,
+        coded: bool,
     },
     Over,
 }
@@ -143,8 +146,9 @@ impl Cleaner {
         1 << (8 * u32::from(self.slice_bytes))
     }
 
-    fn prefix(&self, slice: u32) -> Vec<u8> {
-        let mut prefix = vec![ChunkKind::Payload as u8];
+    fn prefix(&self, slice: u32, coded: bool) -> Vec<u8> {
+        let kind = if coded { ChunkKind::Coded } else { ChunkKind::Payload };
+        let mut prefix = vec![kind as u8];
         prefix.extend(&slice.to_be_bytes()[4 - usize::from(self.slice_bytes)..]);
         prefix
     }
@@ -158,13 +162,13 @@ impl Cleaner {
                 Phase::Resting => return Want::Rest,
                 Phase::Reading { from } if from < self.slices() => return Want::Read { from },
                 Phase::Reading { .. } => self.phase = Phase::Over,
-                Phase::Listing { at, until } if at < until => {
-                    return Want::List { prefix: self.prefix(at) };
+                Phase::Listing { at, until, coded } if at < until => {
+                    return Want::List { prefix: self.prefix(at, coded) };
                 }
                 Phase::Listing { until, .. } => self.phase = Phase::Reading { from: until },
-                Phase::Discarding { at, until } => match self.next_batch() {
+                Phase::Discarding { at, until, coded } => match self.next_batch() {
                     Some(discard) => return Want::Discard(discard),
-                    None => self.phase = Phase::Listing { at, until },
+                    None => self.phase = Phase::Listing { at, until, coded },
                 },
                 Phase::Over => return Want::Over(self.summary.clone()),
             }
@@ -201,18 +205,19 @@ impl Cleaner {
             self.summary.unreferenced += manifests.len() as u64;
             self.queue = manifests;
             // Every reading gets on, or there would be no end.
-            self.phase = Phase::Discarding { at: from, until: until.clamp(from + 1, self.slices().max(from + 1)) };
+            let until = until.clamp(from + 1, self.slices().max(from + 1));
+            self.phase = Phase::Discarding { at: from, until, coded: false };
         }
     }
 
-    /// The list that was wanted.
+    /// The list that was wanted. What refers to a coded chunk refers to all of its pieces.
     pub fn listed(&mut self, result: Result<Found, Busy>, is_referenced: impl Fn(&ChunkId) -> bool) {
-        let Phase::Listing { at, until } = self.phase else { return };
+        let Phase::Listing { at, until, coded } = self.phase else { return };
         match result {
             Ok(found) if !self.lacks(&found.silent) => {
-                self.queue = found.chunks.into_iter().filter(|(id, _)| !is_referenced(id)).collect();
+                self.queue = found.chunks.into_iter().filter(|(id, _)| !is_referenced(&id.whole())).collect();
                 self.summary.unreferenced += self.queue.len() as u64;
-                self.phase = Phase::Discarding { at: at + 1, until };
+                self.phase = Phase::Discarding { at: at + u32::from(coded), until, coded: !coded };
             }
             Ok(found) => self.stop(Unfinished::Silent(found.silent)),
             Err(Busy) => self.stop(Unfinished::Busy),

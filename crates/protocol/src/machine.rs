@@ -272,6 +272,29 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// Does what needs a processor and no disk, which is CPU-heavy: for drivers.
+    ///
+    /// # Errors
+    /// The effect, when it needs more.
+    pub fn compute(self) -> Result<Completion, Self> {
+        match self {
+            Self::Verify { id, pieces } => Ok(Completion::Verified(id.matches(pieces.iter().map(|piece| &piece[..])))),
+            Self::Decode { pieces, into } => Ok(Completion::Decoded(into.make(&pieces))),
+            other => Err(other),
+        }
+    }
+
+    /// How many bytes [`compute`](Self::compute) goes through; `None` for what it does not do.
+    #[must_use]
+    pub fn computes(&self) -> Option<usize> {
+        match self {
+            Self::Verify { pieces, .. } | Self::Decode { pieces, .. } => Some(pieces.iter().map(Bytes::len).sum()),
+            _ => None,
+        }
+    }
+}
+
 /// What is made from pieces of a coded chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {

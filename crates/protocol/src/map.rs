@@ -323,7 +323,7 @@ impl ClusterMap {
             let domains = self.members(group).map(|t| t.domain).collect::<BTreeSet<u16>>().len();
             if !redundancy.is_met(domains) {
                 let members = self.members(group).map(|t| t.id).collect();
-                return Err(MapError::UnevenDomains { copies: redundancy.pieces() as u8, domains, members });
+                return Err(MapError::UnevenDomains { redundancy, domains, members });
             }
         }
         Ok(())

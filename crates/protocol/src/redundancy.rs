@@ -1,5 +1,6 @@
 //! How a chunk is kept, so that it outlasts what fails.
 
+use core::cmp::Ordering;
 use core::fmt;
 use core::str::FromStr;
 
@@ -90,7 +91,7 @@ impl FromIterator<Piece> for Pieces {
 }
 
 /// What of a chunk has to be durable, piece by piece, each in a failure domain of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Redundancy {
     /// So many whole copies.
     Copies(u8),
@@ -170,6 +171,20 @@ impl Redundancy {
     #[must_use]
     pub const fn is_met(self, domains: usize) -> bool {
         domains >= self.pieces()
+    }
+}
+
+/// The more failure domains it takes the more it is, and of as many the more it survives.
+impl Ord for Redundancy {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |of: &Self| (of.pieces(), of.as_copies(of.pieces()));
+        key(self).cmp(&key(other))
+    }
+}
+
+impl PartialOrd for Redundancy {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -7,7 +7,7 @@ use common::{CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, in
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{self, ChunkPut, Initiator, Query};
 use protocol::limits;
-use protocol::machine::{Completion, Effect, IgnoredReason, Input};
+use protocol::machine::{Completion, Effect, Held, IgnoredReason, Input};
 use protocol::target::{self, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, Usage, encode_message};
@@ -68,7 +68,10 @@ fn a_target_says_why_it_drops_a_datagram() {
             [(op, Effect::Lookup { .. })] => op,
             ref effects => panic!("{effects:?}"),
         });
-    let found = |op, size| Input::Done { op, completion: Completion::Found(size) };
+    let found = |op, size: Option<u32>| {
+        let held = size.map(|size| Held { id: other, size });
+        Input::Done { op, completion: Completion::Found(held) }
+    };
     assert_eq!(looked_up.map(|op| target_drops(&mut target, found(op, None))), [vec![], vec![IgnoredReason::Late]]);
 
     // A get of a round that is over.

@@ -7,7 +7,7 @@ use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Initiator, Request};
 use protocol::limits;
-use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Output};
+use protocol::machine::{Body, Completion, Destination, Effect, Held, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::{Redundancy, Wanted};
 use protocol::target::{Setup, Target};
@@ -240,7 +240,11 @@ fn a_member_that_holds_the_chunk_says_so() {
     let id = ChunkId::of_payload(b"here");
     let (_, effects) = step(&mut third, at(0), arriving(from(NodeId(1), &grant(1, 1, id, 3))));
     let [(look, Effect::Lookup { promise: Some(_), .. })] = effects[..] else { panic!("{effects:?}") };
-    let (sent, _) = step(&mut third, at(1), Input::Done { op: look, completion: Completion::Found(Some(1 << 20)) });
+    let (sent, _) = step(
+        &mut third,
+        at(1),
+        Input::Done { op: look, completion: Completion::Found(Some(Held { id, size: 1 << 20 })) },
+    );
     assert_eq!(sent, [Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::HaveIt })]);
     assert_eq!(third.in_progress(), 0, "and keeps nothing for it");
 }

@@ -10,7 +10,7 @@ use common::{CLUSTER, INITIATOR, arriving, from, hear, map, put};
 use proptest::prelude::*;
 use protocol::config::Config;
 use protocol::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
-use protocol::machine::{Completion, Effect, Input};
+use protocol::machine::{Completion, Effect, Held, Input};
 use protocol::redundancy::{Redundancy, Wanted};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
@@ -105,7 +105,7 @@ impl World {
         }
         let (op, effect) = self.under_way.remove(0);
         let completion = match effect {
-            Effect::Lookup { id, .. } => Completion::Found(self.disk.contains(&id).then_some(5)),
+            Effect::Lookup { id, .. } => Completion::Found(self.disk.contains(&id).then_some(Held { id, size: 5 })),
             Effect::Write { id, .. } => {
                 self.disk.insert(id);
                 Completion::Written { result: Ok(()), free: 1 << 30 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::{CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
-use protocol::machine::{Completion, Effect, Input};
+use protocol::machine::{Completion, Effect, Held, Input};
 use protocol::redundancy::Wanted;
 use protocol::target::Target;
 use protocol::time::{Instant, Span};
@@ -343,7 +343,8 @@ fn sending(target: &mut Target, now: Instant, transfer: Span) -> PutRequest {
     let id = ChunkId::of_payload(&payload);
     let (_, effects) = say(target, now, 2, &Message::Restore { txn: TxnId(70), id, wanted: Wanted::BY_MAP });
     let [(op, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}: it looks for it") };
-    let (_, effects) = step(target, now, Input::Done { op, completion: Completion::Found(Some(SIZE)) });
+    let (_, effects) =
+        step(target, now, Input::Done { op, completion: Completion::Found(Some(Held { id, size: SIZE })) });
     let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}: it reads it") };
     let (said, _) = step(target, now, Input::Done { op, completion: Completion::Read(Ok(payload)) });
     let request = asked(&said);

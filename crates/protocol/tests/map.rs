@@ -3,7 +3,7 @@
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId};
 use protocol::map::{ClusterMap, MapError, TargetEntry};
 use protocol::planner::{Wish, plan};
-use protocol::redundancy::{Redundancy, Wanted};
+use protocol::redundancy::Redundancy;
 
 /// Target `n` is in the `n`th of `domains`.
 fn map(domains: &[u16], copies: u8, group_cells: usize) -> Result<ClusterMap, MapError> {
@@ -15,7 +15,10 @@ fn map(domains: &[u16], copies: u8, group_cells: usize) -> Result<ClusterMap, Ma
 fn a_map_with_a_group_that_cannot_keep_copies_apart_is_refused() {
     let domains = |of_0: usize| [&vec![0; of_0][..], &[1, 2]].concat();
     let error = map(&domains(40), 3, 3).expect_err("most groups are in one domain");
-    assert!(matches!(error, MapError::UnevenDomains { copies: 3, domains: 1 | 2, .. }), "{error:?}");
+    assert!(
+        matches!(error, MapError::UnevenDomains { redundancy: Redundancy::Copies(3), domains: 1 | 2, .. }),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("raise group_cells"), "{error}");
     let few = map(&[0, 1], 3, 3).expect_err("fewer targets than copies");
     assert!(matches!(few, MapError::TooFewDomains { copies: 3, targets: 2, domains: 2 }), "{few:?}");
@@ -94,7 +97,7 @@ fn puts_are_content_with_fewer_copies_but_never_with_too_few() {
     let least = |copies, min_copies: Option<u8>| {
         let map = map(&[0, 1, 2, 3, 4, 5], copies, 3).expect("a good map");
         let map = min_copies.map_or(map.clone(), |min| map.with_min_copies(min));
-        [None, Some(1), Some(2), Some(3), Some(4)].map(|own| map.least(Wanted::of(own.and_then(Redundancy::copies))))
+        [None, Some(1), Some(2), Some(3), Some(4)].map(|own| map.least(own.and_then(Redundancy::copies)))
     };
     assert_eq!(least(3, None), [2, 1, 2, 2, 3], "one may lack, but not of two");
     assert_eq!(least(2, None), [2, 1, 2, 3, 4]);

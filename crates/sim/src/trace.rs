@@ -281,6 +281,7 @@ fn answer(answer: &Answer) -> String {
             format!("window in {} for {}, for a part of {} bytes", slot.start, slot.length, slot.size)
         }
         Answer::HaveIt => "have it".to_owned(),
+        Answer::HavePiece(piece) => format!("have piece {}", piece.0),
         Answer::NotHere => "not here".to_owned(),
         Answer::Busy(wait) => format!("busy, ask again in {wait}"),
         Answer::NoSpace => "no space".to_owned(),
@@ -290,7 +291,7 @@ fn answer(answer: &Answer) -> String {
 
 const fn fate(ack: Ack) -> &'static str {
     match ack {
-        Ack::Durable => "durable",
+        Ack::Durable | Ack::Piece(_) => "durable",
         Ack::BadHash => "the bytes do not match the id",
         Ack::NoSpace => "no space",
         Ack::DiskFailed => "the disk failed",

@@ -552,11 +552,9 @@ impl<'a> World<'a> {
         let life = node.life;
         let answer = match &mut node.machine {
             NodeMachine::Target(_, disk) => disk.run(now, op, effect),
-            NodeMachine::Initiator(_) => match effect {
-                Effect::Verify { id, pieces } => {
-                    Answer::Now(Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
-                }
-                other => panic!("an initiator has no disk for {other:?}"),
+            NodeMachine::Initiator(_) => match effect.compute() {
+                Ok(completion) => Answer::Now(completion),
+                Err(other) => panic!("an initiator has no disk for {other:?}"),
             },
             NodeMachine::Down(_) | NodeMachine::Gone => return,
         };

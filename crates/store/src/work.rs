@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use protocol::census::IdRange;
 use protocol::id::{ChunkId, GroupId, OpId};
-use protocol::machine::{Completion, Decoded, Effect, ReadFailure, WriteFailure};
+use protocol::machine::{Completion, Effect, ReadFailure, WriteFailure};
 use protocol::map::ClusterMap;
 use protocol::promise::Promise;
 use protocol::redundancy::Wanted;
@@ -79,9 +79,19 @@ pub struct Read {
 #[derive(Debug)]
 enum ReadKind {
     Chunk(ChunkId),
-    Scrub { after: Option<ChunkId>, max_bytes: u64 },
-    Decode { pieces: Vec<Bytes>, into: Decoded },
-    Census { map: ClusterMap, group: GroupId, range: IdRange, salt: u64, after: Option<ChunkId> },
+    Scrub {
+        after: Option<ChunkId>,
+        max_bytes: u64,
+    },
+    /// What needs no disk, and takes as long.
+    Compute(Effect),
+    Census {
+        map: ClusterMap,
+        group: GroupId,
+        range: IdRange,
+        salt: u64,
+        after: Option<ChunkId>,
+    },
 }
 
 /// What went wrong on the disk. A completion says only what the machine needs to know of it.
@@ -169,14 +179,15 @@ impl Store {
                 let (ids, more) = self.missing(after.as_ref(), limit);
                 Completion::Listed { ids, more }
             }
-            Effect::Verify { id, pieces } => Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))),
+            effect @ (Effect::Verify { .. } | Effect::Decode { .. }) => {
+                return Work::Read(Read { op, kind: ReadKind::Compute(effect) });
+            }
             Effect::Write { id, pieces, verify, promise, removal } => {
                 return Work::Write(Write { op, change: Change::Append { id, pieces, verify, promise, removal } });
             }
             Effect::Discard { ids, mark, since, kept_for } => {
                 return Work::Write(Write { op, change: Change::Discard { ids, mark, since, kept_for } });
             }
-            Effect::Decode { pieces, into } => return Work::Read(Read { op, kind: ReadKind::Decode { pieces, into } }),
             Effect::Read { id } => return Work::Read(Read { op, kind: ReadKind::Chunk(id) }),
             Effect::Census { map, group, range, salt, after } => {
                 return Work::Read(Read { op, kind: ReadKind::Census { map, group, range, salt, after } });
@@ -236,7 +247,10 @@ impl Store {
                 let bytes = result.as_ref().map_or(0, |payload| payload.len() as u64);
                 (bytes, Completion::Read(result.map_err(|error| (&error).into())))
             }
-            ReadKind::Decode { pieces, into } => (0, Completion::Decoded(into.make(&pieces))),
+            ReadKind::Compute(effect) => match effect.compute() {
+                Ok(completion) => (0, completion),
+                Err(_) => return 0,
+            },
             ReadKind::Census { map, group, range, salt, after } => {
                 let holding = self.census(range, salt, after, |id| map.group_of(id) == group);
                 (0, Completion::Counted(holding))

@@ -116,7 +116,7 @@ pub(super) fn start_gateway(
     transport: Transport,
 ) -> anyhow::Result<(Client, u32)> {
     let place = bench.directory.as_ref().context("the cluster has no directory")?.path().to_owned();
-    local_cluster::complete(&place, None)?;
+    local_cluster::complete(&place, None, None)?;
     args.inline.map_or(Ok(()), |bytes| gateway_file::set_inline(&place, bytes))?;
     // Its targets run: only what they do not use is looked at.
     let client = Client::of(&place)?;

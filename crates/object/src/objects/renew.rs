@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use protocol::id::coded;
 use protocol::initiator::ChunkPut;
 use protocol::redundancy::Redundancy;
 
@@ -44,7 +45,7 @@ impl Objects {
             if flight.len() >= PIPELINE {
                 flight.pop_front().into_iter().try_for_each(&mut note)?;
             }
-            flight.push_back((entry.id, self.service.renew(entry.id, redundancy)));
+            flight.push_back((entry.id, self.service.renew(entry.id, redundancy.map(Redundancy::in_copies))));
         }
         flight.into_iter().try_for_each(note)?;
         Ok(kept)
@@ -55,7 +56,11 @@ impl Objects {
         let mut kept = Kept::default();
         if !pending.wait().map_err(failed(id))? {
             let bytes = self.fetch(id)?;
-            let stored = self.service.put(ChunkPut { redundancy, ..ChunkPut::new(id, bytes) }).wait();
+            let put = match id.code().and_then(|code| coded::cut(code, &bytes)) {
+                Some(pieces) => ChunkPut::coded(pieces),
+                None => ChunkPut { redundancy, ..ChunkPut::new(id, bytes) },
+            };
+            let stored = self.service.put(put).wait();
             kept.note(&stored.map_err(failed(id))?);
         }
         Ok(kept)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::error::Error as StdError;
 
 use bytes::{Bytes, BytesMut};
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, coded};
 use protocol::initiator::{ChunkPut, Stored};
 use protocol::redundancy::Redundancy;
 
@@ -21,6 +21,8 @@ const LEVEL: i32 = 1;
 const WORTH: usize = 8;
 /// Chunks of an object that are on their way while the next is filled, as far as there is room for them.
 const PIPELINE: usize = 3;
+/// Bytes of the smallest chunk that is kept as pieces of a code: of a smaller one copies cost little, and are fewer messages.
+const SMALLEST_CODED: usize = 64 << 10;
 
 /// What is known of an object when its last byte was seen.
 #[derive(Clone, Debug, Default)]
@@ -145,6 +147,22 @@ impl Objects {
     }
 }
 
+/// How a chunk is put that is to be kept so: what is small as copies that survive the same as the pieces of a code.
+pub(super) fn keep(chunk: Bytes, redundancy: Option<Redundancy>) -> ChunkPut {
+    match redundancy {
+        Some(Redundancy::Code(code)) if chunk.len() >= SMALLEST_CODED => {
+            // No chunk has 4 GiB.
+            coded::cut(code, &chunk).map_or_else(|| copies(chunk, redundancy), ChunkPut::coded)
+        }
+        _ => copies(chunk, redundancy),
+    }
+}
+
+fn copies(chunk: Bytes, redundancy: Option<Redundancy>) -> ChunkPut {
+    let redundancy = redundancy.map(Redundancy::in_copies);
+    ChunkPut { redundancy, ..ChunkPut::new(ChunkId::of_payload(&chunk), chunk) }
+}
+
 /// The chunks of one put: those on their way, and what the manifest will name.
 struct Writer<'a> {
     service: &'a dyn ChunkService,
@@ -214,9 +232,10 @@ impl<'a> Writer<'a> {
         while self.flight.len() >= PIPELINE {
             self.land()?;
         }
-        let entry = Entry::new(ChunkId::of_payload(&chunk), chunk.len() as u32);
-        let share = self.ahead.share(chunk.len());
-        let pending = self.service.put(ChunkPut { redundancy: self.redundancy, ..ChunkPut::new(entry.id, chunk) });
+        let (length, share) = (chunk.len() as u32, self.ahead.share(chunk.len()));
+        let put = keep(chunk, self.redundancy);
+        let entry = Entry::new(put.id, length);
+        let pending = self.service.put(put);
         self.flight.push_back(Flying { id: entry.id, pending, share });
         Ok(entry)
     }

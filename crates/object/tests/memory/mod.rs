@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use object::objects::{Sealed, Source};
 use object::{ChunkService, Entry, Manifest, Pending, ServiceError, manifest};
-use protocol::id::{ChunkId, ChunkKind, ClusterId, Epoch, NodeId, TxnId};
-use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, GetError, Mark, Marked, PutError, Stored};
+use protocol::id::{ChunkId, ChunkKind, ClusterId, Epoch, NodeId, TxnId, coded};
+use protocol::initiator::{
+    ChunkPut, Discard, Discarded, Fetched, Found, GetError, Mark, Marked, Payload, PutError, Stored,
+};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::promise::{Stamps, Verdict};
 use protocol::redundancy::Redundancy;
@@ -96,7 +98,7 @@ impl Memory {
     }
 
     fn store(&self, id: ChunkId, payload: Bytes, full: bool) -> Pending<Result<Stored, ServiceError>> {
-        assert!(id.matches([&payload[..]]));
+        assert!(id.code().is_some() || id.matches([&payload[..]]));
         self.most.fetch_max(self.flying.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         self.stamps.lock().unwrap().entry(id).or_default().promise(self.marks.load(Ordering::SeqCst) as u32);
         if !full {
@@ -129,6 +131,13 @@ impl ChunkService for Memory {
         if removal {
             self.removals.lock().unwrap().insert(id);
         }
+        let payload = match payload {
+            Payload::Copies(bytes) => bytes,
+            Payload::Pieces(pieces) => {
+                let code = id.code().expect("a coded chunk");
+                coded::join(&pieces[..code.data()]).expect("all pieces").concat().into()
+            }
+        };
         self.store(id, payload, self.full && !removal)
     }
 

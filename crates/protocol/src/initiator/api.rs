@@ -4,7 +4,7 @@ use core::fmt;
 
 use bytes::Bytes;
 
-use crate::id::coded::Coded;
+use crate::id::coded::{Coded, Header};
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
 use crate::machine::IgnoredReason;
 use crate::map::{ClusterMap, MapDocument};
@@ -41,6 +41,17 @@ impl Payload {
         match self {
             Self::Copies(bytes) => bytes.len(),
             Self::Pieces(pieces) => pieces.first().map_or(0, Bytes::len),
+        }
+    }
+
+    /// Bytes of the chunk.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Copies(bytes) => bytes.len(),
+            Self::Pieces(pieces) => {
+                pieces.first().and_then(|piece| Header::decode(piece)).map_or(0, |read| read.length())
+            }
         }
     }
 

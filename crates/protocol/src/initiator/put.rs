@@ -21,7 +21,7 @@ use crate::goal::Goal;
 use crate::id::{ChunkId, GroupId};
 use crate::limits;
 use crate::map::ClusterMap;
-use crate::redundancy::{Piece, Wanted};
+use crate::redundancy::{Piece, Redundancy, Wanted};
 use crate::transfer::Outgoing;
 use crate::wire::{Ack, Answer, BusyWindows, ByteRange, Granted, Grants, Message, Purpose, PutRequest};
 
@@ -98,6 +98,12 @@ impl Job {
             Why::Move(to) => Some(to),
             Why::Store | Why::Remove | Why::Restore(_) => None,
         }
+    }
+
+    /// The redundancy that it has whatever the map says.
+    fn own(&self) -> Option<Redundancy> {
+        let code = self.id.code().filter(|_| !self.payload.is_common());
+        code.map(Redundancy::Code).or(self.wanted.own())
     }
 
     /// What is to be reached.

@@ -6,6 +6,7 @@ use crate::id::NodeId;
 use crate::limits;
 use crate::placement::LayoutError;
 use crate::placement::deal::TooFewDomains;
+use crate::redundancy::Redundancy;
 
 /// Why a map cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub enum MapError {
     },
     /// A group whose targets are in fewer failure domains than copies: its puts could never succeed.
     UnevenDomains {
-        /// Copies asked for.
-        copies: u8,
+        /// What was asked for.
+        redundancy: Redundancy,
         /// Distinct domains in the group.
         domains: usize,
         /// Its targets.
@@ -76,12 +77,19 @@ impl fmt::Display for MapError {
                 "{copies} copies need {copies} failure domains, but the {targets} targets are in {domains}: add targets or \
                  domains, or ask for fewer copies"
             ),
-            Self::UnevenDomains { copies, domains, members } => write!(
-                f,
-                "{copies} copies need {copies} failure domains in every group, but the group of the targets {} has \
-                 {domains}: spread the targets evenly over the domains, raise group_cells, or ask for fewer copies",
-                members.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", ")
-            ),
+            Self::UnevenDomains { redundancy, domains, members } => {
+                let (pieces, what) = match redundancy {
+                    Redundancy::Copies(copies) => (usize::from(*copies), "copies"),
+                    Redundancy::Code(code) => (code.fragments(), "pieces"),
+                };
+                let members: Vec<String> = members.iter().map(|id| id.0.to_string()).collect();
+                write!(
+                    f,
+                    "{pieces} {what} need {pieces} failure domains in every group, but the group of the targets {} has \
+                     {domains}: spread the targets evenly over the domains, raise group_cells, or ask for fewer {what}",
+                    members.join(", ")
+                )
+            }
             Self::GroupTooLarge { cells, members } => write!(
                 f,
                 "a group of {cells} cells has {members} targets, which is more than {}: lower group_cells",

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::ClusterMap;
-use crate::id::{ChunkId, NodeId};
+use crate::id::NodeId;
 use crate::placement::Placement;
-use crate::redundancy::{Redundancy, Wanted};
+use crate::redundancy::Redundancy;
 
 /// The fewest copies of what is kept with several copies of its own, whatever is down.
 const LEAST: usize = 2;
@@ -33,16 +33,12 @@ impl ClusterMap {
         self
     }
 
-    /// With how few copies a put of this is acknowledged when no more failure domains are alive. What has a number of copies of its
-    /// own, or is coded, may lack as many as the map lets lack, but two of several copies are always made, and a piece more than it can be
-    /// read from.
+    /// With how few copies or pieces a put of this is acknowledged when no more failure domains are alive; `None` is what is kept as the
+    /// map says. What has a redundancy of its own may lack as many as the map lets lack, but two of several copies are always made, and a
+    /// piece more than it can be read from.
     #[must_use]
-    pub fn least(&self, id: &ChunkId, wanted: Wanted) -> usize {
+    pub fn least(&self, own: Option<Redundancy>) -> usize {
         let few = self.min_copies.min(self.copies);
-        let own = match id.redundancy(wanted, self.redundancy()) {
-            Redundancy::Copies(_) => wanted.own(),
-            code @ Redundancy::Code(_) => Some(code),
-        };
         match own {
             None => usize::from(few),
             Some(own) => {

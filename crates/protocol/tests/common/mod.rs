@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, OpId, TxnId};
 use protocol::initiator::Initiator;
-use protocol::machine::{Body, Completion, Effect, Input, Machine, Output};
+use protocol::machine::{Body, Completion, Effect, Held, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Wanted;
 use protocol::target::{Setup, Target};
@@ -79,7 +79,8 @@ pub(crate) fn tell(
     found: Option<u32>,
 ) -> (Vec<Message>, Vec<(OpId, Effect)>) {
     let (mut messages, mut effects) = step(target, now, arriving(from(INITIATOR, message)));
-    if let [(op, Effect::Lookup { .. })] = effects[..] {
+    if let [(op, Effect::Lookup { id, .. })] = effects[..] {
+        let found = found.map(|size| Held { id, size });
         let (more, next) = step(target, now, Input::Done { op, completion: Completion::Found(found) });
         messages.extend(more);
         effects = next;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use protocol::id::{ChunkId, NodeId};
-use protocol::redundancy::Wanted;
 use protocol::time::Instant;
 
 use super::workload::Putting;
@@ -44,7 +43,7 @@ impl World<'_> {
         let holds = |node: &&NodeId| holders.contains(node);
         let alive = group.iter().filter(|node| holds(node) || asked && self.is_alive_since(**node, since));
         let domains: BTreeSet<u16> = alive.filter_map(|node| self.maps[map].domain(*node)).collect();
-        let least = self.maps[map].least(Wanted::of(put.redundancy));
+        let least = self.maps[map].least(put.redundancy);
         domains.len().clamp(least, self.goal(map, put.redundancy).pieces().max(least))
     }
 

@@ -14,7 +14,7 @@ use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
 use super::replies::Replies;
-use super::workload::Putting;
+use super::workload::{Putting, chunk_of};
 use super::{Scheduled, World};
 use crate::object::Objects;
 use crate::object::client::{self, Client};
@@ -363,6 +363,7 @@ impl World<'_> {
         let request = match request {
             TaskRequest::Put(put) => {
                 let ChunkPut { id, payload, redundancy, .. } = put.clone();
+                let payload = chunk_of(payload);
                 let putting = Putting { id, payload, redundancy, healed: calm, alone: false, begun: (now, now) };
                 gateways.puts.insert(handle, putting);
                 self.may_fall(node, &id);

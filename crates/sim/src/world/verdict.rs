@@ -145,6 +145,7 @@ impl World<'_> {
             return self.cleaner_event(id, event);
         }
         match event {
+            initiator::Event::Pieces { .. } => {}
             initiator::Event::Put { handle, result } => {
                 let Some(Asked::Put(put)) = self.open.remove(&(id, handle)) else { return };
                 self.put_ended(id, put, result);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use protocol::id::coded;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
-use protocol::initiator::{self, ChunkPut, Query};
+use protocol::initiator::{self, ChunkPut, Payload, Query};
 use protocol::redundancy::Redundancy;
 use protocol::time::{Instant, Span};
 
@@ -217,5 +218,17 @@ impl World<'_> {
 
     fn draw_name(&mut self) -> String {
         format!("name-{}", self.rng.below(NAMES))
+    }
+}
+
+/// The bytes of a chunk that is put.
+pub(super) fn chunk_of(payload: Payload) -> Bytes {
+    match payload {
+        Payload::Copies(bytes) => bytes,
+        // Those of data come first, and are as many as it takes.
+        Payload::Pieces(pieces) => {
+            let enough = (1..=pieces.len()).find_map(|enough| coded::join(&pieces[..enough]));
+            enough.map(|parts| parts.concat().into()).unwrap_or_default()
+        }
     }
 }

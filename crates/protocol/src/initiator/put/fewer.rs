@@ -13,7 +13,7 @@ impl Put {
         if self.job.restores() {
             return goal;
         }
-        let least = context.map.least(&self.job.id, self.job.wanted);
+        let least = context.map.least(self.job.own());
         match context.bug {
             Some(Bug::AckTooFew) => return goal.at_most(1),
             Some(Bug::NeverWaitForTheLast) => return goal.at_most(least),
@@ -91,7 +91,7 @@ impl Put {
         possible.extend(&have);
         let (domains, possible) = (context.domains(&have), context.domains(&possible));
         let want = self.progress.goal.redundancy().pieces() as u8;
-        let least = if self.job.restores() { want } else { context.map.least(&self.job.id, self.job.wanted) as u8 };
+        let least = if self.job.restores() { want } else { context.map.least(self.job.own()) as u8 };
         let error = PutError::TooFewCopies { have, domains, possible, want, least, silent, full };
         context.event(Event::Put { handle: self.job.handle, result: Err(error) });
         Step::Over

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use protocol::census::Holding;
 use protocol::id::{ChunkId, NodeId, OpId};
-use protocol::machine::{Completion, Destination, Effect, ReadFailure};
+use protocol::machine::{Completion, Destination, Effect, Held, ReadFailure};
 use protocol::time::Span;
 use protocol::wire::Usage;
 
@@ -30,7 +30,8 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     pub(super) fn effect(&mut self, node: u32, op: OpId, effect: Effect) {
         match effect {
             Effect::Lookup { id, .. } => {
-                self.at_once.push((op, Completion::Found(self.machines.found(&id, NodeId(node)))));
+                let size = self.machines.found(&id, NodeId(node));
+                self.at_once.push((op, Completion::Found(size.map(|size| Held { id, size }))));
             }
             Effect::Write { id, pieces, .. } => {
                 let (slot, life) = (self.slot(node), self.node(node).life.number);
@@ -66,7 +67,10 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
             Effect::Missing { .. } => self.at_once.push((op, Completion::Listed { ids: Vec::new(), more: false })),
             // Disks have room for more than any run puts, so nothing has to move from one to another.
             Effect::Usage => self.at_once.push((op, Completion::Used(Usage::default()))),
-            effect => panic!("no run asks a target for {effect:?}"),
+            effect => match effect.compute() {
+                Ok(completion) => self.at_once.push((op, completion)),
+                Err(effect) => panic!("no run asks a target for {effect:?}"),
+            },
         }
     }
 

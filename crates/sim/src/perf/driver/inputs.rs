@@ -41,7 +41,10 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
                 match output {
                     Output::Transmit(transmit) => F::send(self, node, self.addressed(transmit.to), transmit.body),
                     Output::Effect { op, effect: Effect::Verify { pieces, .. } } => self.verify(node, op, &pieces),
-                    Output::Effect { effect, .. } => panic!("an initiator has no disk for {effect:?}"),
+                    Output::Effect { op, effect } => match effect.compute() {
+                        Ok(completion) => self.at_once.push((op, completion)),
+                        Err(effect) => panic!("an initiator has no disk for {effect:?}"),
+                    },
                     Output::Event(event) => M::on_event(self, node - self.setup.targets, event),
                     Output::Idle(_) => {}
                 }

@@ -6,7 +6,6 @@ use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Event as InitiatorEvent, Initiator, Request, Stored};
 use protocol::map::ClusterMap;
-use protocol::redundancy::Wanted;
 use protocol::rng::Rng;
 use protocol::target::{Event as TargetEvent, Request as TargetRequest, Setup as TargetSetup, Target};
 use protocol::wire::{Message, decode_message};
@@ -91,7 +90,7 @@ impl MachineSet for Products {
         let (handle, good, rounds) = match event {
             InitiatorEvent::Put { handle, result } => {
                 let is_durable = |stored: &Stored| {
-                    usize::from(stored.copies) >= machines.map.least(Wanted::BY_MAP)
+                    usize::from(stored.copies) >= machines.map.least(None)
                         && machines.workload.holds(n, handle, &stored.holders)
                 };
                 measures.undurable += u64::from(result.as_ref().is_ok_and(|stored| !is_durable(stored)));
@@ -103,6 +102,7 @@ impl MachineSet for Products {
             InitiatorEvent::RepairAsked => return measures.count.repairs += 1,
             InitiatorEvent::Hedged => return measures.count.hedged += 1,
             InitiatorEvent::Query { .. }
+            | InitiatorEvent::Pieces { .. }
             | InitiatorEvent::NewMap { .. }
             | InitiatorEvent::NeedMap { .. }
             | InitiatorEvent::Bid { .. }
