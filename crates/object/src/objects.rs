@@ -269,10 +269,10 @@ impl Objects {
     ///
     /// # Errors
     /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
-    pub fn publish(&self, record: ObjectRecord, condition: &Condition) -> Result<Made, ObjectError> {
+    pub fn publish(&self, mut record: ObjectRecord, condition: &Condition) -> Result<Made, ObjectError> {
         let begun = self.host.elapsed();
         let skips = self.bug == Some(Bug::SkipRenewal);
-        let kept = if skips { Kept::default() } else { self.renew(&record)? };
+        let kept = if skips { Kept::default() } else { self.renew(&mut record)? };
         self.commit(record, condition, None, begun, || Ok(kept))
     }
 

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use common::{INITIATOR, arriving, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
 use protocol::config::Config;
-use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
+use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId, coded};
 use protocol::initiator::{self, Busy, Discarded, Found, Initiator, Mark, Marked, Query, QueryAnswer};
 use protocol::limits;
 use protocol::machine::{Completion, Destination, Effect, Input, Machine, Output, WriteFailure};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::promise::{Stamps, Verdict};
-use protocol::redundancy::Wanted;
+use protocol::redundancy::{Piece, Wanted};
 use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
@@ -134,6 +134,28 @@ fn found(id: ChunkId) -> Found {
     Found { chunks: vec![(id, vec![NodeId(1)])], silent: vec![] }
 }
 
+/// Of the slice that was looked through, the coded chunks follow: of these there are none.
+fn no_coded(cleaner: &mut Cleaner, slice: &[u8]) {
+    assert_eq!(cleaner.want(), Want::List { prefix: [&[2], slice].concat() });
+    cleaner.listed(Ok(Found { chunks: vec![], silent: vec![] }), |_| false);
+}
+
+#[test]
+fn pieces_go_when_nothing_refers_to_their_chunk() {
+    let (code, bytes) = ("2+1".parse().expect("a code"), [b"kept", b"gone"]);
+    let [kept, gone] = bytes.map(|bytes| coded::cut(code, bytes).expect("it is short").id);
+    let mut cleaner = Cleaner::new(false);
+    cleaner.marked(Ok(Marked { mark: mark(1), silent: vec![] }));
+    cleaner.read(1, vec![]);
+    assert_eq!(cleaner.want(), Want::List { prefix: vec![0] });
+    cleaner.listed(Ok(Found { chunks: vec![], silent: vec![] }), |_| true);
+    assert_eq!(cleaner.want(), Want::List { prefix: vec![2] });
+    let pieces = [kept, gone].map(|id| [0, 1, 2].map(|n| (id.of_piece(Piece(n)), vec![NodeId(u32::from(n) + 1)])));
+    cleaner.listed(Ok(Found { chunks: pieces.concat(), silent: vec![] }), |id| *id == kept);
+    let Want::Discard(discard) = cleaner.want() else { panic!("they go") };
+    assert_eq!(discard.chunks, pieces[1]);
+}
+
 #[test]
 fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
     let id = ChunkId::of_payload(b"x");
@@ -152,6 +174,7 @@ fn a_cleaner_waits_before_it_reads_and_stops_at_silence() {
         let discard = initiator::Discard { mark: mark(n), since, chunks: found(id).chunks };
         assert_eq!((cleaner.want(), cleaner.want()), (Want::Discard(discard.clone()), Want::Discard(discard)));
         cleaner.discarded(Ok(Discarded { copies: n, bytes: 64, silent: vec![] }));
+        no_coded(&mut cleaner, &[]);
         let look = Summary { unreferenced: 1, copies: n, bytes: 64, unfinished: None };
         assert_eq!(cleaner.want(), Want::Over(look));
         cleaner.next_pass();
@@ -191,6 +214,7 @@ fn a_cleaner_looks_slice_by_slice() {
                 let slice_bytes = &u32::to_be_bytes(slice)[4 - usize::from(bytes)..];
                 assert_eq!(cleaner.want(), Want::List { prefix: [&[0], slice_bytes].concat() });
                 cleaner.listed(Ok(found(ids[1])), |id| *id == ids[1]);
+                no_coded(&mut cleaner, slice_bytes);
             }
         }
         let look = Summary { unreferenced: 1, copies: 0, bytes: 0, unfinished: None };
@@ -247,6 +271,7 @@ fn a_dry_cleaner_tells_the_targets_nothing() {
     cleaner.read(1, found(id).chunks);
     assert!(matches!(cleaner.want(), Want::List { .. }));
     cleaner.listed(Ok(found(id)), |_| false);
+    no_coded(&mut cleaner, &[]);
     let look = Summary { unreferenced: 2, copies: 0, bytes: 0, unfinished: None };
     assert_eq!(cleaner.want(), Want::Over(look));
 }
@@ -266,6 +291,7 @@ fn many_chunks_are_discarded_in_batches() {
         cleaner.discarded(Ok(Discarded { copies: 1, bytes: 64, silent: vec![] }));
     }
     assert_eq!(told, chunks);
+    no_coded(&mut cleaner, &[]);
     assert_eq!(cleaner.want(), Want::Over(Summary { unreferenced: 2_500, copies: 3, bytes: 192, unfinished: None }));
 }
 

@@ -10,6 +10,7 @@ mod common;
 
 mod authority;
 mod clean;
+mod coded;
 mod disks;
 mod domains;
 mod down;

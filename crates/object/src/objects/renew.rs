@@ -7,6 +7,7 @@ use protocol::id::coded;
 use protocol::initiator::ChunkPut;
 use protocol::redundancy::Redundancy;
 
+use super::write::is_kept;
 use super::{Kept, ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
 use catalog::object_manifest::{Body, ObjectRecord};
@@ -15,23 +16,57 @@ use catalog::object_manifest::{Body, ObjectRecord};
 const PIPELINE: usize = 16;
 
 impl Objects {
-    /// Counts on all chunks of a record, with the redundancy that it has.
-    pub(super) fn renew(&self, record: &ObjectRecord) -> Result<Kept, ObjectError> {
-        let (redundancy, mut kept) = (record.redundancy(), Kept::default());
-        match &record.body {
-            Body::Chunks(entries) => self.renew_entries(entries.iter().copied(), redundancy),
+    /// Counts on all chunks of a record, with the redundancy that it has. Where that is a code, or was one, and they are not kept so, they
+    /// are put again, and the record names these.
+    pub(super) fn renew(&self, record: &mut ObjectRecord) -> Result<Kept, ObjectError> {
+        let redundancy = record.redundancy();
+        if let Some(kept) = self.renew_as_kept(&record.body, redundancy)? {
+            return Ok(kept);
+        }
+        let (body, kept) = self.put_again(&self.entries(&record.body)?, redundancy)?;
+        record.body = body;
+        Ok(kept)
+    }
+
+    /// Counts on all chunks of a body; `None` when some are not kept so.
+    fn renew_as_kept(&self, body: &Body, redundancy: Option<Redundancy>) -> Result<Option<Kept>, ObjectError> {
+        let are_kept = |entries: &[Entry]| entries.iter().all(|entry| is_kept(entry, redundancy));
+        let mut kept = Kept::default();
+        match body {
+            Body::Chunks(entries) if are_kept(entries) => {
+                kept = self.renew_entries(entries.iter().copied(), redundancy)?;
+            }
+            Body::Chunks(_) => return Ok(None),
             Body::Indexed(indexes) => {
                 for (index, _) in indexes {
-                    kept.and(self.renew_entries(std::iter::once(*index), redundancy)?);
-                    let bytes = self.fetch(index.id)?;
-                    let entries = manifest::decode_index(&bytes);
-                    let entries = entries.map_err(|why| ObjectError::Manifest { id: index.id, why })?;
-                    kept.and(self.renew_entries(entries.into_iter(), redundancy)?);
+                    let below = self.below(index)?;
+                    if !are_kept(&below) {
+                        return Ok(None);
+                    }
+                    kept.and(self.renew_entries(std::iter::once(*index).chain(below), redundancy)?);
                 }
-                Ok(kept)
             }
-            Body::Inline(_) | Body::InManifest => Ok(kept),
+            Body::Inline(_) | Body::InManifest => {}
         }
+        Ok(Some(kept))
+    }
+
+    /// All payload chunks that a body names.
+    fn entries(&self, body: &Body) -> Result<Vec<Entry>, ObjectError> {
+        match body {
+            Body::Chunks(entries) => Ok(entries.clone()),
+            Body::Indexed(indexes) => {
+                let below = |(index, _): &(Entry, u64)| self.below(index);
+                Ok(indexes.iter().map(below).collect::<Result<Vec<_>, _>>()?.concat())
+            }
+            Body::Inline(_) | Body::InManifest => Ok(vec![]),
+        }
+    }
+
+    /// The chunks that an index chunk names.
+    fn below(&self, index: &Entry) -> Result<Vec<Entry>, ObjectError> {
+        let bytes = self.fetch(index.id)?;
+        manifest::decode_index(&bytes).map_err(|why| ObjectError::Manifest { id: index.id, why })
     }
 
     pub(super) fn renew_entries(

@@ -128,6 +128,24 @@ impl Objects {
         Ok(Written { size, body, sealed, kept: writer.kept })
     }
 
+    /// Puts chunks once more, with this redundancy: a body that names these.
+    pub(super) fn put_again(
+        &self,
+        entries: &[Entry],
+        redundancy: Option<Redundancy>,
+    ) -> Result<(Body, Kept), ObjectError> {
+        let mut writer = Writer::new(self, None, redundancy);
+        for entry in entries {
+            let bytes = self.fetch(entry.id)?;
+            let again = writer.send(bytes)?;
+            writer.name(Entry { plain: entry.plain, ..again })?;
+            writer.land_without_share()?;
+        }
+        let body = writer.body(None)?;
+        writer.land_all()?;
+        Ok((body, writer.kept))
+    }
+
     /// The body of an object that consists of these lists of chunks, with its redundancy.
     ///
     /// # Errors
@@ -161,6 +179,15 @@ pub(super) fn keep(chunk: Bytes, redundancy: Option<Redundancy>) -> ChunkPut {
 fn copies(chunk: Bytes, redundancy: Option<Redundancy>) -> ChunkPut {
     let redundancy = redundancy.map(Redundancy::in_copies);
     ChunkPut { redundancy, ..ChunkPut::new(ChunkId::of_payload(&chunk), chunk) }
+}
+
+/// Whether a chunk is kept as one that is put so.
+pub(super) fn is_kept(entry: &Entry, redundancy: Option<Redundancy>) -> bool {
+    let code = match redundancy {
+        Some(Redundancy::Code(code)) => Some(code).filter(|_| entry.length as usize >= SMALLEST_CODED),
+        _ => None,
+    };
+    entry.id.code() == code
 }
 
 /// The chunks of one put: those on their way, and what the manifest will name.
@@ -211,9 +238,7 @@ impl<'a> Writer<'a> {
                 return Ok((size, None));
             }
             drop(chunk);
-            if self.flight.iter().any(|flying| flying.share.is_none()) {
-                self.land_all()?;
-            }
+            self.land_without_share()?;
         }
     }
 
@@ -259,6 +284,12 @@ impl<'a> Writer<'a> {
         let entry = self.send(Bytes::from(index))?;
         self.top.push((entry, covers));
         Ok(())
+    }
+
+    /// Waits for all that is on its way if some of it has no share of what may be ahead.
+    fn land_without_share(&mut self) -> Result<(), ObjectError> {
+        let is_over = self.flight.iter().any(|flying| flying.share.is_none());
+        if is_over { self.land_all() } else { Ok(()) }
     }
 
     fn land(&mut self) -> Result<(), ObjectError> {

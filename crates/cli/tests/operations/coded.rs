@@ -1,0 +1,130 @@
+//! Objects that are kept as pieces of a code, under real processes: what they take, what they survive, how they are made whole, and that
+//! they go.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::client::S3;
+use crate::common::{Cluster, content, happened, wait_until};
+
+const BUCKET: &str = "kept";
+
+/// Bytes that the targets keep.
+fn live(cluster: &Cluster) -> u64 {
+    let status: Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
+    status["targets"].as_array().unwrap().iter().map(|target| target["live"].as_u64().unwrap_or(0)).sum()
+}
+
+fn put(cluster: &Cluster, place: &Path, name: &str, bytes: &[u8]) {
+    let file = place.join(name);
+    fs::write(&file, bytes).unwrap();
+    cluster.run(&["put", file.to_str().unwrap()]);
+}
+
+fn get(cluster: &Cluster, place: &Path, name: &str) -> Vec<u8> {
+    let back = place.join("back");
+    cluster.run(&["get", name, "-o", back.to_str().unwrap()]);
+    fs::read(back).unwrap()
+}
+
+#[test]
+fn pieces_take_half_of_what_copies_take_and_survive_as_much() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--no-restart", "--redundancy", "4+2"]);
+    let bytes = content(40 << 20, 7);
+    let before = live(&cluster);
+    put(&cluster, place.path(), "file", &bytes);
+    let taken = (live(&cluster) - before) as f64 / bytes.len() as f64;
+    assert!((1.49..1.53).contains(&taken), "{taken} bytes for each");
+    // Small ones are copies.
+    let small = content(20_000, 8);
+    put(&cluster, place.path(), "small", &small);
+    cluster.wait_for("whole", |status| status["whole"] == true);
+
+    // Two of the six pieces of many chunks are gone, and what is left is enough.
+    cluster.kill_target(4);
+    cluster.kill_target(5);
+    assert!(get(&cluster, place.path(), "file") == bytes);
+    assert!(get(&cluster, place.path(), "small") == small);
+    // A third is too many at once: nothing is taken out by itself, but nothing is lost either.
+    let held = cluster.wait_for("held", |status| status["down"]["held"].is_string());
+    assert!(held["at_risk"].as_u64() > Some(0), "{held}");
+    for gone in ["4", "5"] {
+        cluster.run(&["cluster", "remove", gone]);
+    }
+    let is_whole = |status: &Value| status["whole"] == true && status["epoch"].as_u64() >= Some(3);
+    let after = cluster.wait_for("whole again", |status| is_whole(status) && happened(status, "whole again"));
+    assert!(after["restored_chunks"].as_u64() > Some(0), "{after}");
+    // Whoever is lost now, two at once, leaves enough.
+    cluster.kill_target(1);
+    cluster.kill_target(9);
+    assert!(get(&cluster, place.path(), "file") == bytes);
+    assert!(get(&cluster, place.path(), "small") == small);
+}
+
+#[test]
+fn what_is_removed_goes_piece_by_piece_and_classes_change_by_a_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    assert!(Cluster::start(&data, &[]).stop());
+    let settings = data.join("gateway.toml");
+    let plain = fs::read_to_string(&settings).unwrap();
+    let with = |classes: &str| fs::write(&settings, format!("{plain}\n[s3.storage_class]\n{classes}\n")).unwrap();
+    with("THIN = { code = \"8+3\" }");
+    let config = data.join("cluster.toml");
+    let refused = |why: &str| {
+        let printed = crate::common::error_of(&["gateway", "--config", config.to_str().unwrap()]);
+        assert!(printed.contains(why), "{printed}");
+    };
+    refused("11 pieces need 11 failure domains in every group");
+    with("THIN = { code = \"4\" }");
+    refused("is no code: write 4+2, for example");
+    with("THIN = { code = \"4+2\", copies = 2 }");
+    refused("write copies = 2, or code = \"4+2\"");
+    with("THIN = { code = \"4+2\" }\nRAID = { code = \"2+1\" }");
+
+    let cluster = Cluster::start(&data, &[]);
+    let s3 = S3::of(&cluster);
+    s3.put(BUCKET, "", b"").is(200);
+    let bytes = content(12 << 20, 5);
+    let per_byte = |put: &dyn Fn()| {
+        let before = live(&cluster);
+        put();
+        (live(&cluster) - before) as f64 / bytes.len() as f64
+    };
+    let about =
+        |taken: f64, of: f64| assert!((of - 0.01..of + 0.03).contains(&taken), "{taken} bytes for each, not {of}");
+    let class = |class: &'static str| [("x-amz-storage-class", class)];
+    about(per_byte(&|| drop(s3.ask("PUT", (BUCKET, "k"), &[], &class("THIN"), &bytes).is(200))), 1.5);
+    // Nothing is put again that is kept so already.
+    about(per_byte(&|| drop(s3.ask("PUT", (BUCKET, "twice"), &[], &class("THIN"), &bytes).is(200))), 0.0);
+    let copied = |to: &str, class: &'static str| {
+        let headers = [("x-amz-copy-source", "kept/k"), ("x-amz-storage-class", class)];
+        s3.ask("PUT", (BUCKET, to), &[], &headers, b"").is(200);
+        assert!(s3.get(BUCKET, to).is(200).body == bytes, "{to}");
+    };
+    about(per_byte(&|| copied("same", "THIN")), 0.0);
+    about(per_byte(&|| copied("other", "RAID")), 1.5);
+    about(per_byte(&|| copied("copies", "STANDARD")), 3.0);
+    let range = s3.ask("GET", (BUCKET, "k"), &[], &[("range", "bytes=3000000-3999999")], b"").is(206);
+    assert!(range.body == bytes[3_000_000..4_000_000]);
+    let head = s3.ask("HEAD", (BUCKET, "other"), &[], &[], b"").is(200);
+    assert_eq!(head.header("x-amz-storage-class"), "RAID");
+
+    for key in ["k", "twice", "same"] {
+        s3.ask("DELETE", (BUCKET, key), &[], &[], b"").is(204);
+    }
+    let clean = || serde_json::from_slice::<Value>(&cluster.run(&["clean", "--grace", "2", "--json"])).unwrap();
+    clean();
+    let before = live(&cluster);
+    wait_until("pieces go", || {
+        clean();
+        before - live(&cluster) >= bytes.len() as u64 * 3 / 2
+    });
+    for key in ["other", "copies"] {
+        assert!(s3.get(BUCKET, key).is(200).body == bytes, "{key}");
+    }
+}
