@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use protocol::id::ChunkId;
+use protocol::id::{ChunkId, ChunkKind};
 use protocol::redundancy::Redundancy;
 
 use crate::entry::{Entry, FORMAT, Malformed, PACKED, entry_bytes, format_of, put_entry, read_entry};
@@ -342,12 +342,13 @@ impl ObjectRecord {
     }
 }
 
-/// The bytes of a list of entries, as an upload keeps them for each part. A list with compressed chunks begins with its
-/// format, which no chunk id does.
+/// The bytes of a list of entries, as an upload keeps them for each part. A list with compressed chunks begins with its format, and so
+/// does one that would begin with that of a coded chunk, which is the same byte; others begin with the id of a plain one, which is 0.
 #[must_use]
 pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
     let format = format_of(entries);
-    let mut out = if format == PACKED { vec![PACKED] } else { vec![] };
+    let is_plain = format == FORMAT && entries.first().is_none_or(|entry| entry.id.kind() == ChunkKind::Payload);
+    let mut out = if is_plain { vec![] } else { vec![format] };
     entries.iter().for_each(|entry| put_entry(&mut out, *entry, format));
     out
 }
@@ -357,16 +358,19 @@ pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
 /// # Errors
 /// When they are not that.
 pub fn decode_entries(bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
-    let (format, bytes) = match bytes.split_first() {
-        Some((&PACKED, rest)) => (PACKED, rest),
-        _ => (FORMAT, bytes),
-    };
+    let (whole, (format, bytes)) = (
+        bytes,
+        match bytes.split_first() {
+            Some((&format @ (FORMAT | PACKED), rest)) => (format, rest),
+            _ => (FORMAT, bytes),
+        },
+    );
     let mut cursor = Cursor(bytes);
     let mut entries = vec![];
     while !cursor.0.is_empty() {
         entries.push(cursor.entry(format)?);
     }
-    if format_of(&entries) == format { Ok(entries) } else { Err(Malformed::Packing) }
+    if encode_entries(&entries) == whole { Ok(entries) } else { Err(Malformed::Packing) }
 }
 
 fn put_count(out: &mut Vec<u8>, count: usize) {
@@ -432,6 +436,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
     use proptest::prelude::*;
+    use protocol::id::coded;
 
     use super::*;
 
@@ -505,6 +510,16 @@ mod tests {
         }
         assert_eq!(encode_entries(&entries).len(), 1 + 2 * 42);
         assert_eq!(decode_entries(&[2]), Err(Malformed::Packing));
+        // The kind of a coded chunk is the same byte as a format.
+        let code = "2+1".parse().expect("a code");
+        let coded = Entry { id: coded::cut(code, b"x").expect("short").id, ..entry(9) };
+        for entries in [vec![coded], vec![coded, packed], vec![packed, coded], vec![entry(5), coded]] {
+            assert_eq!(decode_entries(&encode_entries(&entries)), Ok(entries.clone()));
+            let size = entries.iter().map(|entry| u64::from(entry.plain)).sum();
+            let record = ObjectRecord { size, ..sample(Body::Chunks(entries)) };
+            assert_eq!(ObjectRecord::decode(&record.encode()), Ok(record));
+        }
+        assert_eq!(decode_entries(&[1]), Err(Malformed::Packing));
     }
 
     #[test]

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use protocol::id::{ChunkId, OpId};
+use protocol::id::{ChunkId, OpId, coded};
 use protocol::machine::{Completion, Effect, WriteFailure};
-use protocol::redundancy::Wanted;
+use protocol::redundancy::{Redundancy, Wanted};
 use protocol::time::{Instant, Span};
 use store::backend::{CrashBackend, Rot, SyncFault};
 use store::{
@@ -209,6 +209,17 @@ impl Disk {
         self.store.as_ref().map_or_else(Vec::new, |store| store.list(&[], None, usize::MAX).0)
     }
 
+    /// The pieces that the store names of a coded chunk.
+    pub(crate) fn pieces(&self, id: &ChunkId) -> Vec<ChunkId> {
+        let prefix = &id.encode()[..=coded::COMMON];
+        self.store.as_ref().map_or_else(Vec::new, |store| store.list(prefix, None, usize::MAX).0)
+    }
+
+    /// The chunks of which the store names a copy or a piece.
+    pub(crate) fn chunks_held(&self) -> BTreeSet<ChunkId> {
+        self.held().iter().map(ChunkId::whole).collect()
+    }
+
     /// The chunks whose copies are good.
     pub(crate) fn good(&self) -> BTreeSet<ChunkId> {
         self.held().into_iter().filter(|id| self.durable(id).is_some()).collect()
@@ -233,9 +244,15 @@ impl Disk {
         self.backend.inspect(|| store.read(id)).ok()
     }
 
-    /// What a copy is kept for.
+    /// What a copy is kept for, or a piece.
     pub(crate) fn wanted(&self, id: &ChunkId) -> Option<Wanted> {
-        self.store.as_ref()?.wanted(id)
+        let held = if id.code().is_some() { *self.pieces(id).first()? } else { *id };
+        self.store.as_ref()?.wanted(&held)
+    }
+
+    /// How a chunk is kept of which a copy or a piece is here, when the map says this.
+    pub(crate) fn redundancy(&self, id: &ChunkId, map: Redundancy) -> Option<Redundancy> {
+        self.wanted(id).map(|wanted| id.redundancy(wanted, map))
     }
 
     /// Scrubs everything: the bad copies.

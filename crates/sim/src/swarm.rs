@@ -103,6 +103,8 @@ pub struct Scenario {
     pub objects: Option<Objects>,
     /// Half of the payload chunks that initiators put are kept so, and not as the map says.
     pub redundancy: Option<Redundancy>,
+    /// The code by which half of the chunks are kept that are put.
+    pub code: Option<Redundancy>,
     /// Gateways that propose cluster maps; then all maps but the first are theirs.
     pub governing: Option<Governing>,
     /// A planted defect.
@@ -245,6 +247,7 @@ impl Scenario {
             cleaning,
             objects,
             redundancy: None,
+            code: None,
             governing: None,
             planted,
         };
@@ -294,6 +297,8 @@ impl Scenario {
             None => {
                 let takes_out = self.governing.as_ref().is_some_and(Governing::takes_out);
                 self.redundancy = drawn.filter(|drawn| !takes_out || drawn.pieces() > 1);
+                let code: Option<Redundancy> = "2+1".parse().ok().filter(|_| Rng::new(self.seed).fork(81).chance(1, 4));
+                self.code = code.filter(|code| maps.iter().all(|map| map.can_keep(*code).is_ok()));
             }
         }
     }

@@ -546,7 +546,7 @@ impl<'a> World<'a> {
     fn effect(&mut self, id: NodeId, op: OpId, effect: Effect) {
         let now = self.now;
         if let Effect::Write { id: chunk, .. } = &effect {
-            self.windows.over(id, *chunk);
+            self.windows.over(id, chunk.whole());
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let life = node.life;

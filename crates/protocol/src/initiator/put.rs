@@ -229,7 +229,11 @@ impl Put {
         let counts = context.bug == Some(Bug::KeepHolders) || self.ranked.contains(&holder);
         if counts && !self.progress.holders.contains(&(holder, piece)) {
             self.progress.holders.push((holder, piece));
-            let pieces = self.progress.goal.redundancy().counting(piece);
+            let redundancy = self.progress.goal.redundancy();
+            let pieces = match context.bug {
+                Some(Bug::CountAnyPiece) => redundancy.all(),
+                _ => redundancy.counting(piece),
+            };
             context.hold(&mut self.progress.goal, holder, pieces);
         }
     }

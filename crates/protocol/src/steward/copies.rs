@@ -100,7 +100,19 @@ impl Copies<'_> {
         let mut here = self.all.clone();
         here.retain(|copy| self.members.contains(&copy.holder));
         let ranked = ClusterMap::ranked_among(&self.id, here.iter().map(|copy| copy.holder).collect());
+        let as_counted = here.clone();
         here.sort_by_cached_key(|copy| (goes(copy.holder), ranked.iter().position(|other| *other == copy.holder)));
+        let stay = self.first_of(&here, bug, &goes);
+        // Where a domain has two pieces of a code, the preferred one may be that which others have as well.
+        let is_met = |stay: &[Copy]| self.wanted(bug).into_iter().all(|wanted| self.goal(wanted, stay).is_met());
+        if self.id.code().is_none() || is_met(&stay) || bug == Some(Bug::StayByRank) {
+            return stay;
+        }
+        self.first_of(&as_counted, bug, &goes)
+    }
+
+    /// Of these, in this order, those that count.
+    fn first_of(&self, here: &[Copy], bug: Option<Bug>, goes: impl Fn(NodeId) -> u64) -> Vec<Copy> {
         let mut stay: Vec<Copy> = Vec::new();
         for wanted in self.wanted(bug) {
             let redundancy = self.redundancy(wanted);

@@ -128,7 +128,7 @@ impl World<'_> {
         let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machine) else { return };
         if let Some((hit, forgets)) = disk.spoil(seed, spoil) {
             self.note(9, id, hit.len(), || format!("{}: it damages {}", trace::spoil(spoil), trace::chunks(&hit)));
-            self.damaged.extend(hit.into_iter().map(|chunk| (chunk, id)));
+            self.damaged.extend(hit.into_iter().map(|chunk| (chunk.whole(), id)));
             self.outcome.disks.spoiled += 1;
             self.disks.spoiled.insert(id);
             if forgets {
@@ -204,7 +204,7 @@ impl World<'_> {
                     // What is back after it was dropped may have rotted meanwhile.
                     let good = disk.good();
                     let bad = disk.held().into_iter().filter(|chunk| !good.contains(chunk));
-                    self.damaged.extend(bad.map(|chunk| (chunk, id)));
+                    self.damaged.extend(bad.map(|chunk| (chunk.whole(), id)));
                 }
                 true
             }

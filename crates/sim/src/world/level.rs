@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::id::{ChunkId, GroupId, NodeId};
+use protocol::redundancy::Redundancy;
 use protocol::time::{Instant, Span};
 
 use super::{NodeMachine, World};
@@ -111,8 +112,8 @@ impl World<'_> {
                 continue;
             };
             for id in disk.held().into_iter().filter(|id| map.group_of(id) == group) {
-                let wanted = disk.wanted(&id).map_or(1, |wanted| wanted.redundancy(map.redundancy()).pieces());
-                let (holders, most) = copies.entry(id).or_default();
+                let wanted = disk.redundancy(&id.whole(), map.redundancy()).map_or(1, Redundancy::pieces);
+                let (holders, most) = copies.entry(id.whole()).or_default();
                 holders.push(keeper);
                 *most = (*most).max(wanted);
             }

@@ -28,7 +28,10 @@ impl World<'_> {
         let others = |chunk: &ChunkId| -> Vec<NodeId> {
             self.nodes.keys().copied().filter(|node| self.holds(*node, chunk).is_some()).collect()
         };
-        let had = self.lost.iter().filter(|(chunk, node)| *node == last && self.promises.contains_key(chunk));
+        let had = self
+            .lost
+            .iter()
+            .filter(|(chunk, node)| *node == last && chunk.code().is_none() && self.promises.contains_key(chunk));
         let all = had.map(|(chunk, _)| (*chunk, others(chunk)));
         let few = |(_, others): &(ChunkId, Vec<NodeId>)| (1..=COPIES).contains(&others.len());
         let all: Vec<(ChunkId, Vec<NodeId>)> = all.filter(few).collect();

@@ -1,13 +1,13 @@
 //! What an acknowledgement promises, and what has taken some of it away since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::id::{ChunkId, NodeId};
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Piece, Pieces, Redundancy};
 use protocol::time::Instant;
 
-use super::World;
+use super::{NodeMachine, World};
 use crate::excuse::Excuse;
 
 /// The holders that the acknowledgement of a put listed.
@@ -95,6 +95,29 @@ impl World<'_> {
         nodes.into_iter().filter_map(|node| self.maps[map].domain(*node)).collect::<BTreeSet<u16>>().len()
     }
 
+    /// In how many distinct failure domains these have copies of a chunk under a map; of a coded one different pieces. Of who is down, or whose
+    /// piece was harmed, it is not known which it had.
+    pub(super) fn reached<'n>(&self, map: usize, id: &ChunkId, nodes: impl IntoIterator<Item = &'n NodeId>) -> usize {
+        let Some(code) = id.code() else { return self.spread(map, nodes) };
+        let good = |node: &NodeId| match self.nodes.get(node).map(|node| &node.machine) {
+            Some(NodeMachine::Target(_, disk)) => {
+                let good = disk.pieces(id).into_iter().filter(|piece| disk.durable(piece).is_some());
+                Some(good.filter_map(|piece| piece.piece()).collect()).filter(|good: &Pieces| !good.is_empty())
+            }
+            _ => None,
+        };
+        let mut domains: BTreeMap<u16, Pieces> = BTreeMap::new();
+        for node in nodes {
+            let pieces = good(node).unwrap_or(Redundancy::Code(code).all());
+            let Some(domain) = self.maps[map].domain(*node) else { continue };
+            let all = domains.entry(domain).or_default();
+            *all = all.iter().chain(pieces.iter()).collect();
+        }
+        // A domain may have several pieces, and counts for one: which, follows from what the others have.
+        let mut counts: BTreeMap<Piece, u16> = BTreeMap::new();
+        domains.keys().filter(|domain| counts_for(**domain, &domains, &mut counts, &mut BTreeSet::new())).count()
+    }
+
     /// A put may count on no target that refuses its map: one that used a newer map since before the put began.
     pub(super) fn check_epochs(&mut self, id: ChunkId, map: usize, holders: &[NodeId], since: Instant) {
         let newer = |holder: &&NodeId| {
@@ -108,4 +131,24 @@ impl World<'_> {
             ));
         }
     }
+}
+
+/// Finds a piece for which a domain counts, where others may have to count for another one.
+fn counts_for(
+    domain: u16,
+    domains: &BTreeMap<u16, Pieces>,
+    counts: &mut BTreeMap<Piece, u16>,
+    tried: &mut BTreeSet<Piece>,
+) -> bool {
+    for piece in domains.get(&domain).into_iter().flat_map(|pieces| pieces.iter()) {
+        if !tried.insert(piece) {
+            continue;
+        }
+        let other = counts.get(&piece).copied();
+        if other.is_none_or(|other| counts_for(other, domains, counts, tried)) {
+            counts.insert(piece, domain);
+            return true;
+        }
+    }
+    false
 }

@@ -95,7 +95,7 @@ impl World<'_> {
             self.fail(format!("the store of {id} does not open: {error}"));
         }
         self.disk_lost.insert(id, self.now);
-        self.lost.extend(disk.held().into_iter().map(|chunk| (chunk, id)));
+        self.lost.extend(disk.chunks_held().into_iter().map(|chunk| (chunk, id)));
     }
 
     /// A node does nothing for a while. What is meant for it waits.

@@ -15,8 +15,12 @@ const STEPS: u64 = 32;
 impl World<'_> {
     /// A target let its copy of a chunk go. Those that are left are enough for what was acknowledged, and count from now on.
     pub(super) fn lets_go(&mut self, by: NodeId, id: ChunkId) {
+        if id.code().is_some() && self.holds(by, &id).is_some() {
+            // It had two of its pieces.
+            return;
+        }
         let (map, left) = self.went(by, id);
-        let domains = self.spread(map, &left);
+        let domains = self.reached(map, &id, &left);
         let promise = self.promises.get(&id);
         let gateways = self.gateways.iter().flat_map(|gateways| &gateways.replies.promised);
         let redundancies = gateways.filter(|((of, _), _)| *of == id).map(|((_, redundancy), _)| *redundancy);
@@ -64,7 +68,7 @@ impl World<'_> {
         let by_map = self.maps[map].redundancy();
         self.asked(map, id).iter().any(|node| match self.nodes.get(node).map(|node| &node.machine) {
             Some(NodeMachine::Target(_, disk)) => {
-                disk.wanted(id).is_some_and(|wanted| wanted.redundancy(by_map).pieces() >= goal.pieces())
+                disk.redundancy(id, by_map).is_some_and(|kept| kept.pieces() >= goal.pieces())
             }
             Some(NodeMachine::Down(_)) => self.had(*node, id),
             _ => false,
@@ -139,7 +143,7 @@ impl World<'_> {
             _ => false,
         };
         (goes || self.let_go.contains(&(put.id, holder)))
-            && self.goal(map, put.redundancy).is_met(self.spread(map, &left))
+            && self.goal(map, put.redundancy).is_met(self.reached(map, &put.id, &left))
     }
 
     /// A chunk with a copy too many, if nothing is in the way of letting it go.
@@ -156,11 +160,11 @@ impl World<'_> {
             };
             let alike = holders.windows(2).all(|pair| kept_for(&pair[0]) == kept_for(&pair[1]));
             // Others may have put it for more.
-            let wanted = holders.iter().filter_map(kept_for).map(|wanted| wanted.redundancy(map.redundancy()));
+            let wanted = holders.iter().filter_map(kept_for).map(|wanted| id.redundancy(wanted, map.redundancy()));
             let goal = self.goal(newest, promise.redundancy);
             let pieces = wanted.fold(goal, |most, wanted| most.max(wanted)).pieces();
             let strays = holders.iter().any(|node| !group.contains(node));
-            let domains = self.spread(newest, holders.iter().filter(|node| group.contains(node)));
+            let domains = self.reached(newest, id, holders.iter().filter(|node| group.contains(node)));
             if domains >= pieces
                 && (strays || alike && holders.len() > pieces)
                 && holders.iter().all(|node| self.can_forget(*node))

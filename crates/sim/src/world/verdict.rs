@@ -84,14 +84,15 @@ impl World<'_> {
         match event {
             target::Event::Accepted { id: chunk, start, length } => {
                 self.note(6, id, 0, || format!("accepts {chunk:?} from {start} for {length}"));
-                if let Some(problem) = self.windows.accepted(id, local, chunk, start, length) {
+                if let Some(problem) = self.windows.accepted(id, local, chunk.whole(), start, length) {
                     self.fail(problem);
                 }
             }
             target::Event::Waiting { id: chunk } | target::Event::Released { id: chunk } => {
-                self.windows.over(id, chunk)
+                self.windows.over(id, chunk.whole())
             }
             target::Event::Stored { id: chunk, .. } => {
+                let chunk = chunk.whole();
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
                 self.let_go.remove(&(chunk, id));
@@ -113,7 +114,7 @@ impl World<'_> {
             }
             target::Event::Moved { id: chunk, .. } => {
                 self.note(23, id, 0, || trace::target_event(&event));
-                self.open.values_mut().for_each(|asked| asked.share(chunk));
+                self.open.values_mut().for_each(|asked| asked.share(chunk.whole()));
                 self.moves();
             }
             target::Event::Discarded { .. } => {
@@ -122,11 +123,11 @@ impl World<'_> {
             }
             target::Event::LetGo { id: chunk, .. } => {
                 self.note(22, id, 0, || trace::target_event(&event));
-                self.lets_go(id, chunk);
+                self.lets_go(id, chunk.whole());
             }
             target::Event::Corrupt { id: chunk } => {
                 self.note(7, id, 0, || trace::target_event(&event));
-                self.found_damaged(id, chunk);
+                self.found_damaged(id, chunk.whole());
             }
             // Nothing follows from them.
             target::Event::Ignored(IgnoredReason::Late | IgnoredReason::OtherMap | IgnoredReason::Busy) => {}
@@ -249,7 +250,7 @@ impl World<'_> {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
         let (goal, copies) = (self.goal(map, put.redundancy), self.due(by, map, put, holders));
-        let domains = self.spread(map, holders.iter().filter(|h| group.contains(h)));
+        let domains = self.reached(map, &id, holders.iter().filter(|h| group.contains(h)));
         if !goal.is_met(domains) && domains >= copies {
             self.excuse_fewer(by, id);
         }
@@ -277,9 +278,13 @@ impl World<'_> {
         }
     }
 
-    /// What a running target has of a chunk, if it is good.
+    /// What a running target has of a chunk, if it is good; of a coded one all of it, if it has a piece.
     pub(super) fn holds(&self, target: NodeId, id: &ChunkId) -> Option<Bytes> {
         match &self.nodes.get(&target)?.machine {
+            NodeMachine::Target(_, disk) if id.code().is_some() => {
+                let has_one = disk.pieces(id).iter().any(|piece| disk.durable(piece).is_some());
+                self.contents.get(id).filter(|_| has_one).cloned()
+            }
             NodeMachine::Target(_, disk) => disk.durable(id),
             NodeMachine::Initiator(_) | NodeMachine::Down(_) | NodeMachine::Gone => None,
         }
@@ -305,7 +310,8 @@ impl World<'_> {
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let (left, excuses) = self.left(id, promise, map, &self.asked(map, &id), since);
-        if !left.is_empty() || silent {
+        let enough = self.goal(map, promise.redundancy).enough();
+        if self.reached(map, &id, &left) >= enough || silent {
             let of = left.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
             return self.fail(format!(
                 "{id:?} was acknowledged, and is not found under map {}, though {of} have it: {error}",

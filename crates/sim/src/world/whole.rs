@@ -46,7 +46,7 @@ impl World<'_> {
         let is_of_one_map = self.whole.mapped.is_none_or(|at| at + looks < since);
         // What a cleaner condemned lies there and is not counted, until somebody counts on it again.
         let is_condemning = self.cleaning.is_some() || self.gateways.is_some();
-        if !is_of_one_map || self.scenario.redundancy.is_some() || is_condemning {
+        if !is_of_one_map || self.scenario.redundancy.is_some() || id.code().is_some() || is_condemning {
             return;
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
@@ -87,7 +87,7 @@ impl World<'_> {
             let group = self.group(newest, id);
             let good = |node: &NodeId| self.holds(*node, id).is_some();
             let here: Vec<NodeId> = group.iter().copied().filter(good).collect();
-            let domains = self.spread(newest, &here);
+            let domains = self.reached(newest, id, &here);
             if !goal.is_met(domains) && self.excuse_for_few(id, &group, goal.pieces()).is_none() {
                 let copies = goal.pieces();
                 return Some(format!(
@@ -104,13 +104,15 @@ impl World<'_> {
         let map = &self.maps[newest];
         let keepers = map.keepers(map.group_of(id));
         // Nobody who is asked has a good copy: all were lost, or are where no map looks.
-        if !keepers.iter().any(|keeper| self.holds(*keeper, id).is_some()) {
+        let enough = id.code().map_or(1, |code| code.data());
+        let holders = keepers.iter().filter(|keeper| self.holds(**keeper, id).is_some());
+        if self.reached(newest, id, holders) < enough {
             return Some(Excuse::LostDisk);
         }
         // All copies were lost of which somebody knew that so many are wanted.
         let knows = |node: &NodeId| match self.nodes.get(node).map(|node| &node.machine) {
             Some(NodeMachine::Target(_, disk)) => {
-                let redundancy = disk.wanted(id).map(|wanted| wanted.redundancy(map.redundancy()));
+                let redundancy = disk.redundancy(id, map.redundancy());
                 self.holds(*node, id).is_some() && redundancy.is_some_and(|redundancy| redundancy.pieces() >= copies)
             }
             _ => false,

@@ -139,6 +139,8 @@ impl World<'_> {
             let payload: Bytes = (0..len).map(|_| self.rng.next_u64() as u8).collect();
             let id = if self.rng.chance(1, 4) {
                 ChunkId::of_manifest(&self.draw_name(), handle, &payload)
+            } else if let Some(coded) = self.draw_coded(&payload) {
+                coded
             } else {
                 ChunkId::of_payload(&payload)
             };
@@ -149,8 +151,16 @@ impl World<'_> {
             self.open.values_mut().for_each(|asked| asked.share(id));
         }
         let own = self.scenario.redundancy.filter(|_| id.kind() == ChunkKind::Payload);
-        let redundancy = own.filter(|_| self.rng.chance(1, 2));
+        let redundancy = own.filter(|_| self.rng.chance(1, 2)).or(id.code().map(Redundancy::Code));
         self.ask_put(initiator, handle, (id, payload), redundancy, fresh)
+    }
+
+    /// In a world with a code half of what is put is kept by it.
+    fn draw_coded(&mut self, payload: &[u8]) -> Option<ChunkId> {
+        match self.scenario.code.filter(|_| self.rng.chance(1, 2))? {
+            Redundancy::Code(code) => Some(coded::cut(code, payload)?.id),
+            Redundancy::Copies(_) => None,
+        }
     }
 
     /// A put from now on.
@@ -164,11 +174,12 @@ impl World<'_> {
     ) -> (Asked, initiator::Request) {
         self.contents.insert(id, payload.clone());
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
-        let putting = Putting { id, payload: payload.clone(), redundancy, healed: self.healed, alone, begun };
-        (
-            Asked::Put(putting),
-            initiator::Request::Put { handle, put: ChunkPut { redundancy, ..ChunkPut::new(id, payload) } },
-        )
+        let put = match id.code().and_then(|code| coded::cut(code, &payload)) {
+            Some(pieces) => ChunkPut::coded(pieces),
+            None => ChunkPut { redundancy, ..ChunkPut::new(id, payload.clone()) },
+        };
+        let putting = Putting { id, payload, redundancy, healed: self.healed, alone, begun };
+        (Asked::Put(putting), initiator::Request::Put { handle, put })
     }
 
     /// A chunk that was put before: more often by whoever uses an older map than others do, as copies may count for less now.
