@@ -163,12 +163,18 @@ fn has_document(method: &Method, operation: &str) -> bool {
     (*method == Method::POST || *method == Method::PUT) && !others.contains(&operation)
 }
 
+/// Whether what such a request may do follows from its body.
+fn is_decided_by_body(operation: &str) -> bool {
+    let operations = ["DeleteObjects", "PostObject", "PutObjectLegalHold", "PutObjectRetention", "PutObjectTagging"];
+    operations.contains(&operation)
+}
+
 impl Access {
     /// Refuses what needs a signature.
     async fn check_unsigned(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
         let Some((bucket, key)) = place(context, &caller) else { return caller.require_user().map(drop) };
-        // The keys are in the body.
-        let some_key = matches!(context.s3_op().name(), "DeleteObjects" | "PostObject");
+        // The keys, or what conditions look at, are in the body.
+        let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
             true => policy::check_some_key(&state.bucket_of_owner(&bucket, &caller)?, &caller),
             false => state.bucket(&bucket, &caller, &key).map(drop),
@@ -179,7 +185,7 @@ impl Access {
     /// Refuses a document before its client is told to send it, as far as can be seen from the head.
     async fn check_signed(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
         let Some((bucket, key)) = place(context, &caller) else { return Ok(()) };
-        let some_key = context.s3_op().name() == "DeleteObjects";
+        let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
             true => state.bucket_of_owner(&bucket, &caller).map(drop),
             false => state.bucket(&bucket, &caller, &key).map(drop),

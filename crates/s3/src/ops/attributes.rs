@@ -35,7 +35,8 @@ pub(crate) fn get_object_attributes(
     input: GetObjectAttributesInput,
 ) -> S3Result<GetObjectAttributesOutput> {
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
-    policy::check(&bucket, caller, policy::action("GetObject", input.version_id.is_some()), &input.key)?;
+    let version = input.version_id.as_deref();
+    state.allow(&bucket, caller, policy::action("GetObject", version.is_some()), &input.key, version)?;
     // A header has several, with commas between them.
     let names: Vec<&str> =
         input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim).collect();

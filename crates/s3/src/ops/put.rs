@@ -146,10 +146,11 @@ pub(crate) fn copy_source(state: &State, caller: &Caller, source: &CopySource, w
     let bucket = state.bucket_named(bucket)?;
     Caller::check_owner(caller.expects_source.as_deref(), attributes::owner(&bucket.record))?;
     let versioned = version_id.is_some();
-    policy::check(&bucket, caller, policy::action("GetObject", versioned), key)?;
-    let row = state.find_for(caller, &bucket, key, version_id.as_deref())?;
+    let version = version_id.as_deref();
+    state.allow(&bucket, caller, policy::action("GetObject", versioned), key, version)?;
+    let row = state.find_for(caller, &bucket, key, version)?;
     if with_tags && tags::count(&row.record).is_some() {
-        policy::check(&bucket, caller, policy::action("GetObjectTagging", versioned), key)?;
+        state.allow(&bucket, caller, policy::action("GetObjectTagging", versioned), key, version)?;
     }
     Ok(row)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod attributes;
 pub(crate) mod caller;
 pub(crate) mod checksums;
+pub(crate) mod context;
 pub(crate) mod cors;
 pub(crate) mod error;
 pub(crate) mod headers;

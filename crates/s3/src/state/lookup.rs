@@ -7,7 +7,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::State;
 use crate::rules::caller::Caller;
-use crate::rules::{attributes, error, lock, policy};
+use crate::rules::{attributes, error, lock, policy, tags};
 
 /// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
 const SETTING_BYTES: usize = 256 << 10;
@@ -22,8 +22,28 @@ impl State {
     /// Blocks.
     pub(crate) fn bucket(&self, name: &str, caller: &Caller, key: &str) -> S3Result<Row> {
         let row = self.bucket_of_owner(name, caller)?;
-        policy::check(&row, caller, caller.action, key)?;
+        let version = caller.context.values("s3:versionid").first().map(ToString::to_string);
+        self.allow(&row, caller, caller.action, key, version.as_deref())?;
         Ok(row)
+    }
+
+    /// Refuses what `caller` may not do with a version of a key, the newest without an id, or with the bucket when the key
+    /// is empty. Blocks.
+    pub(crate) fn allow(
+        &self,
+        bucket: &Row,
+        caller: &Caller,
+        action: &str,
+        key: &str,
+        version: Option<&str>,
+    ) -> S3Result<()> {
+        if key.is_empty() || !policy::needs_existing(bucket)? {
+            return policy::check(bucket, caller, action, key);
+        }
+        // What is not there has no tags, and whether it is there is not said before the policy allows to know it.
+        let existing = self.find(bucket, key, version).ok().and_then(|row| tags::of(&row.record));
+        let caller = caller.with(|context| existing.iter().for_each(|tags| context.add_existing_tags(tags)));
+        policy::check(bucket, &caller, action, key)
     }
 
     /// A bucket, which must be that of the owner whom the request expects. Blocks.

@@ -1,0 +1,100 @@
+//! Which action each operation needs, and which there are.
+
+/// Operations, the action that each needs, and the one that it needs with a version id.
+const OPERATIONS: &[(&str, &str, &str)] = &[
+    ("AbortMultipartUpload", "AbortMultipartUpload", ""),
+    ("CompleteMultipartUpload", "PutObject", ""),
+    ("CopyObject", "PutObject", ""),
+    ("CreateMultipartUpload", "PutObject", ""),
+    ("DeleteBucket", "DeleteBucket", ""),
+    ("DeleteBucketCors", "PutBucketCORS", ""),
+    ("DeleteBucketLifecycle", "PutLifecycleConfiguration", ""),
+    ("DeleteBucketPolicy", "DeleteBucketPolicy", ""),
+    ("DeleteBucketTagging", "PutBucketTagging", ""),
+    ("DeleteObject", "DeleteObject", "DeleteObjectVersion"),
+    ("DeleteObjects", "DeleteObject", ""),
+    ("DeleteObjectTagging", "DeleteObjectTagging", "DeleteObjectVersionTagging"),
+    ("GetBucketCors", "GetBucketCORS", ""),
+    ("GetBucketLifecycleConfiguration", "GetLifecycleConfiguration", ""),
+    ("GetBucketLocation", "GetBucketLocation", ""),
+    ("GetBucketPolicy", "GetBucketPolicy", ""),
+    ("GetBucketPolicyStatus", "GetBucketPolicyStatus", ""),
+    ("GetBucketTagging", "GetBucketTagging", ""),
+    ("GetBucketVersioning", "GetBucketVersioning", ""),
+    ("GetObject", "GetObject", "GetObjectVersion"),
+    ("GetObjectAttributes", "GetObjectAttributes", "GetObjectVersionAttributes"),
+    ("GetObjectLegalHold", "GetObjectLegalHold", ""),
+    ("GetObjectLockConfiguration", "GetBucketObjectLockConfiguration", ""),
+    ("GetObjectRetention", "GetObjectRetention", ""),
+    ("GetObjectTagging", "GetObjectTagging", "GetObjectVersionTagging"),
+    ("HeadBucket", "ListBucket", ""),
+    ("HeadObject", "GetObject", "GetObjectVersion"),
+    ("ListMultipartUploads", "ListBucketMultipartUploads", ""),
+    ("ListObjectVersions", "ListBucketVersions", ""),
+    ("ListObjects", "ListBucket", ""),
+    ("ListObjectsV2", "ListBucket", ""),
+    ("ListParts", "ListMultipartUploadParts", ""),
+    ("PostObject", "PutObject", ""),
+    ("PutBucketCors", "PutBucketCORS", ""),
+    ("PutBucketLifecycleConfiguration", "PutLifecycleConfiguration", ""),
+    ("PutBucketPolicy", "PutBucketPolicy", ""),
+    ("PutBucketTagging", "PutBucketTagging", ""),
+    ("PutBucketVersioning", "PutBucketVersioning", ""),
+    ("PutObject", "PutObject", ""),
+    ("PutObjectLegalHold", "PutObjectLegalHold", ""),
+    ("PutObjectLockConfiguration", "PutBucketObjectLockConfiguration", ""),
+    ("PutObjectRetention", "PutObjectRetention", ""),
+    ("PutObjectTagging", "PutObjectTagging", "PutObjectVersionTagging"),
+    ("UploadPart", "PutObject", ""),
+    ("UploadPartCopy", "PutObject", ""),
+];
+
+/// An action that is needed in addition to that of an operation.
+pub(crate) const BYPASS: &str = "BypassGovernanceRetention";
+
+/// Actions of operations that are not supported. A policy may name them.
+const IDLE: &[&str] = &[
+    "GetBucketAcl",
+    "PutBucketAcl",
+    "GetObjectAcl",
+    "GetObjectVersionAcl",
+    "PutObjectAcl",
+    "PutObjectVersionAcl",
+    "GetObjectTorrent",
+    "RestoreObject",
+    "GetBucketLogging",
+    "PutBucketLogging",
+    "GetBucketNotification",
+    "PutBucketNotification",
+    "GetBucketWebsite",
+    "PutBucketWebsite",
+    "GetBucketPublicAccessBlock",
+    "PutBucketPublicAccessBlock",
+];
+
+/// The action of S3 that an operation needs; none for those that need no bucket.
+pub(crate) fn action(operation: &str, versioned: bool) -> &'static str {
+    let found = OPERATIONS.iter().find(|(name, ..)| *name == operation);
+    match found {
+        Some((_, _, version)) if versioned && !version.is_empty() => version,
+        Some((_, plain, _)) => plain,
+        None => "",
+    }
+}
+
+/// The action that is needed instead of this one with a version id.
+pub(super) fn action_of_version(action: &str) -> &'static str {
+    let found = OPERATIONS.iter().find(|(_, plain, version)| *plain == action && !version.is_empty());
+    found.map_or("", |(_, _, version)| version)
+}
+
+/// All actions that a policy can name.
+pub(super) fn actions() -> impl Iterator<Item = &'static str> {
+    let needed = OPERATIONS.iter().flat_map(|(_, plain, version)| [*plain, *version]);
+    needed.chain(IDLE.iter().copied()).chain([BYPASS]).filter(|name| !name.is_empty())
+}
+
+/// Whether an action is about objects, and not about their bucket.
+pub(super) fn on_objects(action: &str) -> bool {
+    !action.contains("Bucket") && !action.contains("Lifecycle")
+}
