@@ -28,6 +28,7 @@ use crate::Bug;
 use crate::host::{Host, System};
 use crate::manifest::Malformed;
 use crate::runs::{Flight, RunTiming, Runs};
+use crate::seal::SealError;
 use crate::service::{ChunkService, Pending, ServiceError};
 use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, ObjectRecord, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
@@ -73,6 +74,9 @@ pub enum ObjectError {
     /// More chunks than a manifest can name.
     #[error("the object is too large")]
     TooLarge,
+    /// It cannot be encrypted, or not be decrypted.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// It took so long that chunks it counts on may have been cleaned away.
     #[error("it took more than {} s, which is half the grace time of cleaning: put it again, in smaller parts", .0.as_secs())]
     TooSlow(Duration),

@@ -12,6 +12,7 @@ mod answers;
 mod compression;
 mod conditions;
 mod deletes;
+mod encryption;
 mod files;
 mod hard;
 mod objects;

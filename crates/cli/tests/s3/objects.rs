@@ -324,7 +324,7 @@ fn deletes(s3: &S3) {
 fn refusals(s3: &S3) {
     let put = |header| s3.ask("PUT", ("lists", "refused"), &[], &[header], b"x");
     for header in [
-        ("x-amz-server-side-encryption", "AES256"),
+        ("x-amz-server-side-encryption", "aws:kms:dsse"),
         ("x-amz-acl", "public-read"),
         ("x-amz-grant-read", "id=x"),
         ("x-amz-website-redirect-location", "/x"),
@@ -450,6 +450,7 @@ const OPERATIONS: &[Operation] = &[
     ("DeleteBucketLifecycle", "DELETE", "", &[("lifecycle", "")], &[], ""),
     ("GetBucketEncryption", "GET", "", &[("encryption", "")], &[], ""),
     ("PutBucketEncryption", "PUT", "", &[("encryption", "")], &[], ""),
+    ("DeleteBucketEncryption", "DELETE", "", &[("encryption", "")], &[], ""),
     ("GetBucketTagging", "GET", "", &[("tagging", "")], &[], ""),
     ("PutBucketTagging", "PUT", "", &[("tagging", "")], &[], TAGGING),
     ("DeleteBucketTagging", "DELETE", "", &[("tagging", "")], &[], ""),

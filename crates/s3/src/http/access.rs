@@ -9,7 +9,7 @@ use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use super::caller::{of_request, signer};
-use crate::rules::caller::Caller;
+use crate::rules::caller::{Caller, Peer};
 use crate::rules::checksums;
 use crate::rules::policy;
 use crate::rules::query::parameters;
@@ -27,6 +27,7 @@ const QUERY: &[&str] = &[
     "delete",
     "delimiter",
     "encoding-type",
+    "encryption",
     "fetch-owner",
     "key-marker",
     "lifecycle",
@@ -69,8 +70,7 @@ const HEADERS: &[(&str, &[&str])] = &[
 ];
 
 /// Beginnings of headers that ask for something that is not done here.
-const HEADER_PREFIXES: &[&str] =
-    &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-"];
+const HEADER_PREFIXES: &[&str] = &["x-amz-grant-"];
 
 /// Refuses requests with parts that are not understood, and finds their caller. What a caller may do is checked where the
 /// bucket is looked up; for a request without a signature already here, before its body is read.
@@ -91,6 +91,7 @@ impl S3Access for Access {
             }
         }
         check_digests(context.headers())?;
+        check_encryption(context)?;
         if let Some(class) = context.headers().get(STORAGE_CLASS) {
             self.state.classes.check(class.to_str().unwrap_or_default())?;
         }
@@ -132,6 +133,32 @@ impl S3Access for Access {
         context.extensions_mut().insert(caller);
         Ok(())
     }
+}
+
+/// Refuses headers of encryption where they mean nothing, and keys that others could read on their way.
+fn check_encryption(context: &mut S3AccessContext<'_>) -> S3Result<()> {
+    const ASKS: &str = "x-amz-server-side-encryption";
+    let puts = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"].contains(&context.s3_op().name());
+    let mut has_key = false;
+    for name in context.headers().keys() {
+        let name = name.as_str();
+        if name.contains("server-side-encryption-customer-key") {
+            has_key = true;
+        } else if name.starts_with(ASKS) && !name.contains("-customer-") && !puts {
+            return Err(s3_error!(InvalidArgument, "{name} header is not supported for this operation."));
+        }
+    }
+    let peer = context.extensions_mut().get::<Peer>();
+    // What stays on this machine is not on its way anywhere.
+    let safe = peer.is_some_and(|peer| peer.secure || peer.address.to_canonical().is_loopback());
+    if has_key && !safe {
+        return Err(s3_error!(
+            InvalidRequest,
+            "Requests specifying Server Side Encryption with Customer provided keys must be made over a secure \
+             connection."
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses what `s3s` overlooks of checksums: an empty one, and an algorithm that there is not.

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::access::Access;
 use super::address::Address;
 use super::chunks::{self, Chunked};
-use super::connection::{Accepted, DEFAULT_TIMEOUT, Listener};
+use super::connection::{Accepted, Listener};
 use super::drain_body::{self, WatchedBody};
 use super::form::{self, Forms, Sender};
 use super::host::Domain;
@@ -33,6 +33,7 @@ use crate::rules::query::parameters;
 use crate::rules::storage_class::StorageClasses;
 use crate::state::State;
 use crate::state::admission::{Admission, AdmissionControl, Cost};
+use crate::state::keys::KeyService;
 use crate::state::refusals::Reason;
 use crate::state::users::Users;
 
@@ -63,6 +64,8 @@ pub type Watch = Arc<dyn Fn(StatusCode) + Send + Sync>;
 /// What can be configured.
 #[derive(Clone)]
 pub struct Settings {
+    /// Has the keys that those of objects are encrypted with.
+    pub keys: Arc<dyn KeyService>,
     /// The domain below which buckets are hosts (`BUCKET.DOMAIN`), beside the path style.
     pub domain: Option<String>,
     /// What connections are encrypted with; without it they are not.
@@ -74,18 +77,6 @@ pub struct Settings {
     pub classes: StorageClasses,
     /// Counts the answers.
     pub watch: Option<Watch>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            domain: None,
-            certificate: None,
-            patience: DEFAULT_TIMEOUT,
-            classes: StorageClasses::default(),
-            watch: None,
-        }
-    }
 }
 
 /// The S3 gateway, ready to be served.
@@ -111,7 +102,7 @@ impl Server {
         let mut config = S3Config::default();
         config.xml_max_body_size = XML_BYTES;
         config.post_object_max_file_size = form::FILE_BYTES;
-        let state = State::new(objects, users.clone(), settings.classes.clone());
+        let state = State::new(objects, users.clone(), settings.classes.clone(), Arc::clone(&settings.keys));
         let config = Arc::new(StaticConfigProvider::new(Arc::new(config)));
         let domain = settings.domain.as_deref().map(Domain::new).transpose()?;
         let service = |route: Option<WithoutRange>| {

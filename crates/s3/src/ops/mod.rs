@@ -4,8 +4,10 @@ pub(crate) mod attributes;
 mod body;
 mod bucket;
 mod bucket_tags;
+mod copy;
 pub(crate) mod cors;
 mod delete;
+mod encryption;
 mod etag;
 mod get;
 mod kept;
@@ -92,9 +94,7 @@ impl S3 for Operations {
     }
 
     async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
-        let condition = put::copy_condition(&request)?;
-        let copy = move |state: &State, caller: &Caller, input| put::copy_object(state, caller, input, &condition);
-        query!(self.0, request, copy, kept::respond)
+        copy::copy_object(&self.0, request).await
     }
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
@@ -132,7 +132,7 @@ impl S3 for Operations {
         &self,
         request: S3Request<CreateMultipartUploadInput>,
     ) -> Answer<CreateMultipartUploadOutput> {
-        query!(self.0, request, multipart::create_upload)
+        query!(self.0, request, multipart::create_upload, multipart::respond)
     }
 
     async fn complete_multipart_upload(
@@ -253,6 +253,27 @@ impl S3 for Operations {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> Answer<DeleteBucketLifecycleOutput> {
         query!(self.0, request, lifecycle::delete_lifecycle)
+    }
+
+    async fn put_bucket_encryption(
+        &self,
+        request: S3Request<PutBucketEncryptionInput>,
+    ) -> Answer<PutBucketEncryptionOutput> {
+        query!(self.0, request, encryption::put_bucket_encryption)
+    }
+
+    async fn get_bucket_encryption(
+        &self,
+        request: S3Request<GetBucketEncryptionInput>,
+    ) -> Answer<GetBucketEncryptionOutput> {
+        query!(self.0, request, encryption::get_bucket_encryption)
+    }
+
+    async fn delete_bucket_encryption(
+        &self,
+        request: S3Request<DeleteBucketEncryptionInput>,
+    ) -> Answer<DeleteBucketEncryptionOutput> {
+        query!(self.0, request, encryption::delete_bucket_encryption)
     }
 
     async fn put_bucket_policy(&self, request: S3Request<PutBucketPolicyInput>) -> Answer<PutBucketPolicyOutput> {

@@ -5,6 +5,8 @@ pub(crate) mod caller;
 pub(crate) mod checksums;
 pub(crate) mod context;
 pub(crate) mod cors;
+pub(crate) mod encryption;
+pub(crate) mod envelope;
 pub(crate) mod error;
 pub(crate) mod headers;
 pub(crate) mod lifecycle;

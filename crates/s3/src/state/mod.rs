@@ -2,9 +2,12 @@
 
 pub(crate) mod activity;
 pub(crate) mod admission;
+mod encryption;
 pub(crate) mod fair_queue;
+pub(crate) mod keys;
 mod lookup;
 pub(crate) mod refusals;
+mod secret_file;
 pub(crate) mod users;
 
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use s3s::{S3Result, s3_error};
 
 use self::admission::{Admission, Allowed};
 use self::fair_queue::{FairQueue, Permit};
+use self::keys::KeyService;
 use self::refusals::Reason;
 use self::users::Users;
 use crate::rules::caller::Caller;
@@ -42,6 +46,7 @@ pub(crate) struct State {
     pub(crate) objects: Arc<Objects>,
     pub(crate) users: Users,
     pub(crate) classes: Arc<StorageClasses>,
+    pub(crate) keys: Arc<dyn KeyService>,
     transfers: FairQueue,
     documents: FairQueue,
     large_documents: FairQueue,
@@ -50,12 +55,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(objects: Arc<Objects>, users: Users, classes: StorageClasses) -> Self {
+    pub(crate) fn new(objects: Arc<Objects>, users: Users, classes: StorageClasses, keys: Arc<dyn KeyService>) -> Self {
         let queue = |most| FairQueue::new(most, WAITING);
         Self {
             objects,
             users,
             classes: Arc::new(classes),
+            keys,
             transfers: queue(TRANSFERS),
             documents: queue(DOCUMENTS),
             large_documents: queue(LARGE_DOCUMENTS),

@@ -8,6 +8,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("CreateMultipartUpload", "PutObject", ""),
     ("DeleteBucket", "DeleteBucket", ""),
     ("DeleteBucketCors", "PutBucketCORS", ""),
+    ("DeleteBucketEncryption", "PutEncryptionConfiguration", ""),
     ("DeleteBucketLifecycle", "PutLifecycleConfiguration", ""),
     ("DeleteBucketPolicy", "DeleteBucketPolicy", ""),
     ("DeleteBucketTagging", "PutBucketTagging", ""),
@@ -15,6 +16,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("DeleteObjects", "DeleteObject", ""),
     ("DeleteObjectTagging", "DeleteObjectTagging", "DeleteObjectVersionTagging"),
     ("GetBucketCors", "GetBucketCORS", ""),
+    ("GetBucketEncryption", "GetEncryptionConfiguration", ""),
     ("GetBucketLifecycleConfiguration", "GetLifecycleConfiguration", ""),
     ("GetBucketLocation", "GetBucketLocation", ""),
     ("GetBucketPolicy", "GetBucketPolicy", ""),
@@ -36,6 +38,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("ListParts", "ListMultipartUploadParts", ""),
     ("PostObject", "PutObject", ""),
     ("PutBucketCors", "PutBucketCORS", ""),
+    ("PutBucketEncryption", "PutEncryptionConfiguration", ""),
     ("PutBucketLifecycleConfiguration", "PutLifecycleConfiguration", ""),
     ("PutBucketPolicy", "PutBucketPolicy", ""),
     ("PutBucketTagging", "PutBucketTagging", ""),
@@ -96,5 +99,5 @@ pub(super) fn actions() -> impl Iterator<Item = &'static str> {
 
 /// Whether an action is about objects, and not about their bucket.
 pub(super) fn on_objects(action: &str) -> bool {
-    !action.contains("Bucket") && !action.contains("Lifecycle")
+    !["Bucket", "Lifecycle", "Encryption"].iter().any(|word| action.contains(word))
 }
