@@ -104,6 +104,9 @@ pub(crate) struct S3File {
     /// Seconds for which a client may be idle.
     #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
     pub(crate) patience_seconds: NonZero<u64>,
+    /// Seconds of a day of lifecycle rules, where that is to be shorter: to try rules out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lifecycle_day_seconds: Option<NonZero<u64>>,
     /// Bytes of chunks that all puts, and as many that all gets, may have on their way ahead, with a unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ahead: Option<String>,
@@ -137,6 +140,7 @@ impl S3File {
             compress: false,
             storage_class: BTreeMap::new(),
             patience_seconds: Self::patience(),
+            lifecycle_day_seconds: None,
             ahead: None,
             inline: None,
         }

@@ -1,6 +1,7 @@
 //! The port of S3.
 
 use std::future::Future;
+use std::num::NonZero;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::ops::{Operations, lifecycle, multipart};
 use crate::rules::caller::Peer;
 use crate::rules::cors::BrowserRequest;
 use crate::rules::error;
+use crate::rules::lifecycle::Day;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::StorageClasses;
 use crate::state::State;
@@ -73,6 +75,8 @@ pub struct Settings {
     /// How long a client may take for the head of a request, for each 64 KiB of a body or of an answer, and until it asks
     /// again.
     pub patience: Duration,
+    /// How long a day of lifecycle rules is, where it is shorter than a day: to try rules out.
+    pub day: Option<NonZero<u64>>,
     /// How objects may be kept other than as the cluster map says.
     pub classes: StorageClasses,
     /// Counts the answers.
@@ -90,6 +94,8 @@ pub struct Server {
     control: Arc<AdmissionControl>,
     ids: Arc<RequestIds>,
     patience: Duration,
+    /// From one removal of what has expired to the next.
+    sweeps: Duration,
     watch: Option<Watch>,
 }
 
@@ -102,7 +108,8 @@ impl Server {
         let mut config = S3Config::default();
         config.xml_max_body_size = XML_BYTES;
         config.post_object_max_file_size = form::FILE_BYTES;
-        let state = State::new(objects, users.clone(), settings.classes.clone(), Arc::clone(&settings.keys));
+        let day = settings.day.map(Day::of_seconds).unwrap_or_default();
+        let state = State::new(objects, users.clone(), settings.classes.clone(), Arc::clone(&settings.keys), day);
         let config = Arc::new(StaticConfigProvider::new(Arc::new(config)));
         let domain = settings.domain.as_deref().map(Domain::new).transpose()?;
         let service = |route: Option<WithoutRange>| {
@@ -130,6 +137,7 @@ impl Server {
             control,
             ids: Arc::new(RequestIds::new()?),
             patience: settings.patience,
+            sweeps: settings.day.map_or(SWEEP_INTERVAL, |day| SWEEP_INTERVAL.min(Duration::from_secs(day.get()))),
             watch: settings.watch.clone(),
         })
     }
@@ -149,7 +157,7 @@ impl Server {
         let listener = Listener::new(listener, Arc::clone(&self.control), self.patience);
         let cost = if self.tls.is_some() { Cost::Encrypted } else { Cost::Plain };
         let mut stop = pin!(stop);
-        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+        let mut sweep = tokio::time::interval(self.sweeps);
         loop {
             let (stream, accepted) = tokio::select! {
                 Some(next) = listener.next(cost) => next,

@@ -98,7 +98,7 @@ fn prepare(state: &State, caller: &Caller, mut input: CopyObjectInput, condition
     let customer = asked.customer.clone();
     let anew = encrypt(state, &bucket, asked, &mut record, source)?;
     let headers = encryption::headers_of_put(&record, customer.as_ref());
-    let (compress, rules) = (tags::compress(&bucket.record), lifecycle::rules(&bucket)?);
+    let (compress, rules) = (tags::compress(&bucket.record), state.rules(&bucket)?);
     Ok(Copy { from, record, condition, rules, compress, anew, headers })
 }
 

@@ -128,7 +128,7 @@ fn find_version(state: &State, caller: &Caller, asked: &ReadRequest) -> S3Result
     let part = part(&row.record, asked.range.as_ref(), asked.part)?;
     let mut output = get_output(&row.record, &part, asked.checksums);
     if asked.version.is_none() {
-        output.expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &row.record);
+        output.expiration = lifecycle::expiration(&state.rules(&bucket)?, &row.record);
     }
     let headers = encryption::headers(&row.record, asked.customer.as_ref());
     Ok(Found { row, part, key, output, headers })

@@ -9,7 +9,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::delete::{expire, remove};
 use crate::rules::caller::Caller;
-use crate::rules::lifecycle::{LIFECYCLE, MOST, Rule, rules};
+use crate::rules::lifecycle::{LIFECYCLE, MOST, Rule};
 use crate::rules::{error, lock};
 use crate::state::State;
 
@@ -26,10 +26,18 @@ pub(crate) fn put_lifecycle(
     if requested.is_empty() || requested.len() > MOST {
         return Err(S3ErrorCode::MalformedXML.into());
     }
-    let rules = requested.into_iter().map(Rule::from_dto).collect::<S3Result<Vec<Rule>>>()?;
+    let rules = requested.into_iter().map(|rule| Rule::from_dto(rule, name)).collect::<S3Result<Vec<Rule>>>()?;
+    Rule::check_names(&rules)?;
     let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
     state.set_bucket(&bucket, LIFECYCLE, Some(text))?;
     Ok(PutBucketLifecycleConfigurationOutput::default())
+}
+
+/// A name for a rule that has none.
+fn name() -> S3Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|e| s3_error!(InternalError, "there is no randomness: {e}"))?;
+    Ok(hex_simd::encode_to_string(random, hex_simd::AsciiCase::Lower))
 }
 
 pub(crate) fn get_lifecycle(
@@ -38,7 +46,7 @@ pub(crate) fn get_lifecycle(
     input: GetBucketLifecycleConfigurationInput,
 ) -> S3Result<GetBucketLifecycleConfigurationOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
-    let rules = rules(&bucket)?;
+    let rules = state.rules(&bucket)?;
     if rules.is_empty() {
         return Err(S3ErrorCode::NoSuchLifecycleConfiguration.into());
     }
@@ -62,7 +70,7 @@ pub(crate) fn expire_objects(state: &State) -> S3Result<()> {
     let mut outcome = Ok(());
     for bucket in all_buckets(state.objects.catalog()) {
         let bucket = bucket.map_err(error::catalog)?;
-        let rules = rules(&bucket)?;
+        let rules = state.rules(&bucket)?;
         if !rules.is_empty() {
             outcome = outcome.and(expire_versions(state, &bucket, &rules, now));
             expire_bucket_uploads(state, &bucket, &rules, now)?;

@@ -264,7 +264,7 @@ pub(crate) fn complete_upload(
     record.parts = parts.iter().map(|part| part.size).collect();
     let made = state.objects.complete(record, &condition, upload.id);
     let made = made.map_err(|failure| put_error(failure, &condition))?;
-    let expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &made.row.record);
+    let expiration = lifecycle::expiration(&state.rules(&bucket)?, &made.row.record);
     let headers = encryption::headers(&made.row.record, None);
     Ok((CompleteMultipartUploadOutput { expiration, ..completed(&made.row) }, made.kept, headers))
 }

@@ -74,7 +74,7 @@ fn prepare(state: &State, caller: &Caller, mut input: PutObjectInput, expected: 
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
     check_condition(state, &record.bucket, &record.key, &condition)?;
-    let (compress, rules) = (tags::compress(&bucket.record), lifecycle::rules(bucket)?);
+    let (compress, rules) = (tags::compress(&bucket.record), state.rules(bucket)?);
     let customer = encryption.customer.clone();
     let sealing = state.seal(bucket, encryption, &mut record, None)?;
     let headers = encryption::headers_of_put(&record, customer.as_ref());

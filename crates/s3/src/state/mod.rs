@@ -12,6 +12,7 @@ pub(crate) mod users;
 
 use std::sync::Arc;
 
+use catalog::Row;
 use http::Extensions;
 use object::objects::Objects;
 use s3s::{S3Result, s3_error};
@@ -22,6 +23,7 @@ use self::keys::KeyService;
 use self::refusals::Reason;
 use self::users::Users;
 use crate::rules::caller::Caller;
+use crate::rules::lifecycle::{self, Day, Rule};
 use crate::rules::storage_class::StorageClasses;
 
 /// Requests in work at once that carry bytes of objects. Each has a chunk in memory, and what it has ahead.
@@ -47,6 +49,8 @@ pub(crate) struct State {
     pub(crate) users: Users,
     pub(crate) classes: Arc<StorageClasses>,
     pub(crate) keys: Arc<dyn KeyService>,
+    /// How long a day of lifecycle rules is.
+    day: Day,
     transfers: FairQueue,
     documents: FairQueue,
     large_documents: FairQueue,
@@ -55,19 +59,31 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(objects: Arc<Objects>, users: Users, classes: StorageClasses, keys: Arc<dyn KeyService>) -> Self {
+    pub(crate) fn new(
+        objects: Arc<Objects>,
+        users: Users,
+        classes: StorageClasses,
+        keys: Arc<dyn KeyService>,
+        day: Day,
+    ) -> Self {
         let queue = |most| FairQueue::new(most, WAITING);
         Self {
             objects,
             users,
             classes: Arc::new(classes),
             keys,
+            day,
             transfers: queue(TRANSFERS),
             documents: queue(DOCUMENTS),
             large_documents: queue(LARGE_DOCUMENTS),
             lists: queue(LISTS),
             queries: queue(QUERIES),
         }
+    }
+
+    /// The lifecycle rules of a bucket.
+    pub(crate) fn rules(&self, bucket: &Row) -> S3Result<Vec<Rule>> {
+        lifecycle::rules(bucket, self.day)
     }
 
     /// The permit to transfer bytes of an object, for a request that is allowed.
