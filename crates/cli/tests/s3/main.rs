@@ -15,6 +15,7 @@ mod deletes;
 mod encryption;
 mod files;
 mod hard;
+mod lists;
 mod objects;
 mod signatures;
 mod slow;

@@ -11,7 +11,6 @@ use s3s::{S3ErrorCode, S3Result, s3_error};
 use super::caller::{of_request, signer};
 use crate::rules::caller::{Caller, Peer};
 use crate::rules::checksums;
-use crate::rules::policy;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::STORAGE_CLASS;
 use crate::state::State;
@@ -21,6 +20,7 @@ use crate::state::admission::Admission;
 /// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
 /// become a request for something else.
 const QUERY: &[&str] = &[
+    "acl",
     "attributes",
     "continuation-token",
     "cors",
@@ -40,11 +40,13 @@ const QUERY: &[&str] = &[
     "max-parts",
     "max-uploads",
     "object-lock",
+    "ownershipControls",
     "part-number-marker",
     "partNumber",
     "policy",
     "policyStatus",
     "prefix",
+    "publicAccessBlock",
     "retention",
     "start-after",
     "tagging",
@@ -61,16 +63,11 @@ const QUERY: &[&str] = &[
 
 /// Headers that ask for something that is not done here, with the value that asks for nothing.
 const HEADERS: &[(&str, &[&str])] = &[
-    ("x-amz-acl", &["private", "bucket-owner-full-control"]),
     ("x-amz-mfa", &[]),
     ("x-amz-website-redirect-location", &[]),
     ("x-amz-write-offset-bytes", &[]),
-    ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
     ("x-amz-rename-source", &[]),
 ];
-
-/// Beginnings of headers that ask for something that is not done here.
-const HEADER_PREFIXES: &[&str] = &["x-amz-grant-"];
 
 /// Refuses requests with parts that are not understood, and finds their caller. What a caller may do is checked where the
 /// bucket is looked up; for a request without a signature already here, before its body is read.
@@ -84,9 +81,7 @@ impl S3Access for Access {
         for (name, value) in context.headers() {
             let name = name.as_str();
             let value = value.to_str().unwrap_or_default();
-            let refused = HEADERS.iter().any(|(known, fine)| *known == name && !fine.contains(&value))
-                || HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-            if refused {
+            if HEADERS.iter().any(|(known, fine)| *known == name && !fine.contains(&value)) {
                 return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
             }
         }
@@ -203,7 +198,7 @@ impl Access {
         // The keys, or what conditions look at, are in the body.
         let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
-            true => policy::check_some_key(&state.bucket_of_owner(&bucket, &caller)?, &caller),
+            true => state.allow_some_key(&state.bucket_of_owner(&bucket, &caller)?, &caller),
             false => state.bucket(&bucket, &caller, &key).map(drop),
         };
         self.state.blocking(check).await

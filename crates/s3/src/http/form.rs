@@ -23,7 +23,6 @@ use super::drain_body::WatchedBody;
 use super::sigv2;
 use crate::rules::caller::Peer;
 use crate::rules::error::{escaped, plain};
-use crate::rules::policy;
 use crate::state::State;
 use crate::state::admission::{Admission, Allowed, FIRST_REQUEST_TIMEOUT};
 use crate::state::fair_queue::{self, CHECK_INTERVAL, ClientSpeed, FairQueue, Permit};
@@ -182,7 +181,7 @@ impl Sender<'_> {
         let refusal = |code, why| plain(StatusCode::FORBIDDEN, code, why);
         let Some(signature) = &fields.signature else {
             let (caller, bucket) = (of_form(self.peer, headers), self.bucket.clone().unwrap_or_default());
-            let check = move |state: &State| policy::check_some_key(&state.bucket_named(&bucket)?, &caller);
+            let check = move |state: &State| state.allow_some_key(&state.bucket_named(&bucket)?, &caller);
             return match self.state.blocking(check).await {
                 Ok(()) => Ok((None, Some(self.admission.allow()))),
                 Err(failure) => {

@@ -10,9 +10,11 @@ use object::seal::DataKey;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
+use super::acl::of_new_object;
 use super::body::{Expected, Incoming};
 use super::kept::respond;
 use super::put::{condition, draft, put_error};
+use crate::rules::acl::{ACL, asked_acl};
 use crate::rules::attributes::{self, CHECKSUM_TYPE, UPLOAD};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::set_checksums;
@@ -81,6 +83,7 @@ fn prepare(state: &State, caller: &Caller, mut input: CopyObjectInput, condition
     record.body = whole.body;
     record.attributes = whole.attributes;
     record.attributes.remove(UPLOAD);
+    record.attributes.remove(ACL);
     lock::forget(&mut record.attributes);
     lock::keep(&bucket, caller, &input.key, &requested_lock!(input), &mut record.attributes)?;
     lock::apply_default(&bucket, &mut record.attributes)?;
@@ -94,6 +97,8 @@ fn prepare(state: &State, caller: &Caller, mut input: CopyObjectInput, condition
         policy::check(&bucket, caller, "PutObjectTagging", &input.key)?;
         tags::keep(&mut record.attributes, &tags::read(&input.tagging.unwrap_or_default())?);
     }
+    let list = of_new_object(state, &bucket, caller, &input.key, &asked_acl!(input))?;
+    record.attributes.extend(list.map(|list| (ACL.to_owned(), list)));
     state.classes.apply(class.as_ref().map(StorageClass::as_str), &bucket.record, &mut record)?;
     let customer = asked.customer.clone();
     let anew = encrypt(state, &bucket, asked, &mut record, source)?;

@@ -1,5 +1,6 @@
 //! The operations of S3, each a line that leads to the function that does it.
 
+mod acl;
 pub(crate) mod attributes;
 mod body;
 mod bucket;
@@ -253,6 +254,64 @@ impl S3 for Operations {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> Answer<DeleteBucketLifecycleOutput> {
         query!(self.0, request, lifecycle::delete_lifecycle)
+    }
+
+    async fn get_bucket_acl(&self, request: S3Request<GetBucketAclInput>) -> Answer<GetBucketAclOutput> {
+        query!(self.0, request, acl::get_bucket_acl)
+    }
+
+    async fn put_bucket_acl(&self, request: S3Request<PutBucketAclInput>) -> Answer<PutBucketAclOutput> {
+        query!(self.0, request, acl::put_bucket_acl)
+    }
+
+    async fn get_object_acl(&self, request: S3Request<GetObjectAclInput>) -> Answer<GetObjectAclOutput> {
+        query!(self.0, request, acl::get_object_acl)
+    }
+
+    async fn put_object_acl(&self, request: S3Request<PutObjectAclInput>) -> Answer<PutObjectAclOutput> {
+        query!(self.0, request, acl::put_object_acl)
+    }
+
+    async fn get_bucket_ownership_controls(
+        &self,
+        request: S3Request<GetBucketOwnershipControlsInput>,
+    ) -> Answer<GetBucketOwnershipControlsOutput> {
+        query!(self.0, request, acl::get_ownership)
+    }
+
+    async fn put_bucket_ownership_controls(
+        &self,
+        request: S3Request<PutBucketOwnershipControlsInput>,
+    ) -> Answer<PutBucketOwnershipControlsOutput> {
+        query!(self.0, request, acl::put_ownership)
+    }
+
+    async fn delete_bucket_ownership_controls(
+        &self,
+        request: S3Request<DeleteBucketOwnershipControlsInput>,
+    ) -> Answer<DeleteBucketOwnershipControlsOutput> {
+        query!(self.0, request, acl::delete_ownership)
+    }
+
+    async fn get_public_access_block(
+        &self,
+        request: S3Request<GetPublicAccessBlockInput>,
+    ) -> Answer<GetPublicAccessBlockOutput> {
+        query!(self.0, request, acl::get_block)
+    }
+
+    async fn put_public_access_block(
+        &self,
+        request: S3Request<PutPublicAccessBlockInput>,
+    ) -> Answer<PutPublicAccessBlockOutput> {
+        query!(self.0, request, acl::put_block)
+    }
+
+    async fn delete_public_access_block(
+        &self,
+        request: S3Request<DeletePublicAccessBlockInput>,
+    ) -> Answer<DeletePublicAccessBlockOutput> {
+        query!(self.0, request, acl::delete_block)
     }
 
     async fn put_bucket_encryption(

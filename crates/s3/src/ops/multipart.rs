@@ -13,10 +13,12 @@ use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
+use super::acl::of_new_object;
 use super::body::{Expected, Incoming};
 use super::copy::copy_source;
 use super::list::{Listed, PAGE, Query, common_prefixes, echoed, encoding, page, page_length};
 use super::put::{condition, draft, header, put_error, requested_attributes};
+use crate::rules::acl::{ACL, asked_acl};
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, initiator_dto, owner, owner_dto, time};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{self, of_part, set_checksums, take_checksums};
@@ -57,6 +59,8 @@ pub(crate) fn create_upload(
     let mut record = draft(&bucket, &input.key)?;
     record.attributes =
         requested_attributes(&bucket, caller, &input.key, requested_lock!(input), headers!(input, input.tagging))?;
+    let list = of_new_object(state, &bucket, caller, &input.key, &asked_acl!(input))?;
+    record.attributes.extend(list.map(|list| (ACL.to_owned(), list)));
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
     let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());

@@ -7,8 +7,10 @@ use object::objects::{Kept, ObjectError};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
+use super::acl::of_new_object;
 use super::body::{Expected, Incoming};
 use super::kept::respond;
+use crate::rules::acl::{ACL, asked_acl};
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{set_checksums, take_checksums};
@@ -71,6 +73,8 @@ fn prepare(state: &State, caller: &Caller, mut input: PutObjectInput, expected: 
     record.attributes =
         requested_attributes(bucket, caller, &input.key, requested_lock!(input), headers!(input, input.tagging))?;
     lock::apply_default(bucket, &mut record.attributes)?;
+    let list = of_new_object(state, bucket, caller, &input.key, &asked_acl!(input))?;
+    record.attributes.extend(list.map(|list| (ACL.to_owned(), list)));
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
     check_condition(state, &record.bucket, &record.key, &condition)?;

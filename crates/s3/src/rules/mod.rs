@@ -1,5 +1,6 @@
 //! The rules of S3: what follows from a request and a record, without asking anybody.
 
+pub(crate) mod acl;
 pub(crate) mod attributes;
 pub(crate) mod caller;
 pub(crate) mod checksums;
@@ -12,6 +13,7 @@ pub(crate) mod headers;
 pub(crate) mod lifecycle;
 pub(crate) mod lock;
 pub(crate) mod messages;
+pub(crate) mod ownership;
 pub(crate) mod policy;
 pub(crate) mod preconditions;
 pub(crate) mod query;

@@ -19,6 +19,7 @@ use self::principal::Principals;
 use super::attributes::owner;
 use super::caller::Caller;
 use super::context::{Context, is_of_existing};
+use super::ownership::PublicBlock;
 
 /// The attribute of a bucket that has its policy, as it was put.
 pub(crate) const POLICY: &str = "policy";
@@ -31,7 +32,7 @@ const TEXT_BYTES: usize = 2_048;
 
 /// The verdict of a policy on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     Allowed,
     Denied,
     /// No statement covers it.
@@ -149,23 +150,40 @@ pub(crate) fn needs_existing(bucket: &Row) -> S3Result<bool> {
     Ok(Policy::of(bucket)?.is_some_and(|policy| policy.needs_existing()))
 }
 
-/// Refuses what `caller` may not do in a bucket: with a key, or with the bucket itself when that is empty.
-pub(crate) fn check(bucket: &Row, caller: &Caller, action: &str, key: &str) -> S3Result<()> {
+/// What the bucket's policy says to what `caller` does: with a key, or with the bucket itself when that is empty. Refuses what
+/// it denies.
+pub(crate) fn decide(bucket: &Row, caller: &Caller, action: &str, key: &str) -> S3Result<Verdict> {
     let is_owner = caller.user.as_deref() == Some(owner(&bucket.record));
     // The owner is never locked out of the policy.
     if is_owner && action.ends_with("BucketPolicy") {
-        return Ok(());
+        return Ok(Verdict::Allowed);
     }
     let name = &bucket.record.bucket;
     let resource = if key.is_empty() { name.clone() } else { format!("{name}/{key}") };
     let policy = Policy::of(bucket)?;
     policy.as_ref().map_or(Ok(()), |policy| policy.check_length(&caller.context))?;
-    let verdict = policy.map_or(Verdict::Silent, |policy| policy.says(caller, action, &resource));
-    match verdict {
-        Verdict::Allowed => Ok(()),
-        Verdict::Silent if is_owner => Ok(()),
+    let Some(policy) = policy else { return Ok(Verdict::Silent) };
+    match policy.says(caller, action, &resource) {
         Verdict::Denied => Err(s3_error!(AccessDenied, "the bucket's policy denies s3:{action}")),
-        Verdict::Silent => Err(S3ErrorCode::AccessDenied.into()),
+        Verdict::Allowed if !is_owner && is_kept_from_public(bucket, &policy)? => {
+            Err(s3_error!(AccessDenied, "the bucket's public access block keeps it from all but its owner"))
+        }
+        verdict => Ok(verdict),
+    }
+}
+
+/// Whether the policy lets nobody in, because it would let everybody in.
+fn is_kept_from_public(bucket: &Row, policy: &Policy) -> S3Result<bool> {
+    Ok(PublicBlock::in_force(&bucket.record)?.policies && policy.is_public())
+}
+
+/// Refuses what `caller` may not do in a bucket as far as its policy says, and what only its owner may where that says nothing.
+pub(crate) fn check(bucket: &Row, caller: &Caller, action: &str, key: &str) -> S3Result<()> {
+    match decide(bucket, caller, action, key)? {
+        Verdict::Silent if caller.user.as_deref() != Some(owner(&bucket.record)) => {
+            Err(S3ErrorCode::AccessDenied.into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -174,7 +192,7 @@ pub(crate) fn check_some_key(bucket: &Row, caller: &Caller) -> S3Result<()> {
     let actions = [caller.action, actions::action_of_version(caller.action)];
     let allows = |statement: &Statement| statement.allow && actions.iter().any(|name| statement.concerns(caller, name));
     match Policy::of(bucket)? {
-        Some(policy) if policy.statements.iter().any(allows) => Ok(()),
+        Some(policy) if policy.statements.iter().any(allows) && !is_kept_from_public(bucket, &policy)? => Ok(()),
         _ => Err(S3ErrorCode::AccessDenied.into()),
     }
 }

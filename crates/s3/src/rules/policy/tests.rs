@@ -366,3 +366,26 @@ fn every_operation_needs_an_action() {
         assert_ne!(action(name, false), "", "{name}");
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn whatever_a_policy_says_it_is_read_or_refused(text in ".{0,200}", key in "[a-zA-Z:/-]{0,30}", value in ".{0,30}") {
+        let _ = Policy::read(&text, "b");
+        let condition = format!("{{{:?}:{{{:?}:{:?}}}}}", "StringLike", key, value);
+        for (operator, known) in [
+            ("StringLike", "aws:UserAgent"),
+            ("ArnLike", "aws:SourceArn"),
+            ("DateLessThan", "aws:CurrentTime"),
+            ("NumericEquals", "s3:max-keys"),
+            ("IpAddress", "aws:SourceIp"),
+            ("BinaryEquals", "aws:UserAgent"),
+        ] {
+            let condition = condition.replace("StringLike", operator).replace(&format!("{key:?}"), &format!("{known:?}"));
+            let policy = one(&format!(r#""Action":"s3:*","Resource":"arn:aws:s3:::b/*","Condition":{condition}"#));
+            if let Ok(policy) = policy {
+                let asks = caller(Some("ann")).with(|context| context.add("aws:useragent", value.clone()));
+                let _ = policy.says(&asks, "GetObject", &format!("b/{text}"));
+            }
+        }
+    }
+}
