@@ -14,6 +14,7 @@ mod conditions;
 mod deletes;
 mod encryption;
 mod files;
+mod forms;
 mod hard;
 mod lists;
 mod objects;

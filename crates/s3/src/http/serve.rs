@@ -30,6 +30,7 @@ use crate::ops::{Operations, lifecycle, multipart};
 use crate::rules::caller::Peer;
 use crate::rules::cors::BrowserRequest;
 use crate::rules::error;
+use crate::rules::form::FormFields;
 use crate::rules::lifecycle::Day;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::StorageClasses;
@@ -307,6 +308,7 @@ impl Server {
         } else {
             (request.map(Body::http_body_unsync), None)
         };
+        let fields = request.extensions().get::<FormFields>().cloned();
         let mut answer = self.service.call(request).await?;
         // `s3s` knows of parts in answers to GET alone.
         if answer.status() == StatusCode::OK && answer.headers().contains_key(header::CONTENT_RANGE) {
@@ -315,7 +317,10 @@ impl Server {
         if answer.extensions().get::<BareTag>().is_some() {
             bare_tag(&mut answer);
         }
-        Ok(if form { form::broken_policy(answer) } else { answer })
+        Ok(match fields {
+            Some(fields) => form::answered(answer, &fields),
+            None => answer,
+        })
     }
 
     /// Removes what has expired, and soon tries again what failed.

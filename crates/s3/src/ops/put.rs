@@ -15,6 +15,7 @@ use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{set_checksums, take_checksums};
 use crate::rules::encryption::{self, Sealing, asked_encryption};
+use crate::rules::form::FormFields;
 use crate::rules::headers::{Headers, headers};
 use crate::rules::lifecycle::{self, Rule};
 use crate::rules::lock::{self, requested_lock};
@@ -42,7 +43,11 @@ pub(crate) async fn put_object(
     state: &State,
     mut request: S3Request<PutObjectInput>,
 ) -> S3Result<S3Response<PutObjectOutput>> {
-    let caller = Caller::of(&request.extensions)?;
+    let mut caller = Caller::of(&request.extensions)?;
+    if let Some(form) = request.extensions.get::<FormFields>() {
+        form.apply(&mut request.input);
+        caller = caller.with(|context| form.examine(context));
+    }
     let trailer = header(&request, "x-amz-trailer");
     let expected = Expected {
         length: request.input.content_length,

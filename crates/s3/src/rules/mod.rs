@@ -9,6 +9,7 @@ pub(crate) mod cors;
 pub(crate) mod encryption;
 pub(crate) mod envelope;
 pub(crate) mod error;
+pub(crate) mod form;
 pub(crate) mod headers;
 pub(crate) mod lifecycle;
 pub(crate) mod lock;
