@@ -16,7 +16,7 @@ const KEY_ID: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 const SIZES: [usize; 4] = [0, 100, 200_000, 2_500_000];
 
 /// The headers of a client's key.
-fn customer<'a>([key, md5]: [&'a str; 2]) -> [(&'static str, &'a str); 3] {
+fn customer([key, md5]: [&str; 2]) -> [(&'static str, &str); 3] {
     [
         ("x-amz-server-side-encryption-customer-algorithm", "AES256"),
         ("x-amz-server-side-encryption-customer-key", key),
@@ -25,7 +25,7 @@ fn customer<'a>([key, md5]: [&'a str; 2]) -> [(&'static str, &'a str); 3] {
 }
 
 /// The same for what is copied.
-fn source<'a>([key, md5]: [&'a str; 2]) -> [(&'static str, &'a str); 3] {
+fn source([key, md5]: [&str; 2]) -> [(&'static str, &str); 3] {
     [
         ("x-amz-copy-source-server-side-encryption-customer-algorithm", "AES256"),
         ("x-amz-copy-source-server-side-encryption-customer-key", key),

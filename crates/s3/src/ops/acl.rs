@@ -7,8 +7,9 @@ use s3s::{S3ErrorCode, S3Result, s3_error};
 use crate::rules::acl::{self, ACL, Acl, AskedAcl, Permission, asked_acl};
 use crate::rules::attributes::{owner, owner_dto};
 use crate::rules::caller::Caller;
+use crate::rules::error;
 use crate::rules::ownership::{BLOCK, OWNERSHIP, Ownership, PublicBlock};
-use crate::rules::{error, policy};
+use crate::rules::policy::{self, Policy};
 use crate::state::State;
 
 pub(crate) fn get_bucket_acl(state: &State, caller: &Caller, input: GetBucketAclInput) -> S3Result<GetBucketAclOutput> {
@@ -95,7 +96,7 @@ pub(super) fn of_new_object(
 ) -> S3Result<Option<String>> {
     if asked.is_some() {
         // Who may put may also say for whom, unless a policy denies that.
-        policy::decide(bucket, caller, "PutObjectAcl", key)?;
+        policy::decide(Policy::of(bucket)?.as_ref(), bucket, caller, "PutObjectAcl", key)?;
     }
     let list = acl::of_new_object(bucket, caller.user.as_deref(), asked)?;
     list.map(|list| check_users(state, &list).and_then(|()| list.text())).transpose()

@@ -109,7 +109,7 @@ impl Policy {
     }
 
     /// Whether it looks at the tags of the object that there is.
-    fn needs_existing(&self) -> bool {
+    pub(crate) fn needs_existing(&self) -> bool {
         self.statements.iter().flat_map(Statement::keys).any(is_of_existing)
     }
 
@@ -145,14 +145,15 @@ impl Policy {
     }
 }
 
-/// Whether the bucket's policy looks at the tags of the object that there is.
-pub(crate) fn needs_existing(bucket: &Row) -> S3Result<bool> {
-    Ok(Policy::of(bucket)?.is_some_and(|policy| policy.needs_existing()))
-}
-
-/// What the bucket's policy says to what `caller` does: with a key, or with the bucket itself when that is empty. Refuses what
-/// it denies.
-pub(crate) fn decide(bucket: &Row, caller: &Caller, action: &str, key: &str) -> S3Result<Verdict> {
+/// What the bucket's policy, if it has one, says to what `caller` does: with a key, or with the bucket itself when that is
+/// empty. Refuses what it denies.
+pub(crate) fn decide(
+    policy: Option<&Policy>,
+    bucket: &Row,
+    caller: &Caller,
+    action: &str,
+    key: &str,
+) -> S3Result<Verdict> {
     let is_owner = caller.user.as_deref() == Some(owner(&bucket.record));
     // The owner is never locked out of the policy.
     if is_owner && action.ends_with("BucketPolicy") {
@@ -160,12 +161,11 @@ pub(crate) fn decide(bucket: &Row, caller: &Caller, action: &str, key: &str) -> 
     }
     let name = &bucket.record.bucket;
     let resource = if key.is_empty() { name.clone() } else { format!("{name}/{key}") };
-    let policy = Policy::of(bucket)?;
-    policy.as_ref().map_or(Ok(()), |policy| policy.check_length(&caller.context))?;
     let Some(policy) = policy else { return Ok(Verdict::Silent) };
+    policy.check_length(&caller.context)?;
     match policy.says(caller, action, &resource) {
         Verdict::Denied => Err(s3_error!(AccessDenied, "the bucket's policy denies s3:{action}")),
-        Verdict::Allowed if !is_owner && is_kept_from_public(bucket, &policy)? => {
+        Verdict::Allowed if !is_owner && is_kept_from_public(bucket, policy)? => {
             Err(s3_error!(AccessDenied, "the bucket's public access block keeps it from all but its owner"))
         }
         verdict => Ok(verdict),
@@ -179,7 +179,7 @@ fn is_kept_from_public(bucket: &Row, policy: &Policy) -> S3Result<bool> {
 
 /// Refuses what `caller` may not do in a bucket as far as its policy says, and what only its owner may where that says nothing.
 pub(crate) fn check(bucket: &Row, caller: &Caller, action: &str, key: &str) -> S3Result<()> {
-    match decide(bucket, caller, action, key)? {
+    match decide(Policy::of(bucket)?.as_ref(), bucket, caller, action, key)? {
         Verdict::Silent if caller.user.as_deref() != Some(owner(&bucket.record)) => {
             Err(S3ErrorCode::AccessDenied.into())
         }

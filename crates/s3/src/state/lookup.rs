@@ -9,7 +9,7 @@ use super::State;
 use crate::rules::acl::{self, Acl};
 use crate::rules::caller::Caller;
 use crate::rules::ownership::Ownership;
-use crate::rules::policy::{self, Verdict};
+use crate::rules::policy::{self, Policy, Verdict};
 use crate::rules::{attributes, error, lock, tags};
 
 /// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
@@ -41,18 +41,15 @@ impl State {
         version: Option<&str>,
     ) -> S3Result<()> {
         let has_lists = Ownership::of(&bucket.record).has_lists();
-        let needs_tags = !key.is_empty() && policy::needs_existing(bucket)?;
+        let policy = Policy::of(bucket)?;
+        let needs_tags = !key.is_empty() && policy.as_ref().is_some_and(Policy::needs_existing);
         let needs_list = !key.is_empty() && has_lists && acl::is_of_object(action);
         // What is not there has neither tags nor a list, and whether it is there is not said before it is allowed to know it.
         let existing = if needs_tags || needs_list { self.find(bucket, key, version).ok() } else { None };
         let existing = existing.map(|row| row.record);
         let tags = existing.as_ref().filter(|_| needs_tags).and_then(tags::of);
-        let verdict = match tags {
-            Some(tags) => {
-                policy::decide(bucket, &caller.with(|context| context.add_existing_tags(&tags)), action, key)?
-            }
-            None => policy::decide(bucket, caller, action, key)?,
-        };
+        let tagged = tags.map(|tags| caller.with(|context| context.add_existing_tags(&tags)));
+        let verdict = policy::decide(policy.as_ref(), bucket, tagged.as_ref().unwrap_or(caller), action, key)?;
         let owner = attributes::owner(&bucket.record);
         let is_owner = caller.user.as_deref() == Some(owner);
         if !has_lists {
