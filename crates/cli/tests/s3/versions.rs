@@ -374,7 +374,8 @@ fn lifecycle(cluster: Cluster, s3: &S3) {
         );
         s3.ask("PUT", ("ends", ""), &[("lifecycle", "")], &[], xml.as_bytes())
     };
-    rule("<Transition><Days>1</Days><StorageClass>GLACIER</StorageClass></Transition>").fails(501, "NotImplemented");
+    rule("<Transition><Days>1</Days><StorageClass>GLACIER</StorageClass></Transition>")
+        .fails(400, "InvalidStorageClass");
     rule("<Expiration><Days>0</Days></Expiration>").fails(400, "InvalidArgument");
     rule("").fails(400, "MalformedXML");
     s3.list("ends", &[("lifecycle", "")]).fails(404, "NoSuchLifecycleConfiguration");

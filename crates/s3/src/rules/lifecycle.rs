@@ -1,4 +1,4 @@
-//! Lifecycle rules: which objects, noncurrent versions and uploads expire, and when.
+//! Lifecycle rules: which objects, noncurrent versions and uploads expire or move to another storage class, and when.
 
 use std::num::NonZero;
 
@@ -37,9 +37,30 @@ pub(crate) struct Rule {
     older_days: Option<i32>,
     older_kept: Option<i32>,
     upload_days: Option<i32>,
+    /// When objects move to another storage class, and older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    moves: Vec<Move>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    older_moves: Vec<OlderMove>,
     /// Microseconds of a day.
     #[serde(skip)]
     day: Day,
+}
+
+/// When an object moves to a storage class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Move {
+    days: Option<i32>,
+    date: Option<u64>,
+    class: String,
+}
+
+/// When a noncurrent version does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct OlderMove {
+    days: i32,
+    kept: Option<i32>,
+    class: String,
 }
 
 /// How long a day is, in microseconds: an operator who tries rules out may have shorter ones.
@@ -69,6 +90,24 @@ impl Day {
     }
 }
 
+/// A date, which must be the beginning of a day.
+fn midnight(date: &Timestamp) -> S3Result<u64> {
+    let micros = u64::try_from(attributes::seconds(date)).unwrap_or(0) * 1_000_000;
+    let whole = time::OffsetDateTime::from(date.clone()).nanosecond() == 0;
+    if micros % DAY == 0 && whole {
+        return Ok(micros);
+    }
+    Err(s3_error!(InvalidArgument, "'Date' must be at midnight GMT"))
+}
+
+/// Refuses a class to which a rule moves objects already.
+fn check_again<'a>(mut known: impl Iterator<Item = &'a String>, class: &str) -> S3Result<()> {
+    if known.all(|known| known != class) {
+        return Ok(());
+    }
+    Err(s3_error!(InvalidRequest, "'StorageClass' must be different for transition actions in the same rule"))
+}
+
 /// Refuses days that there are not.
 fn positive(what: &str, action: &str, days: i32) -> S3Result<()> {
     if days > 0 {
@@ -87,7 +126,40 @@ pub(crate) fn expiration(rules: &[Rule], record: &ObjectRecord) -> Option<String
     Some(format!("expiry-date=\"{}\", rule-id=\"{id}\"", String::from_utf8(date).ok()?))
 }
 
+/// The storage class that an object which is the newest version has by now, if rules say so: of several the last one.
+pub(crate) fn moves<'a>(rules: &'a [Rule], record: &ObjectRecord, now: u64) -> Option<&'a str> {
+    let named = rules.iter().filter(|rule| rule.names(record));
+    let due = named.flat_map(|rule| rule.moves.iter().filter_map(|to| Some((to.at(record, rule.day)?, &*to.class))));
+    due.filter(|(at, _)| *at <= now).max_by_key(|(at, _)| *at).map(|(_, class)| class)
+}
+
+/// The same of a noncurrent version that was replaced at `since`, when `newer` noncurrent ones are newer.
+pub(crate) fn moves_older<'a>(
+    rules: &'a [Rule],
+    record: &ObjectRecord,
+    since: u64,
+    newer: usize,
+    now: u64,
+) -> Option<&'a str> {
+    let named = rules.iter().filter(|rule| rule.names(record));
+    let all = named.flat_map(|rule| rule.older_moves.iter().map(|to| (rule.day.end(since, to.days), to)));
+    let enough = |to: &OlderMove| newer >= usize::try_from(to.kept.unwrap_or(0)).unwrap_or(0);
+    let due = all.filter(|(at, to)| *at <= now && enough(to));
+    due.max_by_key(|(at, _)| *at).map(|(_, to)| &*to.class)
+}
+
+impl Move {
+    fn at(&self, record: &ObjectRecord, day: Day) -> Option<u64> {
+        self.days.map(|days| day.end(record.version.micros(), days)).or(self.date)
+    }
+}
+
 impl Rule {
+    /// The storage classes that it names.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &str> {
+        self.moves.iter().map(|to| &*to.class).chain(self.older_moves.iter().map(|to| &*to.class))
+    }
+
     fn names(&self, record: &ObjectRecord) -> bool {
         let tags = record.attributes.get(tags::TAGS).and_then(|text| tags::read(text).ok()).unwrap_or_default();
         let size = i64::try_from(record.size).unwrap_or(i64::MAX);
@@ -126,13 +198,8 @@ impl Rule {
         days.is_some_and(|days| self.day.is_over(upload.id.micros(), days, now))
     }
 
-    /// From a request, with a name for a rule that has none. What is not supported is refused.
+    /// From a request, with a name for a rule that has none.
     pub(crate) fn from_dto(rule: LifecycleRule, name: impl FnOnce() -> S3Result<String>) -> S3Result<Self> {
-        if rule.transitions.is_some_and(|list| !list.is_empty())
-            || rule.noncurrent_version_transitions.is_some_and(|list| !list.is_empty())
-        {
-            return Err(s3_error!(NotImplemented, "moving objects to another storage class is not supported"));
-        }
         let enabled = match rule.status.as_str() {
             ExpirationStatus::ENABLED => true,
             ExpirationStatus::DISABLED => false,
@@ -166,6 +233,8 @@ impl Rule {
             positive("DaysAfterInitiation", "AbortIncompleteMultipartUpload", days)?;
             kept.upload_days = Some(days);
         }
+        kept.set_moves(rule.transitions.unwrap_or_default())?;
+        kept.set_older_moves(rule.noncurrent_version_transitions.unwrap_or_default())?;
         kept.check()?;
         Ok(kept)
     }
@@ -223,14 +292,7 @@ impl Rule {
         if let Some(days) = end.days {
             positive("Days", "Expiration", days)?;
         }
-        if let Some(date) = &end.date {
-            let micros = u64::try_from(attributes::seconds(date)).unwrap_or(0) * 1_000_000;
-            let whole = time::OffsetDateTime::from(date.clone()).nanosecond() == 0;
-            if micros % DAY != 0 || !whole {
-                return Err(s3_error!(InvalidArgument, "'Date' must be at midnight GMT"));
-            }
-            self.date = Some(micros);
-        }
+        self.date = end.date.as_ref().map(midnight).transpose()?;
         self.days = end.days;
         self.lone_markers = marker == Some(true);
         Ok(())
@@ -249,10 +311,51 @@ impl Rule {
         Ok(())
     }
 
+    fn set_moves(&mut self, asked: Vec<Transition>) -> S3Result<()> {
+        for to in asked {
+            let class = to.storage_class.ok_or(S3ErrorCode::MalformedXML)?.as_str().to_owned();
+            if to.days.is_some() == to.date.is_some() {
+                return Err(S3ErrorCode::MalformedXML.into());
+            }
+            let after = |days: i32| self.days.is_some_and(|end| end <= days);
+            if to.days.is_some_and(|days| days < 0) {
+                return Err(s3_error!(InvalidArgument, "'Days' in Transition action must be nonnegative"));
+            }
+            if to.days.is_some_and(after) {
+                return Err(s3_error!(
+                    InvalidArgument,
+                    "'Days' in the Expiration action must be greater than 'Days' in the Transition action"
+                ));
+            }
+            check_again(self.moves.iter().map(|to| &to.class), &class)?;
+            let date = to.date.as_ref().map(midnight).transpose()?;
+            self.moves.push(Move { days: to.days, date, class });
+        }
+        Ok(())
+    }
+
+    fn set_older_moves(&mut self, asked: Vec<NoncurrentVersionTransition>) -> S3Result<()> {
+        for to in asked {
+            let class = to.storage_class.ok_or(S3ErrorCode::MalformedXML)?.as_str().to_owned();
+            let days = to.noncurrent_days.ok_or(S3ErrorCode::MalformedXML)?;
+            let kept = to.newer_noncurrent_versions;
+            if days < 0 || kept.is_some_and(|kept| !(1..=100).contains(&kept)) {
+                return Err(s3_error!(
+                    InvalidArgument,
+                    "'NoncurrentDays' of a transition must be nonnegative, and 'NewerNoncurrentVersions' between 1 and 100"
+                ));
+            }
+            check_again(self.older_moves.iter().map(|to| &to.class), &class)?;
+            self.older_moves.push(OlderMove { days, kept, class });
+        }
+        Ok(())
+    }
+
     /// Refuses a rule that does nothing, and one for what has neither tags nor a size.
     fn check(&self) -> S3Result<()> {
         let acts = self.days.is_some() || self.date.is_some() || self.lone_markers;
-        if !acts && self.older_days.is_none() && self.upload_days.is_none() {
+        let moves = !self.moves.is_empty() || !self.older_moves.is_empty();
+        if !acts && !moves && self.older_days.is_none() && self.upload_days.is_none() {
             return Err(S3ErrorCode::MalformedXML.into());
         }
         let of_objects = !self.tags.is_empty() || self.greater.is_some() || self.less.is_some();
@@ -307,6 +410,18 @@ impl Rule {
     /// For an answer.
     pub(crate) fn into_dto(self) -> LifecycleRule {
         let filter = self.filter_dto();
+        let moves = self.moves.iter().map(|to| Transition {
+            days: to.days,
+            date: to.date.map(attributes::time),
+            storage_class: Some(to.class.clone().into()),
+        });
+        let moves = (!self.moves.is_empty()).then(|| moves.collect());
+        let older_moves = self.older_moves.iter().map(|to| NoncurrentVersionTransition {
+            newer_noncurrent_versions: to.kept,
+            noncurrent_days: Some(to.days),
+            storage_class: Some(to.class.clone().into()),
+        });
+        let older_moves = (!self.older_moves.is_empty()).then(|| older_moves.collect());
         let expires = self.days.is_some() || self.date.is_some() || self.lone_markers;
         let expiration = LifecycleExpiration {
             date: self.date.map(attributes::time),
@@ -326,9 +441,9 @@ impl Rule {
             filter: self.filter.then_some(filter),
             id: self.id,
             noncurrent_version_expiration: self.older_days.map(|_| older),
-            noncurrent_version_transitions: None,
+            noncurrent_version_transitions: older_moves,
             status: ExpirationStatus::from_static(status),
-            transitions: None,
+            transitions: moves,
         }
     }
 }
@@ -342,139 +457,4 @@ pub(crate) fn rules(bucket: &Row, day: Day) -> S3Result<Vec<Rule>> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-    use catalog::object_manifest::{Kind, VersionId};
-
-    use super::*;
-
-    #[test]
-    fn days_count_from_the_next_midnight() {
-        let over = |from, days, now| Day::default().is_over(from, days, now);
-        assert!(!over(5, 1, 2 * DAY - 1));
-        assert!(over(5, 1, 2 * DAY));
-        assert!(!over(DAY, 3, 5 * DAY - 1));
-        assert!(over(DAY, 3, 5 * DAY));
-        let second = Day::of_seconds(NonZero::<u64>::MIN);
-        assert!(!second.is_over(5, 1, 1_999_999) && second.is_over(5, 1, 2_000_000));
-    }
-
-    #[test]
-    fn a_rule_names_what_fits_its_filter() {
-        let rule = Rule { enabled: true, prefix: "a/".into(), greater: Some(5), days: Some(1), ..Rule::default() };
-        let mut record = ObjectRecord::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
-        record.size = 6;
-        assert!(rule.ends(&record, 2 * DAY) && !rule.ends(&record, DAY));
-        let tagged = Rule { tags: vec![("t".into(), "1".into())], ..rule.clone() };
-        assert!(!tagged.ends(&record, 2 * DAY));
-        record.attributes.insert(tags::TAGS.into(), "t=1&u=2".into());
-        assert!(tagged.ends(&record, 2 * DAY));
-        record.size = 5;
-        assert!(!rule.ends(&record, 2 * DAY));
-        assert!(!Rule { enabled: false, ..tagged }.names(&record));
-    }
-
-    #[test]
-    fn older_versions_go_when_enough_newer_ones_are_kept() {
-        let rule = Rule { enabled: true, older_days: Some(1), older_kept: Some(2), ..Rule::default() };
-        let record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::new(0, 0));
-        assert!(rule.ends_older(&record, 0, 2, 2 * DAY));
-        assert!(!rule.ends_older(&record, 0, 1, 2 * DAY));
-        assert!(!rule.ends_older(&record, 0, 2, DAY));
-    }
-
-    /// A rule of a request that lets objects expire after a day, changed.
-    fn asked(change: impl FnOnce(&mut LifecycleRule)) -> Result<Rule, String> {
-        let mut rule = LifecycleRule {
-            abort_incomplete_multipart_upload: None,
-            expiration: Some(LifecycleExpiration { days: Some(1), ..LifecycleExpiration::default() }),
-            filter: Some(LifecycleRuleFilter { prefix: Some("a/".into()), ..LifecycleRuleFilter::default() }),
-            id: Some("r".into()),
-            noncurrent_version_expiration: None,
-            noncurrent_version_transitions: None,
-            prefix: None,
-            status: ExpirationStatus::from_static(ExpirationStatus::ENABLED),
-            transitions: None,
-        };
-        change(&mut rule);
-        Rule::from_dto(rule, || Ok("made".into())).map_err(|refused| refused.code().as_str().to_owned())
-    }
-
-    fn filter(rule: &mut LifecycleRule) -> &mut LifecycleRuleFilter {
-        rule.filter.get_or_insert_default()
-    }
-
-    #[test]
-    fn a_rule_is_taken_as_s3_takes_it() {
-        assert_eq!(asked(|_| {}).unwrap().id.as_deref(), Some("r"));
-        assert_eq!(asked(|rule| rule.id = None).unwrap().id.as_deref(), Some("made"));
-        let midnight = || Timestamp::from(std::time::UNIX_EPOCH + std::time::Duration::from_secs(86_400));
-        let noon = || Timestamp::from(std::time::UNIX_EPOCH + std::time::Duration::from_secs(43_200));
-        let date = |at| Some(LifecycleExpiration { date: Some(at), ..LifecycleExpiration::default() });
-        assert_eq!(asked(|rule| rule.expiration = date(midnight())).unwrap().date, Some(DAY));
-        assert_eq!(asked(|rule| rule.expiration = date(noon())).unwrap_err(), "InvalidArgument");
-        let tag = || Tag { key: Some("k".into()), value: Some("v".into()) };
-        for (refused, code) in [
-            (asked(|rule| rule.status = "enabled".to_owned().into()), "MalformedXML"),
-            (asked(|rule| rule.id = Some("x".repeat(256))), "InvalidArgument"),
-            (asked(|rule| rule.prefix = Some("b".into())), "MalformedXML"),
-            (asked(|rule| rule.filter = None), "MalformedXML"),
-            (asked(|rule| filter(rule).tag = Some(tag())), "MalformedXML"),
-            (asked(|rule| rule.expiration = None), "MalformedXML"),
-            (asked(|rule| rule.expiration.as_mut().unwrap().date = Some(midnight())), "MalformedXML"),
-            (asked(|rule| rule.expiration.as_mut().unwrap().expired_object_delete_marker = Some(true)), "MalformedXML"),
-            (asked(|rule| rule.expiration.as_mut().unwrap().days = Some(0)), "InvalidArgument"),
-            (asked(|rule| filter(rule).prefix = Some("x".repeat(1_025))), "InvalidRequest"),
-            (asked(|rule| rule.transitions = Some(vec![Transition::default()])), "NotImplemented"),
-            (
-                asked(|rule| rule.noncurrent_version_expiration = Some(NoncurrentVersionExpiration::default())),
-                "MalformedXML",
-            ),
-        ] {
-            assert_eq!(refused.unwrap_err(), code);
-        }
-        let and = |and: LifecycleRuleAndOperator| {
-            asked(|rule| rule.filter = Some(LifecycleRuleFilter { and: Some(and), ..LifecycleRuleFilter::default() }))
-        };
-        let sizes = |greater, less| LifecycleRuleAndOperator {
-            object_size_greater_than: greater,
-            object_size_less_than: less,
-            ..LifecycleRuleAndOperator::default()
-        };
-        assert!(and(sizes(Some(1), Some(9))).is_ok());
-        assert_eq!(and(sizes(Some(9), Some(9))).unwrap_err(), "InvalidRequest");
-        assert_eq!(and(sizes(Some(-1), Some(9))).unwrap_err(), "InvalidArgument");
-        assert_eq!(and(sizes(Some(1), None)).unwrap_err(), "MalformedXML");
-        let twice = LifecycleRuleAndOperator { tags: Some(vec![tag(), tag()]), ..LifecycleRuleAndOperator::default() };
-        assert_eq!(and(twice).unwrap_err(), "InvalidTag");
-        let abort = |rule: &mut LifecycleRule| {
-            rule.filter = Some(LifecycleRuleFilter { tag: Some(tag()), ..LifecycleRuleFilter::default() });
-            let days = AbortIncompleteMultipartUpload { days_after_initiation: Some(1) };
-            rule.abort_incomplete_multipart_upload = Some(days);
-        };
-        assert_eq!(asked(abort).unwrap_err(), "InvalidRequest");
-        let rule = asked(|_| {}).unwrap();
-        let other = Rule { id: Some("other".into()), ..rule.clone() };
-        assert!(Rule::check_names(&[rule.clone(), other]).is_ok());
-        assert!(Rule::check_names(&[rule.clone(), rule]).is_err());
-    }
-
-    #[test]
-    fn a_filter_is_returned_as_it_was_given() {
-        let tag = || Tag { key: Some("k".into()), value: Some("v".into()) };
-        let one = |change: fn(&mut LifecycleRuleFilter, Tag)| {
-            let mut given = LifecycleRuleFilter::default();
-            change(&mut given, tag());
-            let kept = asked(|rule| rule.filter = Some(given.clone())).unwrap();
-            assert_eq!(kept.into_dto().filter, Some(given));
-        };
-        one(|filter, _| filter.prefix = Some("a/".into()));
-        one(|filter, tag| filter.tag = Some(tag));
-        one(|filter, _| filter.object_size_greater_than = Some(5));
-        one(|filter, tag| {
-            let (prefix, tags) = (Some("a/".into()), Some(vec![tag]));
-            filter.and = Some(LifecycleRuleAndOperator { prefix, tags, ..LifecycleRuleAndOperator::default() });
-        });
-    }
-}
+mod tests;
