@@ -126,7 +126,8 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<ClusterConfig> {
     }
 }
 
-/// Gives a cluster that was made before there was an S3 endpoint an address for one, and one without users its first.
+/// Gives a cluster that was made before there was an S3 endpoint an address for one, one without users its first, and one
+/// without keys these.
 /// Where its catalog is stays written down, so that the next start finds the same objects. The user, if it made one.
 pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Result<Option<s3::User>> {
     let config = directory.join("cluster.toml");
@@ -140,6 +141,7 @@ pub(crate) fn complete(directory: &Path, catalog: Option<&str>) -> anyhow::Resul
     let moved = catalog.is_some() && catalog != s3.catalog;
     s3.catalog = catalog.or(s3.catalog);
     let users = gateway_file::users(&config, Some(&s3));
+    gateway_file::keys(&config, Some(&s3)).ensure()?;
     file.s3 = Some(s3);
     if moved || !known {
         gateway_file::write(&directory.join("gateway.toml"), &file)?;
