@@ -5,16 +5,34 @@
 use protocol::id::ChunkId;
 use protocol::limits::CHUNK_BYTES;
 
-/// The version of both formats, while no chunk is compressed.
+/// The version of both formats, while no chunk is compressed or encrypted.
 pub const FORMAT: u8 = 1;
 /// The version of index chunks and of objects' manifests that name compressed chunks.
 pub const PACKED: u8 = 2;
+/// The version of those that name encrypted chunks, and of manifests with encrypted bytes in them.
+pub const SEALED: u8 = 3;
 /// Bytes of an encoded entry: a chunk id and a length.
 pub const ENTRY_BYTES: usize = ChunkId::LEN + 4;
-/// Bytes that an entry of the format [`PACKED`] has more: how the chunk is compressed, and its length without that.
+/// Bytes that an entry of later formats has more: what was done to the chunk, and its length without that.
 const PACKED_BYTES: usize = 5;
-/// How a chunk is compressed: not at all, or with Zstandard.
-const CODECS: [u8; 2] = [0, 1];
+/// What was done to a chunk: nothing, it was compressed with Zstandard, or it was encrypted.
+const CODECS: [u8; 3] = [0, 1, 2];
+
+/// Bytes that are encrypted together: a range decrypts those blocks alone that it touches.
+pub const SEAL_BLOCK: usize = 64 << 10;
+/// Bytes before the blocks of an encrypted chunk: what its own key is made from.
+pub const SEAL_SALT: usize = 16;
+/// Bytes after each block: what shows that it is as it was.
+pub const SEAL_TAG: usize = 16;
+
+/// Bytes of so many when they are encrypted.
+#[must_use]
+pub const fn sealed_length(plain: u64) -> u64 {
+    if plain == 0 { 0 } else { SEAL_SALT as u64 + plain + plain.div_ceil(SEAL_BLOCK as u64) * SEAL_TAG as u64 }
+}
+
+/// Most bytes that still are a chunk when they are encrypted.
+pub const SEALABLE: usize = CHUNK_BYTES as usize - SEAL_SALT - (CHUNK_BYTES as usize).div_ceil(SEAL_BLOCK) * SEAL_TAG;
 
 /// One chunk of a file, or one index chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +41,8 @@ pub struct Entry {
     pub id: ChunkId,
     /// Its length in bytes, 1 to 8 MiB.
     pub length: u32,
-    /// Bytes of the object that are in it: more than `length` when they are compressed, as many otherwise.
+    /// Bytes of the object that are in it: more than `length` when they are compressed, fewer when they are encrypted, as many
+    /// otherwise.
     pub plain: u32,
 }
 
@@ -37,26 +56,38 @@ impl Entry {
     /// Whether its bytes are compressed.
     #[must_use]
     pub const fn is_packed(&self) -> bool {
-        self.plain != self.length
+        self.plain > self.length
+    }
+
+    /// Whether its bytes are encrypted. Such are not compressed.
+    #[must_use]
+    pub const fn is_sealed(&self) -> bool {
+        self.plain < self.length
     }
 }
 
 /// The format that entries are written in.
 pub fn format_of(entries: &[Entry]) -> u8 {
-    if entries.iter().any(Entry::is_packed) { PACKED } else { FORMAT }
+    if entries.iter().any(Entry::is_sealed) {
+        SEALED
+    } else if entries.iter().any(Entry::is_packed) {
+        PACKED
+    } else {
+        FORMAT
+    }
 }
 
 /// Bytes of an entry in this format.
 pub const fn entry_bytes(format: u8) -> usize {
-    if format == PACKED { ENTRY_BYTES + PACKED_BYTES } else { ENTRY_BYTES }
+    if format == FORMAT { ENTRY_BYTES } else { ENTRY_BYTES + PACKED_BYTES }
 }
 
 /// Writes an entry in this format.
 pub fn put_entry(out: &mut Vec<u8>, entry: Entry, format: u8) {
     out.extend(entry.id.encode());
     out.extend(entry.length.to_le_bytes());
-    if format == PACKED {
-        out.push(CODECS[usize::from(entry.is_packed())]);
+    if format != FORMAT {
+        out.push(CODECS[if entry.is_sealed() { 2 } else { usize::from(entry.is_packed()) }]);
         out.extend(entry.plain.to_le_bytes());
     }
 }
@@ -71,13 +102,16 @@ pub fn read_entry(part: &[u8], format: u8) -> Result<Entry, Malformed> {
     if !possible(length) {
         return Err(Malformed::ChunkLength);
     }
-    if format != PACKED {
+    if format == FORMAT {
         return Ok(Entry::new(id, length));
     }
     let plain = u32_at(part, ENTRY_BYTES + 1);
     match (CODECS.iter().position(|codec| *codec == part[ENTRY_BYTES]), plain) {
         (Some(0), plain) if plain == length => Ok(Entry::new(id, length)),
         (Some(1), plain) if plain > length && possible(plain) => Ok(Entry { id, length, plain }),
+        (Some(2), plain) if format == SEALED && sealed_length(plain.into()) == length.into() => {
+            Ok(Entry { id, length, plain })
+        }
         _ => Err(Malformed::Packing),
     }
 }
@@ -89,7 +123,7 @@ pub enum Malformed {
     #[error("it does not begin like a manifest: another program may have stored it")]
     Magic,
     /// A later format.
-    #[error("it has format {0}, this program knows up to {PACKED}: use a newer reservoir")]
+    #[error("it has format {0}, this program knows up to {SEALED}: use a newer reservoir")]
     Format(u8),
     /// A level of indirection that there is not.
     #[error("it has level {0}, this program knows 0 and 1: use a newer reservoir")]
@@ -106,9 +140,9 @@ pub enum Malformed {
     /// An entry without bytes or larger than a chunk.
     #[error("it names a chunk of an impossible length")]
     ChunkLength,
-    /// A compressed chunk that did not become smaller, an unknown way to compress, or a format for compressed chunks
-    /// without any.
-    #[error("it does not say as it should which chunks are compressed")]
+    /// A compressed chunk that did not become smaller, an encrypted one of another length than it has, an unknown way to
+    /// compress, or a format for such chunks without any.
+    #[error("it does not say as it should which chunks are compressed or encrypted")]
     Packing,
     /// The entries do not add up to the size.
     #[error("its chunks do not add up to its size")]

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use protocol::id::{ChunkId, ChunkKind};
 use protocol::redundancy::Redundancy;
 
-use crate::entry::{Entry, FORMAT, Malformed, PACKED, entry_bytes, format_of, put_entry, read_entry};
+use crate::entry::{
+    Entry, FORMAT, Malformed, PACKED, SEALED, entry_bytes, format_of, put_entry, read_entry, sealed_length,
+};
 
 /// How the chunk begins.
 pub const MAGIC: [u8; 4] = *b"RSVO";
@@ -97,7 +99,7 @@ impl Kind {
 /// Where the bytes of an object are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// In the record.
+    /// In the record; encrypted, if they are more than the object has.
     Inline(Bytes),
     /// In these payload chunks.
     Chunks(Vec<Entry>),
@@ -226,6 +228,7 @@ impl ObjectRecord {
     fn format(&self) -> u8 {
         match &self.body {
             Body::Chunks(entries) => format_of(entries),
+            Body::Inline(bytes) if bytes.len() as u64 != self.size => SEALED,
             Body::Inline(_) | Body::Indexed(_) | Body::InManifest => FORMAT,
         }
     }
@@ -291,7 +294,7 @@ impl ObjectRecord {
             return Err(Malformed::Magic);
         }
         let [format, kind, null, unused] = cursor.array()?;
-        if format != FORMAT && format != PACKED {
+        if ![FORMAT, PACKED, SEALED].contains(&format) {
             return Err(Malformed::Format(format));
         }
         if null > 1 || unused != 0 {
@@ -333,6 +336,7 @@ impl ObjectRecord {
 
     fn check_size(&self) -> Result<(), Malformed> {
         let total = match &self.body {
+            Body::Inline(bytes) if bytes.len() as u64 == sealed_length(self.size) => Some(self.size),
             Body::Inline(bytes) => Some(bytes.len() as u64),
             Body::Chunks(entries) => Some(entries.iter().map(|e| u64::from(e.plain)).sum()),
             Body::Indexed(indexes) => indexes.iter().try_fold(0_u64, |sum, (_, covers)| sum.checked_add(*covers)),
@@ -342,8 +346,8 @@ impl ObjectRecord {
     }
 }
 
-/// The bytes of a list of entries, as an upload keeps them for each part. A list with compressed chunks begins with its format, and so
-/// does one that would begin with that of a coded chunk, which is the same byte; others begin with the id of a plain one, which is 0.
+/// The bytes of a list of entries, as an upload keeps them for each part. A list with compressed or encrypted chunks begins with its format,
+/// and so does one that would begin with that of a coded chunk, which may be the same byte; others begin with the id of a plain one, which is 0.
 #[must_use]
 pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
     let format = format_of(entries);
@@ -358,13 +362,11 @@ pub fn encode_entries(entries: &[Entry]) -> Vec<u8> {
 /// # Errors
 /// When they are not that.
 pub fn decode_entries(bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
-    let (whole, (format, bytes)) = (
-        bytes,
-        match bytes.split_first() {
-            Some((&format @ (FORMAT | PACKED), rest)) => (format, rest),
-            _ => (FORMAT, bytes),
-        },
-    );
+    let whole = bytes;
+    let (format, bytes) = match bytes.split_first() {
+        Some((&format @ (FORMAT | PACKED | SEALED), rest)) => (format, rest),
+        _ => (FORMAT, bytes),
+    };
     let mut cursor = Cursor(bytes);
     let mut entries = vec![];
     while !cursor.0.is_empty() {
@@ -432,162 +434,4 @@ impl<'a> Cursor<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
-    use proptest::prelude::*;
-    use protocol::id::coded;
-
-    use super::*;
-
-    fn entry(length: u32) -> Entry {
-        Entry::new(ChunkId::of_payload(&length.to_le_bytes()), length)
-    }
-
-    fn sample(body: Body) -> ObjectRecord {
-        let mut record = ObjectRecord::new(Kind::Object, "bucket", "a/key", VersionId::new(1_700_000_000_000_000, 7));
-        record.size = match &body {
-            Body::Inline(bytes) => bytes.len() as u64,
-            Body::Chunks(entries) => entries.iter().map(|e| u64::from(e.plain)).sum(),
-            Body::Indexed(indexes) => indexes.iter().map(|(_, covers)| covers).sum(),
-            Body::InManifest => 99,
-        };
-        record.etag = "d41d8cd98f00b204e9800998ecf8427e".to_owned();
-        record.attributes.insert("content-type".to_owned(), "text/plain".to_owned());
-        record.parts = vec![5, 6];
-        record.body = body;
-        record
-    }
-
-    fn samples() -> Vec<ObjectRecord> {
-        [
-            Body::Inline(Bytes::from_static(b"hello")),
-            Body::Chunks(vec![entry(1 << 20), entry(5)]),
-            Body::Indexed(vec![(entry(100), 1 << 30)]),
-            Body::InManifest,
-        ]
-        .map(sample)
-        .to_vec()
-    }
-
-    #[test]
-    fn encodes_and_decodes() {
-        for record in samples() {
-            assert_eq!(ObjectRecord::decode(&record.encode()), Ok(record));
-        }
-    }
-
-    #[test]
-    fn the_format_is_frozen() {
-        let all: Vec<u8> = samples().iter().flat_map(ObjectRecord::encode).collect();
-        assert_eq!(&samples()[0].encode()[..8], b"RSVO\x01\x00\x00\x00");
-        assert_eq!(
-            blake3::hash(&all).to_hex().as_str(),
-            "1bffbe88d9f49e2978322d1862f57f43ba66c11d026b2388a2fa1e6108985ea6"
-        );
-    }
-
-    #[test]
-    fn the_format_with_compressed_chunks_is_frozen() {
-        let packed = Entry { plain: 1 << 20, ..entry(700_000) };
-        let record = sample(Body::Chunks(vec![packed, entry(5)]));
-        let bytes = record.encode();
-        assert_eq!(ObjectRecord::decode(&bytes), Ok(record.clone()));
-        assert_eq!(&bytes[..8], b"RSVO\x02\x00\x00\x00");
-        assert_eq!(
-            blake3::hash(&bytes).to_hex().as_str(),
-            "e3576e2ae4dcc0e4b57ffdf52641fdbfd1531ae3d9b13fb6682406f8ecbb6376"
-        );
-        let mut old = bytes.clone();
-        old[4] = 1;
-        assert!(ObjectRecord::decode(&old).is_err());
-        let mut new = sample(Body::Chunks(vec![entry(5)])).encode();
-        new[4] = 2;
-        assert!(ObjectRecord::decode(&new).is_err());
-        let Body::Chunks(entries) = record.body else { return };
-        for entries in [&entries[..], &entries[1..], &[]] {
-            assert_eq!(decode_entries(&encode_entries(entries)).as_deref(), Ok(entries));
-        }
-        assert_eq!(encode_entries(&entries).len(), 1 + 2 * 42);
-        assert_eq!(decode_entries(&[2]), Err(Malformed::Packing));
-        // The kind of a coded chunk is the same byte as a format.
-        let code = "2+1".parse().expect("a code");
-        let coded = Entry { id: coded::cut(code, b"x").expect("short").id, ..entry(9) };
-        for entries in [vec![coded], vec![coded, packed], vec![packed, coded], vec![entry(5), coded]] {
-            assert_eq!(decode_entries(&encode_entries(&entries)), Ok(entries.clone()));
-            let size = entries.iter().map(|entry| u64::from(entry.plain)).sum();
-            let record = ObjectRecord { size, ..sample(Body::Chunks(entries)) };
-            assert_eq!(ObjectRecord::decode(&record.encode()), Ok(record));
-        }
-        assert_eq!(decode_entries(&[1]), Err(Malformed::Packing));
-    }
-
-    #[test]
-    fn refuses_with_the_reason() {
-        let good = samples()[0].encode();
-        let with = |at: usize, byte: u8| {
-            let mut bad = good.clone();
-            bad[at] = byte;
-            ObjectRecord::decode(&bad)
-        };
-        assert_eq!(with(0, b'X'), Err(Malformed::Magic));
-        assert_eq!(with(4, 9), Err(Malformed::Format(9)));
-        assert_eq!(with(5, 9), Err(Malformed::Kind));
-        assert_eq!(with(32, 9), Err(Malformed::Size));
-        assert_eq!(ObjectRecord::decode(&good[..good.len() - 1]), Err(Malformed::Length));
-        assert_eq!(ObjectRecord::decode(&[&good[..], b"x"].concat()), Err(Malformed::Length));
-    }
-
-    /// The manifest of an object of no bytes, kept as this attribute says.
-    fn kept_as(redundancy: &str) -> Vec<u8> {
-        let head = b"RSVO\x01\0\0\0\
-            \0\x06\x0a\x24\x18\x1e\x40\0\0\0\0\0\0\0\0\x07\
-            \0\x40\x1e\x18\x24\x0a\x06\0\
-            \0\0\0\0\0\0\0\0\
-            \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
-            \x06\0\0\0bucket\x05\0\0\0a/key\0\0\0\0\
-            \x01\0\0\0\x0a\0\0\0redundancy";
-        let rest = b"\0\0\0\0\0\0\0\0\0";
-        [&head[..], &(redundancy.len() as u32).to_le_bytes(), redundancy.as_bytes(), rest].concat()
-    }
-
-    #[test]
-    fn a_redundancy_of_a_later_version_is_refused_and_not_read_as_the_default() {
-        let two = ObjectRecord::decode(&kept_as("2")).unwrap();
-        assert_eq!((two.redundancy(), two.encode()), (Some(Redundancy::Copies(2)), kept_as("2")));
-        // Pieces with parity, more copies than there can be, or none.
-        for unknown in ["4+2", "2x", "9", "0", "", "02"] {
-            let refused = ObjectRecord::decode(&kept_as(unknown));
-            assert_eq!(refused, Err(Malformed::Redundancy), "{unknown:?}");
-        }
-        let why = "its chunks are kept in a way that this program does not know: use a newer reservoir";
-        assert_eq!(Malformed::Redundancy.to_string(), why);
-    }
-
-    #[test]
-    fn version_ids_are_read_back_and_sort_by_time() {
-        let (old, new) = (VersionId::new(5, u64::MAX), VersionId::new(6, 0));
-        assert!(old < new);
-        assert_eq!(new.to_string().parse(), Ok(new));
-        for bad in ["", "null", "00000000000000060000000000000000 ", "+0000000000000060000000000000000"] {
-            assert_eq!(bad.parse::<VersionId>(), Err(()), "{bad}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = ObjectRecord::decode(&bytes);
-            let _ = ObjectRecord::decode(&[&b"RSVO\x01\x00\x00\x00"[..], &bytes].concat());
-            let _ = decode_entries(&[&[2], &bytes[..]].concat());
-            let _ = decode_entries(&bytes);
-        }
-
-        #[test]
-        fn a_changed_byte_never_panics(at in 0_usize..150, byte in any::<u8>(), which in 0_usize..4) {
-            let mut bytes = samples()[which].encode();
-            bytes[at] = byte;
-            let _ = ObjectRecord::decode(&bytes);
-        }
-    }
-}
+mod tests;

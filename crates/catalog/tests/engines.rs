@@ -242,7 +242,9 @@ fn many_change_few_keys(catalogs: &[&dyn Catalog]) {
                     if (round + n) % 4 == 3 {
                         let Some(newest) = catalog.newest("b", key).unwrap() else { continue };
                         let outcome = refused(catalog.change(erasure(key, &newest)));
-                        assert!(matches!(outcome, None | Some(Refused::NoVersion)), "{outcome:?}");
+                        // The number of a version that went may be that of another meanwhile.
+                        let may = matches!(outcome, None | Some(Refused::NoVersion | Refused::Changed));
+                        assert!(may, "{outcome:?}");
                     } else {
                         let null = (round + n) % 3 == 0;
                         let row = row(Kind::Object, "b", key, newest + 1 + n, null);

@@ -12,9 +12,11 @@ use protocol::transport::Transport;
 mod objects;
 mod plan;
 mod target;
+mod users;
 pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
 pub(crate) use plan::{ClusterCommand, PlanArgs, ShowArgs};
 pub(crate) use target::{JoinArgs, TargetArgs};
+pub(crate) use users::{KeyCommand, UserCommand};
 
 /// A scale-out object store that negotiates reservations.
 ///
@@ -54,6 +56,9 @@ pub(crate) enum Command {
     /// Manage the users of the S3 API.
     #[command(subcommand)]
     User(UserCommand),
+    /// Manage the keys that the gateway encrypts with.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Make the catalog of objects again, or check it.
     #[command(subcommand)]
     Catalog(CatalogCommand),
@@ -182,44 +187,6 @@ impl TableArgs {
         ensure!(self.timeout > 0, "--timeout 0 waits for nothing: give at least 1 second");
         Ok(Duration::from_secs(self.timeout))
     }
-}
-
-/// What to do with users.
-#[derive(Debug, Subcommand)]
-pub(crate) enum UserCommand {
-    /// Add a user, and print the keys.
-    Add {
-        /// The name; buckets are owned by it.
-        name: String,
-        /// Which cluster, and how to print.
-        #[command(flatten)]
-        table: TableArgs,
-    },
-    /// Print a user's keys.
-    Show {
-        /// The name.
-        name: String,
-        /// Print the secret key alone, for scripts.
-        #[arg(long, conflicts_with = "json")]
-        secret: bool,
-        /// Which cluster, and how to print.
-        #[command(flatten)]
-        table: TableArgs,
-    },
-    /// List the users and their access keys.
-    List {
-        /// Which cluster, and how to print.
-        #[command(flatten)]
-        table: TableArgs,
-    },
-    /// Remove a user. Buckets stay.
-    Remove {
-        /// The name.
-        name: String,
-        /// Which cluster, and how to print.
-        #[command(flatten)]
-        table: TableArgs,
-    },
 }
 
 /// What to do with the catalog. The targets must run.

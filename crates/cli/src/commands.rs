@@ -7,7 +7,7 @@ use crate::args::{Args, ClusterCommand, Command, PlanArgs, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
 use crate::{
-    bench, catalog, clean, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up, users,
+    bench, catalog, clean, keys, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up, users,
 };
 
 /// Groups that a line names at most.
@@ -42,6 +42,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Migrate(args) => migrate::run(&args),
         Command::Status(args) => status(&args),
         Command::User(command) => users::user(&command),
+        Command::Key(command) => keys::key(&command),
         Command::Catalog(command) => catalog::run(&command),
         Command::Cluster(command) => cluster(command),
         Command::Clean(args) => clean::run(&args),

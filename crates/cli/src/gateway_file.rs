@@ -126,6 +126,9 @@ pub(crate) struct S3File {
     /// The file of users; absent: `users.toml` beside `cluster.toml`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) users: Option<PathBuf>,
+    /// The file of the keys that those of objects are encrypted with; absent: `keys.toml` beside `cluster.toml`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<PathBuf>,
     /// The certificate that connections are encrypted with, and those between it and its root: PEM. Paths count from this
     /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,6 +145,9 @@ pub(crate) struct S3File {
     /// Seconds for which a client may be idle.
     #[serde(default = "S3File::patience", skip_serializing_if = "S3File::is_patience")]
     pub(crate) patience_seconds: NonZero<u64>,
+    /// Seconds of a day of lifecycle rules, where that is to be shorter: to try rules out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lifecycle_day_seconds: Option<NonZero<u64>>,
     /// Bytes of chunks that all puts, and as many that all gets, may have on their way ahead, with a unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ahead: Option<String>,
@@ -169,11 +175,13 @@ impl S3File {
             domain: None,
             catalog: None,
             users: None,
+            keys: None,
             certificate: None,
             key: None,
             compress: false,
             storage_class: BTreeMap::new(),
             patience_seconds: Self::patience(),
+            lifecycle_day_seconds: None,
             ahead: None,
             inline: None,
         }
@@ -305,4 +313,15 @@ pub(crate) fn users_file(config: &Path, s3: Option<&S3File>) -> PathBuf {
 /// The users of S3.
 pub(crate) fn users(config: &Path, s3: Option<&S3File>) -> s3::Users {
     s3::Users::at(&users_file(config, s3))
+}
+
+/// The file of the keys that those of objects are encrypted with.
+pub(crate) fn keys_file(config: &Path, s3: Option<&S3File>) -> PathBuf {
+    let file = s3.and_then(|s3| s3.keys.as_deref()).unwrap_or(Path::new("keys.toml"));
+    atomic_file::directory(config).join(file)
+}
+
+/// The keys that those of objects are encrypted with.
+pub(crate) fn keys(config: &Path, s3: Option<&S3File>) -> s3::Keyring {
+    s3::Keyring::at(&keys_file(config, s3))
 }

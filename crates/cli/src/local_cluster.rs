@@ -126,7 +126,8 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<ClusterConfig> {
     }
 }
 
-/// Gives a cluster that was made before there was an S3 endpoint an address for one, and one without users its first.
+/// Gives a cluster that was made before there was an S3 endpoint an address for one, one without users its first, and one
+/// without keys these.
 /// Where its catalog is stays written down, so that the next start finds the same objects. The user, if it made one.
 pub(crate) fn complete(
     directory: &Path,
@@ -147,6 +148,7 @@ pub(crate) fn complete(
     let code = redundancy.filter(|redundancy| !known && matches!(redundancy, Redundancy::Code(_)));
     s3.storage_class.extend(code.map(|code| ("STANDARD".to_owned(), StorageClass::of(code))));
     let users = gateway_file::users(&config, Some(&s3));
+    gateway_file::keys(&config, Some(&s3)).ensure()?;
     file.s3 = Some(s3);
     if moved || !known {
         gateway_file::write(&directory.join("gateway.toml"), &file)?;

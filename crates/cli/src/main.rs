@@ -16,6 +16,7 @@ mod fewer;
 mod gateway;
 mod gateway_file;
 mod join;
+mod keys;
 mod local_cluster;
 mod location;
 mod log;

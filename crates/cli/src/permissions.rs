@@ -22,11 +22,12 @@ pub(crate) fn tighten_cluster(directory: &Path) {
     }
 }
 
-/// Tightens what a gateway reads and writes: the cluster's key, the users, and the catalog where that is a file.
+/// Tightens what a gateway reads and writes: the cluster's key, the users, the keys of objects, and the catalog where that is a file.
 pub(crate) fn tighten_gateway(config: &ClusterConfig, s3: Option<&S3File>) {
     let mut tightened = PermissionFixes::default();
     tightened.file(&config.base().join(&config.key_file));
     tightened.file(&gateway_file::users_file(&config.path, s3));
+    tightened.file(&gateway_file::keys_file(&config.path, s3));
     CATALOG.iter().for_each(|name| tightened.file(&atomic_file::directory(&config.path).join(name)));
     tightened.log();
 }
@@ -34,7 +35,8 @@ pub(crate) fn tighten_gateway(config: &ClusterConfig, s3: Option<&S3File>) {
 /// Whether `up` makes a file or directory of this name.
 fn is_of_cluster(name: &OsStr) -> bool {
     // Earlier versions made a `gateway.token`.
-    let known = ["cluster.toml", "cluster.key", "users.toml", "gateway.token", "up.lock", "targets", "logs"];
+    let known =
+        ["cluster.toml", "cluster.key", "users.toml", "keys.toml", "gateway.token", "up.lock", "targets", "logs"];
     let Some(name) = name.to_str() else { return false };
     let is_gateway = name.starts_with("gateway") && name.ends_with(".toml");
     let is_earlier_map = name.strip_prefix("cluster.toml.").is_some_and(|epoch| epoch.parse::<u32>().is_ok());

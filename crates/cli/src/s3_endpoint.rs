@@ -88,7 +88,16 @@ pub(crate) fn s3_endpoint(
     let certificate = file.certificate(atomic_file::directory(&args.config))?;
     let patience = Duration::from_secs(file.patience_seconds.get());
     let classes = cluster.classes().clone();
-    let settings = s3::Settings { domain: file.domain.clone(), certificate, patience, classes, watch: Some(watch) };
+    let keys = Arc::new(gateway_file::keys(&args.config, Some(file)));
+    let settings = s3::Settings {
+        keys,
+        domain: file.domain.clone(),
+        certificate,
+        patience,
+        day: file.lifecycle_day_seconds,
+        classes,
+        watch: Some(watch),
+    };
     let objects = Arc::new(objects);
     let server = s3::Server::new(Arc::clone(&objects), gateway_file::users(&args.config, Some(file)), &settings)
         .map_err(|why| anyhow::anyhow!("[s3] in gateway.toml: {why}"))?;

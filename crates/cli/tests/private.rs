@@ -47,7 +47,7 @@ fn used(cluster: &Cluster) {
     assert!(cluster.try_run(&["put", "-", "f"], &content(3_000_000, 1)).status.success());
     cluster.run(&["user", "add", "ann"]);
     cluster.run(&["catalog", "check"]);
-    let names = ["catalog.sqlite", "catalog.lock", "users.toml", "logs/gateway.log", "targets/1/identity"];
+    let names = ["catalog.sqlite", "catalog.lock", "users.toml", "keys.toml", "logs/gateway.log", "targets/1/identity"];
     assert!(names.iter().all(|name| cluster.directory.join(name).exists()));
     assert_eq!(loose(&cluster.directory), []);
 }

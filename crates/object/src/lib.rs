@@ -18,6 +18,7 @@ pub mod objects;
 pub mod rebuild;
 mod removal;
 mod runs;
+pub mod seal;
 mod service;
 
 /// How long a put may take unless something else is asked for: half the grace time of cleaning.

@@ -2,7 +2,7 @@
 //!
 //! All numbers are little-endian. `docs/manifest.md` shows the layouts byte by byte.
 
-pub use catalog::entry::{ENTRY_BYTES, Entry, FORMAT, Malformed, PACKED};
+pub use catalog::entry::{ENTRY_BYTES, Entry, FORMAT, Malformed, PACKED, SEALED};
 use catalog::entry::{entry_bytes, format_of, put_entry, read_entry};
 use protocol::limits::CHUNK_BYTES;
 
@@ -133,7 +133,7 @@ pub fn encode_index(entries: &[Entry]) -> Vec<u8> {
 /// When the bytes are not an index chunk of a known format.
 pub fn decode_index(bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
     let (head, entries) = bytes.split_at_checked(INDEX_HEADER_BYTES).ok_or(Malformed::Length)?;
-    let format = check_start(head, INDEX_MAGIC, PACKED)?;
+    let format = check_start(head, INDEX_MAGIC, SEALED)?;
     decode_entries(entries, u32_at(head, 8), format)
 }
 
@@ -230,6 +230,21 @@ mod tests {
         none[12 + 37] = 0;
         none.splice(12 + 38.., 700_000_u32.to_le_bytes());
         assert_eq!(decode_index(&none), Err(Malformed::Packing));
+    }
+
+    #[test]
+    fn the_format_of_encrypted_chunks_is_frozen() {
+        let sealed = Entry { plain: 5, ..entry(37) };
+        let bytes = encode_index(&[sealed]);
+        assert_eq!(decode_index(&bytes), Ok(vec![sealed]));
+        assert_eq!(&bytes[..12], b"RSVI\x03\0\0\0\x01\0\0\0");
+        assert_eq!(&bytes[12 + 37..], b"\x02\x05\0\0\0");
+        // A format without it, another length, another way.
+        for (at, byte) in [(4, 2), (4, 1), (12 + 38, 6), (12 + 37, 1), (12 + 37, 3)] {
+            let mut bad = bytes.clone();
+            bad[at] = byte;
+            assert!(decode_index(&bad).is_err(), "{byte} at {at}");
+        }
     }
 
     #[test]

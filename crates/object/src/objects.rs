@@ -14,6 +14,7 @@ pub use kept::{Kept, Made};
 pub use read::Reader;
 pub use write::{Sealed, Source, Written};
 
+use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::Bug;
 use crate::host::{Host, System};
 use crate::manifest::Malformed;
 use crate::runs::{Flight, RunTiming, Runs};
+use crate::seal::SealError;
 use crate::service::{ChunkService, Pending, ServiceError};
 use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, ObjectRecord, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
@@ -73,6 +75,9 @@ pub enum ObjectError {
     /// More chunks than a manifest can name.
     #[error("the object is too large")]
     TooLarge,
+    /// It cannot be encrypted, or not be decrypted.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// It took so long that chunks it counts on may have been cleaned away.
     #[error("it took more than {} s, which is half the grace time of cleaning: put it again, in smaller parts", .0.as_secs())]
     TooSlow(Duration),
@@ -374,6 +379,22 @@ impl Objects {
     pub fn revise(&self, row: &Row, change: impl FnOnce(&mut ObjectRecord)) -> Result<Row, ObjectError> {
         let mut record = self.whole(row)?;
         change(&mut record);
+        self.revised(row, record)
+    }
+
+    /// Gives a version other attributes, by which its chunks are kept with another redundancy: they have that first.
+    ///
+    /// # Errors
+    /// As [`Objects::revise`], and when chunks cannot be had or stored.
+    pub fn relocate(&self, row: &Row, attributes: BTreeMap<String, String>) -> Result<Row, ObjectError> {
+        let begun = self.host.elapsed();
+        let record = ObjectRecord { attributes, ..self.whole(row)? };
+        self.renew(&record)?;
+        self.in_time(begun)?;
+        self.revised(row, record)
+    }
+
+    fn revised(&self, row: &Row, mut record: ObjectRecord) -> Result<Row, ObjectError> {
         let flight = self.runs.begin(&*self.catalog, record.revision)?;
         record.revision = flight.begun.micros();
         record.attributes.insert(BEGUN.to_owned(), flight.begun.to_string());

@@ -18,6 +18,7 @@ use crate::census::{Counted, Holding, IdRange, PARTS};
 use crate::config::Config;
 use crate::health::Health;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
+use crate::limits;
 use crate::map::ClusterMap;
 use crate::redundancy::Wanted;
 use crate::rng::{Unguessable, mix};
@@ -85,6 +86,8 @@ pub(crate) struct Context<'a> {
 struct Order {
     id: ChunkId,
     to: NodeId,
+    /// Of a coded chunk, who has other pieces.
+    holders: Vec<NodeId>,
     wanted: Wanted,
     /// How many failure domains have to fail until it is lost; `None`: it lacks nothing, and some are where the layout before had it.
     domains: Option<usize>,
@@ -524,7 +527,7 @@ impl Steward {
             }
             order.asked += 1;
             order.again = context.now + context.config.bid_timeout;
-            context.out.push((order.to, Message::Restore { txn, id: order.id, wanted: order.wanted }));
+            order.ask(context, txn);
         }
         while self.orders.len() < AT_ONCE {
             let Some(((_, id), lacking)) = self.lacking.pop_first() else { break };
@@ -535,12 +538,23 @@ impl Steward {
             let rank = |holder: &NodeId| (weight(*holder), mix(txn.0 ^ u64::from(holder.0)));
             let Some(to) = lacking.holders.iter().copied().min_by_key(rank) else { continue };
             let again = context.now + context.config.bid_timeout;
-            context.out.push((to, Message::Restore { txn, id, wanted: lacking.wanted }));
-            let Lacking { wanted, domains, .. } = lacking;
-            self.orders.insert(txn, Order { id, to, wanted, domains, asked: 1, again });
+            let Lacking { wanted, domains, mut holders } = lacking;
+            holders.retain(|holder| *holder != to && id.code().is_some());
+            holders.dedup();
+            holders.truncate(limits::PIECES);
+            let order = Order { id, to, holders, wanted, domains, asked: 1, again };
+            order.ask(context, txn);
+            self.orders.insert(txn, order);
         }
         let Self { levelling, txns, .. } = self;
         levelling.order(context, self.orders.is_empty(), || TxnId(txns.next_u64()));
+    }
+}
+
+impl Order {
+    fn ask(&self, context: &mut Context<'_>, txn: TxnId) {
+        let Self { id, wanted, .. } = *self;
+        context.out.push((self.to, Message::Restore { txn, id, wanted, holders: self.holders.clone() }));
     }
 }
 

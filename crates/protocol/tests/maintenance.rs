@@ -341,7 +341,8 @@ fn asked(said: &[Message]) -> PutRequest {
 fn sending(target: &mut Target, now: Instant, transfer: Span) -> PutRequest {
     let payload = Bytes::from(vec![7; SIZE as usize]);
     let id = ChunkId::of_payload(&payload);
-    let (_, effects) = say(target, now, 2, &Message::Restore { txn: TxnId(70), id, wanted: Wanted::BY_MAP });
+    let (_, effects) =
+        say(target, now, 2, &Message::Restore { txn: TxnId(70), id, wanted: Wanted::BY_MAP, holders: vec![] });
     let [(op, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}: it looks for it") };
     let (_, effects) =
         step(target, now, Input::Done { op, completion: Completion::Found(Some(Held { id, size: SIZE })) });

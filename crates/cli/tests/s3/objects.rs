@@ -323,16 +323,14 @@ fn deletes(s3: &S3) {
 
 fn refusals(s3: &S3) {
     let put = |header| s3.ask("PUT", ("lists", "refused"), &[], &[header], b"x");
-    for header in [
-        ("x-amz-server-side-encryption", "AES256"),
-        ("x-amz-acl", "public-read"),
-        ("x-amz-grant-read", "id=x"),
-        ("x-amz-website-redirect-location", "/x"),
-    ] {
+    for header in [("x-amz-mfa", "1"), ("x-amz-website-redirect-location", "/x")] {
         put(header).fails(501, "NotImplemented");
     }
+    put(("x-amz-server-side-encryption", "aws:kms:dsse")).fails(501, "NotImplemented");
+    put(("x-amz-acl", "public-read")).fails(400, "AccessControlListNotSupported");
+    put(("x-amz-grant-read", "id=x")).fails(400, "AccessControlListNotSupported");
     put(("x-amz-storage-class", "GLACIER")).fails(400, "InvalidStorageClass");
-    for query in ["acl", "torrent", "select", "made-up", "logging", "replication", "website", "notification"] {
+    for query in ["torrent", "select", "made-up", "logging", "replication", "website", "notification"] {
         s3.ask("GET", ("lists", ""), &[(query, "")], &[], b"").fails(501, "NotImplemented");
         s3.ask("PUT", ("lists", "refused"), &[(query, "")], &[], b"<x/>").fails(501, "NotImplemented");
     }
@@ -450,6 +448,7 @@ const OPERATIONS: &[Operation] = &[
     ("DeleteBucketLifecycle", "DELETE", "", &[("lifecycle", "")], &[], ""),
     ("GetBucketEncryption", "GET", "", &[("encryption", "")], &[], ""),
     ("PutBucketEncryption", "PUT", "", &[("encryption", "")], &[], ""),
+    ("DeleteBucketEncryption", "DELETE", "", &[("encryption", "")], &[], ""),
     ("GetBucketTagging", "GET", "", &[("tagging", "")], &[], ""),
     ("PutBucketTagging", "PUT", "", &[("tagging", "")], &[], TAGGING),
     ("DeleteBucketTagging", "DELETE", "", &[("tagging", "")], &[], ""),
@@ -460,7 +459,11 @@ const OPERATIONS: &[Operation] = &[
     ("GetBucketRequestPayment", "GET", "", &[("requestPayment", "")], &[], ""),
     ("GetBucketAccelerateConfiguration", "GET", "", &[("accelerate", "")], &[], ""),
     ("GetBucketOwnershipControls", "GET", "", &[("ownershipControls", "")], &[], ""),
+    ("PutBucketOwnershipControls", "PUT", "", &[("ownershipControls", "")], &[], ""),
+    ("DeleteBucketOwnershipControls", "DELETE", "", &[("ownershipControls", "")], &[], ""),
     ("GetPublicAccessBlock", "GET", "", &[("publicAccessBlock", "")], &[], ""),
+    ("PutPublicAccessBlock", "PUT", "", &[("publicAccessBlock", "")], &[], ""),
+    ("DeletePublicAccessBlock", "DELETE", "", &[("publicAccessBlock", "")], &[], ""),
     ("GetObjectLockConfiguration", "GET", "", &[("object-lock", "")], &[], ""),
     ("PutObjectLockConfiguration", "PUT", "", &[("object-lock", "")], &[], ""),
     ("GetObjectLegalHold", "GET", "k", &[("legal-hold", "")], &[], ""),

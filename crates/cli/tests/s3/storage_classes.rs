@@ -171,3 +171,50 @@ fn status_says_which_classes_a_silent_target_hides_objects_of() {
     assert_eq!((one, two), (([1, 0, 0], 1), ([1, 1, 1], 1)));
     assert!(cluster.stop());
 }
+
+/// By rules objects move, without becoming other versions: to fewer copies, and to more, which there are before it is said.
+#[test]
+fn rules_move_objects_to_other_classes() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("data");
+    assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
+    let settings = directory.join("gateway.toml");
+    let plain = fs::read_to_string(&settings).unwrap();
+    let short = plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
+    let classes = "ONEZONE_IA = { copies = 1 }\nREDUCED_REDUNDANCY = { copies = 2 }";
+    fs::write(&settings, format!("{short}\n[s3.storage_class]\n{classes}\n")).unwrap();
+    let cluster = Cluster::start(&directory, &[]);
+    let s3 = S3::of(&cluster);
+    s3.put(BUCKET, "", b"").is(200);
+    let (small, large) = (content(1_000, 1), content(3 * MIB, 2));
+    put(&s3, "down/small", &small, None).is(200);
+    put(&s3, "down/large", &large, None).is(200);
+    put(&s3, "up/large", &content(3 * MIB, 3), Some("ONEZONE_IA")).is(200);
+    put(&s3, "stays", &small, None).is(200);
+    let modified = s3.head(BUCKET, "down/large").is(200).header("last-modified").to_owned();
+    let before = live(&cluster);
+    let rule = |prefix: &str, class: &str| {
+        format!(
+            "<Rule><Filter><Prefix>{prefix}</Prefix></Filter><Status>Enabled</Status>\
+             <Transition><Days>0</Days><StorageClass>{class}</StorageClass></Transition></Rule>"
+        )
+    };
+    let rules = rule("up/", "REDUCED_REDUNDANCY") + &rule("down/", "ONEZONE_IA");
+    let xml = format!("<LifecycleConfiguration>{rules}</LifecycleConfiguration>");
+    s3.ask("PUT", (BUCKET, ""), &[("lifecycle", "")], &[], xml.as_bytes()).is(200);
+    let listed = s3.list(BUCKET, &[("lifecycle", "")]).is(200);
+    assert_eq!(listed.elements("StorageClass"), ["REDUCED_REDUNDANCY", "ONEZONE_IA"]);
+    for (key, class) in
+        [("down/small", "ONEZONE_IA"), ("down/large", "ONEZONE_IA"), ("up/large", "REDUCED_REDUNDANCY"), ("stays", "")]
+    {
+        let is_there = || s3.head(BUCKET, key).is(200).header(CLASS) == class;
+        crate::common::wait_until("an object has moved", is_there);
+    }
+    // One more copy of what went up at least: a put need not find the target that has one. No less of what went down, as copies
+    // that are too many stay.
+    let more = (live(&cluster) - before) as f64 / (3 * MIB) as f64;
+    assert!((0.99..2.1).contains(&more), "{more} copies more");
+    assert!(s3.get(BUCKET, "down/large").is(200).body == large && s3.get(BUCKET, "down/small").is(200).body == small);
+    assert!(s3.get(BUCKET, "up/large").is(200).body == content(3 * MIB, 3));
+    assert_eq!(s3.head(BUCKET, "down/large").is(200).header("last-modified"), modified);
+}

@@ -10,6 +10,7 @@ use protocol::initiator::Fetched;
 use super::ahead::Share;
 use super::{ObjectError, Objects, failed};
 use crate::manifest::{self, Entry, Malformed};
+use crate::seal::{DataKey, SealError};
 use crate::service::{Pending, ServiceError};
 use catalog::Row;
 use catalog::object_manifest::Body;
@@ -34,6 +35,8 @@ struct Asked {
 /// Reads a range of an object, piece by piece.
 pub struct Reader {
     objects: Arc<Objects>,
+    /// What encrypted bytes are read with.
+    key: Option<DataKey>,
     /// Ready bytes.
     pieces: VecDeque<Bytes>,
     flight: VecDeque<Asked>,
@@ -50,8 +53,22 @@ impl Reader {
     /// # Errors
     /// When its manifest cannot be had.
     pub fn new(objects: &Arc<Objects>, row: &Row, range: Range<u64>) -> Result<Self, ObjectError> {
+        Self::with_key(objects, row, range, None)
+    }
+
+    /// The same of an object that is encrypted with this key, if it is.
+    ///
+    /// # Errors
+    /// As [`Reader::new`], and when the key is not that of the object.
+    pub fn with_key(
+        objects: &Arc<Objects>,
+        row: &Row,
+        range: Range<u64>,
+        key: Option<DataKey>,
+    ) -> Result<Self, ObjectError> {
         let mut reader = Self {
             objects: Arc::clone(objects),
+            key,
             pieces: VecDeque::new(),
             flight: VecDeque::new(),
             share: None,
@@ -63,7 +80,12 @@ impl Reader {
             return Ok(reader);
         }
         match objects.whole(row)?.body {
-            Body::Inline(bytes) => reader.pieces.push_back(bytes.slice(range.start as usize..range.end as usize)),
+            Body::Inline(bytes) => {
+                let (length, range) = (row.record.size as usize, range.start as usize..range.end as usize);
+                let is_sealed = bytes.len() != length;
+                let piece = if is_sealed { reader.unseal(&[bytes], length, range)? } else { bytes.slice(range) };
+                reader.pieces.push_back(piece);
+            }
             Body::Chunks(entries) => reader.slices = slices(&entries, &range),
             Body::Indexed(indexes) => {
                 let mut start = 0;
@@ -100,6 +122,12 @@ impl Reader {
             if length as u64 != u64::from(slice.entry.length) {
                 return Err(ObjectError::Manifest { id, why: Malformed::ChunkLength });
             }
+            if slice.entry.is_sealed() {
+                let piece = self.unseal(&fetched.pieces, slice.entry.plain as usize, slice.range)?;
+                self.pieces.push_back(piece);
+                self.ask()?;
+                continue;
+            }
             if slice.entry.is_packed() {
                 let plain = unpack(slice.entry, &fetched.pieces.concat())?;
                 self.pieces.push_back(Bytes::from(plain).slice(slice.range));
@@ -117,6 +145,12 @@ impl Reader {
             }
             self.ask()?;
         }
+    }
+
+    /// The bytes of `range` in an encrypted chunk of so many.
+    fn unseal(&self, pieces: &[Bytes], plain: usize, range: Range<usize>) -> Result<Bytes, ObjectError> {
+        let key = self.key.as_ref().ok_or(SealError::NoKey)?;
+        Ok(key.open(pieces, plain, range)?)
     }
 
     /// Asks for chunks ahead.

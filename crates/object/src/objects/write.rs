@@ -11,8 +11,10 @@ use protocol::redundancy::Redundancy;
 use super::ahead::{Ahead, Share};
 use super::{Kept, Made, ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
+use crate::seal::DataKey;
 use crate::service::{ChunkService, Pending, ServiceError};
 use catalog::Condition;
+use catalog::entry::SEALABLE;
 use catalog::object_manifest::{Body, ENTRIES, ObjectRecord};
 
 /// How hard it is tried to compress: the least, which is the fastest.
@@ -48,6 +50,11 @@ pub trait Source {
     fn digest(&mut self, bytes: &Bytes);
     /// Whether the bytes are to be compressed where that is worth it; `None` leaves it to [`Objects::compressing`].
     fn compress(&self) -> Option<bool> {
+        None
+    }
+    /// What the bytes are encrypted with, if they are. Then they are not compressed: how well that goes would say
+    /// something of them.
+    fn key(&self) -> Option<DataKey> {
         None
     }
     /// Called once after the last byte.
@@ -94,7 +101,7 @@ impl Objects {
             // Before any byte is taken: the catalog decides again when the version is to become visible.
             condition.check(self.catalog.newest(&record.bucket, &record.key)?.as_ref())?;
         }
-        let mut writer = Writer::new(self, source.compress(), record.redundancy());
+        let mut writer = Writer::new(self, source.compress(), source.key(), record.redundancy());
         let (size, inline) = writer.take(source, self.inline)?;
         // One chunk need not be durable before its manifest is sent: no row names the version before both are.
         let single = inline.is_none() && writer.leaf.len() == 1 && writer.top.is_empty();
@@ -115,7 +122,7 @@ impl Objects {
     /// When bytes cannot be had or stored.
     pub fn write(&self, source: &mut dyn Source, redundancy: Option<Redundancy>) -> Result<Written, ObjectError> {
         let begun = self.host.elapsed();
-        let mut writer = Writer::new(self, source.compress(), redundancy);
+        let mut writer = Writer::new(self, source.compress(), source.key(), redundancy);
         // An upload may have more parts than fit one manifest, so that nothing rides in it.
         let (size, _) = writer.take(source, 0)?;
         let sealed = source.seal(size).map_err(ObjectError::Source)?;
@@ -155,7 +162,7 @@ impl Objects {
         parts: impl Iterator<Item = Result<Vec<Entry>, ObjectError>>,
         redundancy: Option<Redundancy>,
     ) -> Result<Body, ObjectError> {
-        let mut writer = Writer::new(self, None, redundancy);
+        let mut writer = Writer::new(self, None, None, redundancy);
         for part in parts {
             part?.into_iter().try_for_each(|entry| writer.name(entry))?;
         }
@@ -194,6 +201,7 @@ pub(super) fn is_kept(entry: &Entry, redundancy: Option<Redundancy>) -> bool {
 struct Writer<'a> {
     service: &'a dyn ChunkService,
     compress: bool,
+    key: Option<DataKey>,
     redundancy: Option<Redundancy>,
     ahead: &'a Ahead,
     chunk_size: usize,
@@ -204,13 +212,15 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(objects: &'a Objects, compress: Option<bool>, redundancy: Option<Redundancy>) -> Self {
+    fn new(objects: &'a Objects, compress: Option<bool>, key: Option<DataKey>, redundancy: Option<Redundancy>) -> Self {
+        let chunk_size = if key.is_some() { objects.chunk_size.min(SEALABLE) } else { objects.chunk_size };
         Self {
             service: &*objects.service,
-            compress: compress.unwrap_or(objects.compress),
+            compress: compress.unwrap_or(objects.compress) && key.is_none(),
+            key,
             redundancy,
             ahead: &objects.puts,
-            chunk_size: objects.chunk_size,
+            chunk_size,
             flight: VecDeque::new(),
             leaf: vec![],
             top: vec![],
@@ -242,9 +252,15 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Sends bytes of the object, compressed when that is worth it: targets negotiate, store and verify what is sent.
+    /// Sends bytes of the object, encrypted, or compressed when that is worth it: targets negotiate, store and verify what is
+    /// sent.
     fn send_payload(&mut self, chunk: Bytes) -> Result<Entry, ObjectError> {
         let plain = chunk.len() as u32;
+        if let Some(key) = &self.key {
+            let sealed = key.seal(&chunk)?;
+            drop(chunk);
+            return self.send(sealed).map(|entry| Entry { plain, ..entry });
+        }
         // What cannot be compressed is sent as it is.
         let packed = self.compress.then(|| zstd::bulk::compress(&chunk, LEVEL).ok()).flatten();
         match packed.filter(|packed| packed.len() + chunk.len() / WORTH <= chunk.len()) {
@@ -307,7 +323,10 @@ impl<'a> Writer<'a> {
 
     fn body(&mut self, inline: Option<Bytes>) -> Result<Body, ObjectError> {
         if let Some(bytes) = inline {
-            return Ok(Body::Inline(bytes));
+            return Ok(Body::Inline(match &self.key {
+                Some(key) if !bytes.is_empty() => key.seal(&bytes)?,
+                _ => bytes,
+            }));
         }
         if self.top.is_empty() {
             return Ok(Body::Chunks(self.entries()));

@@ -139,6 +139,8 @@ pub enum Request {
         handle: u64,
         /// The chunk's id.
         id: ChunkId,
+        /// Targets that were listed as holders of others. They are asked first. Empty when none are known.
+        holders: Vec<NodeId>,
         /// Pieces that are here: verified.
         here: Vec<Bytes>,
     },

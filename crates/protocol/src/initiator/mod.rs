@@ -285,14 +285,14 @@ impl Initiator {
                     let job = get::Job { handle, id, holders, asked, give_up_at, gather: None };
                     Txn::Get(Box::new(Get::new(context, txn, job)))
                 }
-                Request::Pieces { handle, id, here } => {
+                Request::Pieces { handle, id, holders, here } => {
                     let give_up_at = asked + context.config.give_up;
                     let Some(code) = id.code() else {
                         context.event(Event::Pieces { handle, result: Err(GetError::NotFound) });
                         continue;
                     };
                     let into = Decoded::Pieces;
-                    let job = gather::Job { handle, id: id.whole(), holders: Vec::new(), asked, give_up_at, into };
+                    let job = gather::Job { handle, id: id.whole(), holders, asked, give_up_at, into };
                     self.begin_gather(txn, Gather::new(job, code, here));
                     continue;
                 }

@@ -56,6 +56,8 @@ pub(super) struct Put {
     wait: MaxBidWait,
     /// How far it is, if it goes in parts.
     parts: Option<Parts>,
+    /// The piece that this round asks for by its own id, as all who could take one have another already.
+    certain: Option<Piece>,
     phase: Phase,
 }
 
@@ -204,6 +206,7 @@ impl Put {
             reachability: Rounds::default(),
             wait: MaxBidWait::default(),
             parts: None,
+            certain: None,
             phase: Phase::Resting { until: context.now },
         };
         // Of a target that puts what it has, the copy counts where the chunk is looked for.
@@ -276,7 +279,9 @@ impl Put {
         }
         let transport = context.config.transport;
         let mut asked: Vec<NodeId> = if transport.is_ranked() { self.preferred(context) } else { all };
+        let everybody = asked.clone();
         asked.retain(|n| !self.progress.rules_out(*n) && *n != context.id);
+        self.ask_for_certain(context, &everybody, &mut asked);
         self.keep_to_one(context, &mut asked);
         if !self.progress.failed.is_empty() && !context.would_meet(self.enough(context), asked.iter().copied()) {
             self.progress.failed.clear();
@@ -311,6 +316,25 @@ impl Put {
         self.job.asked
     }
 
+    /// Where pieces lie twice, those who have one are in domains that another piece may have: nobody else may be left. They are asked for a
+    /// certain piece, as they answer that they have one to who asks for any.
+    fn ask_for_certain(&mut self, context: &Context, everybody: &[NodeId], asked: &mut Vec<NodeId>) {
+        self.certain = None;
+        if self.job.payload.is_common() || context.would_meet(self.enough(context), asked.iter().copied()) {
+            return;
+        }
+        let used = self.progress.goal.domains();
+        let may = |n: &&NodeId| {
+            let is_free = context.domain(**n).is_some_and(|domain| !used.contains(&domain));
+            is_free && self.progress.holds(**n) && **n != context.id && !self.progress.full.contains(*n)
+        };
+        let others: Vec<NodeId> = everybody.iter().filter(may).copied().collect();
+        if !others.is_empty() {
+            self.certain = self.progress.goal.missing().lowest();
+            *asked = others;
+        }
+    }
+
     fn request(&self, context: &Context) -> PutRequest {
         let pieces = self.progress.goal.redundancy().pieces();
         let may = context.config.transport.is_common() && self.job.payload.is_common();
@@ -324,7 +348,7 @@ impl Put {
         PutRequest {
             txn: self.txn,
             round: self.round.number,
-            id: self.job.id,
+            id: self.certain.map_or(self.job.id, |piece| self.job.id.of_piece(piece)),
             size: self.size(),
             group: self.round.group,
             earliest,

@@ -128,7 +128,9 @@ impl Target {
             _ if to != own => self.send(to, message),
             Message::Census(request) => self.census_asked(own, epoch, *request),
             Message::Counted { txn, holding } => self.counted(own, epoch, *txn, holding),
-            Message::Restore { txn, id, wanted } => self.restore(own, *txn, *id, *wanted, None),
+            Message::Restore { txn, id, wanted, holders } => {
+                self.restore(own, *txn, (*id, *wanted), holders.clone(), None);
+            }
             Message::Fill { txn } => self.fill_asked(own, *txn),
             Message::Filled { txn, fill } => self.filled(own, *txn, *fill),
             Message::Move { txn, id, wanted, to } => self.move_copy(own, epoch, *txn, (*id, *wanted), *to),

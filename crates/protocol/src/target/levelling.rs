@@ -70,7 +70,7 @@ impl Target {
             // Others may be in the group.
             return self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
-        self.restore(from, txn, id, wanted, Some(to));
+        self.restore(from, txn, (id, wanted), Vec::new(), Some(to));
     }
 
     /// A planted defect: what is being moved goes before it is durable elsewhere.

@@ -318,7 +318,7 @@ impl Target {
             Message::MapPart(part) => self.map_part(from, head.epoch, &part),
             Message::Census(request) => self.census_asked(from, head.epoch, request),
             Message::Counted { txn, holding } => self.counted(from, head.epoch, txn, &holding),
-            Message::Restore { txn, id, wanted } => self.restore(from, txn, id, wanted, None),
+            Message::Restore { txn, id, wanted, holders } => self.restore(from, txn, (id, wanted), holders, None),
             Message::Fill { txn } => self.fill_asked(from, txn),
             Message::Filled { txn, fill } => self.filled(from, txn, fill),
             Message::Move { txn, id, wanted, to } => self.move_copy(from, head.epoch, txn, (id, wanted), to),

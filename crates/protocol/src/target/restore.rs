@@ -53,8 +53,9 @@ struct Job {
     txn: TxnId,
     /// Its bytes, once they are read; of a coded chunk, once enough of it is fetched, those of all pieces.
     payload: Option<Payload>,
-    /// Which piece is here.
+    /// Which piece is here, and who has others.
     piece: Piece,
+    holders: Vec<NodeId>,
     /// With how many copies it is done, as no more can be had.
     most: u8,
     /// The member that is to have it, when there are enough copies.
@@ -97,7 +98,14 @@ impl Target {
     }
 
     /// A steward says that a chunk that is here has too few copies, or is to have one more in a certain place.
-    pub(super) fn restore(&mut self, from: NodeId, txn: TxnId, id: ChunkId, wanted: Wanted, to: Option<NodeId>) {
+    pub(super) fn restore(
+        &mut self,
+        from: NodeId,
+        txn: TxnId,
+        (id, wanted): (ChunkId, Wanted),
+        holders: Vec<NodeId>,
+        to: Option<NodeId>,
+    ) {
         let restoring = match &mut self.restoring {
             Some(restoring) => restoring,
             none => none.insert(Box::new(Restoring::new(&self.setup, &self.config, self.secrets.next_u64()))),
@@ -119,7 +127,7 @@ impl Target {
         let handle = restoring.next;
         restoring.next += 1;
         let (since, payload, piece, most) = (self.now, None, Piece::default(), u8::MAX);
-        restoring.jobs.insert(handle, Job { id, wanted, since, steward: from, txn, payload, piece, most, to });
+        restoring.jobs.insert(handle, Job { id, wanted, since, steward: from, txn, payload, piece, holders, most, to });
         self.begin_effect(Effect::Lookup { id, promise: None }, Pending::Restore { handle });
     }
 
@@ -172,7 +180,8 @@ impl Target {
         let Some(job) = self.restoring.as_mut().and_then(|restoring| restoring.jobs.get_mut(&handle)) else { return };
         match result {
             Ok(piece) if job.id.code().is_some() && job.id.piece().is_none() => {
-                let request = initiator::Request::Pieces { handle, id: job.id, here: vec![piece] };
+                let holders = core::mem::take(&mut job.holders);
+                let request = initiator::Request::Pieces { handle, id: job.id, holders, here: vec![piece] };
                 self.initiate(Input::Request(request));
             }
             Ok(payload) => {

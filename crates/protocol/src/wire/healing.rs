@@ -16,10 +16,14 @@ pub(super) fn put(message: &Message, out: &mut impl BufMut) {
     match message {
         Message::Census(request) => put_census(request, out),
         Message::Counted { txn, holding } => put_counted(*txn, holding, out),
-        Message::Restore { txn, id, wanted } => {
+        Message::Restore { txn, id, wanted, holders } => {
             out.put_u64_le(txn.0);
             out.put_slice(&id.encode());
             out.put_u8(wanted.code());
+            if !holders.is_empty() {
+                out.put_u8(holders.len() as u8);
+                holders.iter().for_each(|holder| out.put_u32_le(holder.0));
+            }
         }
         Message::Surplus { txn, id, wanted, note } => {
             out.put_u64_le(txn.0);
@@ -54,7 +58,12 @@ pub(super) fn take(code: u8, r: &mut Reader<'_>) -> Option<Message> {
     match code {
         28 => Some(Message::Census(take_census(r)?)),
         29 => take_counted(r),
-        30 => Some(Message::Restore { txn: TxnId(r.u64()?), id: r.chunk()?, wanted: Wanted::from_code(r.u8()?)? }),
+        30 => {
+            let (txn, id, wanted) = (TxnId(r.u64()?), r.chunk()?, Wanted::from_code(r.u8()?)?);
+            let count = if r.at_end() { 0 } else { r.count(limits::PIECES).filter(|count| *count > 0)? };
+            let holders = (0..count).map(|_| r.u32().map(NodeId)).collect::<Option<_>>()?;
+            Some(Message::Restore { txn, id, wanted, holders })
+        }
         31 => Some(Message::Health { txn: TxnId(r.u64()?) }),
         32 => take_health(r),
         33 => Some(Message::Surplus {

@@ -164,6 +164,8 @@ pub enum Message {
         id: ChunkId,
         /// What its copies are to be kept for.
         wanted: Wanted,
+        /// Of a coded chunk, who has other pieces; at most [`PIECES`](crate::limits::PIECES).
+        holders: Vec<NodeId>,
     },
     /// Target to target: your copy of a chunk is one too many. Note a moment ([`Noted`](Self::Noted)); or, after the moment that you
     /// noted, let it go unless you promised it since. Then the answer is an [`Ack`]: unknown when it is gone, durable when it stays.

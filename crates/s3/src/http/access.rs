@@ -9,9 +9,8 @@ use s3s::path::S3Path;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use super::caller::{of_request, signer};
-use crate::rules::caller::Caller;
+use crate::rules::caller::{Caller, Peer};
 use crate::rules::checksums;
-use crate::rules::policy;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::STORAGE_CLASS;
 use crate::state::State;
@@ -21,12 +20,14 @@ use crate::state::admission::Admission;
 /// would be ignored: S3 has operations under names that `s3s` does not know, and a request for one of them must not
 /// become a request for something else.
 const QUERY: &[&str] = &[
+    "acl",
     "attributes",
     "continuation-token",
     "cors",
     "delete",
     "delimiter",
     "encoding-type",
+    "encryption",
     "fetch-owner",
     "key-marker",
     "lifecycle",
@@ -39,11 +40,13 @@ const QUERY: &[&str] = &[
     "max-parts",
     "max-uploads",
     "object-lock",
+    "ownershipControls",
     "part-number-marker",
     "partNumber",
     "policy",
     "policyStatus",
     "prefix",
+    "publicAccessBlock",
     "retention",
     "start-after",
     "tagging",
@@ -60,17 +63,11 @@ const QUERY: &[&str] = &[
 
 /// Headers that ask for something that is not done here, with the value that asks for nothing.
 const HEADERS: &[(&str, &[&str])] = &[
-    ("x-amz-acl", &["private", "bucket-owner-full-control"]),
     ("x-amz-mfa", &[]),
     ("x-amz-website-redirect-location", &[]),
     ("x-amz-write-offset-bytes", &[]),
-    ("x-amz-object-ownership", &["BucketOwnerEnforced"]),
     ("x-amz-rename-source", &[]),
 ];
-
-/// Beginnings of headers that ask for something that is not done here.
-const HEADER_PREFIXES: &[&str] =
-    &["x-amz-server-side-encryption", "x-amz-copy-source-server-side-encryption", "x-amz-grant-"];
 
 /// Refuses requests with parts that are not understood, and finds their caller. What a caller may do is checked where the
 /// bucket is looked up; for a request without a signature already here, before its body is read.
@@ -84,13 +81,12 @@ impl S3Access for Access {
         for (name, value) in context.headers() {
             let name = name.as_str();
             let value = value.to_str().unwrap_or_default();
-            let refused = HEADERS.iter().any(|(known, fine)| *known == name && !fine.contains(&value))
-                || HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-            if refused {
+            if HEADERS.iter().any(|(known, fine)| *known == name && !fine.contains(&value)) {
                 return Err(s3_error!(NotImplemented, "the header {name} is not supported with this value"));
             }
         }
         check_digests(context.headers())?;
+        check_encryption(context)?;
         if let Some(class) = context.headers().get(STORAGE_CLASS) {
             self.state.classes.check(class.to_str().unwrap_or_default())?;
         }
@@ -134,6 +130,32 @@ impl S3Access for Access {
     }
 }
 
+/// Refuses headers of encryption where they mean nothing, and keys that others could read on their way.
+fn check_encryption(context: &mut S3AccessContext<'_>) -> S3Result<()> {
+    const ASKS: &str = "x-amz-server-side-encryption";
+    let puts = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"].contains(&context.s3_op().name());
+    let mut has_key = false;
+    for name in context.headers().keys() {
+        let name = name.as_str();
+        if name.contains("server-side-encryption-customer-key") {
+            has_key = true;
+        } else if name.starts_with(ASKS) && !name.contains("-customer-") && !puts {
+            return Err(s3_error!(InvalidArgument, "{name} header is not supported for this operation."));
+        }
+    }
+    let peer = context.extensions_mut().get::<Peer>();
+    // What stays on this machine is not on its way anywhere.
+    let safe = peer.is_some_and(|peer| peer.secure || peer.address.to_canonical().is_loopback());
+    if has_key && !safe {
+        return Err(s3_error!(
+            InvalidRequest,
+            "Requests specifying Server Side Encryption with Customer provided keys must be made over a secure \
+             connection."
+        ));
+    }
+    Ok(())
+}
+
 /// Refuses what `s3s` overlooks of checksums: an empty one, and an algorithm that there is not.
 fn check_digests(headers: &HeaderMap) -> S3Result<()> {
     if headers.get("content-md5").is_some_and(HeaderValue::is_empty) {
@@ -163,14 +185,20 @@ fn has_document(method: &Method, operation: &str) -> bool {
     (*method == Method::POST || *method == Method::PUT) && !others.contains(&operation)
 }
 
+/// Whether what such a request may do follows from its body.
+fn is_decided_by_body(operation: &str) -> bool {
+    let operations = ["DeleteObjects", "PostObject", "PutObjectLegalHold", "PutObjectRetention", "PutObjectTagging"];
+    operations.contains(&operation)
+}
+
 impl Access {
     /// Refuses what needs a signature.
     async fn check_unsigned(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
         let Some((bucket, key)) = place(context, &caller) else { return caller.require_user().map(drop) };
-        // The keys are in the body.
-        let some_key = matches!(context.s3_op().name(), "DeleteObjects" | "PostObject");
+        // The keys, or what conditions look at, are in the body.
+        let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
-            true => policy::check_some_key(&state.bucket_of_owner(&bucket, &caller)?, &caller),
+            true => state.allow_some_key(&state.bucket_of_owner(&bucket, &caller)?, &caller),
             false => state.bucket(&bucket, &caller, &key).map(drop),
         };
         self.state.blocking(check).await
@@ -179,7 +207,7 @@ impl Access {
     /// Refuses a document before its client is told to send it, as far as can be seen from the head.
     async fn check_signed(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
         let Some((bucket, key)) = place(context, &caller) else { return Ok(()) };
-        let some_key = context.s3_op().name() == "DeleteObjects";
+        let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
             true => state.bucket_of_owner(&bucket, &caller).map(drop),
             false => state.bucket(&bucket, &caller, &key).map(drop),

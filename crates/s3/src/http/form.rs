@@ -9,13 +9,13 @@ use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use multer::Multipart;
 use ring::hmac;
 use s3s::post_policy::PostPolicy;
-use s3s::{Body, HttpResponse, StdError as BoxError};
+use s3s::{Body, HttpResponse, S3Error, StdError as BoxError};
 use time::OffsetDateTime;
 
 use super::caller::of_form;
@@ -23,7 +23,9 @@ use super::drain_body::WatchedBody;
 use super::sigv2;
 use crate::rules::caller::Peer;
 use crate::rules::error::{escaped, plain};
-use crate::rules::policy;
+use crate::rules::form::FormFields;
+use crate::rules::messages::message;
+use crate::rules::query::encode;
 use crate::state::State;
 use crate::state::admission::{Admission, Allowed, FIRST_REQUEST_TIMEOUT};
 use crate::state::fair_queue::{self, CHECK_INTERVAL, ClientSpeed, FairQueue, Permit};
@@ -44,6 +46,7 @@ const WAITING: usize = 64;
 
 /// Fields that are understood, beside user metadata and what is to be ignored.
 const FIELDS: &[&str] = &[
+    "acl",
     "bucket",
     "cache-control",
     "content-disposition",
@@ -57,6 +60,7 @@ const FIELDS: &[&str] = &[
     "submit",
     "success_action_redirect",
     "success_action_status",
+    "tagging",
     "x-amz-algorithm",
     "x-amz-credential",
     "x-amz-date",
@@ -64,10 +68,12 @@ const FIELDS: &[&str] = &[
     "x-amz-object-lock-mode",
     "x-amz-object-lock-retain-until-date",
     "x-amz-signature",
+    "x-amz-storage-class",
 ];
 
-/// Fields that ask for nothing when they have this value.
-const IDLE: &[(&str, &str)] = &[("acl", "private"), ("x-amz-acl", "private"), ("x-amz-storage-class", "STANDARD")];
+/// Beginnings of names of fields that are understood, and of those that are to be ignored.
+const PREFIXES: &[&str] =
+    &["x-amz-checksum-", "x-amz-grant-", "x-amz-meta-", "x-amz-server-side-encryption", "x-ignore-"];
 
 /// The permits for forms.
 #[derive(Clone)]
@@ -101,7 +107,7 @@ impl Forms {
         };
         let looked_at = client.forms.try_acquire().map_err(|_| busy())?;
         let boundary = boundary(&request).unwrap_or_default();
-        let (head, mut body) = request.into_parts();
+        let (mut head, mut body) = request.into_parts();
         let mut read = vec![];
         let fields = match tokio::time::timeout(FIRST_REQUEST_TIMEOUT, fields(&mut body, &boundary, &mut read)).await {
             Ok(Ok(fields)) => fields,
@@ -126,6 +132,11 @@ impl Forms {
                 return Err(plain(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &escaped(&why)));
             }
         }
+        if let Some(failure) = &fields.malformed {
+            let status = failure.status_code().unwrap_or(StatusCode::BAD_REQUEST);
+            let code = failure.code().as_str();
+            return Err(plain(status, code, failure.message().or_else(|| message(code)).unwrap_or(code)));
+        }
         let (user, allowed) = sender.may_send(&fields, &head.headers).await?;
         drop(looked_at);
         let permit = self.0.take(user.as_deref(), allowed).await.ok_or_else(busy)?;
@@ -134,6 +145,7 @@ impl Forms {
         };
         whole?;
         let whole = read.concat();
+        head.extensions.insert(fields.asked);
         Ok((Request::from_parts(head, Body::from(Bytes::from(whole))), permit))
     }
 }
@@ -182,7 +194,7 @@ impl Sender<'_> {
         let refusal = |code, why| plain(StatusCode::FORBIDDEN, code, why);
         let Some(signature) = &fields.signature else {
             let (caller, bucket) = (of_form(self.peer, headers), self.bucket.clone().unwrap_or_default());
-            let check = move |state: &State| policy::check_some_key(&state.bucket_named(&bucket)?, &caller);
+            let check = move |state: &State| state.allow_some_key(&state.bucket_named(&bucket)?, &caller);
             return match self.state.blocking(check).await {
                 Ok(()) => Ok((None, Some(self.admission.allow()))),
                 Err(failure) => {
@@ -220,9 +232,24 @@ impl Sender<'_> {
     }
 }
 
+/// An answer to a form with these fields. `s3s` has put the key into it as the form has it.
+pub(crate) fn answered(mut answer: HttpResponse, fields: &FormFields) -> HttpResponse {
+    if let Some(location) = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok()) {
+        let location = HeaderValue::from_str(&fields.in_answer(location, encode));
+        answer.headers_mut().extend(location.ok().map(|value| (LOCATION, value)));
+    }
+    if answer.status() == StatusCode::CREATED {
+        let text = answer.body().bytes().unwrap_or_default();
+        let text = fields.in_answer(&String::from_utf8_lossy(&text), escaped);
+        answer.headers_mut().remove(CONTENT_LENGTH);
+        *answer.body_mut() = Body::from(text);
+    }
+    broken_policy(answer)
+}
+
 /// What S3 says to a form that is not as its policy demands. `s3s` has the code of a policy that cannot be read for it, so
 /// that only the text distinguishes them.
-pub(crate) fn broken_policy(answer: HttpResponse) -> HttpResponse {
+fn broken_policy(answer: HttpResponse) -> HttpResponse {
     let text = answer.body().bytes().unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let breaks = ["Policy condition ", "Bucket in form field ", " does not match policy"];
@@ -237,6 +264,9 @@ pub(crate) fn broken_policy(answer: HttpResponse) -> HttpResponse {
 struct Fields {
     /// The first field that would mean something which is not done here.
     refused: Option<String>,
+    /// Why a field cannot be read.
+    malformed: Option<S3Error>,
+    asked: FormFields,
     policy: Option<String>,
     credential: Option<String>,
     signature: Option<String>,
@@ -265,19 +295,18 @@ where
     while let Some(field) = form.next_field().await? {
         let name = field.name().unwrap_or_default().to_ascii_lowercase();
         if name == "file" {
+            fields.asked.set_filename(field.file_name().unwrap_or_default());
             // What comes after it counts for nothing.
             break;
         }
-        let known = FIELDS.contains(&name.as_str()) || name.starts_with("x-amz-meta-") || name.starts_with("x-ignore-");
-        let idle = IDLE.iter().find(|(idle, _)| *idle == name).map(|(_, value)| *value);
+        let known = FIELDS.contains(&name.as_str()) || PREFIXES.iter().any(|begin| name.starts_with(begin));
         let text = field.text().await?;
-        // A name for the file that the browser chooses is not put into the key.
-        let refused = match idle {
-            Some(value) => text != value,
-            None => !known || name == "key" && text.contains("${filename}"),
-        };
-        if refused {
+        if !known {
             fields.refused = Some(name);
+            break;
+        }
+        if let Err(failure) = fields.asked.note(&name, &text) {
+            fields.malformed = Some(failure);
             break;
         }
         match name.as_str() {
@@ -312,11 +341,10 @@ mod tests {
 
     #[test]
     fn what_a_form_cannot_ask_for_is_refused() {
-        let good = [("Key", "k"), ("acl", "private"), ("x-amz-meta-a", "b"), ("file", "x"), ("tagging", "after it")];
+        let good =
+            [("Key", "${filename}"), ("ACL", "private"), ("x-amz-meta-a", "b"), ("file", "x"), ("more", "after it")];
         assert_eq!(refused(&good).unwrap(), None);
-        for bad in
-            [("acl", "public-read"), ("tagging", "<Tagging/>"), ("key", "a/${filename}"), ("x-amz-checksum-crc32", "")]
-        {
+        for bad in [("x-amz-website-redirect-location", "/"), ("content-language", "de"), ("more", "")] {
             assert_eq!(refused(&[("policy", "x"), bad, ("file", "x")]).unwrap().as_deref(), Some(bad.0));
         }
         assert!(parse(Bytes::from_static(b"no form")).is_err());

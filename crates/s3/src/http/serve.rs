@@ -1,6 +1,7 @@
 //! The port of S3.
 
 use std::future::Future;
+use std::num::NonZero;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::access::Access;
 use super::address::Address;
 use super::chunks::{self, Chunked};
-use super::connection::{Accepted, DEFAULT_TIMEOUT, Listener};
+use super::connection::{Accepted, Listener};
 use super::drain_body::{self, WatchedBody};
 use super::form::{self, Forms, Sender};
 use super::host::Domain;
@@ -29,10 +30,13 @@ use crate::ops::{Operations, lifecycle, multipart};
 use crate::rules::caller::Peer;
 use crate::rules::cors::BrowserRequest;
 use crate::rules::error;
+use crate::rules::form::FormFields;
+use crate::rules::lifecycle::Day;
 use crate::rules::query::parameters;
 use crate::rules::storage_class::StorageClasses;
 use crate::state::State;
 use crate::state::admission::{Admission, AdmissionControl, Cost};
+use crate::state::keys::KeyService;
 use crate::state::refusals::Reason;
 use crate::state::users::Users;
 
@@ -63,6 +67,8 @@ pub type Watch = Arc<dyn Fn(StatusCode) + Send + Sync>;
 /// What can be configured.
 #[derive(Clone)]
 pub struct Settings {
+    /// Has the keys that those of objects are encrypted with.
+    pub keys: Arc<dyn KeyService>,
     /// The domain below which buckets are hosts (`BUCKET.DOMAIN`), beside the path style.
     pub domain: Option<String>,
     /// What connections are encrypted with; without it they are not.
@@ -70,22 +76,12 @@ pub struct Settings {
     /// How long a client may take for the head of a request, for each 64 KiB of a body or of an answer, and until it asks
     /// again.
     pub patience: Duration,
+    /// How long a day of lifecycle rules is, where it is shorter than a day: to try rules out.
+    pub day: Option<NonZero<u64>>,
     /// How objects may be kept other than as the cluster map says.
     pub classes: StorageClasses,
     /// Counts the answers.
     pub watch: Option<Watch>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            domain: None,
-            certificate: None,
-            patience: DEFAULT_TIMEOUT,
-            classes: StorageClasses::default(),
-            watch: None,
-        }
-    }
 }
 
 /// The S3 gateway, ready to be served.
@@ -99,6 +95,8 @@ pub struct Server {
     control: Arc<AdmissionControl>,
     ids: Arc<RequestIds>,
     patience: Duration,
+    /// From one removal of what has expired to the next.
+    sweeps: Duration,
     watch: Option<Watch>,
 }
 
@@ -111,7 +109,8 @@ impl Server {
         let mut config = S3Config::default();
         config.xml_max_body_size = XML_BYTES;
         config.post_object_max_file_size = form::FILE_BYTES;
-        let state = State::new(objects, users.clone(), settings.classes.clone());
+        let day = settings.day.map(Day::of_seconds).unwrap_or_default();
+        let state = State::new(objects, users.clone(), settings.classes.clone(), Arc::clone(&settings.keys), day);
         let config = Arc::new(StaticConfigProvider::new(Arc::new(config)));
         let domain = settings.domain.as_deref().map(Domain::new).transpose()?;
         let service = |route: Option<WithoutRange>| {
@@ -139,6 +138,7 @@ impl Server {
             control,
             ids: Arc::new(RequestIds::new()?),
             patience: settings.patience,
+            sweeps: settings.day.map_or(SWEEP_INTERVAL, |day| SWEEP_INTERVAL.min(Duration::from_secs(day.get()))),
             watch: settings.watch.clone(),
         })
     }
@@ -158,7 +158,7 @@ impl Server {
         let listener = Listener::new(listener, Arc::clone(&self.control), self.patience);
         let cost = if self.tls.is_some() { Cost::Encrypted } else { Cost::Plain };
         let mut stop = pin!(stop);
-        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+        let mut sweep = tokio::time::interval(self.sweeps);
         loop {
             let (stream, accepted) = tokio::select! {
                 Some(next) = listener.next(cost) => next,
@@ -308,6 +308,7 @@ impl Server {
         } else {
             (request.map(Body::http_body_unsync), None)
         };
+        let fields = request.extensions().get::<FormFields>().cloned();
         let mut answer = self.service.call(request).await?;
         // `s3s` knows of parts in answers to GET alone.
         if answer.status() == StatusCode::OK && answer.headers().contains_key(header::CONTENT_RANGE) {
@@ -316,7 +317,10 @@ impl Server {
         if answer.extensions().get::<BareTag>().is_some() {
             bare_tag(&mut answer);
         }
-        Ok(if form { form::broken_policy(answer) } else { answer })
+        Ok(match fields {
+            Some(fields) => form::answered(answer, &fields),
+            None => answer,
+        })
     }
 
     /// Removes what has expired, and soon tries again what failed.

@@ -8,6 +8,7 @@ use super::list::page_length;
 use crate::rules::attributes::{self, CHECKSUM_TYPE, etag, modified, version_header};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::set_checksums;
+use crate::rules::encryption::customer_key;
 use crate::rules::{policy, storage_class};
 use crate::state::State;
 
@@ -32,10 +33,12 @@ pub(crate) fn respond(output: GetObjectAttributesOutput) -> S3Response<GetObject
 pub(crate) fn get_object_attributes(
     state: &State,
     caller: &Caller,
-    input: GetObjectAttributesInput,
+    mut input: GetObjectAttributesInput,
 ) -> S3Result<GetObjectAttributesOutput> {
+    let customer = customer_key!(input)?;
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
-    policy::check(&bucket, caller, policy::action("GetObject", input.version_id.is_some()), &input.key)?;
+    let version = input.version_id.as_deref();
+    state.allow(&bucket, caller, policy::action("GetObject", version.is_some()), &input.key, version)?;
     // A header has several, with commas between them.
     let names: Vec<&str> =
         input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim).collect();
@@ -44,6 +47,7 @@ pub(crate) fn get_object_attributes(
     }
     let row = state.find_for(caller, &bucket, &input.key, input.version_id.as_deref())?;
     let record = &row.record;
+    state.unseal(record, customer.as_ref())?;
     let asked = |name: &str| names.contains(&name);
     let parts = if asked(ObjectAttributes::OBJECT_PARTS) {
         parts(record, input.max_parts, input.part_number_marker)?

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use hex_simd::AsciiCase;
 use object::objects::{Reader, Sealed, Source};
+use object::seal::DataKey;
 use s3s::checksum::ChecksumHasher;
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
 use s3s::dto::StreamingBlob;
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 use super::etag::Etag;
 use crate::rules::attributes::{Attributes, CHECKSUM_TYPE};
 use crate::rules::checksums::{self, CHECKSUMS, Checksums, trailer};
+use crate::rules::encryption::Sealing;
 use crate::rules::error;
 use crate::state::activity::Activity;
 use crate::state::fair_queue::{self, CHECK_INTERVAL, ClientSpeed, Permit};
@@ -90,6 +92,8 @@ pub(crate) struct Incoming {
     pace: ClientSpeed,
     /// Whether they are compressed, if the bucket says so.
     pub(crate) compress: Option<bool>,
+    /// What they are encrypted with, if they are.
+    sealing: Option<Sealing>,
 }
 
 impl Incoming {
@@ -102,6 +106,12 @@ impl Incoming {
     /// its client left.
     pub(crate) fn copying(reader: Reader, asked: Weak<()>, expected: Expected) -> Self {
         Self::from(Origin::Object(reader, asked), expected)
+    }
+
+    /// The same, encrypted with this.
+    pub(crate) fn sealed(mut self, sealing: Option<Sealing>) -> Self {
+        self.sealing = sealing;
+        self
     }
 
     fn from(origin: Origin, expected: Expected) -> Self {
@@ -124,7 +134,8 @@ impl Incoming {
         }
         let md5 = Some(Etag::new());
         let (permit, pace) = (None, ClientSpeed::default());
-        Self { origin, runtime: Handle::current(), expected, seen: 0, md5, hasher, permit, pace, compress: None }
+        let runtime = Handle::current();
+        Self { origin, runtime, expected, seen: 0, md5, hasher, permit, pace, compress: None, sealing: None }
     }
 
     fn verify(&mut self, size: u64) -> S3Result<Sealed> {
@@ -152,7 +163,8 @@ impl Incoming {
         let mut attributes = Attributes::new();
         attributes.extend(computed.into_iter().map(|(name, value)| (name.to_owned(), value)));
         attributes.insert(CHECKSUM_TYPE.to_owned(), "FULL_OBJECT".to_owned());
-        let etag = hex_simd::encode_to_string(md5, AsciiCase::Lower);
+        let tag = self.sealing.as_ref().map_or_else(|| md5.to_vec(), |sealing| sealing.tag(&md5));
+        let etag = hex_simd::encode_to_string(tag, AsciiCase::Lower);
         Ok(Sealed { etag, attributes })
     }
 }
@@ -239,6 +251,10 @@ impl Source for Incoming {
 
     fn compress(&self) -> Option<bool> {
         self.compress
+    }
+
+    fn key(&self) -> Option<DataKey> {
+        self.sealing.as_ref().map(|sealing| sealing.key.clone())
     }
 
     fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn StdError + Send + Sync>> {

@@ -7,8 +7,11 @@ use catalog::{Refused, all_buckets};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
-use crate::rules::attributes::{owner, owner_dto, time};
+use super::acl::check_users;
+use crate::rules::acl::{self, ACL, Permission, asked_acl};
+use crate::rules::attributes::{Attributes, owner, owner_dto, time};
 use crate::rules::caller::Caller;
+use crate::rules::ownership::{OWNERSHIP, Ownership};
 use crate::rules::{REGION, error, lock};
 use crate::state::State;
 
@@ -55,8 +58,13 @@ fn buckets_of(state: &State, user: &str) -> S3Result<BTreeMap<String, Timestamp>
 
 /// Makes a bucket. In this region, as in S3's first, whoever has it already is told that it is there, and nothing of it
 /// changes.
-pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketInput) -> S3Result<CreateBucketOutput> {
+pub(crate) fn create_bucket(
+    state: &State,
+    caller: &Caller,
+    mut input: CreateBucketInput,
+) -> S3Result<CreateBucketOutput> {
     let user = caller.require_user()?;
+    let access = requested_access(state, user, &mut input)?;
     let mine = buckets_of(state, user)?;
     let location = Some(format!("/{}", input.bucket));
     if mine.contains_key(&input.bucket) {
@@ -69,6 +77,7 @@ pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketI
     record.attributes.insert("owner".to_owned(), user.to_owned());
     let micros = state.objects.next_version().micros();
     record.attributes.insert("created".to_owned(), micros.to_string());
+    record.attributes.extend(access);
     if input.object_lock_enabled_for_bucket == Some(true) {
         lock::enable(&mut record.attributes);
     }
@@ -84,6 +93,29 @@ pub(crate) fn create_bucket(state: &State, caller: &Caller, input: CreateBucketI
         }
         Err(failure) => Err(error::s3(failure)),
     }
+}
+
+/// Who owns the objects of a new bucket, and its list, as attributes.
+fn requested_access(state: &State, user: &str, input: &mut CreateBucketInput) -> S3Result<Attributes> {
+    let mut attributes = Attributes::new();
+    let ownership = match input.object_ownership.take() {
+        None => Ownership::Enforced,
+        Some(asked) => {
+            attributes.insert(OWNERSHIP.to_owned(), asked.as_str().to_owned());
+            let known = Ownership::named(asked.as_str()).filter(|ownership| *ownership != Ownership::Unsaid);
+            known.ok_or_else(|| {
+                s3_error!(InvalidArgument, "Invalid x-amz-object-ownership header: {}", asked.as_str())
+            })?
+        }
+    };
+    let write = input.grant_write.take().map(|text| (Permission::Write, text));
+    let mut asked = asked_acl!(input);
+    asked.grants.extend(write);
+    if let Some(list) = acl::of_new_bucket(user, ownership, &asked)? {
+        check_users(state, &list)?;
+        attributes.insert(ACL.to_owned(), list.text()?);
+    }
+    Ok(attributes)
 }
 
 pub(crate) fn head_bucket(state: &State, caller: &Caller, input: HeadBucketInput) -> S3Result<HeadBucketOutput> {

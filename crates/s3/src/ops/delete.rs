@@ -108,19 +108,18 @@ fn delete_one(
     if object.size.is_some() || object.last_modified_time.is_some() {
         return Err(S3ErrorCode::NotImplemented.into());
     }
-    policy::check(bucket, caller, policy::action("DeleteObject", object.version_id.is_some()), &object.key)?;
+    let version = object.version_id.as_deref();
+    let caller = &match version {
+        None => caller.clone(),
+        Some(version) => caller.with(|context| context.add("s3:versionid", version.to_owned())),
+    };
+    state.allow(bucket, caller, policy::action("DeleteObject", version.is_some()), &object.key, version)?;
     let condition = match &object.e_tag {
         None => Condition::Always,
         Some(tag) if tag.value() == "*" => Condition::Present,
         Some(tag) => Condition::Matches(tag.value().to_owned()),
     };
-    delete(
-        state,
-        caller,
-        bucket,
-        &Delete { key: &object.key, version: object.version_id.as_deref(), condition },
-        bypass,
-    )
+    delete(state, caller, bucket, &Delete { key: &object.key, version, condition }, bypass)
 }
 
 /// Removes an object like a DELETE without a version, unless a newer version took its place.
@@ -150,7 +149,7 @@ fn delete(state: &State, caller: &Caller, bucket: &Row, asked: &Delete<'_>, bypa
     let versioning = Versioning::of(&bucket.record);
     if matches!(condition, Condition::Matches(_)) {
         // Otherwise it would say what the object is to somebody who may not read it.
-        policy::check(bucket, caller, policy::action("GetObject", version.is_some()), key)?;
+        state.allow(bucket, caller, policy::action("GetObject", version.is_some()), key, *version)?;
     }
     let bypass = lock::bypasses(bucket, caller, key, bypass)?;
     if version.is_none() && versioning != Versioning::Never {

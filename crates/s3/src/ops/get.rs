@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use catalog::Row;
 use catalog::object_manifest::ObjectRecord;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use object::objects::Reader;
+use object::seal::DataKey;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
@@ -15,6 +16,7 @@ use super::multipart::PARTS;
 use crate::rules::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::set_checksums;
+use crate::rules::encryption::{self, CustomerKey, customer_key};
 use crate::rules::preconditions::{Preconditions, preconditions};
 use crate::rules::{error, lifecycle, lock, storage_class, tags};
 use crate::state::State;
@@ -33,6 +35,8 @@ struct ReadRequest {
     part: Option<i32>,
     /// Whether checksums are asked for as well.
     checksums: bool,
+    /// The key that the client encrypted it with.
+    customer: Option<CustomerKey>,
 }
 
 /// The [`ReadRequest`] of a request.
@@ -46,6 +50,7 @@ macro_rules! read_request {
             range: $input.range,
             part: $input.part_number,
             checksums: $input.checksum_mode.is_some(),
+            customer: customer_key!($input)?,
         }
     };
 }
@@ -104,32 +109,44 @@ fn part(record: &ObjectRecord, range: Option<&Range>, number: Option<i32>) -> S3
     Ok(Part { range, content_range, parts_count })
 }
 
-/// The version and the part that a read asks for, and the answer without its body.
-fn find_version(state: &State, caller: &Caller, asked: &ReadRequest) -> S3Result<(Row, Part, GetObjectOutput)> {
+/// What a read asks for.
+struct Found {
+    row: Row,
+    part: Part,
+    /// What its bytes are read with, if they are encrypted.
+    key: Option<DataKey>,
+    /// The answer without its body.
+    output: GetObjectOutput,
+    headers: HeaderMap,
+}
+
+fn find_version(state: &State, caller: &Caller, asked: &ReadRequest) -> S3Result<Found> {
     let bucket = state.bucket(&asked.bucket, caller, &asked.key)?;
     let row = state.find_for(caller, &bucket, &asked.key, asked.version.as_deref())?;
+    let key = state.unseal(&row.record, asked.customer.as_ref())?.map(|sealing| sealing.key);
     asked.preconditions.check(&row.record)?;
     let part = part(&row.record, asked.range.as_ref(), asked.part)?;
     let mut output = get_output(&row.record, &part, asked.checksums);
     if asked.version.is_none() {
-        output.expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &row.record);
+        output.expiration = lifecycle::expiration(&state.rules(&bucket)?, &row.record);
     }
-    Ok((row, part, output))
+    let headers = encryption::headers(&row.record, asked.customer.as_ref());
+    Ok(Found { row, part, key, output, headers })
 }
 
 /// The headers that the request overrides are set by `s3s`.
 pub(crate) async fn get_object(
     state: &State,
-    request: S3Request<GetObjectInput>,
+    mut request: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let caller = Caller::of(&request.extensions)?;
     let asked = read_request!(request.input);
     let find = move |state: &State| find_version(state, &caller, &asked);
-    let (row, part, output) = state.query(&request.extensions, find).await?;
+    let Found { row, part, key, output, headers } = state.query(&request.extensions, find).await?;
     let permit = state.transfer_permit(&request.extensions).await?;
     let length = part.length();
     let work = move |state: &State| {
-        let mut reader = Reader::new(&state.objects, &row, part.range).map_err(error::s3)?;
+        let mut reader = Reader::with_key(&state.objects, &row, part.range, key).map_err(error::s3)?;
         // Before the answer begins, so that an object that cannot be read is an error and not a broken answer.
         let first = reader.piece().map_err(error::s3)?;
         Ok((first, reader))
@@ -137,24 +154,22 @@ pub(crate) async fn get_object(
     let (first, reader) = state.blocking(work).await?;
     let activity = request.extensions.get::<Admission>().map(|admission| Arc::clone(&admission.activity));
     let body = Some(body::stream(first, reader, length, permit, activity));
-    Ok(S3Response::new(GetObjectOutput { body, ..output }))
+    Ok(S3Response { headers, ..S3Response::new(GetObjectOutput { body, ..output }) })
 }
 
-/// The answer to HeadObject, and how many tags there are, which `s3s` does not know of a HEAD.
-pub(crate) fn respond_head((output, tags): (HeadObjectOutput, Option<i32>)) -> S3Response<HeadObjectOutput> {
-    let mut response = S3Response::new(output);
-    response.headers.extend(tags.map(|count| (TAG_COUNT, HeaderValue::from(count))));
-    response
+/// The answer to HeadObject, with headers that `s3s` does not know of it.
+pub(crate) fn respond_head((output, headers): (HeadObjectOutput, HeaderMap)) -> S3Response<HeadObjectOutput> {
+    S3Response { headers, ..S3Response::new(output) }
 }
 
 pub(crate) fn head_object(
     state: &State,
     caller: &Caller,
-    input: HeadObjectInput,
-) -> S3Result<(HeadObjectOutput, Option<i32>)> {
+    mut input: HeadObjectInput,
+) -> S3Result<(HeadObjectOutput, HeaderMap)> {
     let asked = read_request!(input);
-    let (_, _, output) = find_version(state, caller, &asked)?;
-    let tags = output.tag_count;
+    let Found { output, mut headers, .. } = find_version(state, caller, &asked)?;
+    headers.extend(output.tag_count.map(|count| (TAG_COUNT, HeaderValue::from(count))));
     let output = HeadObjectOutput {
         accept_ranges: output.accept_ranges,
         cache_control: input.response_cache_control.or(output.cache_control),
@@ -183,7 +198,7 @@ pub(crate) fn head_object(
         version_id: output.version_id,
         ..HeadObjectOutput::default()
     };
-    Ok((output, tags))
+    Ok((output, headers))
 }
 
 /// The answer for a part of a version, without its body. A checksum is that of the whole.

@@ -1,16 +1,16 @@
-//! Lifecycle rules of buckets, and the removal of what they let expire.
+//! Lifecycle rules of buckets: what expires by them is removed, and what moves gets another storage class.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use catalog::object_manifest::Kind;
-use catalog::{Change, Row, Start, all_buckets};
+use catalog::{Change, Refused, Row, Start, all_buckets};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::delete::{expire, remove};
 use crate::rules::caller::Caller;
-use crate::rules::lifecycle::{LIFECYCLE, MOST, Rule, rules};
-use crate::rules::{error, lock};
+use crate::rules::lifecycle::{LIFECYCLE, MOST, Rule, moves, moves_older};
+use crate::rules::{error, lock, storage_class};
 use crate::state::State;
 
 /// Versions that are read at once.
@@ -26,10 +26,19 @@ pub(crate) fn put_lifecycle(
     if requested.is_empty() || requested.len() > MOST {
         return Err(S3ErrorCode::MalformedXML.into());
     }
-    let rules = requested.into_iter().map(Rule::from_dto).collect::<S3Result<Vec<Rule>>>()?;
+    let rules = requested.into_iter().map(|rule| Rule::from_dto(rule, name)).collect::<S3Result<Vec<Rule>>>()?;
+    Rule::check_names(&rules)?;
+    rules.iter().flat_map(Rule::classes).try_for_each(|class| state.classes.check(class))?;
     let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
     state.set_bucket(&bucket, LIFECYCLE, Some(text))?;
     Ok(PutBucketLifecycleConfigurationOutput::default())
+}
+
+/// A name for a rule that has none.
+fn name() -> S3Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|e| s3_error!(InternalError, "there is no randomness: {e}"))?;
+    Ok(hex_simd::encode_to_string(random, hex_simd::AsciiCase::Lower))
 }
 
 pub(crate) fn get_lifecycle(
@@ -38,7 +47,7 @@ pub(crate) fn get_lifecycle(
     input: GetBucketLifecycleConfigurationInput,
 ) -> S3Result<GetBucketLifecycleConfigurationOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
-    let rules = rules(&bucket)?;
+    let rules = state.rules(&bucket)?;
     if rules.is_empty() {
         return Err(S3ErrorCode::NoSuchLifecycleConfiguration.into());
     }
@@ -62,7 +71,7 @@ pub(crate) fn expire_objects(state: &State) -> S3Result<()> {
     let mut outcome = Ok(());
     for bucket in all_buckets(state.objects.catalog()) {
         let bucket = bucket.map_err(error::catalog)?;
-        let rules = rules(&bucket)?;
+        let rules = state.rules(&bucket)?;
         if !rules.is_empty() {
             outcome = outcome.and(expire_versions(state, &bucket, &rules, now));
             expire_bucket_uploads(state, &bucket, &rules, now)?;
@@ -95,9 +104,38 @@ fn expire_versions(state: &State, bucket: &Row, rules: &[Rule], now: u64) -> S3R
                 let ends = rules.iter().any(|rule| rule.ends_older(record, since, newer, now));
                 (ends && lock::check_removal(record, false).is_ok()).then(|| remove(state, &row, false).map(drop))
             };
-            outcome = outcome.and(gone.unwrap_or(Ok(())));
+            let gone = match gone {
+                Some(outcome) => outcome,
+                None => relocate(state, bucket, &row, if newest { None } else { Some((since, newer)) }, rules, now),
+            };
+            outcome = outcome.and(gone);
             before = Some((record.key.clone(), record.version.micros(), if newest { 0 } else { newer + 1 }));
         }
+    }
+}
+
+/// Moves a version to the storage class that it is to have by now. An `older` one was replaced then, with so many newer ones.
+fn relocate(
+    state: &State,
+    bucket: &Row,
+    row: &Row,
+    older: Option<(u64, usize)>,
+    rules: &[Rule],
+    now: u64,
+) -> S3Result<()> {
+    let class = match older {
+        None => moves(rules, &row.record, now),
+        Some((since, newer)) => moves_older(rules, &row.record, since, newer, now),
+    };
+    // A class that the operator took away moves nothing.
+    let class = class.filter(|class| state.classes.has(class) && storage_class::of(&row.record) != *class);
+    let Some(class) = class.filter(|_| row.record.kind == Kind::Object) else { return Ok(()) };
+    let mut changed = row.record.clone();
+    state.classes.apply(Some(class), &bucket.record, &mut changed)?;
+    match state.objects.relocate(row, changed.attributes) {
+        // Somebody changed or removed it: the next sweep sees what is there then.
+        Err(failure) if matches!(failure.refused(), Some(Refused::Changed | Refused::NoVersion)) => Ok(()),
+        moved => moved.map(drop).map_err(error::s3),
     }
 }
 

@@ -1,10 +1,12 @@
 //! ListObjects, both versions.
 
+use catalog::object_manifest::ObjectRecord;
 use catalog::{CatalogError, Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use crate::rules::attributes::{etag, modified, owner, owner_dto};
+use crate::rules::acl::object_owner;
+use crate::rules::attributes::{etag, modified};
 use crate::rules::caller::Caller;
 use crate::rules::error;
 use crate::rules::query::encode_key;
@@ -153,7 +155,7 @@ pub(crate) fn list_objects(state: &State, caller: &Caller, input: ListObjectsInp
         is_truncated: Some(page.next.is_some()),
         // Without a delimiter the last key is the marker, and S3 does not repeat it.
         next_marker: page.next.filter(|_| !query.delimiter.is_empty()).map(|(key, _)| encode(key)),
-        contents: Some(contents(page.rows, Some(owner(&bucket.record)), encode)),
+        contents: Some(contents(page.rows, Some(&bucket.record), encode)),
         common_prefixes: Some(common_prefixes(page.prefixes, encode)),
         delimiter: echoed(input.delimiter, encode),
         encoding_type: input.encoding_type,
@@ -176,7 +178,7 @@ pub(crate) fn list_objects_v2(
     };
     let query = Query::new(input.prefix.as_deref(), input.delimiter.as_deref(), Some(&after), most);
     let page = page_of_objects(state, &bucket, &query)?;
-    let owner = (input.fetch_owner == Some(true)).then(|| owner(&bucket.record));
+    let owner = (input.fetch_owner == Some(true)).then_some(&bucket.record);
     Ok(ListObjectsV2Output {
         name: Some(input.bucket),
         prefix: Some(encode(input.prefix.unwrap_or_default())),
@@ -229,13 +231,13 @@ pub(crate) fn common_prefixes(prefixes: Vec<String>, encode: fn(String) -> Strin
     prefixes.into_iter().map(|prefix| CommonPrefix { prefix: Some(encode(prefix)) }).collect()
 }
 
-fn contents(rows: Vec<Row>, owner: Option<&str>, encode: fn(String) -> String) -> Vec<Object> {
-    let owner = owner.map(owner_dto);
+/// The objects of a page, with their owners if their bucket is given.
+fn contents(rows: Vec<Row>, bucket: Option<&ObjectRecord>, encode: fn(String) -> String) -> Vec<Object> {
     rows.into_iter()
         .map(|row| Object {
             e_tag: etag(&row.record),
             last_modified: Some(modified(&row.record)),
-            owner: owner.clone(),
+            owner: bucket.map(|bucket| object_owner(&row.record, bucket)),
             size: i64::try_from(row.record.size).ok(),
             storage_class: Some(storage_class::of(&row.record).into()),
             key: Some(encode(row.record.key)),

@@ -5,7 +5,8 @@ use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use crate::rules::attributes::get;
 use crate::rules::caller::Caller;
-use crate::rules::lock::{BucketDefault, HOLD, LOCK, MODE, Retention, UNTIL, bypasses, known_hold, lockable};
+use crate::rules::context::Context;
+use crate::rules::lock::{BucketDefault, HOLD, LOCK, MODE, Retention, UNTIL, bypasses, date, known_hold, lockable};
 use crate::state::State;
 
 pub(crate) fn put_lock_configuration(
@@ -41,10 +42,12 @@ pub(crate) fn put_retention(
     caller: &Caller,
     input: PutObjectRetentionInput,
 ) -> S3Result<PutObjectRetentionOutput> {
+    let retention = input.retention.unwrap_or_default();
+    let caller = &caller.with(|context| add_retention(context, &retention));
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
     lockable(&bucket)?;
     let bypass = bypasses(&bucket, caller, &input.key, input.bypass_governance_retention)?;
-    let asked = Retention::in_document(&input.retention.unwrap_or_default())?;
+    let asked = Retention::in_document(&retention)?;
     state.revise(&bucket, &input.key, input.version_id.as_deref(), |record| {
         let active = Retention::of(record)?.filter(|old| !old.is_over() && !old.is_kept_by(asked.as_ref()));
         if active.is_some_and(|old| old.mode == ObjectLockMode::COMPLIANCE || !bypass) {
@@ -54,6 +57,15 @@ pub(crate) fn put_retention(
         asked.as_ref().map_or(Ok(()), |asked| asked.keep(&mut record.attributes))
     })?;
     Ok(PutObjectRetentionOutput::default())
+}
+
+/// What conditions can look at of a retention in a document.
+fn add_retention(context: &mut Context, asked: &ObjectLockRetention) {
+    if let Some(mode) = &asked.mode {
+        context.add("s3:object-lock-mode", mode.as_str().to_owned());
+    }
+    let until = asked.retain_until_date.as_ref().and_then(|until| date(until).ok());
+    until.into_iter().for_each(|until| context.add_retention(until));
 }
 
 pub(crate) fn get_retention(
@@ -74,10 +86,13 @@ pub(crate) fn put_legal_hold(
     caller: &Caller,
     input: PutObjectLegalHoldInput,
 ) -> S3Result<PutObjectLegalHoldOutput> {
+    let status = input.legal_hold.and_then(|hold| hold.status);
+    let asked = status.as_ref().map(|status| status.as_str().to_owned());
+    let caller =
+        &caller.with(|context| asked.into_iter().for_each(|status| context.add("s3:object-lock-legal-hold", status)));
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
     lockable(&bucket)?;
-    let status = input.legal_hold.and_then(|hold| hold.status).ok_or(S3ErrorCode::MalformedXML)?;
-    let status = known_hold(&status)?;
+    let status = known_hold(&status.ok_or(S3ErrorCode::MalformedXML)?)?;
     state.revise(&bucket, &input.key, input.version_id.as_deref(), |record| {
         record.attributes.insert(HOLD.to_owned(), status.clone());
         Ok(())

@@ -1,11 +1,14 @@
 //! The operations of S3, each a line that leads to the function that does it.
 
+mod acl;
 pub(crate) mod attributes;
 mod body;
 mod bucket;
 mod bucket_tags;
+mod copy;
 pub(crate) mod cors;
 mod delete;
+mod encryption;
 mod etag;
 mod get;
 mod kept;
@@ -92,9 +95,7 @@ impl S3 for Operations {
     }
 
     async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
-        let condition = put::copy_condition(&request)?;
-        let copy = move |state: &State, caller: &Caller, input| put::copy_object(state, caller, input, &condition);
-        query!(self.0, request, copy, kept::respond)
+        copy::copy_object(&self.0, request).await
     }
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
@@ -132,7 +133,7 @@ impl S3 for Operations {
         &self,
         request: S3Request<CreateMultipartUploadInput>,
     ) -> Answer<CreateMultipartUploadOutput> {
-        query!(self.0, request, multipart::create_upload)
+        query!(self.0, request, multipart::create_upload, multipart::respond)
     }
 
     async fn complete_multipart_upload(
@@ -253,6 +254,85 @@ impl S3 for Operations {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> Answer<DeleteBucketLifecycleOutput> {
         query!(self.0, request, lifecycle::delete_lifecycle)
+    }
+
+    async fn get_bucket_acl(&self, request: S3Request<GetBucketAclInput>) -> Answer<GetBucketAclOutput> {
+        query!(self.0, request, acl::get_bucket_acl)
+    }
+
+    async fn put_bucket_acl(&self, request: S3Request<PutBucketAclInput>) -> Answer<PutBucketAclOutput> {
+        query!(self.0, request, acl::put_bucket_acl)
+    }
+
+    async fn get_object_acl(&self, request: S3Request<GetObjectAclInput>) -> Answer<GetObjectAclOutput> {
+        query!(self.0, request, acl::get_object_acl)
+    }
+
+    async fn put_object_acl(&self, request: S3Request<PutObjectAclInput>) -> Answer<PutObjectAclOutput> {
+        query!(self.0, request, acl::put_object_acl)
+    }
+
+    async fn get_bucket_ownership_controls(
+        &self,
+        request: S3Request<GetBucketOwnershipControlsInput>,
+    ) -> Answer<GetBucketOwnershipControlsOutput> {
+        query!(self.0, request, acl::get_ownership)
+    }
+
+    async fn put_bucket_ownership_controls(
+        &self,
+        request: S3Request<PutBucketOwnershipControlsInput>,
+    ) -> Answer<PutBucketOwnershipControlsOutput> {
+        query!(self.0, request, acl::put_ownership)
+    }
+
+    async fn delete_bucket_ownership_controls(
+        &self,
+        request: S3Request<DeleteBucketOwnershipControlsInput>,
+    ) -> Answer<DeleteBucketOwnershipControlsOutput> {
+        query!(self.0, request, acl::delete_ownership)
+    }
+
+    async fn get_public_access_block(
+        &self,
+        request: S3Request<GetPublicAccessBlockInput>,
+    ) -> Answer<GetPublicAccessBlockOutput> {
+        query!(self.0, request, acl::get_block)
+    }
+
+    async fn put_public_access_block(
+        &self,
+        request: S3Request<PutPublicAccessBlockInput>,
+    ) -> Answer<PutPublicAccessBlockOutput> {
+        query!(self.0, request, acl::put_block)
+    }
+
+    async fn delete_public_access_block(
+        &self,
+        request: S3Request<DeletePublicAccessBlockInput>,
+    ) -> Answer<DeletePublicAccessBlockOutput> {
+        query!(self.0, request, acl::delete_block)
+    }
+
+    async fn put_bucket_encryption(
+        &self,
+        request: S3Request<PutBucketEncryptionInput>,
+    ) -> Answer<PutBucketEncryptionOutput> {
+        query!(self.0, request, encryption::put_bucket_encryption)
+    }
+
+    async fn get_bucket_encryption(
+        &self,
+        request: S3Request<GetBucketEncryptionInput>,
+    ) -> Answer<GetBucketEncryptionOutput> {
+        query!(self.0, request, encryption::get_bucket_encryption)
+    }
+
+    async fn delete_bucket_encryption(
+        &self,
+        request: S3Request<DeleteBucketEncryptionInput>,
+    ) -> Answer<DeleteBucketEncryptionOutput> {
+        query!(self.0, request, encryption::delete_bucket_encryption)
     }
 
     async fn put_bucket_policy(&self, request: S3Request<PutBucketPolicyInput>) -> Answer<PutBucketPolicyOutput> {

@@ -7,17 +7,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use catalog::object_manifest::{Body, ObjectRecord, VersionId, decode_entries, encode_entries};
 use catalog::{Change, Row, Start, Upload, all_buckets};
 use hex_simd::AsciiCase;
+use http::HeaderMap;
 use object::objects::{Kept, ObjectError, Reader};
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
+use super::acl::of_new_object;
 use super::body::{Expected, Incoming};
+use super::copy::copy_source;
 use super::list::{Listed, PAGE, Query, common_prefixes, echoed, encoding, page, page_length};
-use super::put::{condition, copy_source, draft, header, put_error, requested_attributes};
+use super::put::{condition, draft, header, put_error, requested_attributes};
+use crate::rules::acl::{ACL, asked_acl};
 use crate::rules::attributes::{self, Attributes, CHECKSUM_TYPE, UPLOAD, initiator_dto, owner, owner_dto, time};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::{self, of_part, set_checksums, take_checksums};
+use crate::rules::encryption::{self, asked_encryption, customer_key};
 use crate::rules::headers::headers;
 use crate::rules::lock::{self, requested_lock};
 use crate::rules::preconditions::preconditions;
@@ -49,11 +54,13 @@ pub(crate) fn create_upload(
     state: &State,
     caller: &Caller,
     mut input: CreateMultipartUploadInput,
-) -> S3Result<CreateMultipartUploadOutput> {
+) -> S3Result<(CreateMultipartUploadOutput, HeaderMap)> {
     let bucket = state.bucket(&input.bucket, caller, &input.key)?;
     let mut record = draft(&bucket, &input.key)?;
     record.attributes =
         requested_attributes(&bucket, caller, &input.key, requested_lock!(input), headers!(input, input.tagging))?;
+    let list = of_new_object(state, &bucket, caller, &input.key, &asked_acl!(input))?;
+    record.attributes.extend(list.map(|list| (ACL.to_owned(), list)));
     let class = input.storage_class.as_ref().map(StorageClass::as_str);
     state.classes.apply(class, &bucket.record, &mut record)?;
     let algorithm = input.checksum_algorithm.as_ref().map(|a| a.as_str().to_owned());
@@ -64,17 +71,27 @@ pub(crate) fn create_upload(
     let algorithm_kind = kind.clone().or(default).map(ChecksumType::from);
     record.attributes.extend(algorithm.map(|name| (ALGORITHM.to_owned(), name)));
     record.attributes.extend(kind.map(|name| (KIND.to_owned(), name)));
+    let encryption = asked_encryption!(input)?;
+    let customer = encryption.customer.clone();
+    state.seal(&bucket, encryption, &mut record, None)?;
+    let headers = encryption::headers_of_put(&record, customer.as_ref());
     let id = state.objects.next_version();
     let upload = Upload { id, record };
     state.objects.catalog().change(Change::StartUpload(upload)).map_err(error::catalog)?;
-    Ok(CreateMultipartUploadOutput {
+    let output = CreateMultipartUploadOutput {
         bucket: Some(input.bucket),
         key: Some(input.key),
         upload_id: Some(id.to_string()),
         checksum_type: algorithm_kind,
         checksum_algorithm: input.checksum_algorithm,
         ..CreateMultipartUploadOutput::default()
-    })
+    };
+    Ok((output, headers))
+}
+
+/// An answer with more headers.
+pub(crate) fn respond<T>((output, headers): (T, HeaderMap)) -> S3Response<T> {
+    S3Response { headers, ..S3Response::new(output) }
 }
 
 /// An upload of this key, which `caller` must be allowed to continue.
@@ -101,6 +118,7 @@ pub(crate) async fn upload_part(
         trailer,
         trailers: request.trailing_headers.take(),
     };
+    let customer = customer_key!(input)?;
     let (body, input) = (input.body.take(), request.input);
     let number = input.part_number;
     // All that can be refused is refused before the body is asked for.
@@ -112,16 +130,21 @@ pub(crate) async fn upload_part(
         }
         expected.check()?;
         let algorithm = expected.algorithm.clone().or_else(|| attributes::get(&upload.record, ALGORITHM));
-        Ok((upload, Expected { algorithm, ..expected }))
+        let sealing = state.seal_part(&upload.record, customer.as_ref())?;
+        let headers = encryption::headers(&upload.record, customer.as_ref());
+        Ok((upload, Expected { algorithm, ..expected }, sealing, headers))
     };
-    let (upload, expected) = state.query(&request.extensions, find).await?;
+    let (upload, expected, sealing, headers) = state.query(&request.extensions, find).await?;
     let permit = state.transfer_permit(&request.extensions).await?;
-    let work = move |state: &State| put_part(state, &upload, number, &mut Incoming::new(body, expected, permit));
+    let work = move |state: &State| {
+        let mut source = Incoming::new(body, expected, permit).sealed(sealing);
+        put_part(state, &upload, number, &mut source)
+    };
     let (part, _) = state.blocking(work).await?;
     let mut checksums = of_part(&part);
     let mut output = UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() };
     set_checksums!(output, |name| checksums.remove(name));
-    Ok(S3Response::new(output))
+    Ok(respond((output, headers)))
 }
 
 fn check_number(number: i32) -> S3Result<()> {
@@ -156,25 +179,29 @@ pub(crate) async fn upload_part_copy(
     request: S3Request<UploadPartCopyInput>,
 ) -> S3Result<S3Response<UploadPartCopyOutput>> {
     let caller = Caller::of(&request.extensions)?;
-    let (input, extensions) = (request.input, request.extensions);
+    let (mut input, extensions) = (request.input, request.extensions);
     let find = move |state: &State| {
         let upload = find_upload(state, &caller, &input.bucket, &input.key, &input.upload_id)?;
         check_number(input.part_number)?;
+        let (customer, of_source) = (customer_key!(input)?, customer_key!(source of input)?);
         let from = copy_source(state, &caller, &input.copy_source, false)?;
+        let key = state.unseal(&from.record, of_source.as_ref())?.map(|sealing| sealing.key);
         preconditions!(source of input).check_copy(&from.record)?;
         let range = copy_range(input.copy_source_range.as_deref(), from.record.size)?;
-        Ok((upload, from, range, input.part_number))
+        let sealing = state.seal_part(&upload.record, customer.as_ref())?;
+        let headers = encryption::headers(&upload.record, customer.as_ref());
+        Ok((upload, (from, range, key), sealing, input.part_number, headers))
     };
-    let (upload, from, range, number) = state.query(&extensions, find).await?;
+    let (upload, (from, range, key), sealing, number, headers) = state.query(&extensions, find).await?;
     let permit = state.transfer_permit(&extensions).await?;
     let asked = Arc::new(());
     let waits = Arc::downgrade(&asked);
     let work = move |state: &State| {
         let _permit = permit;
-        let reader = Reader::new(&state.objects, &from, range).map_err(error::s3)?;
+        let reader = Reader::with_key(&state.objects, &from, range, key).map_err(error::s3)?;
         let algorithm = attributes::get(&upload.record, ALGORITHM);
         let expected = Expected { algorithm, ..Expected::default() };
-        let mut source = Incoming::copying(reader, waits, expected);
+        let mut source = Incoming::copying(reader, waits, expected).sealed(sealing);
         let (part, micros) = put_part(state, &upload, number, &mut source)?;
         Ok((part, micros, from.record))
     };
@@ -187,18 +214,19 @@ pub(crate) async fn upload_part_copy(
         ..CopyPartResult::default()
     };
     set_checksums!(result, |name| checksums.remove(name));
-    Ok(S3Response::new(UploadPartCopyOutput {
+    let output = UploadPartCopyOutput {
         copy_part_result: Some(result),
         copy_source_version_id: (!from.null).then(|| from.version.to_string()),
         ..UploadPartCopyOutput::default()
-    }))
+    };
+    Ok(respond((output, headers)))
 }
 
 pub(crate) fn complete_upload(
     state: &State,
     caller: &Caller,
     mut input: CompleteMultipartUploadInput,
-) -> S3Result<(CompleteMultipartUploadOutput, Kept)> {
+) -> S3Result<(CompleteMultipartUploadOutput, Kept, HeaderMap)> {
     let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
     let upload = match find_upload(state, caller, &input.bucket, &input.key, &input.upload_id) {
         Ok(upload) => upload,
@@ -206,7 +234,8 @@ pub(crate) fn complete_upload(
             state.bucket(&input.bucket, caller, &input.key)?;
             let newest = state.objects.catalog().newest(&input.bucket, &input.key).map_err(error::catalog)?;
             let done = newest.filter(|row| row.record.attributes.get(UPLOAD) == Some(&input.upload_id));
-            return done.map(|row| (completed(&row), Kept::default())).ok_or(failure);
+            let done = done.map(|row| (completed(&row), Kept::default(), encryption::headers(&row.record, None)));
+            return done.ok_or(failure);
         }
     };
     let listed = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
@@ -239,8 +268,9 @@ pub(crate) fn complete_upload(
     record.parts = parts.iter().map(|part| part.size).collect();
     let made = state.objects.complete(record, &condition, upload.id);
     let made = made.map_err(|failure| put_error(failure, &condition))?;
-    let expiration = lifecycle::expiration(&lifecycle::rules(&bucket)?, &made.row.record);
-    Ok((CompleteMultipartUploadOutput { expiration, ..completed(&made.row) }, made.kept))
+    let expiration = lifecycle::expiration(&state.rules(&bucket)?, &made.row.record);
+    let headers = encryption::headers(&made.row.record, None);
+    Ok((CompleteMultipartUploadOutput { expiration, ..completed(&made.row) }, made.kept, headers))
 }
 
 /// The parts that a completion lists. They must exist with these tags.

@@ -4,6 +4,7 @@ use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
 use crate::rules::caller::Caller;
+use crate::rules::ownership::PublicBlock;
 use crate::rules::policy::{self, POLICY, Policy};
 use crate::state::State;
 
@@ -17,6 +18,9 @@ pub(crate) fn put_bucket_policy(
         return Err(s3_error!(MalformedPolicy, "a policy may have {} bytes", policy::BYTES));
     }
     let policy = Policy::read(&input.policy, &input.bucket)?;
+    if policy.is_public() && PublicBlock::in_force(&bucket.record)?.new_policies {
+        return Err(s3_error!(AccessDenied, "the bucket's public access block refuses policies for everybody"));
+    }
     let users = state.users.list().map_err(|failure| s3_error!(InternalError, "{failure}"))?;
     if let Some(unknown) = policy.users().find(|name| !users.iter().any(|user| user.name == **name)) {
         return Err(s3_error!(MalformedPolicy, "Invalid principal in policy: there is no user {unknown:?}"));

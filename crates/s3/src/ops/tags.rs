@@ -35,7 +35,8 @@ fn set_tags(
     version: Option<&str>,
     tags: &Tags,
 ) -> S3Result<Option<String>> {
-    let bucket = state.bucket(bucket, caller, key)?;
+    let caller = caller.with(|context| context.add_request_tags(tags));
+    let bucket = state.bucket(bucket, &caller, key)?;
     let row = state.revise(&bucket, key, version, |record| {
         tags::keep(&mut record.attributes, tags);
         Ok(())

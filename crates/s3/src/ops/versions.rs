@@ -1,12 +1,13 @@
 //! Versioning, and ListObjectVersions.
 
-use catalog::object_manifest::Kind;
+use catalog::object_manifest::{Kind, ObjectRecord};
 use catalog::{Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
 use super::list::{Listed, Query, common_prefixes, echoed, encoding, page, page_length};
-use crate::rules::attributes::{etag, modified, owner, owner_dto, version_id};
+use crate::rules::acl::object_owner;
+use crate::rules::attributes::{etag, modified, version_id};
 use crate::rules::caller::Caller;
 use crate::rules::error;
 use crate::rules::storage_class;
@@ -54,7 +55,7 @@ pub(crate) fn list_object_versions(
     let start = first_version(state, &bucket, &query, input.version_id_marker.as_deref())?;
     let name = &bucket.record.bucket;
     let page = page(&query, start, |start, limit| state.objects.catalog().versions(name, start, limit))?;
-    let owner = owner_dto(owner(&bucket.record));
+    let owner = |record: &ObjectRecord| object_owner(record, &bucket.record);
     let (mut versions, mut markers) = (vec![], vec![]);
     for (row, newest) in page.rows {
         let record = row.record;
@@ -62,7 +63,7 @@ pub(crate) fn list_object_versions(
             markers.push(DeleteMarkerEntry {
                 is_latest: Some(newest),
                 last_modified: Some(modified(&record)),
-                owner: Some(owner.clone()),
+                owner: Some(owner(&record)),
                 version_id: Some(version_id(&record)),
                 key: Some(encode(record.key)),
             });
@@ -71,7 +72,7 @@ pub(crate) fn list_object_versions(
                 e_tag: etag(&record),
                 is_latest: Some(newest),
                 last_modified: Some(modified(&record)),
-                owner: Some(owner.clone()),
+                owner: Some(owner(&record)),
                 size: i64::try_from(record.size).ok(),
                 storage_class: Some(storage_class::of(&record).into()),
                 version_id: Some(version_id(&record)),

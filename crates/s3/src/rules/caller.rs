@@ -1,9 +1,12 @@
 //! The caller of a request: who, from where, and for what.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::Extensions;
 use s3s::{S3ErrorCode, S3Result, s3_error};
+
+use super::context::Context;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +23,8 @@ pub(crate) struct Caller {
     pub(crate) user: Option<String>,
     /// The action that it needs, without `s3:`.
     pub(crate) action: &'static str,
-    pub(crate) peer: Peer,
-    pub(crate) prefix: Option<String>,
-    pub(crate) delimiter: Option<String>,
-    pub(crate) referer: Option<String>,
-    pub(crate) agent: Option<String>,
+    /// What policies can examine.
+    pub(crate) context: Arc<Context>,
     /// Whose bucket it must be, if the request says so.
     pub(crate) expects: Option<String>,
     /// Whose bucket the source of a copy must be, if the request says so.
@@ -32,6 +32,13 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// The same with more that policies can examine.
+    pub(crate) fn with(&self, add: impl FnOnce(&mut Context)) -> Self {
+        let mut context = Context::clone(&self.context);
+        add(&mut context);
+        Self { context: Arc::new(context), ..self.clone() }
+    }
+
     /// The caller that was found when access to the request was checked.
     pub(crate) fn of(extensions: &Extensions) -> S3Result<Self> {
         extensions.get::<Self>().cloned().ok_or_else(|| S3ErrorCode::AccessDenied.into())

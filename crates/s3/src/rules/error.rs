@@ -30,6 +30,10 @@ pub(crate) fn s3(error: ObjectError) -> S3Error {
             tracing::error!("{error}");
             S3Error::with_message(S3ErrorCode::InternalError, error.to_string())
         }
+        error @ ObjectError::Seal(_) => {
+            tracing::error!("{error}");
+            S3Error::with_message(S3ErrorCode::InternalError, error.to_string())
+        }
         error @ ObjectError::TooSlow(_) => S3Error::with_message(S3ErrorCode::RequestTimeout, error.to_string()),
         ObjectError::TooLarge => S3ErrorCode::EntityTooLarge.into(),
     }

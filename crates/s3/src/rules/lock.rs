@@ -64,7 +64,8 @@ fn is_past(time: &Timestamp) -> bool {
     *time <= Timestamp::from(SystemTime::now())
 }
 
-fn date(time: &Timestamp) -> S3Result<String> {
+/// A time as it is kept.
+pub(crate) fn date(time: &Timestamp) -> S3Result<String> {
     let mut text = vec![];
     time.format(TimestampFormat::DateTime, &mut text).map_err(|e| s3_error!(InvalidArgument, "{e}"))?;
     String::from_utf8(text).map_err(|e| s3_error!(InternalError, "{e}"))

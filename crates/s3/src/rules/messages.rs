@@ -36,6 +36,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("InvalidTag", "The tag provided was not a valid tag."),
     ("InvalidURI", "Couldn't parse the specified URI."),
     ("KeyTooLongError", "Your key is too long"),
+    ("MalformedACLError", "The XML you provided was not well-formed or did not validate against our published schema"),
     ("MalformedPOSTRequest", "The body of your POST request is not well-formed multipart/form-data."),
     ("MalformedPolicy", "This policy contains invalid Json"),
     ("MalformedXML", "The XML you provided was not well-formed or did not validate against our published schema"),
@@ -63,6 +64,7 @@ const MESSAGES: &[(&str, &str)] = &[
         "OperationAborted",
         "A conflicting conditional operation is currently in progress against this resource. Please try again.",
     ),
+    ("OwnershipControlsNotFoundError", "The bucket ownership controls were not found"),
     ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold"),
     ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
     (

@@ -75,6 +75,11 @@ fn repeats(tags: &Tags) -> bool {
     keys.len() != tags.len()
 }
 
+/// The tags of an object, if it has any.
+pub(crate) fn of(record: &ObjectRecord) -> Option<Tags> {
+    record.attributes.get(TAGS).and_then(|text| parse(text))
+}
+
 /// Whether a bucket wants its new chunks compressed; `None` when it says nothing.
 pub(crate) fn compress(bucket: &ObjectRecord) -> Option<bool> {
     value(bucket, COMPRESS).map(|value| value == "on")

@@ -6,8 +6,11 @@ use object::objects::ObjectError;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::State;
+use crate::rules::acl::{self, Acl};
 use crate::rules::caller::Caller;
-use crate::rules::{attributes, error, lock, policy};
+use crate::rules::ownership::Ownership;
+use crate::rules::policy::{self, Policy, Verdict};
+use crate::rules::{attributes, error, lock, tags};
 
 /// Bytes of each setting of a bucket, as it is kept: every request reads all settings of its bucket.
 const SETTING_BYTES: usize = 256 << 10;
@@ -22,8 +25,57 @@ impl State {
     /// Blocks.
     pub(crate) fn bucket(&self, name: &str, caller: &Caller, key: &str) -> S3Result<Row> {
         let row = self.bucket_of_owner(name, caller)?;
-        policy::check(&row, caller, caller.action, key)?;
+        let version = caller.context.values("s3:versionid").first().map(ToString::to_string);
+        self.allow(&row, caller, caller.action, key, version.as_deref())?;
         Ok(row)
+    }
+
+    /// Refuses what `caller` may not do with a version of a key, the newest without an id, or with the bucket when the key
+    /// is empty: by the bucket's policy, or else by access lists, where the bucket has these. Blocks.
+    pub(crate) fn allow(
+        &self,
+        bucket: &Row,
+        caller: &Caller,
+        action: &str,
+        key: &str,
+        version: Option<&str>,
+    ) -> S3Result<()> {
+        let has_lists = Ownership::of(&bucket.record).has_lists();
+        let policy = Policy::of(bucket)?;
+        let needs_tags = !key.is_empty() && policy.as_ref().is_some_and(Policy::needs_existing);
+        let needs_list = !key.is_empty() && has_lists && acl::is_of_object(action);
+        // What is not there has neither tags nor a list, and whether it is there is not said before it is allowed to know it.
+        let existing = if needs_tags || needs_list { self.find(bucket, key, version).ok() } else { None };
+        let existing = existing.map(|row| row.record);
+        let tags = existing.as_ref().filter(|_| needs_tags).and_then(tags::of);
+        let tagged = tags.map(|tags| caller.with(|context| context.add_existing_tags(&tags)));
+        let verdict = policy::decide(policy.as_ref(), bucket, tagged.as_ref().unwrap_or(caller), action, key)?;
+        let owner = attributes::owner(&bucket.record);
+        let is_owner = caller.user.as_deref() == Some(owner);
+        if !has_lists {
+            return if verdict == Verdict::Allowed || is_owner {
+                Ok(())
+            } else {
+                Err(S3ErrorCode::AccessDenied.into())
+            };
+        }
+        // A bucket's policy, and its owner, say nothing of objects of others, but may remove them.
+        let foreign = |object: &ObjectRecord| Acl::of(object, &bucket.record).map(|list| list.owner != owner);
+        let foreign = existing.as_ref().filter(|_| acl::is_of_object(action)).map_or(Ok(false), foreign)?;
+        if (verdict == Verdict::Allowed || is_owner) && (!foreign || action == "DeleteObject") {
+            return Ok(());
+        }
+        match acl::allow(bucket, existing.as_ref(), caller.user.as_deref(), action)? {
+            true => Ok(()),
+            false => Err(S3ErrorCode::AccessDenied.into()),
+        }
+    }
+
+    /// Refuses what `caller` may do with no key of a bucket, for requests whose body has what decides. Blocks.
+    pub(crate) fn allow_some_key(&self, bucket: &Row, caller: &Caller) -> S3Result<()> {
+        let by_list = Ownership::of(&bucket.record).has_lists()
+            && acl::allow(bucket, None, caller.user.as_deref(), caller.action)?;
+        if by_list { Ok(()) } else { policy::check_some_key(bucket, caller) }
     }
 
     /// A bucket, which must be that of the owner whom the request expects. Blocks.
@@ -118,7 +170,7 @@ impl State {
     pub(crate) fn find_for(&self, caller: &Caller, bucket: &Row, key: &str, version: Option<&str>) -> S3Result<Row> {
         self.find(bucket, key, version).map_err(|failure| {
             let hidden = matches!(failure.code(), S3ErrorCode::NoSuchKey | S3ErrorCode::NoSuchVersion)
-                && policy::check(bucket, caller, "ListBucket", "").is_err();
+                && self.allow(bucket, caller, "ListBucket", "", None).is_err();
             if hidden { S3ErrorCode::AccessDenied.into() } else { failure }
         })
     }

@@ -2,22 +2,28 @@
 
 pub(crate) mod activity;
 pub(crate) mod admission;
+mod encryption;
 pub(crate) mod fair_queue;
+pub(crate) mod keys;
 mod lookup;
 pub(crate) mod refusals;
+mod secret_file;
 pub(crate) mod users;
 
 use std::sync::Arc;
 
+use catalog::Row;
 use http::Extensions;
 use object::objects::Objects;
 use s3s::{S3Result, s3_error};
 
 use self::admission::{Admission, Allowed};
 use self::fair_queue::{FairQueue, Permit};
+use self::keys::KeyService;
 use self::refusals::Reason;
 use self::users::Users;
 use crate::rules::caller::Caller;
+use crate::rules::lifecycle::{self, Day, Rule};
 use crate::rules::storage_class::StorageClasses;
 
 /// Requests in work at once that carry bytes of objects. Each has a chunk in memory, and what it has ahead.
@@ -42,6 +48,9 @@ pub(crate) struct State {
     pub(crate) objects: Arc<Objects>,
     pub(crate) users: Users,
     pub(crate) classes: Arc<StorageClasses>,
+    pub(crate) keys: Arc<dyn KeyService>,
+    /// How long a day of lifecycle rules is.
+    day: Day,
     transfers: FairQueue,
     documents: FairQueue,
     large_documents: FairQueue,
@@ -50,18 +59,31 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(objects: Arc<Objects>, users: Users, classes: StorageClasses) -> Self {
+    pub(crate) fn new(
+        objects: Arc<Objects>,
+        users: Users,
+        classes: StorageClasses,
+        keys: Arc<dyn KeyService>,
+        day: Day,
+    ) -> Self {
         let queue = |most| FairQueue::new(most, WAITING);
         Self {
             objects,
             users,
             classes: Arc::new(classes),
+            keys,
+            day,
             transfers: queue(TRANSFERS),
             documents: queue(DOCUMENTS),
             large_documents: queue(LARGE_DOCUMENTS),
             lists: queue(LISTS),
             queries: queue(QUERIES),
         }
+    }
+
+    /// The lifecycle rules of a bucket.
+    pub(crate) fn rules(&self, bucket: &Row) -> S3Result<Vec<Rule>> {
+        lifecycle::rules(bucket, self.day)
     }
 
     /// The permit to transfer bytes of an object, for a request that is allowed.

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
+
+use super::secret_file::{self, Stamp};
 
 /// Characters of new keys: without those that look alike.
 const ALPHABET: &[u8; 32] = b"ABCDEFGHJKLMNPQRSTUVWXYZ23456789";
@@ -71,8 +71,7 @@ pub struct Users {
 
 #[derive(Debug, Default)]
 struct ReadUsers {
-    /// Which file, and when it was changed: a new one takes the place of the old.
-    stamp: (u64, i64, i64),
+    stamp: Stamp,
     by_access_key: BTreeMap<String, User>,
 }
 
@@ -88,11 +87,7 @@ impl Users {
     /// # Errors
     /// When it cannot be read.
     pub fn list(&self) -> Result<Vec<User>, UsersError> {
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-            Err(source) => return Err(self.io(source)),
-        };
+        let text = secret_file::read(&self.path).map_err(|source| self.io(source))?;
         let file: UsersFile = toml::from_str(&text).map_err(|_| UsersError::Syntax(self.path.clone()))?;
         Ok(file.user)
     }
@@ -147,20 +142,7 @@ impl Users {
     /// Replaces the file atomically.
     fn write(&self, user: Vec<User>) -> Result<(), UsersError> {
         let text = toml::to_string(&UsersFile { user }).map_err(|_| UsersError::Syntax(self.path.clone()))?;
-        let partial = self.path.with_extension("new");
-        let write = || -> io::Result<()> {
-            // One left by a crash may have another mode.
-            match fs::remove_file(&partial) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&partial, &self.path)?;
-            File::open(self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|e| self.io(e))
+        secret_file::write(&self.path, &text).map_err(|e| self.io(e))
     }
 
     fn io(&self, source: io::Error) -> UsersError {
@@ -170,7 +152,7 @@ impl Users {
     /// The user with this access key.
     pub(crate) fn find(&self, access_key: &str) -> Option<User> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = fs::metadata(&self.path).map_or((0, 0, 0), |m| (m.ino(), m.mtime(), m.mtime_nsec()));
+        let stamp = secret_file::stamp(&self.path);
         if stamp != read.stamp {
             match self.list() {
                 Ok(users) => {
@@ -202,6 +184,7 @@ impl S3Auth for Users {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

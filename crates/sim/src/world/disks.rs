@@ -289,7 +289,7 @@ impl World<'_> {
         let mut failure = None;
         for (id, node) in &mut self.nodes {
             let NodeMachine::Target(_, disk) = &mut node.machine else { continue };
-            let is_known = |chunk: &ChunkId| self.damaged.contains(&(*chunk, *id));
+            let is_known = |chunk: &ChunkId| self.damaged.contains(&(chunk.whole(), *id));
             let forgetful = self.disks.forgetful.contains(id);
             let found = check_store(disk, self.disks.rng.next_u64(), forgetful, is_known);
             failure = failure.or(found.err().map(|why| format!("{id}: {why}")));

@@ -139,7 +139,10 @@ impl Put {
             self.ask(context);
             return Step::Continue;
         }
-        let choices = self.pick(context);
+        let mut choices = self.pick(context);
+        if self.certain.is_some() {
+            choices.truncate(1);
+        }
         if choices.is_empty() {
             // Offers that were over before they could be taken: soon again, with a longer lead.
             let span = if self.offers.is_empty() {

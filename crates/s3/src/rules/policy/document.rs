@@ -1,15 +1,19 @@
 //! A policy's JSON.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 
-use ipnet::IpNet;
 use s3s::{S3Error, S3Result, s3_error};
 use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::{Condition, Key, Policy, Principals, Statement, Test, actions, fits, on_objects};
+use super::actions::{actions, on_objects};
+use super::condition::Condition;
+use super::pattern::{Pattern, fits};
+use super::principal::Principals;
+use super::{Listed, Policy, Statement, keys};
 
 /// The prefix of the names of buckets and objects.
 const ARN: &str = "arn:aws:s3:::";
@@ -20,26 +24,22 @@ struct Document {
     version: Option<String>,
     #[serde(rename = "Id")]
     _id: Option<String>,
-    statement: Many<StatementJson>,
+    statement: Option<Many<StatementJson>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 struct StatementJson {
-    #[serde(rename = "Sid")]
-    _sid: Option<String>,
-    effect: Effect,
-    principal: Principal,
-    action: Many<Text>,
-    resource: Many<Text>,
+    sid: Option<String>,
+    effect: Option<String>,
+    principal: Option<Principal>,
+    not_principal: Option<Principal>,
+    action: Option<Many<Text>>,
+    not_action: Option<Many<Text>>,
+    resource: Option<Many<Text>>,
+    not_resource: Option<Many<Text>>,
     #[serde(default)]
     condition: Pairs<Pairs<Many<Text>>>,
-}
-
-#[derive(Deserialize, PartialEq, Eq)]
-enum Effect {
-    Allow,
-    Deny,
 }
 
 /// One value, or a list of them.
@@ -75,9 +75,21 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Vec<T>, E> {
         self.visit_str(if value { "true" } else { "false" })
     }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Vec<T>, E> {
+        self.visit_str(&value.to_string())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Vec<T>, E> {
+        self.visit_str(&value.to_string())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Vec<T>, E> {
+        self.visit_str(&value.to_string())
+    }
 }
 
-/// A string, or a truth value that stands without quotes.
+/// A string, or a truth value or number that stands without quotes.
 struct Text(String);
 
 impl<'de> Deserialize<'de> for Text {
@@ -95,6 +107,18 @@ impl<'de> Deserialize<'de> for Text {
             }
 
             fn visit_bool<E: de::Error>(self, value: bool) -> Result<String, E> {
+                Ok(value.to_string())
+            }
+
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<String, E> {
+                Ok(value.to_string())
+            }
+
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<String, E> {
+                Ok(value.to_string())
+            }
+
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<String, E> {
                 Ok(value.to_string())
             }
         }
@@ -150,7 +174,7 @@ impl<'de> Deserialize<'de> for Principal {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Principal, E> {
-                if text == "*" { Ok(Principal::Star) } else { Err(E::custom("a principal is \"*\" or a map")) }
+                if text == "*" { Ok(Principal::Star) } else { Err(E::custom("Invalid principal in policy")) }
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Principal, A::Error> {
@@ -165,73 +189,131 @@ fn malformed(why: impl fmt::Display) -> S3Error {
     s3_error!(MalformedPolicy, "{why}")
 }
 
-/// The policy in this text, for this bucket.
-pub(super) fn read(text: &str, bucket: &str) -> S3Result<Policy> {
+/// The policy in this text, for this bucket. One that is `new` is held to rules that others were not when they were put,
+/// and must not be: a policy that cannot be read would lock everybody out.
+pub(super) fn read(text: &str, bucket: &str, new: bool) -> S3Result<Policy> {
+    if !text.trim_start().starts_with('{') {
+        return Err(malformed("Policies must be valid JSON and the first byte must be '{'"));
+    }
     let document: Document = serde_json::from_str(text).map_err(malformed)?;
-    if document.version.is_some_and(|version| version != "2012-10-17" && version != "2008-10-17") {
-        return Err(malformed("the version of a policy is 2012-10-17 or 2008-10-17"));
+    let variables = match document.version.as_deref() {
+        Some("2012-10-17") => true,
+        None | Some("2008-10-17") => false,
+        Some(_) => return Err(malformed("The policy must contain a valid version string")),
+    };
+    let statements = document.statement.ok_or_else(|| missing("Statement"))?.0;
+    if statements.is_empty() {
+        return Err(malformed("Could not parse the policy: Statement is empty!"));
     }
-    if document.statement.0.is_empty() {
-        return Err(malformed("a policy has a statement"));
+    let mut ids = BTreeSet::new();
+    if new && statements.iter().filter_map(|json| json.sid.as_deref()).any(|id| !ids.insert(id.to_owned())) {
+        return Err(malformed("Statement IDs (SID) in a single policy must be unique."));
     }
-    let statements = document.statement.0.into_iter().map(|json| statement(json, bucket));
-    Ok(Policy { statements: statements.collect::<S3Result<_>>()? })
+    let statements: Vec<Statement> =
+        statements.into_iter().map(|json| statement(json, bucket, variables)).collect::<S3Result<_>>()?;
+    if new {
+        statements.iter().try_for_each(check_conditions)?;
+    }
+    Ok(Policy { statements })
 }
 
-fn statement(json: StatementJson, bucket: &str) -> S3Result<Statement> {
-    let actions = json.action.0.iter().map(|text| action_pattern(&text.0)).collect::<S3Result<Vec<_>>>()?;
-    let resources =
-        json.resource.0.iter().map(|text| resource_pattern(&text.0, bucket)).collect::<S3Result<Vec<_>>>()?;
+fn missing(field: &str) -> S3Error {
+    malformed(format_args!("Missing required field {field}"))
+}
+
+/// A field, or the one that stands for all that it does not name. Exactly one of them is there.
+fn either<T>(name: &str, plain: Option<T>, inverted: Option<T>) -> S3Result<Listed<T>> {
+    match (plain, inverted) {
+        (Some(these), None) => Ok(Listed { these, inverted: false }),
+        (None, Some(these)) => Ok(Listed { these, inverted: true }),
+        (None, None) => Err(missing(name)),
+        (Some(_), Some(_)) => Err(malformed(format_args!("a statement has {name} or Not{name}, not both"))),
+    }
+}
+
+/// The same with each of its texts read.
+fn each<T>(name: &str, listed: Listed<Many<Text>>, read: impl Fn(&str) -> S3Result<T>) -> S3Result<Listed<Vec<T>>> {
+    if listed.these.0.is_empty() {
+        return Err(malformed(format_args!("Missing required field {name} cannot be empty!")));
+    }
+    let these = listed.these.0.iter().map(|text| read(&text.0)).collect::<S3Result<_>>()?;
+    Ok(Listed { these, inverted: listed.inverted })
+}
+
+fn statement(json: StatementJson, bucket: &str, variables: bool) -> S3Result<Statement> {
+    let allow = match json.effect.as_deref() {
+        Some("Allow") => true,
+        Some("Deny") => false,
+        Some(other) => return Err(malformed(format_args!("Invalid effect: {other}"))),
+        None => return Err(missing("Effect")),
+    };
+    let principals = either("Principal", json.principal, json.not_principal)?;
+    if allow && principals.inverted {
+        return Err(malformed("Allow with NotPrincipal is not allowed."));
+    }
+    let principals = Listed { these: principals_of(principals.these)?, inverted: principals.inverted };
+    let actions = each("Action", either("Action", json.action, json.not_action)?, action_pattern)?;
+    let resources = either("Resource", json.resource, json.not_resource)?;
+    let resources = each("Resource", resources, |text| resource_pattern(text, bucket, variables))?;
     let mut conditions = vec![];
     for (operator, keys) in json.condition.0 {
         for (key, values) in keys.0 {
-            conditions.push(condition(&operator, &key, values.0.into_iter().map(|text| text.0).collect())?);
+            let values: Vec<String> = values.0.into_iter().map(|text| text.0).collect();
+            conditions.push(Condition::new(&operator, &key, &values, variables)?);
         }
     }
-    let objects = resources.iter().any(|pattern| pattern.contains('/') || pattern.ends_with('*'));
-    let whole = resources.iter().any(|pattern| !pattern.contains('/'));
-    for pattern in &actions {
-        let mut matching = self::actions().filter(|action| fits(pattern, &action.to_ascii_lowercase())).peekable();
-        if matching.peek().is_none() {
+    let statement = Statement { allow, principals, actions, resources, conditions };
+    check_actions(&statement)?;
+    Ok(statement)
+}
+
+/// Each action must be one that there is, for something that the statement names.
+fn check_actions(statement: &Statement) -> S3Result<()> {
+    let named = &statement.actions.these;
+    let lower = |action: &str| action.to_ascii_lowercase();
+    for pattern in named {
+        if !actions().any(|action| fits(pattern, &lower(action))) {
             return Err(malformed(format_args!("Policy has invalid action: s3:{pattern}")));
         }
+    }
+    if statement.actions.inverted {
+        return Ok(());
+    }
+    let plain = |pattern: &Pattern| pattern.plain().map(|text| (text.contains('/'), text.ends_with('*')));
+    let resources = &statement.resources;
+    let has = |wanted: fn((bool, bool)) -> bool| {
+        resources.inverted || resources.these.iter().any(|pattern| plain(pattern).is_none_or(wanted))
+    };
+    let (objects, whole) = (has(|(slash, star)| slash || star), has(|(slash, _)| !slash));
+    for pattern in named {
+        let mut matching = actions().filter(|action| fits(pattern, &lower(action)));
         if !matching.any(|action| if on_objects(action) { objects } else { whole }) {
             return Err(malformed(format_args!("Action does not apply to any resource(s) in statement: s3:{pattern}")));
         }
     }
-    if actions.is_empty() || resources.is_empty() {
-        return Err(malformed("a statement has an action and a resource"));
-    }
-    Ok(Statement {
-        allow: json.effect == Effect::Allow,
-        principals: principals(json.principal)?,
-        actions,
-        resources,
-        conditions,
-    })
+    Ok(())
 }
 
-fn principals(json: Principal) -> S3Result<Principals> {
-    let Principal::Kinds(kinds) = json else { return Ok(Principals::Everybody) };
-    let mut users = vec![];
-    for (kind, names) in kinds.0 {
-        for Text(name) in names.0 {
-            match kind.as_str() {
-                "AWS" if name == "*" => return Ok(Principals::Everybody),
-                "AWS" => {
-                    let by_arn = name.strip_prefix("arn:aws:iam::").map(|rest| rest.split_once(":user/"));
-                    let user = by_arn.map_or(Some(name.as_str()), |pair| pair.map(|(_, user)| user));
-                    let user = user.filter(|user| !user.contains(['*', '?', ':', '$']) && !user.is_empty());
-                    users.push(
-                        user.ok_or_else(|| malformed(format_args!("Invalid principal in policy: {name}")))?.to_owned(),
-                    );
-                }
-                "CanonicalUser" => users.push(name),
-                _ => return Err(s3_error!(NotImplemented, "principals of the kind {kind} are not supported")),
-            }
+/// Requests for an action of the statement must be able to have what its conditions look at.
+fn check_conditions(statement: &Statement) -> S3Result<()> {
+    if statement.conditions.iter().any(Condition::is_empty) {
+        return Err(malformed("a condition has a value"));
+    }
+    let Listed { these, inverted } = &statement.actions;
+    let named = |action: &str| these.iter().any(|pattern| fits(pattern, &action.to_ascii_lowercase())) != *inverted;
+    for condition in &statement.conditions {
+        if !actions().any(|action| named(action) && keys::apply(condition.key(), action)) {
+            return Err(malformed("Conditions do not apply to combination of actions and resources in statement"));
         }
     }
-    if users.is_empty() { Err(malformed("a statement has a principal")) } else { Ok(Principals::Users(users)) }
+    Ok(())
+}
+
+fn principals_of(json: Principal) -> S3Result<Principals> {
+    let Principal::Kinds(kinds) = json else { return Ok(Principals::Everybody) };
+    let names = |names: Many<Text>| names.0.into_iter().map(|text| text.0).collect();
+    let kinds: Vec<(String, Vec<String>)> = kinds.0.into_iter().map(|(kind, list)| (kind, names(list))).collect();
+    Principals::of(&kinds)
 }
 
 fn action_pattern(text: &str) -> S3Result<String> {
@@ -243,71 +325,14 @@ fn action_pattern(text: &str) -> S3Result<String> {
     Ok(name.to_ascii_lowercase())
 }
 
-fn resource_pattern(text: &str, bucket: &str) -> S3Result<String> {
-    no_variables(text)?;
+fn resource_pattern(text: &str, bucket: &str, variables: bool) -> S3Result<Pattern> {
     let rest = text.strip_prefix(ARN).and_then(|name| name.strip_prefix(bucket));
     match rest {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => Ok(format!("{bucket}{rest}")),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            Pattern::new(&format!("{bucket}{rest}"), true, variables)
+        }
         // What begins like the bucket and goes on with a star is the bucket and all in it.
-        Some("*") => Ok(format!("{bucket}*")),
+        Some("*") => Pattern::new(&format!("{bucket}*"), true, variables),
         _ => Err(malformed(format_args!("Policy has invalid resource: {text}"))),
     }
-}
-
-fn no_variables(text: &str) -> S3Result<()> {
-    if text.contains("${") {
-        return Err(s3_error!(NotImplemented, "variables in a policy are not supported: {text}"));
-    }
-    Ok(())
-}
-
-fn condition(operator: &str, key: &str, values: Vec<String>) -> S3Result<Condition> {
-    let found = match key.to_ascii_lowercase().as_str() {
-        "aws:sourceip" => Key::SourceIp,
-        "aws:securetransport" => Key::SecureTransport,
-        "aws:username" => Key::UserName,
-        "aws:referer" => Key::Referer,
-        "aws:useragent" => Key::UserAgent,
-        "s3:prefix" => Key::Prefix,
-        "s3:delimiter" => Key::Delimiter,
-        _ => return Err(s3_error!(NotImplemented, "conditions on {key} are not supported")),
-    };
-    values.iter().try_for_each(|value| no_variables(value))?;
-    let (test, negated) = match operator {
-        "StringEquals" => (Test::Equals(values), false),
-        "StringNotEquals" => (Test::Equals(values), true),
-        "StringEqualsIgnoreCase" => (Test::EqualsIgnoreCase(values), false),
-        "StringNotEqualsIgnoreCase" => (Test::EqualsIgnoreCase(values), true),
-        "StringLike" => (Test::Like(values), false),
-        "StringNotLike" => (Test::Like(values), true),
-        "IpAddress" => (Test::Within(nets(&values)?), false),
-        "NotIpAddress" => (Test::Within(nets(&values)?), true),
-        "Bool" => (Test::Bool(truths(&values)?), false),
-        _ => return Err(s3_error!(NotImplemented, "conditions with {operator} are not supported")),
-    };
-    let kind = match &test {
-        Test::Within(_) => found == Key::SourceIp,
-        Test::Bool(_) => found == Key::SecureTransport,
-        Test::Equals(_) | Test::EqualsIgnoreCase(_) | Test::Like(_) => {
-            found != Key::SourceIp && found != Key::SecureTransport
-        }
-    };
-    if !kind {
-        return Err(s3_error!(NotImplemented, "{operator} with {key} is not supported"));
-    }
-    Ok(Condition { key: found, test, negated })
-}
-
-fn nets(values: &[String]) -> S3Result<Vec<IpNet>> {
-    let net = |text: &String| text.parse().or_else(|_| text.parse().map(|host: std::net::IpAddr| IpNet::from(host)));
-    values.iter().map(|text| net(text).map_err(|_| malformed(format_args!("Invalid IP address: {text}")))).collect()
-}
-
-fn truths(values: &[String]) -> S3Result<Vec<bool>> {
-    values
-        .iter()
-        .map(|text| {
-            text.to_ascii_lowercase().parse().map_err(|_| malformed(format_args!("{text} is not true or false")))
-        })
-        .collect()
 }
